@@ -1,0 +1,98 @@
+"""What one step hands to the executor: flat arrays, and the sampling columns of the rows that sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+UInt64Array = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tokens of one step, sequence after sequence.
+
+    tokens, positions  int32 [tokens]
+    starts             int32 [sequences + 1]: sequence s has tokens starts[s] .. starts[s + 1] - 1
+    block_starts       int32 [sequences + 1] and
+    blocks             int32 [...]: sequence s's KV blocks are blocks[block_starts[s] : block_starts[s + 1]]; the first
+                       one holds positions 0 .. 31, and so on; they cover the last position of the step
+    logit_rows         int32 [rows], ascending: the tokens (rows of the step) whose logits are wanted
+    """
+
+    tokens: Int32Array
+    positions: Int32Array
+    starts: Int32Array
+    block_starts: Int32Array
+    blocks: Int32Array
+    logit_rows: Int32Array
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """One line a sampled output; several may read one row of logits (n > 1).
+
+    row                int32 [lines]: index into Batch.logit_rows
+    temperature, top_p, min_p, presence, frequency, repetition   float32 [lines]
+    top_k              int32 [lines], 0 is off
+    seed, counter      uint64 [lines]: the random number of a line is a function of (seed, counter) alone; counter is
+                       the position of the token that is chosen
+    prompt_starts, prompt_ids     CSR by line, int32: prompt tokens, only for lines with a repetition penalty, else empty
+    output_starts, output_ids     CSR by line, int32: tokens so far, only for lines with any penalty, else empty
+    bias_starts, bias_ids, bias   CSR by line: added to the logits (-inf forbids); logit_bias, min_tokens, bad_words
+    allowed_starts, allowed_ids   CSR by line: when not empty, every other token is forbidden
+    logprobs           int32 [lines]: alternatives wanted; -1: no log-probabilities at all; 0: the chosen token alone
+    """
+
+    row: Int32Array
+    temperature: Float32Array
+    top_k: Int32Array
+    top_p: Float32Array
+    min_p: Float32Array
+    presence: Float32Array
+    frequency: Float32Array
+    repetition: Float32Array
+    seed: UInt64Array
+    counter: UInt64Array
+    prompt_starts: Int32Array
+    prompt_ids: Int32Array
+    output_starts: Int32Array
+    output_ids: Int32Array
+    bias_starts: Int32Array
+    bias_ids: Int32Array
+    bias: Float32Array
+    allowed_starts: Int32Array
+    allowed_ids: Int32Array
+    logprobs: Int32Array
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What the executor chose.
+
+    token     int32 [lines]
+    nan       bool [lines]: the row had a NaN (or nothing left to choose); its token means nothing
+    logprob   float32 [lines], rank int32 [lines] (from 1): of the chosen token, from the raw logits; where asked
+    top_ids, top_logprobs   int32 and float32 [lines, most alternatives asked for], most likely first (ties: lower id)
+    """
+
+    token: Int32Array
+    nan: npt.NDArray[np.bool_]
+    logprob: Float32Array
+    rank: Int32Array
+    top_ids: Int32Array
+    top_logprobs: Float32Array
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Log-probabilities of given tokens (prompt_logprobs): as in Sampled, one line a (row, token) pair."""
+
+    logprob: Float32Array
+    rank: Int32Array
+    top_ids: Int32Array
+    top_logprobs: Float32Array

@@ -1,0 +1,75 @@
+"""Everything the package raises on purpose. `status` is the HTTP status api/app.py answers with.
+
+ForearmError
+├── InvalidRequest      400  the client can fix it: a bad field, a prompt longer than the context
+├── Unauthorized        401  the API key is missing or wrong
+├── ModelNotFound       404  the request names a model that is not the one served
+├── Overloaded          429  the waiting queue is full; retry after `retry_after_s`
+├── EngineFailed        500  this request broke in the engine (a NaN, say); the message names it
+├── EngineUnavailable   503  no engine answers on the socket; retry after `retry_after_s`
+└── ConfigError           -  at start-up only: a flag, an environment variable, a model folder
+"""
+
+from __future__ import annotations
+
+
+class ForearmError(Exception):
+    """Something the package raises on purpose; its text is fit for the user to read."""
+
+    status = 500
+    kind = "InternalServerError"
+
+
+class InvalidRequest(ForearmError):
+    """The client can fix it. `param` names the field, where one is to blame."""
+
+    status = 400
+    kind = "BadRequestError"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class Unauthorized(ForearmError):
+    """The API key is missing or wrong."""
+
+    status = 401
+    kind = "AuthenticationError"
+
+
+class ModelNotFound(ForearmError):
+    """The request names a model that is not the one served."""
+
+    status = 404
+    kind = "NotFoundError"
+
+
+class Overloaded(ForearmError):
+    """The waiting queue is full."""
+
+    status = 429
+    kind = "RateLimitError"
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineFailed(ForearmError):
+    """This one request broke in the engine."""
+
+
+class EngineUnavailable(ForearmError):
+    """No engine answers on the socket."""
+
+    status = 503
+    kind = "ServiceUnavailableError"
+
+    def __init__(self, message: str, retry_after_s: int = 5) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ConfigError(ForearmError):
+    """A flag, an environment variable or a model folder is wrong; names the value and the remedy."""

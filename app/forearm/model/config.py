@@ -1,0 +1,86 @@
+"""ModelConfig: sizes and switches of one model, as the native executor reads them. Families fill it from config.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared"]
+NormPlacement = Literal["pre", "post", "sandwich"]
+DTypeName = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """One set of rotary angles: position * inv_freq[i] radians for pair i, cos and sin times `scale`.
+
+    inv_freq: float32 [rotary_dim / 2].
+    """
+
+    inv_freq: npt.NDArray[np.float32]
+    scale: float = 1.0
+    interleaved: bool = False
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What may differ from layer to layer."""
+
+    rope: int | None  # index into ModelConfig.ropes; None: no positions (SmolLM3's NoPE layers, OPT)
+    window: int = 0  # keys j with i - j < window are visible; 0: all
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A dense decoder-only transformer. Everything that changes the maths is here, nothing about files or threads."""
+
+    model_type: str
+    dtype: DTypeName  # of the checkpoint
+    vocab_size: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    max_positions: int
+    layers: tuple[Layer, ...]
+    ropes: tuple[Rope, ...] = ()
+    learned_positions: bool = False
+    position_offset: int = 0  # OPT's learned positions start at row 2
+
+    norm_eps: float = 1e-6
+    layer_norm: bool = False  # LayerNorm with bias instead of RMSNorm
+    norm_placement: NormPlacement = "pre"
+    norm_plus_one: bool = False  # weights are stored minus one (Gemma)
+    final_norm: bool = True
+    qk_norm: Literal["none", "head", "full"] = "none"
+
+    activation: Activation = "silu"
+    gated: bool = True  # gate * up; else up alone (OPT)
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    tied_head: bool = False
+
+    attention_scale: float = 1.0
+    attention_softcap: float = 0.0
+    logits_softcap: float = 0.0
+    logits_scale: float = 1.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None
+    # Where this model's tensors are called otherwise than Llama's: see weights.py.
+    names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kv_bytes_per_token(self) -> dict[str, int]:
+        """Bytes of keys and values one token takes, by KV dtype; heads padded to 16 values as the cache stores them."""
+        padded = -(-self.head_dim // 16) * 16
+        values = 2 * len(self.layers) * self.kv_heads * padded
+        return {"float32": 4 * values, "float16": 2 * values, "bfloat16": 2 * values}

@@ -1,0 +1,171 @@
+"""What crosses the socket between an API worker and an engine, and its framing.
+
+A frame is a little-endian uint32 length and a msgpack body; a body is one `ToEngine` or one `FromEngine`, tagged by
+its type's name. Token ids in, token ids out: text stays with the worker.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+MAX_FRAME_BYTES = 256 << 20
+_LENGTH = struct.Struct("<I")
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How one request chooses its tokens: vLLM's names, meanings and defaults.
+
+    `stop` and `include_stop_str_in_output` are text and act where text is: in the worker or in `LLM`.
+    `top_k` 0 or -1 is off; `temperature` 0 is greedy; `logprobs` and `prompt_logprobs` count alternatives (0: the
+    chosen token alone, None: none, -1: the whole vocabulary).
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] | list[str] | str | None = None
+    stop_token_ids: tuple[int, ...] | list[int] | None = None
+    bad_words: tuple[str, ...] | list[str] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | list[int] | None = None
+    # Tokenised `bad_words`, filled in by the text layer: the engine forbids a last token after its first ones.
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """One candidate at one position. `rank` counts from 1, the most likely."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+# The chosen token first, then the alternatives, most likely first.
+PositionLogprobs = list[TokenLogprob]
+
+
+# --- worker to engine ---
+
+
+class Submit(msgspec.Struct, tag=True, kw_only=True):
+    """One prompt and how to go on from it. `request_id` is unique among the worker's open requests."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    priority: int = 0  # lower goes first, as in vLLM
+    cache_salt: str | None = None  # prefix blocks are shared only between equal salts
+
+
+class Abort(msgspec.Struct, tag=True, kw_only=True):
+    """The client left, or a stop string was met. `index` None: all of the request's outputs."""
+
+    request_id: str
+    index: int | None = None
+
+
+class AskMetrics(msgspec.Struct, tag=True):
+    """Answered by `Metrics`."""
+
+
+class AskState(msgspec.Struct, tag=True):
+    """Answered by `State`."""
+
+
+ToEngine = Submit | Abort | AskMetrics | AskState
+
+
+# --- engine to worker ---
+
+
+class Accepted(msgspec.Struct, tag=True, kw_only=True):
+    """The engine has taken the request; tokens follow."""
+
+    request_id: str
+
+
+class Refused(msgspec.Struct, tag=True, kw_only=True):
+    """The request did not or will not go on. `error` names a class of errors.py; `index` None: the whole request."""
+
+    request_id: str
+    error: str
+    message: str
+    param: str | None = None
+    retry_after_s: int = 1
+
+
+class Tokens(msgspec.Struct, tag=True, kw_only=True):
+    """New tokens of one output of a request, in order.
+
+    `finish_reason` (stop, length, abort) is set on the last message of that output; `stop_reason` is the stop token id
+    that ended it, None for the model's own end. `cached_tokens` and `prompt_logprobs` come with the first message of a
+    request (index 0).
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    cached_tokens: int | None = None
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+
+
+class Metrics(msgspec.Struct, tag=True):
+    """The engine's registry in Prometheus' text format."""
+
+    text: str
+
+
+class State(msgspec.Struct, tag=True, kw_only=True):
+    """What an engine says of itself: at connection and when asked."""
+
+    max_model_len: int
+    vocab_size: int
+    running: int
+    waiting: int
+    kv_usage: float
+    last_step_age_s: float  # seconds since the loop last finished a step or found nothing to do
+    draining: bool = False
+
+
+FromEngine = Accepted | Refused | Tokens | Metrics | State
+
+_encoder = msgspec.msgpack.Encoder()
+to_engine = msgspec.msgpack.Decoder(ToEngine)
+from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    """One message as it goes over the socket."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def body_length(head: bytes) -> int:
+    """Bytes of the body that follows this 4-byte head.
+
+    Raises: ValueError if the frame is longer than MAX_FRAME_BYTES: the peer does not speak this protocol.
+    """
+    (length,) = _LENGTH.unpack(head)
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
+    return int(length)

@@ -1,0 +1,236 @@
+// Every operation a CPU tier provides: shapes, dtypes, layouts, rounding, order of reduction. No code.
+//
+// A tier fills one `Kernels` table (tiers/<tier>.cpp); `kernels()` gives the one in use (tiers.cpp chooses it once).
+// One call covers one operation and one thread's slice of it. Kernels only compute: no threads, no allocation, no
+// failure. Shapes were checked and rows cut by the caller.
+//
+// Same request, same tokens: every output element is reduced in one fixed order that depends on the shape of the
+// weight alone (attention: on the positions of query and key alone), never on the number of rows or on the slice.
+#pragma once
+#include <stdint.h>
+
+namespace forearm {
+
+enum class DType : int32_t { f32 = 0, f16 = 1, bf16 = 2 };
+constexpr int kDTypes = 3;
+constexpr int64_t dtype_bytes(DType d) { return d == DType::f32 ? 4 : 2; }
+
+constexpr int64_t kPanel = 16;         // output columns of a packed panel
+constexpr int64_t kBlockTokens = 32;   // tokens of a KV block
+constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result covers; a multiple of kBlockTokens
+
+// Left operand of a multiplication (activations), in the form that a tier's MMA reads.
+//   f32_rows    float    [rows][stride]                stride in elements, >= dim rounded up to 4
+//   bf16_pairs  uint16_t [rows / 2][stride / 4][2][4]  two rows by four k in 16 bytes, as BFMMLA takes them
+// Row r of bf16_pairs is row r % 2 of pair r / 2; rows are allocated in pairs. Columns from dim up to the next
+// multiple of 4 are zero: allocated zeroed and never written.
+enum class Form : int32_t { f32_rows, bf16_pairs };
+struct Operand {
+  void* data;
+  int64_t stride;
+  Form form;
+};
+
+// How a tier packs matrices of one dtype, and the form of the operand that is multiplied with them.
+//   W [n, k] is stored as  B[ceil(n / 16)][ceil(k / quantum)][16][quantum],  zeros beyond n and k.
+// The quantum is 1 for f32; for 16-bit types 2 (4 bytes) where k is widened pairwise, 4 (8 bytes) where MMLA reads it.
+struct Layout {
+  int32_t quantum;
+  Form form;
+};
+constexpr int64_t packed_elements(int64_t n, int64_t k, int64_t quantum) {
+  return (n + kPanel - 1) / kPanel * kPanel * ((k + quantum - 1) / quantum * quantum);
+}
+
+enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_squared };
+
+// What happens to a tile of sums before it leaves the registers. v = sum + bias[n].
+//   store       out[m, n]  = scale * v
+//   add         out[m, n] += scale * v                    (out is f32_rows: the residual stream)
+//   activate    out[m, n]  = activation(v)
+//   gated       panels alternate gate, up (panel 2p is gate, 2p + 1 is up of columns 16p .. 16p + 15):
+//               out[m, 16p + i] = activation(gate_v) * up_v;  n counts packed columns, so slices are multiples of 32
+//   softcap     out[m, n]  = softcap * tanh(scale * v / softcap)
+enum class Epilogue : int32_t { store, add, activate, gated, softcap };
+
+// out = epilogue(A W^T) for rows [row_begin, row_end) and packed columns [n_begin, n_end).
+//   n_begin is a multiple of 16 (32 when gated); n_end is one too, or the last column of W (columns beyond n in the
+//   last panel are not written).
+//   Sums are float32, one accumulator per output element, added in the order of k (f32_rows: fused multiply-add, k
+//   ascending; bf16_pairs: BFMMLA steps of 4 k, ascending). 16-bit weights are widened exactly.
+struct GemmTask {
+  Operand a;
+  int64_t row_begin, row_end;
+  const void* w;
+  DType w_dtype;
+  int64_t n, k;  // shape of W, unpadded; n counts both halves when gated
+  int64_t n_begin, n_end;
+  const float* bias;  // [n] (gated: packed order) or null
+  Epilogue epilogue;
+  Activation activation;
+  float scale;
+  float softcap;
+  Operand out;
+};
+
+// out[r] = scale * W[tokens[r]] for a packed W [n, k]; out float [rows][out_stride].
+struct EmbedTask {
+  const int32_t* tokens;
+  int64_t rows;
+  const void* w;
+  DType w_dtype;
+  int64_t k;
+  float scale;
+  float* out;
+  int64_t out_stride;
+};
+
+// RMSNorm:   y = x / sqrt(mean(x^2) + eps) * weight
+// LayerNorm: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias      (bias may be null)
+// Families with 1 + weight have the 1 added at load. `weight` may be null: all ones. Sums run over 16 lanes (lane i
+// takes elements i, i + 16, ...), folded by halves: 8, 4, 2, 1, in every tier.
+struct NormTask {
+  const float* x;
+  int64_t x_stride;
+  int64_t row_begin, row_end;
+  int64_t dim;
+  const float* weight;
+  const float* bias;
+  float eps;
+  bool layer_norm;
+  Operand out;
+};
+
+// residual[r] += scale * norm(x[r]): norms that follow a layer (Gemma 2 and 3, OLMo2). `norm.out` is the residual,
+// f32_rows.
+struct AddNormTask {
+  NormTask norm;
+  float scale;
+};
+
+// RMSNorm over each head, in place: x float [rows][x_stride], heads x head_dim from the row's start.
+struct HeadNormTask {
+  float* x;
+  int64_t x_stride;
+  int64_t rows, heads, head_dim;
+  const float* weight;  // [head_dim], or null
+  float eps;
+};
+
+// Rotates the first rotary_dim values of each head, in place.
+//   cos, sin   float [rows][rotary_dim / 2], the attention factor of yarn and longrope multiplied in
+//   half-split pairs (i, i + rotary_dim / 2), or interleaved pairs (2i, 2i + 1)
+struct RopeTask {
+  float* x;
+  int64_t x_stride;
+  int64_t rows, heads, head_dim, rotary_dim;
+  const float* cos;
+  const float* sin;
+  bool interleaved;
+};
+
+// One layer's KV cache. Keys of a block are packed as a matrix W [32 tokens, head_dim], values as W [head_dim, 32
+// tokens], both in the tier's layout for `dtype`: the tiles that multiply weights multiply the cache.
+//   keys of (block, kv_head) start at keys + block * block_bytes + kv_head * head_bytes; values likewise.
+//   Blocks are zeroed when allocated to the process; whatever stands beyond a context is finite.
+struct KvCache {
+  char* keys;
+  char* values;
+  int64_t block_bytes;
+  int64_t head_bytes;
+  DType dtype;
+  int64_t head_dim;  // a multiple of 16; smaller heads are padded with zeros
+};
+
+// Stores rows of one kv head. k, v: float [rows][stride], head_dim (unpadded) values each, rounded to nearest even.
+//   slots[r] = block * 32 + offset of row r.
+struct KvWriteTask {
+  KvCache cache;
+  const float* k;
+  const float* v;
+  int64_t stride;
+  int64_t rows;
+  int64_t head_dim;
+  int64_t kv_head;
+  const int32_t* slots;
+};
+
+// Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the
+// paged cache. Token t has position first_position + t; it sees keys j <= its position, and position - j < window
+// when window > 0.
+//   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
+//   score    = softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k
+// Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over blocks of 32 keys,
+// ascending. A chunk gives (max, sum, weighted values); chunks are folded in ascending order. So a result depends on
+// positions alone, whoever computes which chunk.
+// attend computes chunks [chunk_begin, chunk_end) and either
+//   partials == null: folds them (all chunks that any of the tokens sees must be in the range), divides, and writes
+//                     rows t, columns of the heads, of `out`;
+//   else: chunk_end == chunk_begin + 1, and writes float partials[token - token_begin][head][2 + cache.head_dim]
+//         = {max, sum, values...} (max = -inf, sum = 0, values 0 where nothing is visible).
+// `scratch` is attend_scratch_bytes(head_dim) of the calling thread's own memory, 64-byte aligned.
+struct AttendTask {
+  KvCache cache;
+  const int32_t* blocks;  // block id of keys 32 i .. 32 i + 31
+  const float* q;
+  int64_t q_stride;
+  int64_t head_dim;  // unpadded
+  int64_t kv_head, group;
+  int64_t token_begin, token_end, first_position;
+  int64_t window;  // 0: none
+  float scale, softcap;
+  const float* sinks;  // [heads], one more logit in the denominator, or null
+  int64_t chunk_begin, chunk_end;
+  float* partials;
+  Operand out;
+  int64_t out_row;  // row of `out` that token 0 has
+  void* scratch;
+};
+
+// Folds partials[chunk][token][head][2 + padded head_dim] of `chunks` chunks in order and writes `out` as attend does.
+// Takes the same task; `partials` points at the first chunk's.
+struct MergeTask {
+  AttendTask attend;
+  int64_t chunks;
+  int64_t chunk_stride;  // floats between chunks
+};
+
+// Statistics and passes over one row of logits, n long; any n >= 1. Used by sampling/.
+struct RowMax {
+  float value;
+  int32_t index;  // lowest index of the largest value
+  bool nan;       // any NaN in the row
+};
+
+struct Kernels {
+  const char* tier;
+  Layout layout[kDTypes];  // by DType
+
+  void (*gemm)(const GemmTask&);
+  void (*embed)(const EmbedTask&);
+  void (*norm)(const NormTask&);
+  void (*add_norm)(const AddNormTask&);
+  void (*head_norm)(const HeadNormTask&);
+  void (*rope)(const RopeTask&);
+  void (*write_kv)(const KvWriteTask&);
+  int64_t (*attend_scratch_bytes)(int64_t head_dim_padded);
+  void (*attend)(const AttendTask&);
+  void (*merge)(const MergeTask&);
+
+  // Largest value of x[0 .. n).
+  RowMax (*row_max)(const float* x, int64_t n);
+  // Sum of exp((x[i] - max) * inverse_temperature), 16 lanes folded as NormTask says; out (may be null) gets the terms.
+  float (*row_exp_sum)(const float* x, int64_t n, float max, float inverse_temperature, float* out);
+  // Indices (ascending) and values of all x[i] >= threshold; returns how many there are, writes at most `room`.
+  int64_t (*row_collect)(const float* x, int64_t n, float threshold, int32_t* index, float* value, int64_t room);
+};
+
+// The table of the tier in use, chosen at the first call from what the CPU has or by FOREARM_TIER.
+// Throws std::runtime_error, naming the value and the tiers this CPU runs, when FOREARM_TIER can't be run here.
+const Kernels& kernels();
+// The table of a tier by name; null if this build or this CPU does not have it. Tests and benchmarks.
+const Kernels* find_tier(const char* name);
+// Names of the tiers that this CPU runs, best first, null-terminated.
+const char* const* tier_names();
+
+}  // namespace forearm
