@@ -1,0 +1,141 @@
+"""The C++ module's face: types, shapes, and who owns the memory.
+
+Arrays go in C-contiguous and are only read during the call. Everything the executor holds (packed weights, KV cache,
+scratch) is its own; arrays that come out are copies that Python owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.engine.batch import Float32Array, Int32Array, UInt64Array
+from forearm.model.config import ModelConfig
+
+def tier() -> str:
+    """Name of the kernel tier in use; chosen at the first call.
+
+    Raises: RuntimeError if FOREARM_TIER names one that this CPU can't run.
+    """
+
+def tier_names() -> list[str]:
+    """The tiers this CPU runs, best first."""
+
+def operand_form(weight_dtype: str) -> str:
+    """How the tier in use rounds what it multiplies with weights of this dtype: "float32" or "bfloat16"."""
+
+def limits(cores: Sequence[int], threads: int, megabytes: int = 1024, seconds: float = 1.0) -> dict[str, float]:
+    """What the machine can do on these threads, measured with the instructions of the tier in use.
+
+    read_gb_s: GB/s that `threads` threads read from `megabytes` MB of memory, each its own part; best pass.
+    fma_gflops: GFLOP/s of multiplications of the tier's MMA on data in the first-level cache, by weight dtype:
+    keys fma_gflops_float32, fma_gflops_float16, fma_gflops_bfloat16.
+    """
+
+class Executor:
+    """One model in memory, its KV cache, its threads. Calls come from one thread at a time.
+
+    config: read through the attributes of model/config.py's dataclass.
+    weight_dtype, kv_dtype: "float32", "float16" or "bfloat16".
+    step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
+    cores: empty (threads are not pinned) or one CPU id a thread.
+    Raises: ValueError naming what is wrong; MemoryError with the arithmetic before anything impossible is allocated.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weight_dtype: str,
+        kv_dtype: str,
+        step_tokens: int,
+        step_sequences: int,
+        step_logit_rows: int,
+        max_model_len: int,
+        cores: Sequence[int],
+        threads: int,
+    ) -> None: ...
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all packed matrices and vectors."""
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of everything else but the KV cache."""
+    @property
+    def kv_bytes_per_block(self) -> int:
+        """Bytes one block of 32 tokens takes, all layers."""
+    @property
+    def threads(self) -> int: ...
+    def load_matrix(
+        self, name: str, data: Float32Array | npt.NDArray[np.uint16], dtype: str, row: int = 0
+    ) -> None:
+        """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, converted to weight_dtype.
+
+        name: embed, positions, head, or layers.{i}.{q,k,v,o,gate,up,down}.
+        data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
+        Raises: ValueError if there is no such matrix or the shape is not its.
+        """
+    def load_vector(self, name: str, data: Float32Array) -> None:
+        """Set a norm or bias: float32 [n].
+
+        name: layers.{i}.{input_norm,post_attention_norm,pre_mlp_norm,post_mlp_norm,q_norm,k_norm} and final_norm
+        (weights; stored as given, `norm_plus_one` is added here), the same with .bias (LayerNorm), and
+        layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias.
+        input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
+        post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
+        post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full.
+        """
+    def finish_loading(self) -> None:
+        """Check that everything is there.
+
+        Raises: ValueError naming every tensor, and the rows, that are missing.
+        """
+    def allocate_kv(self, blocks: int) -> None:
+        """Allocate the KV cache: `blocks` blocks of 32 tokens, zeroed. Replaces one allocated before.
+
+        Raises: MemoryError naming the size if it can't be had.
+        """
+    def forward(
+        self,
+        tokens: Int32Array,
+        positions: Int32Array,
+        starts: Int32Array,
+        block_starts: Int32Array,
+        blocks: Int32Array,
+        logit_rows: Int32Array,
+    ) -> None:
+        """Compute one step (engine/batch.py's Batch): the whole model, the GIL released; logits stay inside.
+
+        Raises: ValueError naming the array and the index if sizes, ids, positions or blocks are out of range.
+        """
+    def logits(self) -> Float32Array:
+        """A copy of the last step's logits, float32 [logit_rows, vocab]. Tests."""
+    def sample(
+        self,
+        row: Int32Array,
+        temperature: Float32Array,
+        top_k: Int32Array,
+        top_p: Float32Array,
+        min_p: Float32Array,
+        presence: Float32Array,
+        frequency: Float32Array,
+        repetition: Float32Array,
+        seed: UInt64Array,
+        counter: UInt64Array,
+        prompt_starts: Int32Array,
+        prompt_ids: Int32Array,
+        output_starts: Int32Array,
+        output_ids: Int32Array,
+        bias_starts: Int32Array,
+        bias_ids: Int32Array,
+        bias: Float32Array,
+        allowed_starts: Int32Array,
+        allowed_ids: Int32Array,
+        logprobs: Int32Array,
+    ) -> tuple[Int32Array, npt.NDArray[np.bool_], Float32Array, Int32Array, Int32Array, Float32Array]:
+        """Choose a token for each line: arguments and results as engine/batch.py's Sampling and Sampled, in order."""
+    def score(
+        self, rows: Int32Array, tokens: Int32Array, alternatives: int
+    ) -> tuple[Float32Array, Int32Array, Int32Array, Float32Array]:
+        """As engine/batch.py's Scored, in order. `alternatives` 0: the given tokens alone."""
