@@ -1,0 +1,62 @@
+# make demo      set everything up, serve the demo model, ask it something, keep serving (ONCE=1: stop afterwards)
+# make test      set everything up and run every check that there is (.ci/run)
+# make native    build the C++ module and install the package, editable; quick when little has changed
+# make format    lay out Python and C++
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
+# CPU builds of torch, where pip's own settings do not name a place for them.
+TORCH_INDEX ?=
+TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+
+.PHONY: help demo test native format clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+demo: native
+	@$(VENV)/bin/python tools/demo.py $(if $(ONCE),--once)
+
+test:
+	@.ci/run
+
+# The wheel's targets are built in build/native and stay there, so that ninja rebuilds only what changed.
+native: $(VENV)/.runtime
+	@mkdir -p build
+	@echo "--- building the native module"
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" flock build/.lock $(PIP) install -e . --no-build-isolation --no-deps
+
+$(VENV)/bin/python:
+	@tools/system_packages.sh $(PYTHON)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"error: Python 3.10 or newer is needed, not {sys.version.split()[0]}; set PYTHON=")'
+	@echo "--- creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# Run-time packages and the build tools, by name and version: no torch.
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@tools/system_packages.sh $(PYTHON)
+	@echo "--- installing Python packages for serving"
+	@$(VENV)/bin/python tools/requirements.py build > $(VENV)/runtime.txt
+	@$(PIP) install -c constraints.txt -r $(VENV)/runtime.txt
+	@touch $@
+
+# What tests and linters need on top.
+$(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
+	@tools/system_packages.sh $(PYTHON) test
+	@echo "--- installing torch and Python packages for tests"
+	@$(PIP) install $(TORCH)
+	@$(VENV)/bin/python tools/requirements.py test dev > $(VENV)/test.txt
+	@$(PIP) install -c constraints.txt -r $(VENV)/test.txt
+	@touch $@
+
+format: $(VENV)/.test
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+	@find native tests/native \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 $(VENV)/bin/clang-format -i
+
+clean:
+	rm -rf build dist

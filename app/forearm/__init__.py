@@ -1,0 +1,28 @@
+"""LLM inference and serving for Arm server CPUs; x86-64 runs the same code.
+
+`LLM` and `SamplingParams` are loaded when first asked for, so that `import forearm` (and with it the command line)
+stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forearm.llm import LLM
+    from forearm.wire import SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "LLM":
+        from forearm.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from forearm.wire import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'forearm' has no attribute {name!r}")

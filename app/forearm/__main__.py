@@ -1,0 +1,6 @@
+"""`python -m forearm` is the `forearm` command."""
+
+from forearm.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,25 @@
+"""Print the run-time requirements of pyproject.toml and those of the extras named, one a line, for pip's -r.
+
+Runs on the bare virtual environment, before anything is installed: Python 3.10 has no tomllib, so there pip's copy serves.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
+
+
+def main(extras: list[str]) -> None:
+    """Print them."""
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    for group in [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]:
+        print("\n".join(group))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

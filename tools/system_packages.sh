@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Install with apt what is missing of what the build needs. Says nothing and changes nothing when all is there.
+#   tools/system_packages.sh PYTHON [test]     `test`: also the cross compiler and emulator of the Arm checks
+set -euo pipefail
+
+python=$1
+for_tests=${2:-}
+missing=()
+
+command -v g++ >/dev/null || missing+=(g++)
+[ -e /usr/include/numa.h ] || missing+=(libnuma-dev)
+command -v flock >/dev/null || missing+=(util-linux)
+if ! "$python" -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; then
+  missing+=(python3-dev)
+fi
+"$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ -n "$for_tests" ]; then
+  command -v curl >/dev/null || missing+=(curl)
+  [ "$(uname -m)" = aarch64 ] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
+fi
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "error: these packages are missing and there is neither root nor sudo: ${missing[*]}" >&2; exit 1; }
+  root=(sudo)
+fi
+echo "--- installing system packages: ${missing[*]}"
+apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 && exit 0
+# The lists are old or absent: fetch them once and try again, aloud.
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}"
