@@ -1,0 +1,76 @@
+// A persistent team of threads that enters a task together and meets at barriers inside it.
+//
+// The caller of run() is member 0: a step costs no hand-over to another core. While a task runs it is pinned to the
+// first core of the plan; afterwards it has its own affinity back. The others are pinned once, for good.
+//
+// Barriers are two-level and store-only: members of a group of eight report to its first, those to member 0, release
+// goes the other way. Each flag has 128 bytes of its own (two lines: x86 prefetches pairs, Arm servers have 64 or 128),
+// so a waiting core reads its own cache until the one store it waits for. Waiting is spinning for kSpin, then yielding
+// (more threads than cores must not stop each other); idle members sleep on a futex.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace forearm {
+
+class Pool {
+ public:
+  // cores: empty (not pinned), or one CPU id a thread.
+  // Throws std::invalid_argument if the numbers don't fit or a core can't be used.
+  Pool(int threads, std::vector<int> cores);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Runs task(member) on every member, 0 .. threads - 1, and returns when all have finished. Not reentrant; one
+  // caller at a time. The first exception that a member threw is thrown here; the others leave at their next barrier.
+  void run(const std::function<void(int)>& task);
+
+  // Inside a task, by every member: nobody goes on until all have come.
+  void barrier(int member);
+
+  // Barriers passed since the pool was made.
+  int64_t barriers() const { return barriers_; }
+
+ private:
+  static constexpr int kGroup = 8;
+  // Longer than a wake-up (about 50 us), shorter than anything a user would call idle.
+  static constexpr std::chrono::microseconds kSpin{100};
+
+  struct alignas(128) Line {
+    std::atomic<uint32_t> value{0};
+    uint32_t epoch = 0;  // of an arrival line: barriers its member has entered; the member's own
+  };
+  struct TaskFailed {};  // ends a member whose team mate threw
+
+  void work(int member);
+  void perform(int member);
+  void fail(std::exception_ptr error);
+  void start_epochs_over();
+  void wait_for(const Line& line, uint32_t epoch) const;
+
+  const int threads_;
+  const std::vector<int> cores_;
+  std::unique_ptr<Line[]> arrive_;   // by member
+  std::unique_ptr<Line[]> release_;  // by group
+  alignas(128) std::atomic<uint32_t> job_{0};
+  alignas(128) std::atomic<int> finished_{0};
+  alignas(128) std::atomic<bool> failed_{false};
+  std::atomic<bool> closing_{false};
+  const std::function<void(int)>* task_ = nullptr;
+  std::exception_ptr error_;
+  std::mutex error_mutex_;
+  int64_t barriers_ = 0;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace forearm

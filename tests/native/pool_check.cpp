@@ -1,0 +1,153 @@
+// The thread pool: barriers order memory, jobs wake sleepers, exceptions reach the caller. Built with TSan in CI.
+//
+//   pool_check          all checks, each with 1 .. 19 threads (more than this machine has, and more than two groups)
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "threads/pool.h"
+
+namespace {
+
+using forearm::Pool;
+
+int cases = 0;
+int failures = 0;
+
+void expect(bool holds, const std::string& what) {
+  ++cases;
+  if (holds) return;
+  ++failures;
+  std::printf("FAILED: %s\n", what.c_str());
+}
+
+std::string with(int threads) { return " with " + std::to_string(threads) + " threads"; }
+
+void every_member_runs_each_job_once(int threads) {
+  Pool pool(threads, {});
+  std::vector<int> runs(static_cast<size_t>(threads));
+  for (int job = 0; job < 200; ++job) pool.run([&](int member) { ++runs[static_cast<size_t>(member)]; });
+  expect(runs == std::vector<int>(static_cast<size_t>(threads), 200), "every member runs each job once" + with(threads));
+}
+
+// Plain ints: what a member wrote before a barrier, all others must see after it (and TSan must not object).
+void a_barrier_shows_everyone_what_was_written(int threads) {
+  Pool pool(threads, {});
+  constexpr int kRounds = 50;
+  std::vector<int> cells(static_cast<size_t>(threads));
+  std::atomic<int> wrong{0};
+  pool.run([&](int member) {
+    for (int round = 1; round <= kRounds; ++round) {
+      cells[static_cast<size_t>(member)] = round * (member + 1);
+      pool.barrier(member);
+      const int sum = std::accumulate(cells.begin(), cells.end(), 0);
+      if (sum != round * threads * (threads + 1) / 2) ++wrong;
+      pool.barrier(member);
+    }
+  });
+  expect(wrong == 0, "a barrier shows everyone what was written" + with(threads));
+  expect(pool.barriers() == 2 * kRounds, "barriers are counted" + with(threads));
+}
+
+void the_first_exception_reaches_the_caller_and_the_pool_goes_on(int threads) {
+  Pool pool(threads, {});
+  for (int thrower = 0; thrower < threads; ++thrower) {
+    std::string caught;
+    try {
+      pool.run([&](int member) {
+        pool.barrier(member);
+        if (member == thrower) throw std::runtime_error("member " + std::to_string(member));
+        pool.barrier(member);  // never complete: they must leave, not wait
+      });
+    } catch (const std::runtime_error& error) {
+      caught = error.what();
+    }
+    expect(caught == "member " + std::to_string(thrower), "the exception reaches the caller" + with(threads));
+    std::atomic<int> after{0};
+    pool.run([&](int member) {
+      pool.barrier(member);
+      ++after;
+      pool.barrier(member);
+    });
+    expect(after == threads, "the pool goes on after an exception" + with(threads));
+  }
+}
+
+void sleepers_wake(int threads) {
+  Pool pool(threads, {});
+  std::atomic<int> runs{0};
+  for (int job = 0; job < 10; ++job) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than the spin: they sleep
+    pool.run([&](int) { ++runs; });
+  }
+  expect(runs == 10 * threads, "sleepers wake" + with(threads));
+}
+
+void an_idle_pool_takes_no_time() {
+  Pool pool(8, {});
+  pool.run([](int) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto cpu_us = [] {
+    rusage use{};
+    getrusage(RUSAGE_SELF, &use);
+    return (use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1000000 + use.ru_utime.tv_usec + use.ru_stime.tv_usec;
+  };
+  const auto before = cpu_us();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto used = cpu_us() - before;
+  expect(used < 3000, "idle takes less than 1 % of a core: " + std::to_string(used) + " us of 300 ms");
+}
+
+void pinned_members_run_where_told() {
+  cpu_set_t allowed;
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  Pool pool(static_cast<int>(cores.size()), cores);
+  std::vector<int> ran(cores.size());
+  pool.run([&](int member) { ran[static_cast<size_t>(member)] = sched_getcpu(); });
+  expect(ran == cores, "pinned members run where told");
+  cpu_set_t after;
+  sched_getaffinity(0, sizeof after, &after);
+  expect(CPU_EQUAL(&allowed, &after) != 0, "the caller has its own affinity back");
+}
+
+void wrong_plans_are_refused() {
+  const auto refused = [](int threads, std::vector<int> cores) {
+    try {
+      Pool pool(threads, std::move(cores));
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+    return false;
+  };
+  expect(refused(0, {}), "no threads");
+  expect(refused(2, {0}), "fewer cores than threads");
+  expect(refused(1, {CPU_SETSIZE + 1}), "a core that can't be");
+}
+
+}  // namespace
+
+int main() {
+  for (const int threads : {1, 2, 3, 7, 8, 9, 17, 19}) {
+    every_member_runs_each_job_once(threads);
+    a_barrier_shows_everyone_what_was_written(threads);
+    the_first_exception_reaches_the_caller_and_the_pool_goes_on(threads);
+    sleepers_wake(threads);
+  }
+  an_idle_pool_takes_no_time();
+  pinned_members_run_where_told();
+  wrong_plans_are_refused();
+  std::printf("pool_check: %d checks, %d failed\n", cases, failures);
+  return failures == 0 && cases > 0 ? 0 : 1;
+}
