@@ -1,0 +1,287 @@
+"""EngineConfig, ApiConfig and ServeConfig: every setting with its flag, variable, unit and default.
+
+A flag wins over the environment, the environment over the --config file, that over the default. The environment is
+read here and nowhere else. Names are vLLM's wherever the thing is the same; foreign.py has those that mean nothing
+here. A field without flag and variable is filled in by serve.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from forearm.settings import (
+    build,
+    choose,
+    gibibytes,
+    json_object,
+    model_length,
+    number,
+    one_of,
+    separated,
+    setting,
+    settings_of,
+    whole,
+    words,
+)
+
+DTYPES = {"half": "float16", "float": "float32"}
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What every process of a server needs."""
+
+    model: str = setting("", "local folder or Hugging Face id; absent: the demo model", flag="--model")
+    revision: str = setting("", "branch, tag or commit of the model on the hub", flag="--revision")
+    download_dir: str = setting("", "where downloads go; absent: Hugging Face's cache", flag="--download-dir")
+    hf_token: str = setting("", "token for gated models; absent: HF_TOKEN or the stored login", flag="--hf-token")
+    max_logprobs: int = setting(
+        20, "most alternatives a request may ask for; -1: no limit", flag="--max-logprobs", parse=whole(-1)
+    )
+    shutdown_timeout_s: float = setting(
+        30.0,
+        "time open requests have to end after SIGTERM or SIGINT",
+        flag="--shutdown-timeout",
+        env="FOREARM_SHUTDOWN_TIMEOUT",
+        unit="s",
+        parse=number(0),
+    )
+    logging_level: str = setting(
+        "INFO", "least level that is logged", env="VLLM_LOGGING_LEVEL", parse=one_of(*LOG_LEVELS, WARN="WARNING")
+    )
+    logging_prefix: str = setting("", "stands before every log line", env="VLLM_LOGGING_PREFIX")
+    configure_logging: bool = setting(True, "0 leaves Python's logging alone", env="VLLM_CONFIGURE_LOGGING")
+    logging_config_path: str = setting("", "JSON for logging.config.dictConfig", env="VLLM_LOGGING_CONFIG_PATH")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(Common):
+    """One engine process, or an offline `LLM`."""
+
+    dtype: str = setting(
+        "auto",
+        "what weights are computed in; auto: the checkpoint's, or what this CPU does instead",
+        flag="--dtype",
+        parse=one_of("auto", "bfloat16", "float16", "float32", **DTYPES),
+    )
+    kv_cache_dtype: str = setting(
+        "auto",
+        "what the KV cache is kept in; auto: as dtype",
+        flag="--kv-cache-dtype",
+        parse=one_of("auto", "bfloat16", "float16", "float32"),
+    )
+    max_model_len: int | Literal["auto"] | None = setting(
+        None,
+        "longest prompt and answer together; absent: the model's; auto: what memory allows",
+        flag="--max-model-len",
+        unit="tokens",
+        parse=model_length,
+    )
+    allow_long_max_model_len: bool = setting(
+        False, "1 allows more than the model was made for", env="VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+    )
+    max_num_seqs: int = setting(128, "sequences computed at a time", flag="--max-num-seqs", parse=whole(1, 4096))
+    max_num_batched_tokens: int = setting(
+        2048, "token budget of one step", flag="--max-num-batched-tokens", unit="tokens", parse=whole(1, 1 << 20)
+    )
+    max_num_queued_reqs: int | None = setting(
+        None,
+        "requests that may wait before more are refused; absent: 8 times --max-num-seqs",
+        flag="--max-num-queued-reqs",
+        parse=whole(1),
+    )
+    long_prefill_token_threshold: int = setting(
+        0,
+        "most tokens of one prompt in one step; 0: the whole budget",
+        flag="--long-prefill-token-threshold",
+        unit="tokens",
+        parse=whole(0),
+    )
+    enable_chunked_prefill: bool = setting(
+        True, "long prompts are computed in parts between others' tokens", flag="--enable-chunked-prefill"
+    )
+    enable_prefix_caching: bool = setting(
+        True, "prompts that begin alike share what was computed", flag="--enable-prefix-caching"
+    )
+    scheduling_policy: str = setting(
+        "fcfs", "fcfs: first come; priority: lowest first", flag="--scheduling-policy", parse=one_of("fcfs", "priority")
+    )
+    kv_cache_memory_bytes: int | None = setting(
+        None,
+        "memory for keys and values (VLLM_CPU_KVCACHE_SPACE is in GiB, decimals too); absent: what weights leave",
+        flag="--kv-cache-memory-bytes",
+        env="VLLM_CPU_KVCACHE_SPACE",
+        unit="bytes",
+        parse=whole(1),
+        parse_env=gibibytes,
+    )
+    memory_utilization: float = setting(
+        0.92,
+        "share of this machine's or container's memory that may be used in all",
+        flag="--gpu-memory-utilization",
+        parse=number(0.01, 1),
+    )
+    seed: int = setting(0, "random numbers of requests that bring no seed", flag="--seed", parse=whole(0))
+    omp_threads_bind: str = setting(
+        "auto", "cores that compute: auto, nobind, or a list such as 0-29", env="VLLM_CPU_OMP_THREADS_BIND"
+    )
+    num_of_reserved_cpu: int | None = setting(
+        None,
+        "cores kept from computing, for the API; absent: 1 from 4 cores, 2 from 32",
+        env="VLLM_CPU_NUM_OF_RESERVED_CPU",
+        parse=whole(0),
+    )
+    omp_num_threads: int | None = setting(None, "most threads that compute", env="OMP_NUM_THREADS", parse=whole(1))
+    visible_memory_nodes: str = setting("", "NUMA nodes that may be used, as a list", env="CPU_VISIBLE_MEMORY_NODES")
+    log_stats: bool = setting(True, "a line of figures while requests run", flag="--log-stats --enable-log-stats")
+    log_stats_interval_s: float = setting(
+        10.0, "time between these lines", env="VLLM_LOG_STATS_INTERVAL", unit="s", parse=number(0.1)
+    )
+    socket: str = ""  # path of the Unix socket it listens on
+    cores: tuple[int, ...] = ()  # one CPU id a thread; () and threads > 0: not pinned
+    threads: int = 0  # 0: placement.plan() is asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiConfig(Common):
+    """The HTTP side: gunicorn and its workers."""
+
+    host: str = setting("", "address to listen on; absent: all", flag="--host")
+    port: int = setting(8000, "port to listen on", flag="--port", parse=whole(0, 65535))
+    uds: str = setting("", "Unix socket to listen on instead", flag="--uds")
+    root_path: str = setting("", "path under which a proxy offers this server", flag="--root-path")
+    workers: int | None = setting(
+        None, "HTTP processes; absent: one for each reserved core", flag="--api-server-count", parse=whole(1, 256)
+    )
+    served_model_name: tuple[str, ...] = setting(
+        (), "names that clients use, the first one in answers; absent: MODEL", flag="--served-model-name", parse=words
+    )
+    tokenizer: str = setting("", "folder or Hugging Face id; absent: the model's", flag="--tokenizer")
+    tokenizer_revision: str = setting("", "branch, tag or commit of it", flag="--tokenizer-revision")
+    api_key: tuple[str, ...] = setting(
+        (), "keys of which clients must send one", flag="--api-key", env="VLLM_API_KEY", parse=words
+    )
+    chat_template: str = setting("", "Jinja file, or the template itself; absent: the model's", flag="--chat-template")
+    chat_template_content_format: str = setting(
+        "auto",
+        "how the template takes contents",
+        flag="--chat-template-content-format",
+        parse=one_of("auto", "string", "openai"),
+    )
+    trust_request_chat_template: bool = setting(
+        False, "requests may bring their own template (rendered in a sandbox)", flag="--trust-request-chat-template"
+    )
+    default_chat_template_kwargs: dict[str, Any] | None = setting(
+        None, "JSON: variables for the template", flag="--default-chat-template-kwargs", parse=json_object
+    )
+    response_role: str = setting("assistant", "role of answers", flag="--response-role")
+    generation_config: str = setting(
+        "auto", "sampling defaults: auto (the model's), vllm (none), or a folder", flag="--generation-config"
+    )
+    override_generation_config: dict[str, Any] | None = setting(
+        None, "JSON: changes to them", flag="--override-generation-config", parse=json_object
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), "origins that browsers may call from", flag="--allowed-origins", parse=separated
+    )
+    allowed_methods: tuple[str, ...] = setting(("*",), "methods for them", flag="--allowed-methods", parse=separated)
+    allowed_headers: tuple[str, ...] = setting(("*",), "headers for them", flag="--allowed-headers", parse=separated)
+    allow_credentials: bool = setting(False, "cookies for them", flag="--allow-credentials")
+    docs: bool = setting(True, "/docs and /openapi.json", flag="--fastapi-docs")
+    access_log: bool = setting(False, "a line for every request", flag="--access-log")
+    log_requests: bool = setting(False, "log prompts and parameters", flag="--enable-log-requests")
+    max_log_len: int | None = setting(
+        None, "most characters of a logged prompt", flag="--max-log-len", unit="characters", parse=whole(0)
+    )
+    keep_alive_s: float = setting(
+        5.0, "time an idle connection stays open", env="VLLM_HTTP_TIMEOUT_KEEP_ALIVE", unit="s", parse=number(0)
+    )
+    sse_keep_alive_interval_s: float = setting(
+        15.0,
+        "a comment is sent on streams that are silent this long; 0: never",
+        flag="--sse-keep-alive-interval",
+        unit="s",
+        parse=number(0),
+    )
+    max_body_bytes: int = setting(
+        32 << 20, "longest request body", env="FOREARM_MAX_BODY_BYTES", unit="bytes", parse=whole(1)
+    )
+    max_n_sequences: int = setting(16384, "largest n", env="VLLM_MAX_N_SEQUENCES", parse=whole(1))
+    max_completion_prompts: int = setting(
+        1024, "most prompts of one request", env="VLLM_MAX_COMPLETION_PROMPTS", parse=whole(1)
+    )
+    max_stop_strings: int = setting(4, "most stop strings of one request", env="VLLM_MAX_STOP_STRINGS", parse=whole(1))
+    max_num_bad_words: int = setting(128, "most bad_words of one request", env="VLLM_MAX_NUM_BAD_WORDS", parse=whole(1))
+    request_id_headers: bool = setting(False, "answers carry X-Request-Id", flag="--enable-request-id-headers")
+    prompt_tokens_details: bool = setting(False, "usage tells the cached tokens", flag="--enable-prompt-tokens-details")
+    force_include_usage: bool = setting(False, "every stream ends with usage", flag="--enable-force-include-usage")
+    tokens_as_token_ids: bool = setting(
+        False, "tokens of logprobs are written token_id:N", flag="--return-tokens-as-token-ids"
+    )
+    ssl_keyfile: str = setting("", "key for HTTPS", flag="--ssl-keyfile")
+    ssl_certfile: str = setting("", "certificate for HTTPS", flag="--ssl-certfile")
+    ssl_ca_certs: str = setting("", "authorities for clients' certificates", flag="--ssl-ca-certs")
+    ssl_cert_reqs: int = setting(
+        0, "clients' certificates: 0 none, 1 optional, 2 required", flag="--ssl-cert-reqs", parse=whole(0, 2)
+    )
+    ssl_ciphers: str = setting("", "ciphers, as OpenSSL writes them", flag="--ssl-ciphers")
+    engine_sockets: tuple[str, ...] = ()  # Unix sockets of the engines
+    cores: tuple[int, ...] = ()  # CPU ids the workers may use; (): any
+    model_folder: str = ""  # where `model` lies on disk
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(Common):
+    """`forearm serve` itself: what starts and watches the others."""
+
+    engine_ready_timeout_s: float = setting(
+        600.0, "time an engine has to load the model", env="VLLM_ENGINE_READY_TIMEOUT_S", unit="s", parse=number(1)
+    )
+
+
+CONFIGS = (EngineConfig, ApiConfig, ServeConfig)
+SETTINGS = settings_of(*CONFIGS)
+# Read elsewhere, and so not unknown: tiers.cpp, and gunicorn_conf.py through `api_config_path`.
+READ_ELSEWHERE = ("FOREARM_TIER", "FOREARM_API_CONFIG")
+
+
+@dataclass(frozen=True)
+class Configs:
+    """What one command line, environment and file come to."""
+
+    engine: EngineConfig
+    api: ApiConfig
+    serve: ServeConfig
+
+
+def read(flags: Mapping[str, Sequence[str]], file: Mapping[str, Sequence[str]]) -> Configs:
+    """The configs; `flags` and `file` have texts by field name.
+
+    Raises: ConfigError naming the value and the remedy.
+    """
+    chosen = choose(SETTINGS, flags, os.environ, file)
+    return Configs(build(EngineConfig, chosen), build(ApiConfig, chosen), build(ServeConfig, chosen))
+
+
+def engine_config(**given: Any) -> EngineConfig:
+    """The config of an offline engine: values as a caller has them, over the environment. Texts are read as a flag's.
+
+    Raises: ConfigError naming the value and the remedy; TypeError for a name that is no setting.
+    """
+    texts = {name: (value,) for name, value in given.items() if isinstance(value, str) and name in SETTINGS}
+    chosen = choose(settings_of(EngineConfig), texts, os.environ, {})
+    return EngineConfig(**{**chosen, **{n: v for n, v in given.items() if v is not None and n not in texts}})
+
+
+def environment() -> dict[str, str]:
+    """Variables by name, for foreign.py to look through."""
+    return dict(os.environ)
+
+
+def api_config_path() -> str:
+    """Where serve.py has put the ApiConfig, as JSON, for the gunicorn that it starts."""
+    return os.environ["FOREARM_API_CONFIG"]

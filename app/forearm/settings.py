@@ -1,0 +1,246 @@
+"""What a setting is: a dataclass field with its flag, environment variable, unit and help, and how its text is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from forearm.errors import ConfigError
+
+Parse = Callable[[str], Any]
+Config = TypeVar("Config")
+_KEY = "setting"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one field is set from outside. `parse` raises ValueError with the remedy as its text.
+
+    `parse_env` reads the variable where its unit is not the flag's. A switch has no value: `--x` and `--no-x`.
+    """
+
+    help: str
+    flags: tuple[str, ...]
+    env: str
+    unit: str
+    parse: Parse
+    parse_env: Parse
+    switch: bool
+    many: bool
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    flag: str = "",
+    env: str = "",
+    unit: str = "",
+    parse: Parse | None = None,
+    parse_env: Parse | None = None,
+) -> Any:
+    """A dataclass field that can be set. `flag` may name several spellings, separated by blanks; the first is shown."""
+    switch = isinstance(default, bool)
+    reader = parse or (boolean if switch else text)
+    made = Setting(
+        help, tuple(flag.split()), env, unit, reader, parse_env or reader, switch, many=reader in (words, separated)
+    )
+    return field(default=default, metadata={_KEY: made})
+
+
+def settings_of(*classes: type) -> dict[str, Setting]:
+    """Every settable field of these dataclasses by name; a field that several have is one setting."""
+    return {f.name: f.metadata[_KEY] for c in classes for f in dataclasses.fields(c) if _KEY in f.metadata}
+
+
+# --- reading text; each raises ValueError that says what would be right ---
+
+
+def text(value: str) -> str:
+    """As it stands."""
+    return value
+
+
+def boolean(value: str) -> bool:
+    """0 or 1, true or false, yes or no, on or off."""
+    lowered = value.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("write 0 or 1")
+
+
+def number(low: float, high: float = float("inf")) -> Parse:
+    """A number from low to high."""
+
+    def read(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            raise ValueError(f"write a number, {bounds(low, high)}") from None
+        if not low <= parsed <= high:
+            raise ValueError(f"it must be {bounds(low, high)}")
+        return parsed
+
+    return read
+
+
+def whole(low: int, high: int | None = None) -> Parse:
+    """A whole number from low to high; k, m, g are thousands and so on, K, M, G powers of 1024, as in vLLM."""
+
+    def read(value: str) -> int:
+        parsed = human_whole(value)
+        if parsed < low or (high is not None and parsed > high):
+            raise ValueError(f"it must be {bounds(low, high if high is not None else float('inf'))}")
+        return parsed
+
+    return read
+
+
+def bounds(low: float, high: float) -> str:
+    """In words."""
+    return f"at least {low:g}" if high == float("inf") else f"from {low:g} to {high:g}"
+
+
+_THOUSANDS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def human_whole(value: str) -> int:
+    """4096, 4k (4000), 4K (4096), 25.6k."""
+    stripped = value.strip()
+    unit = stripped[-1:]
+    try:
+        if unit in _THOUSANDS:
+            return round(float(stripped[:-1]) * _THOUSANDS[unit])
+        if unit.isupper() and unit.lower() in _THOUSANDS:
+            return int(stripped[:-1]) << 10 * ("KMGT".index(unit) + 1)
+        return int(stripped)
+    except (ValueError, OverflowError):
+        raise ValueError("write a whole number such as 4096, 4k (4000) or 4K (4096)") from None
+
+
+def gibibytes(value: str) -> int | None:
+    """GiB, decimals too, as bytes; 0 leaves it to the default."""
+    gib = number(0)(value)
+    return int(gib * 2**30) if gib else None
+
+
+def model_length(value: str) -> int | str:
+    """A number of tokens, or auto (also -1): as long as memory allows."""
+    if value.strip() in ("auto", "-1"):
+        return "auto"
+    return int(whole(1)(value))
+
+
+def one_of(*choices: str, **aliases: str) -> Parse:
+    """One of these words; an alias stands for one of them."""
+
+    def read(value: str) -> str:
+        chosen = aliases.get(value, value)
+        if chosen not in choices:
+            raise ValueError(f"write one of {', '.join((*choices, *aliases))}")
+        return chosen
+
+    return read
+
+
+def words(value: str) -> tuple[str, ...]:
+    """Words separated by blanks: the flag takes several values."""
+    return tuple(value.split())
+
+
+def separated(value: str) -> tuple[str, ...]:
+    """A JSON list of strings, or one string; the flag takes several values."""
+    if not value.startswith("["):
+        return (value,) if value else ()
+    parsed = _json(value)
+    if not isinstance(parsed, list) or not all(isinstance(v, str) for v in parsed):
+        raise ValueError('write a JSON list of strings, for example ["*"]')
+    return tuple(parsed)
+
+
+def json_object(value: str) -> dict[str, Any]:
+    """A JSON object."""
+    parsed = _json(value)
+    if not isinstance(parsed, dict):
+        raise ValueError('write a JSON object, for example {"temperature": 0.7}')
+    return parsed
+
+
+def _json(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+
+
+# --- from the outside to a config ---
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value as it was given: `source` is how the user wrote it, for messages."""
+
+    source: str
+    values: tuple[str, ...]
+    parse: Parse
+
+
+def parse_given(name: str, setting: Setting, given: Given) -> Any:
+    """The value of one setting.
+
+    Raises: ConfigError naming the source, the value and the remedy.
+    """
+    try:
+        if setting.many:
+            return tuple(item for value in given.values for item in given.parse(value))
+        return given.parse(given.values[-1])
+    except ValueError as error:
+        raise ConfigError(f"{given.source} {' '.join(given.values)}: {error}") from None
+
+
+def choose(
+    known: Mapping[str, Setting],
+    flags: Mapping[str, Sequence[str]],
+    environ: Mapping[str, str],
+    file: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Every setting that is given somewhere, read: a flag wins over the environment, that over the file.
+
+    `flags` and `file` hold texts by field name.
+
+    Raises: ConfigError.
+    """
+    chosen = {}
+    for name, one in known.items():
+        shown = one.flags[0] if one.flags else name
+        if name in flags:
+            given = Given(shown, tuple(flags[name]), one.parse)
+        elif one.env and environ.get(one.env):
+            given = Given(one.env, (environ[one.env],), one.parse_env)
+        elif name in file:
+            given = Given(f"in the --config file, {shown.lstrip('-')}:", tuple(file[name]), one.parse)
+        else:
+            continue
+        chosen[name] = parse_given(name, one, given)
+    return chosen
+
+
+def build(kind: type[Config], chosen: Mapping[str, Any]) -> Config:
+    """A config with those of the chosen values that it has."""
+    names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in chosen.items() if name in names})
+
+
+def to_json(config: Any) -> str:
+    """A config as text, for another process."""
+    return json.dumps(dataclasses.asdict(config))
+
+
+def from_json(kind: type[Config], content: str) -> Config:
+    """The config that `to_json` wrote: JSON has no tuples, configs no lists."""
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(content).items()})
