@@ -139,3 +139,52 @@ class Executor:
         self, rows: Int32Array, tokens: Int32Array, alternatives: int
     ) -> tuple[Float32Array, Int32Array, Int32Array, Float32Array]:
         """As engine/batch.py's Scored, in order. `alternatives` 0: the given tokens alone."""
+
+# --- threads/topology.h ---
+
+class Cpu:
+    """One CPU this process may run on. `core`: lowest CPU id of its physical core; `speed`, `kind`: 0 is unknown."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def core(self) -> int: ...
+    @property
+    def node(self) -> int: ...
+    @property
+    def speed(self) -> int: ...
+    @property
+    def kind(self) -> int: ...
+
+class Memory:
+    """Bytes: the limit, and what of it is not in use."""
+
+    @property
+    def total_bytes(self) -> int: ...
+    @property
+    def available_bytes(self) -> int: ...
+
+class Topology:
+    """What this process may use, after affinity, cpusets and cgroup limits; None: no such limit."""
+
+    @property
+    def cpus(self) -> list[Cpu]: ...
+    @property
+    def memory_nodes(self) -> list[int]: ...
+    @property
+    def node_memory(self) -> dict[int, Memory]: ...
+    @property
+    def quota_cpus(self) -> float | None: ...
+    @property
+    def machine(self) -> Memory: ...
+    @property
+    def cgroup(self) -> Memory | None: ...
+
+def topology(root: str = "") -> Topology:
+    """Read /sys and /proc below `root`.
+
+    Raises: RuntimeError naming the file when there is no list of CPUs.
+    """
+
+def parse_id_list(text: str) -> list[int]:
+    """ "0-2,5" is [0, 1, 2, 5]. Raises: ValueError naming the text."""
