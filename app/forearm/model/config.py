@@ -1,4 +1,4 @@
-"""ModelConfig: sizes and switches of one model, as the native executor reads them. Families fill it from config.json."""
+"""ModelConfig: sizes and switches of one model, as the native executor reads them; families.py fills it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ModelConfig:
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
-    # Where this model's tensors are called otherwise than Llama's: see weights.py.
+    # Where this model's tensors are called otherwise than Llama's: see names.py.
     names: dict[str, str] = field(default_factory=dict)
 
     @property

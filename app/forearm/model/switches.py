@@ -1,0 +1,164 @@
+"""What config.json may say that changes the maths: checked here, refused by name where the executor can't do it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from forearm.model.config import DTypeName, ModelConfig
+from forearm.model.keys import Keys
+from forearm.model.shards import first_float_dtype
+
+log = logging.getLogger(__name__)
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+DTYPES: dict[str, DTypeName] = {
+    "float32": "float32",
+    "float": "float32",
+    "float16": "float16",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+}
+
+# Keys that change the maths, with the only values under which it is what the executor computes; for keys that the
+# family itself did not read.
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "quantization_config": (None,),
+    "compression_config": (None,),
+    "is_encoder_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "use_bidirectional_attention": (None, False),
+    "clip_qkv": (None,),
+    "num_experts": (None, 0),
+    "num_local_experts": (None, 0, 1),
+    "moe_num_experts": (None, 0),
+    "dual_chunk_attention_config": (None,),
+    "attention_chunk_size": (None,),
+    "use_mrope": (None, False),
+    "alibi": (None, False),
+    "position_embedding_type": (None, "rope", "absolute"),
+    "qk_layernorm": (None, False),
+    "kv_lora_rank": (None,),
+    "llama_4_scaling": (None,),
+    "adapter_config": (None,),
+    "attention_bias": (None, False),
+    "mlp_bias": (None, False),
+}
+
+# Keys that say nothing about inference, or only about training, files and tokenizers.
+_IGNORED = {
+    "_attn_implementation", "_attn_implementation_autoset", "_diffusers_version", "_name_or_path",
+    "activation_dropout", "architectures", "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids",
+    "begin_suppress_tokens", "boi_token_id", "boi_token_index", "bos_token_id", "cache_implementation",
+    "chunk_size_feed_forward", "decoder_start_token_id", "dropout", "dtype", "embd_pdrop", "eoi_token_id",
+    "eoi_token_index", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "head_dim", "hidden_act", "hidden_activation", "hidden_dropout", "id2label",
+    "image_token_id", "image_token_index", "init_std", "initializer_range", "is_decoder", "label2id",
+    "layer_types", "layerdrop", "layers_block_type", "max_length", "max_window_layers", "mm_tokens_per_image",
+    "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "original_dtype",
+    "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_to_multiple_of",
+    "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+    "resid_pdrop", "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta",
+    "sep_token_id", "sliding_window", "summary_type", "suppress_tokens", "task_specific_params", "text_config",
+    "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
+    "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window", "vision_config",
+    "word_embed_proj_dim",
+}  # fmt: skip
+
+
+def check_architecture(keys: Keys) -> None:
+    """Refuse what is not a causal language model (a classifier's head, say, has other tensors)."""
+    names = keys.get("architectures") or []
+    if names and not any(str(n).endswith(("ForCausalLM", "ForConditionalGeneration")) for n in names):
+        raise keys.wrong("architectures", "a ...ForCausalLM; other heads are not served")
+
+
+def checkpoint_dtype(inner: Keys, outer: Keys, folder: Path) -> DTypeName:
+    """What the weights are stored in: config.json's word, or else the first tensor's."""
+    for keys in (inner, outer):
+        for key in ("dtype", "torch_dtype"):
+            if keys.get(key) is not None:
+                name = keys.text(key)
+                if name not in DTYPES:
+                    raise keys.wrong(key, "float32, float16 or bfloat16")
+                return DTYPES[name]
+    return first_float_dtype(folder)
+
+
+def check_unread(outer: Keys, inner: Keys) -> None:
+    """Refuse what changes the maths, log once what is unknown.
+
+    Raises: ConfigError naming the first key that asks for what the executor does not compute.
+    """
+    for keys in (outer, inner):
+        for key in sorted(set(_ONLY) & (set(keys.values) - keys.read)):
+            if keys.values[key] not in _ONLY[key]:
+                raise keys.wrong(key, f"{' or '.join(json.dumps(v) for v in _ONLY[key])}: more is not supported")
+    unknown = sorted(set(inner.values) - inner.read - _IGNORED - set(_ONLY))
+    if unknown:
+        log.warning("%s: keys this version does not know, and leaves out: %s", inner.source, ", ".join(unknown))
+
+
+def check_flat(settings: Keys) -> None:
+    """Refuse rope settings by layer type where the family has one for all."""
+    for key, value in settings.values.items():
+        if isinstance(value, dict):
+            raise settings.wrong(key, "absent: this family has one set of angles")
+
+
+def check_sizes(config: ModelConfig, keys: Keys) -> None:
+    """Refuse sizes that no transformer can have, by key.
+
+    Raises: ConfigError.
+    """
+    for key, value in (
+        ("vocab_size", config.vocab_size),
+        ("hidden_size", config.hidden),
+        ("num_attention_heads", config.heads),
+        ("num_key_value_heads", config.kv_heads),
+        ("num_hidden_layers", len(config.layers)),
+        ("max_position_embeddings", config.max_positions),
+        ("head_dim", config.head_dim),
+    ):
+        if value < 1:
+            raise keys.wrong(key, "at least 1")
+    if config.heads % config.kv_heads:
+        raise keys.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({config.heads})")
+    for angles in config.ropes:
+        if config.head_dim % 2 or 2 * len(angles.inv_freq) > config.head_dim:
+            raise keys.wrong("head_dim", "even, and at least the rotated part of a head")
+    if any(layer.window < 0 for layer in config.layers):
+        raise keys.wrong("sliding_window", "at least 1, or null")
+
+
+def layer_types(keys: Keys, default: Sequence[str]) -> Sequence[str]:
+    """full_attention or sliding_attention for each layer: the file's list, or `default`."""
+    given = keys.get("layer_types")
+    if given is None:
+        return default
+    if not isinstance(given, list) or len(given) != len(default) or not set(given) <= {FULL, SLIDING}:
+        raise keys.wrong("layer_types", f"a list of {len(default)} times {FULL} or {SLIDING}")
+    return given
+
+
+def rope_layers(keys: Keys, default: Sequence[bool]) -> Sequence[bool]:
+    """Which layers see positions: the file's no_rope_layers (1 is yes), or `default`."""
+    given = keys.get("no_rope_layers")
+    if given is None:
+        return default
+    if not isinstance(given, list) or len(given) < len(default) or not set(given) <= {0, 1}:
+        raise keys.wrong("no_rope_layers", f"a list of {len(default)} times 0 or 1")
+    return [bool(v) for v in given[: len(default)]]
+
+
+def check_opt(keys: Keys, hidden: int) -> None:
+    """Refuse what only OPT-350m does."""
+    if not keys.flag("do_layer_norm_before", True):
+        raise keys.wrong("do_layer_norm_before", "true: norms after the layer (opt-350m) are not supported")
+    if keys.optional_integer("word_embed_proj_dim") not in (None, hidden):
+        raise keys.wrong("word_embed_proj_dim", f"hidden_size ({hidden}): projected embeddings are not supported")
+    if not keys.flag("layer_norm_elementwise_affine", True):
+        raise keys.wrong("layer_norm_elementwise_affine", "true")
