@@ -56,6 +56,12 @@ ENGINE = (
     Metric(Histogram, "vllm:inter_token_latency_seconds", "Time between two tokens.", buckets=_NEXT_TOKEN_S),
     Metric(
         Histogram,
+        "vllm:time_per_output_token_seconds",
+        "Time between two tokens, under its former name.",
+        buckets=_NEXT_TOKEN_S,
+    ),
+    Metric(
+        Histogram,
         "vllm:request_time_per_output_token_seconds",
         "A request's mean time per token after the first.",
         buckets=_NEXT_TOKEN_S,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from forearm.engine.sequence import Slice
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -41,7 +45,7 @@ class Sampling:
     top_k              int32 [lines], 0 is off
     seed, counter      uint64 [lines]: the random number of a line is a function of (seed, counter) alone; counter is
                        the position of the token that is chosen
-    prompt_starts, prompt_ids     CSR by line, int32: prompt tokens, only for lines with a repetition penalty, else empty
+    prompt_starts, prompt_ids     CSR by line, int32: prompt tokens, for lines with a repetition penalty, else empty
     output_starts, output_ids     CSR by line, int32: tokens so far, only for lines with any penalty, else empty
     bias_starts, bias_ids, bias   CSR by line: added to the logits (-inf forbids); logit_bias, min_tokens, bad_words
     allowed_starts, allowed_ids   CSR by line: when not empty, every other token is forbidden
@@ -96,3 +100,32 @@ class Scored:
     rank: Int32Array
     top_ids: Int32Array
     top_logprobs: Float32Array
+
+
+def pack(slices: list[Slice]) -> Batch:
+    """The step as flat arrays. Logits are wanted where a slice scores prompt tokens and, last, where it samples."""
+    rows: list[int] = []
+    first = 0
+    for piece in slices:
+        rows.extend(first + position - piece.start for position in piece.scores)
+        first += piece.end - piece.start
+        if piece.samples:
+            rows.append(first - 1)
+    starts, tokens = csr([piece.sequence.tokens[piece.start : piece.end] for piece in slices])
+    block_starts, blocks = csr([piece.sequence.blocks for piece in slices])
+    return Batch(
+        tokens=tokens,
+        positions=np.concatenate([np.arange(piece.start, piece.end, dtype=np.int32) for piece in slices]),
+        starts=starts,
+        block_starts=block_starts,
+        blocks=blocks,
+        logit_rows=np.array(rows, dtype=np.int32),
+    )
+
+
+def csr(lines: Iterable[array[int] | tuple[int, ...] | list[int]]) -> tuple[Int32Array, Int32Array]:
+    """Where each line of integers starts, int32 [lines + 1], and all of them one after the other, int32 [...]."""
+    parts = [np.array(line, dtype=np.int32) for line in lines]
+    starts = np.zeros(len(parts) + 1, dtype=np.int32)
+    np.cumsum([len(part) for part in parts], out=starts[1:])
+    return starts, np.concatenate(parts)

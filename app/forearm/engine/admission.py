@@ -1,0 +1,103 @@
+"""From a Submit to a Request, or why not."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from dataclasses import dataclass
+
+from forearm.engine.prefix_cache import root_digest
+from forearm.engine.sampling import check, output_seed
+from forearm.engine.scheduler import due_s
+from forearm.engine.sequence import Request, Sequence
+from forearm.errors import InvalidRequest
+from forearm.wire import Submit
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a request is measured against.
+
+    queued           requests that may wait; more are refused
+    priorities       whether priorities count; else a request that has one is refused
+    prefix_caching   whether requests share blocks; the outputs of one request always do
+    seed             of the seeds of requests that bring none
+    """
+
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...] = ()
+    queued: int = 1024
+    priorities: bool = False
+    prefix_caching: bool = True
+    seed: int = 0
+
+
+class Admission:
+    """Makes requests, numbered in order of arrival."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._arrivals = 0
+        self._seeds = random.Random(terms.seed)
+
+    def request(self, connection: int, submit: Submit, now_s: float) -> Request:
+        """The request with its outputs, each a sequence with nothing computed.
+
+        Raises: InvalidRequest naming the field, the numbers and the limit.
+        """
+        params = submit.params
+        check(params, self.terms.vocab_size)
+        if submit.priority and not self.terms.priorities:
+            raise InvalidRequest(f"priority is {submit.priority}; it needs --scheduling-policy priority", "priority")
+        self._arrivals += 1
+        request = Request(
+            connection=connection,
+            request_id=submit.request_id,
+            prompt=self._prompt(submit.prompt_token_ids),
+            params=params,
+            max_tokens=self._max_tokens(len(submit.prompt_token_ids), params.max_tokens),
+            stop_ids=frozenset(params.stop_token_ids or ()),
+            eos_ids=frozenset(() if params.ignore_eos else self.terms.eos_token_ids),
+            root=self._root(submit.cache_salt),
+            arrived_s=now_s,
+        )
+        due = due_s(now_s, submit.priority)
+        seed = self._seeds.getrandbits(64) if params.seed in (None, -1) else params.seed
+        assert seed is not None
+        for index in range(params.n):
+            rank = (due, self._arrivals, index)
+            request.sequences.append(Sequence(request, index, rank, output_seed(seed, index)))
+        return request
+
+    def _prompt(self, token_ids: list[int]) -> array[int]:
+        if not token_ids:
+            raise InvalidRequest("the prompt is empty", "prompt")
+        for token in (min(token_ids), max(token_ids)):
+            if not 0 <= token < self.terms.vocab_size:
+                raise InvalidRequest(
+                    f"the prompt has token id {token}; the vocabulary has {self.terms.vocab_size} tokens", "prompt"
+                )
+        return array("i", token_ids)
+
+    def _max_tokens(self, prompt: int, max_tokens: int | None) -> int:
+        """Tokens that may be generated: what was asked for, else what the context leaves."""
+        context = self.terms.max_model_len
+        if prompt >= context:
+            raise InvalidRequest(
+                f"prompt has {prompt} tokens; the context is {context} and must hold at least one more", "prompt"
+            )
+        if max_tokens is None:
+            return context - prompt
+        if prompt + max_tokens > context:
+            raise InvalidRequest(
+                f"prompt has {prompt} tokens; max_tokens is {max_tokens}; together {prompt + max_tokens}; "
+                f"the context is {context}",
+                "max_tokens",
+            )
+        return max_tokens
+
+    def _root(self, salt: str | None) -> bytes:
+        if self.terms.prefix_caching:
+            return root_digest(salt)
+        return root_digest(f"request {self._arrivals}")

@@ -1,0 +1,184 @@
+"""How a request's SamplingParams become the columns the executor samples by, and when an output ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import numpy as np
+
+from forearm.engine.batch import Sampled, Sampling, Scored, csr
+from forearm.engine.sequence import Sequence
+from forearm.errors import InvalidRequest
+from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
+
+MAX_OUTPUTS = 16384  # VLLM_MAX_N_SEQUENCES' default
+LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds of logit_bias
+# Below it, logits / temperature overflow float32 for ordinary logits; vLLM raises to the same value.
+MIN_TEMPERATURE = 0.01
+
+_RANGES = (
+    ("temperature", 0.0, math.inf),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 0.0, math.inf),
+    ("n", 1, MAX_OUTPUTS),
+    ("top_k", -1, math.inf),
+    ("min_tokens", 0, math.inf),
+    ("logprobs", -1, math.inf),
+    ("prompt_logprobs", -1, math.inf),
+    ("max_tokens", 1, math.inf),
+)
+_ABOVE_ZERO = ("top_p", "repetition_penalty")
+
+
+def check(params: SamplingParams, vocab_size: int) -> None:
+    """Raises: InvalidRequest naming the first field that is out of range, its value and what it may be."""
+    for name, low, high in _RANGES:
+        value = getattr(params, name)
+        if value is not None and not (math.isfinite(value) and low <= value <= high):
+            raise InvalidRequest(f"{name} is {value}; it must be {_range(low, high)}", name)
+    for name in _ABOVE_ZERO:
+        if getattr(params, name) == 0:
+            raise InvalidRequest(f"{name} is 0; it must be above 0", name)
+    if params.n > 1 and params.temperature == 0:
+        raise InvalidRequest(f"n is {params.n} with temperature 0; greedy outputs would all be equal", "n")
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise InvalidRequest(f"min_tokens is {params.min_tokens}; max_tokens is {params.max_tokens}", "min_tokens")
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise InvalidRequest("allowed_token_ids is empty; nothing could be generated", "allowed_token_ids")
+    for name, ids in _token_ids(params):
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(f"{name} has token id {token}; the vocabulary has {vocab_size} tokens", name)
+
+
+def output_seed(seed: int, index: int) -> int:
+    """64 bits that, with the position, decide every random choice of output `index` of a request with this seed.
+
+    The first output has the seed itself, so that n does not change it.
+    """
+    if index == 0:
+        return seed & 0xFFFFFFFFFFFFFFFF
+    mixed = blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
+    return int.from_bytes(mixed, "little")
+
+
+def columns(lines: list[tuple[int, Sequence]], vocab_size: int) -> Sampling:
+    """Sampling's columns for (row of logits, sequence) pairs."""
+    params = [sequence.request.params for _, sequence in lines]
+    bias = [_bias(sequence) for _, sequence in lines]
+    prompts = [s.request.prompt if s.request.params.repetition_penalty != 1 else () for _, s in lines]
+    outputs = [s.tokens[len(s.request.prompt) :] if _penalised(s.request.params) else () for _, s in lines]
+    prompt_starts, prompt_ids = csr(prompts)
+    output_starts, output_ids = csr(outputs)
+    bias_starts, bias_ids = csr([tuple(one) for one in bias])
+    allowed_starts, allowed_ids = csr([p.allowed_token_ids or () for p in params])
+    return Sampling(
+        row=np.array([row for row, _ in lines], np.int32),
+        temperature=np.array([max(p.temperature, MIN_TEMPERATURE) if p.temperature else 0 for p in params], np.float32),
+        top_k=np.array([min(max(p.top_k, 0), 2**31 - 1) for p in params], np.int32),
+        top_p=np.array([p.top_p for p in params], np.float32),
+        min_p=np.array([p.min_p for p in params], np.float32),
+        presence=np.array([p.presence_penalty for p in params], np.float32),
+        frequency=np.array([p.frequency_penalty for p in params], np.float32),
+        repetition=np.array([p.repetition_penalty for p in params], np.float32),
+        seed=np.array([sequence.seed for _, sequence in lines], np.uint64),
+        counter=np.array([len(sequence.tokens) for _, sequence in lines], np.uint64),
+        prompt_starts=prompt_starts,
+        prompt_ids=prompt_ids,
+        output_starts=output_starts,
+        output_ids=output_ids,
+        bias_starts=bias_starts,
+        bias_ids=bias_ids,
+        bias=np.array([value for one in bias for value in one.values()], np.float32),
+        allowed_starts=allowed_starts,
+        allowed_ids=allowed_ids,
+        logprobs=np.array([_logprobs(p, vocab_size) for p in params], np.int32),
+    )
+
+
+def finish(sequence: Sequence) -> tuple[str | None, int | None]:
+    """(finish_reason, stop_reason) now that a token was appended; (None, None) if the output goes on."""
+    request = sequence.request
+    token = sequence.tokens[-1]
+    if sequence.output_length >= request.params.min_tokens:
+        if token in request.eos_ids:
+            return "stop", None
+        if token in request.stop_ids:
+            return "stop", token
+    if sequence.output_length >= request.max_tokens:
+        return "length", None
+    return None, None
+
+
+def sampled_logprobs(sampled: Sampled, line: int, count: int) -> PositionLogprobs:
+    """The token of a line of Sampled, then `count` alternatives."""
+    chosen = TokenLogprob(int(sampled.token[line]), float(sampled.logprob[line]), int(sampled.rank[line]))
+    return [chosen, *_alternatives(sampled, line, count)]
+
+
+def scored_logprobs(scored: Scored, line: int, token: int, count: int) -> PositionLogprobs:
+    """The given token of a line of Scored, then `count` alternatives."""
+    chosen = TokenLogprob(token, float(scored.logprob[line]), int(scored.rank[line]))
+    return [chosen, *_alternatives(scored, line, count)]
+
+
+def alternatives(count: int, vocab_size: int) -> int:
+    """Alternatives that a request's `logprobs` or `prompt_logprobs` asks for: -1 there is the whole vocabulary."""
+    return vocab_size if count == -1 else min(count, vocab_size)
+
+
+def _alternatives(found: Sampled | Scored, line: int, count: int) -> Iterator[TokenLogprob]:
+    ids = found.top_ids[line, :count].tolist()
+    logprobs = found.top_logprobs[line, :count].tolist()
+    return (TokenLogprob(ids[i], logprobs[i], i + 1) for i in range(len(ids)))
+
+
+def _logprobs(params: SamplingParams, vocab_size: int) -> int:
+    return -1 if params.logprobs is None else alternatives(params.logprobs, vocab_size)
+
+
+def _penalised(params: SamplingParams) -> bool:
+    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
+
+
+def _bias(sequence: Sequence) -> dict[int, float]:
+    """What is added to this output's next logits, by token id; -inf forbids."""
+    request = sequence.request
+    params = request.params
+    bias = {
+        token: min(max(value, -LOGIT_BIAS_LIMIT), LOGIT_BIAS_LIMIT)
+        for token, value in (params.logit_bias or {}).items()
+    }
+    if sequence.output_length < params.min_tokens:
+        bias.update(dict.fromkeys(request.eos_ids | request.stop_ids, -math.inf))
+    for word in params.bad_words_token_ids:
+        if _would_complete(sequence, word):
+            bias[word[-1]] = -math.inf
+    return bias
+
+
+def _would_complete(sequence: Sequence, word: tuple[int, ...]) -> bool:
+    """Whether the output so far ends with all of `word` but its last token."""
+    before = len(word) - 1
+    if before > sequence.output_length:
+        return False
+    return tuple(sequence.tokens[len(sequence.tokens) - before :]) == tuple(word[:-1])
+
+
+def _token_ids(params: SamplingParams) -> Iterator[tuple[str, list[int] | tuple[int, ...]]]:
+    yield "logit_bias", list(params.logit_bias or ())
+    yield "allowed_token_ids", params.allowed_token_ids or ()
+    yield "stop_token_ids", params.stop_token_ids or ()
+    for word in params.bad_words_token_ids:
+        if not word:
+            raise InvalidRequest("bad_words has an empty word", "bad_words")
+        yield "bad_words", word
+
+
+def _range(low: float, high: float) -> str:
+    return f"between {low} and {high}" if high != math.inf else f"{low} or more"

@@ -1,0 +1,151 @@
+"""Which sequences are computed in the next step, and how many tokens of each.
+
+Everything goes by rank: (due, order of arrival). With the policy fcfs a request is due when it arrives. With the policy
+priority it is due PRIORITY_HEAD_START_S later for each level of priority (earlier for negative ones): a level is worth
+that much waiting, so whoever waits overtakes newcomers of better priority in the end, and nobody starves.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from forearm.engine.blocks import BlockPool
+from forearm.engine.sequence import Rank, Request, Sequence, Slice
+from forearm.errors import ConfigError
+
+PRIORITY_HEAD_START_S = 10.0
+# No request is put before or behind others by more than 100 levels (1000 s), whatever number its client sends.
+PRIORITY_LEVELS = 100
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most tokens, sequences and rows of logits of one step; a row is a sampled output or a scored prompt position.
+
+    slice_tokens: most tokens of one sequence in one step (--long-prefill-token-threshold); 0: the whole budget.
+    """
+
+    step_tokens: int
+    running: int
+    step_rows: int
+    slice_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name, most in (("step_tokens", self.step_tokens), ("step_rows", self.step_rows)):
+            if not 1 <= self.running <= most:
+                raise ConfigError(
+                    f"{name} is {most} and max_num_seqs {self.running}: each running sequence needs a token and a row "
+                    "of a step; raise --max-num-batched-tokens or lower --max-num-seqs"
+                )
+
+
+class Scheduler:
+    """Owns the sequences, in order of rank: `running` ones hold blocks, `waiting` ones none."""
+
+    def __init__(self, limits: Limits, blocks: BlockPool) -> None:
+        self.limits = limits
+        self.blocks = blocks
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+        self.preemptions = 0
+
+    def add(self, request: Request) -> None:
+        """Its outputs wait in line."""
+        for sequence in request.sequences:
+            insort(self.waiting, sequence, key=_rank)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It is over: give back its place and its blocks."""
+        (self.running if sequence in self.running else self.waiting).remove(sequence)
+        self.blocks.release(sequence)
+
+    def schedule(self) -> list[Slice]:
+        """Choose the next step: what runs already first, then who waits, each in order of rank.
+
+        Every running sequence gets at least one token, so that a long prompt never holds up an open stream; what
+        remains of the budget goes to prompts, the first in rank first, each cut where the budget ends.
+
+        Returns: the slices to compute, with their blocks allocated; at most `limits.step_tokens` tokens and
+        `limits.step_rows` rows; empty when there is nothing to do.
+        """
+        step = _Step(self.limits)
+        preemptions = self.preemptions
+        index = 0
+        while index < len(self.running):
+            sequence = self.running[index]
+            self.blocks.adopt(sequence)
+            count = step.share(sequence, others=len(self.running) - index - 1)
+            if self._make_room(sequence, count):
+                step.add(sequence, count)
+                index += 1
+
+        if self.preemptions == preemptions:  # else blocks are short: whoever came in would be put out again
+            self._admit(step)
+        return step.slices
+
+    def _admit(self, step: _Step) -> None:
+        """Let in who waits, the first in rank first; nobody overtakes one that is ready and does not fit."""
+        for sequence in [waiting for waiting in self.waiting if waiting.ready]:
+            if not step.tokens or not step.rows or len(self.running) == self.limits.running:
+                return
+            adopted = self.blocks.adopt(sequence)
+            # Room for all that is pending, not for this step's share alone: a prompt that is put out again half-way
+            # has cost the others its time.
+            if not self.blocks.fits(sequence, sequence.pending):
+                self.blocks.release(sequence)
+                return
+            if not sequence.preemptions:
+                sequence.cached_tokens = adopted
+            self.waiting.remove(sequence)
+            insort(self.running, sequence, key=_rank)
+            count = step.share(sequence, others=0)
+            self.blocks.grow(sequence, count)
+            step.add(sequence, count)
+
+    def _make_room(self, sequence: Sequence, count: int) -> bool:
+        """Blocks for `count` more tokens; for want of them, who ranks last is put out.
+
+        Returns: False if that was `sequence` itself. The first in rank always finds room, because the pool holds at
+        least one sequence of full length: somebody finishes, and then the next.
+        """
+        while not self.blocks.grow(sequence, count):
+            last = self.running.pop()
+            self.blocks.release(last)
+            insort(self.waiting, last, key=_rank)
+            last.preemptions += 1
+            self.preemptions += 1
+            if last is sequence:
+                return False
+        return True
+
+
+@dataclass
+class _Step:
+    """A step being put together: what of the limits is left, and the slices so far."""
+
+    limits: Limits
+    slices: list[Slice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.limits.step_tokens
+        self.rows = self.limits.step_rows
+
+    def share(self, sequence: Sequence, others: int) -> int:
+        """Tokens of `sequence` for this step, such that a token and a row are left for each of `others`; at least 1."""
+        room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
+        return min(sequence.pending, room - others, self.limits.slice_tokens or room)
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        self.slices.append(Slice.next(sequence, count))
+        self.tokens -= count
+        self.rows -= count if sequence.to_score else 1
+
+
+def _rank(sequence: Sequence) -> Rank:
+    return sequence.rank
+
+
+def due_s(arrived_s: float, priority: int) -> float:
+    """When a request is due: with priority 0, when it arrives."""
+    return arrived_s + PRIORITY_HEAD_START_S * min(max(priority, -PRIORITY_LEVELS), PRIORITY_LEVELS)

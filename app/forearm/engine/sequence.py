@@ -1,0 +1,123 @@
+"""One request and its outputs, each a sequence: its tokens, how many are computed, the blocks they live in."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from forearm.wire import PositionLogprobs, SamplingParams
+
+# (due, order of arrival, index of the output): the lower goes first, and no two are equal.
+Rank = tuple[float, int, int]
+
+
+@dataclass(eq=False)
+class Request:
+    """What its outputs share. Times are time.monotonic() seconds.
+
+    prompt   int32 token ids
+    root     what the hash chain of its blocks starts from: requests share blocks where roots are equal
+    """
+
+    connection: int
+    request_id: str
+    prompt: array[int]
+    params: SamplingParams
+    max_tokens: int
+    stop_ids: frozenset[int]
+    eos_ids: frozenset[int]
+    root: bytes
+    arrived_s: float
+    sequences: list[Sequence] = field(default_factory=list)
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    # Position i holds the log-probabilities of prompt token i; the first token has none. Filled in order.
+    prompt_logprobs: list[PositionLogprobs | None] = field(default_factory=lambda: [None])
+
+    @property
+    def name(self) -> tuple[int, str]:
+        """Unique among the open requests."""
+        return self.connection, self.request_id
+
+    @property
+    def open(self) -> list[Sequence]:
+        """The outputs that are not finished."""
+        return [sequence for sequence in self.sequences if sequence.finish_reason is None]
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One output of a request.
+
+    tokens    int32: the prompt and what was generated; appended to as tokens are sampled
+    computed  the first `computed` tokens have their keys and values in `blocks`
+    blocks    int32: block i holds positions 32 i .. 32 i + 31
+    digests   of the full blocks of `tokens`, as far as they have been needed
+    """
+
+    request: Request
+    index: int
+    rank: Rank
+    seed: int
+    tokens: array[int] = field(init=False)
+    computed: int = 0
+    blocks: array[int] = field(default_factory=lambda: array("i"))
+    digests: list[bytes] = field(default_factory=list)
+    finish_reason: str | None = None
+    last_token_s: float = 0.0  # when its newest token came
+    cached_tokens: int = 0  # adopted instead of computed when it first ran
+    preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = array("i", self.request.prompt)
+
+    @property
+    def pending(self) -> int:
+        """Tokens still to compute: a prompt or the rest of one, the last sampled token, all after a preemption."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def output_length(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def to_score(self) -> int:
+        """Prompt positions whose log-probabilities are wanted and not there yet; the first output finds them."""
+        if self.request.params.prompt_logprobs is None or self.index > 0:
+            return 0
+        return len(self.request.prompt) - len(self.request.prompt_logprobs)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be computed now. Outputs after the first wait until the first has computed the prompt they
+        share, so that they adopt its blocks instead of computing them again.
+        """
+        if self.index == 0:
+            return True
+        first = self.request.sequences[0]
+        return first.finish_reason is not None or first.computed >= len(self.request.prompt) or first.output_length > 0
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Pending tokens of a sequence to compute in one step: positions start .. end - 1.
+
+    samples  nothing stays pending, so the last token's logits choose the next one
+    scores   positions whose logits tell the log-probability, still wanted, of the prompt token after them
+    """
+
+    sequence: Sequence
+    start: int
+    end: int
+    samples: bool
+    scores: range
+
+    @classmethod
+    def next(cls, sequence: Sequence, count: int) -> Slice:
+        """The next `count` pending tokens."""
+        start, end = sequence.computed, sequence.computed + count
+        scores = range(0)
+        if sequence.to_score:
+            request = sequence.request
+            scores = range(max(start, len(request.prompt_logprobs) - 1), min(end, len(request.prompt) - 1))
+        return cls(sequence, start, end, count == sequence.pending, scores)
