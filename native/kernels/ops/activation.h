@@ -1,6 +1,7 @@
 // The activations of feed-forward layers, on a vector in registers.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/simd/math.h"
 
 namespace forearm {
 namespace {

@@ -1,0 +1,46 @@
+// Tiles of NEON's fused multiply-add by element: up to 6 rows by 16 columns, 24 of the 32 registers.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/simd/vec_neon.h"
+
+namespace forearm {
+namespace {
+
+using Factor = float;
+inline Factor load_factor(const float* a) { return *a; }
+inline F16 multiply_add(Factor a, F16 b, F16 sums) {
+  return {vfmaq_n_f32(sums.a, b.a, a), vfmaq_n_f32(sums.b, b.b, a), vfmaq_n_f32(sums.c, b.c, a),
+          vfmaq_n_f32(sums.d, b.d, a)};
+}
+
+// A quarter of a step of a 16-bit panel: four columns, each one's pair of k in its 32-bit lane, the even k below.
+template <int I>
+inline float32x4_t widen_bf16(const uint16_t* pairs) {
+  const uint32x4_t v = vreinterpretq_u32_u16(vld1q_u16(pairs));
+  return vreinterpretq_f32_u32(I == 0 ? vshlq_n_u32(v, 16) : vandq_u32(v, vdupq_n_u32(0xffff0000u)));
+}
+template <int I>
+inline float16x8_t even_or_odd(const uint16_t* pairs) {
+  const uint16x8_t low = vld1q_u16(pairs), high = vld1q_u16(pairs + 8);
+  return vreinterpretq_f16_u16(I == 0 ? vuzp1q_u16(low, high) : vuzp2q_u16(low, high));
+}
+
+template <DType W, int I>
+inline F16 columns(const char* step) {
+  if constexpr (W == DType::f32) return load(reinterpret_cast<const float*>(step));
+  const uint16_t* pairs = reinterpret_cast<const uint16_t*>(step);
+  if constexpr (W == DType::bf16) {
+    return {widen_bf16<I>(pairs), widen_bf16<I>(pairs + 8), widen_bf16<I>(pairs + 16), widen_bf16<I>(pairs + 24)};
+  }
+  const float16x8_t low = even_or_odd<I>(pairs), high = even_or_odd<I>(pairs + 16);
+  return {vcvt_f32_f16(vget_low_f16(low)), vcvt_f32_f16(vget_high_f16(low)), vcvt_f32_f16(vget_low_f16(high)),
+          vcvt_f32_f16(vget_high_f16(high))};
+}
+
+constexpr int kTileUnits = 6;
+constexpr int tile_panels(int units) { return units == 1 ? 4 : units == 2 ? 3 : units == 3 ? 2 : 1; }
+
+}  // namespace
+}  // namespace forearm
+
+#include "kernels/simd/mma_rows.h"

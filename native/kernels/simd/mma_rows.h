@@ -1,0 +1,57 @@
+// Multiplication of a tile by the vector unit's fused multiply-add: one row of A at a time, 16 columns of W at once.
+//
+// An Mma<dtype> of W gives gemm.h what it multiplies tiles with:
+//   kRows, kQuantum, kForm   rows that go together (a unit), the layout's quantum, the form of A
+//   kUnits, panels(units)    the most units of a tile, and how many panels so many units take
+//   Sums                     the sums of one unit by one panel, in registers
+//   step                     adds one step of kQuantum k to the sums of Units x Panels
+//   store                    the sums as floats, row r of the unit at out + r * stride
+// mma_<isa>.h gives this file kTileUnits, tile_panels, Factor, load_factor, multiply_add, and columns<dtype, i>: the 16
+// columns of the i-th k of a step.
+#pragma once
+#include "kernels/kernels.h"
+
+namespace forearm {
+namespace {
+
+template <DType W>
+struct RowsMma {
+  static constexpr int kRows = 1;
+  static constexpr int kQuantum = W == DType::f32 ? 1 : 2;
+  static constexpr int kStepBytes = kPanel * kQuantum * dtype_bytes(W);  // of a panel
+  static constexpr Form kForm = Form::f32_rows;
+  static constexpr int kUnits = kTileUnits;
+  static constexpr int panels(int units) { return tile_panels(units); }
+  using Sums = F16;
+
+  static Sums none() { return zero(); }
+  static void store(Sums sums, float* out, int64_t) { forearm::store(out, sums); }
+
+  template <int Units, int Panels>
+  static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
+    step_k<0>(sums, a, unit_bytes, w, panel_bytes);
+    if constexpr (kQuantum == 2) {
+      // The second k reads W again, from the first-level cache: held in registers it would not leave room for the sums.
+      __asm__("" : "+r"(w));
+      step_k<1>(sums, a, unit_bytes, w, panel_bytes);
+    }
+  }
+
+ private:
+  template <int I, int Units, int Panels>
+  static void step_k(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w,
+                     int64_t panel_bytes) {
+    F16 b[Panels];
+#pragma GCC unroll 16
+    for (int p = 0; p < Panels; ++p) b[p] = columns<W, I>(w + p * panel_bytes);
+#pragma GCC unroll 16
+    for (int u = 0; u < Units; ++u) {
+      const Factor factor = load_factor(reinterpret_cast<const float*>(a + u * unit_bytes) + I);
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p) sums[u][p] = multiply_add(factor, b[p], sums[u][p]);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace forearm

@@ -1,0 +1,142 @@
+// Which kernel tiers this CPU runs, and which one is in use: the only file that knows CPU features.
+#include <stdlib.h>
+#include <string.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace forearm {
+
+extern const Kernels scalar_tier;
+#if defined(__x86_64__)
+extern const Kernels avx2_tier;
+extern const Kernels avx512_tier;
+#elif defined(__aarch64__)
+extern const Kernels neon_tier;
+extern const Kernels neon_dot_tier;
+extern const Kernels neon_mm_tier;
+#endif
+
+namespace {
+
+bool always() { return true; }
+
+#if defined(__x86_64__)
+constexpr bool has(uint64_t word, uint64_t bits) { return (word & bits) == bits; }
+
+struct CpuId {
+  uint32_t eax, ebx, ecx, edx;
+};
+
+CpuId cpuid(uint32_t leaf) {
+  CpuId id{};
+  if (leaf <= __get_cpuid_max(0, nullptr)) __cpuid_count(leaf, 0, id.eax, id.ebx, id.ecx, id.edx);
+  return id;
+}
+
+// Register files that the operating system saves and restores. A CPU may have AVX-512 under a system that does not.
+uint64_t saved_state() {
+  constexpr uint32_t kOsXsave = 1u << 27;
+  if (!has(cpuid(1).ecx, kOsXsave)) return 0;
+  uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (uint64_t{high} << 32) | low;
+}
+
+// Bits of leaf 1 (ecx) and leaf 7 (ebx): Intel's manual, volume 2A, CPUID; of XCR0: volume 1, section 13.3.
+bool runs_avx2() {
+  constexpr uint32_t kFmaAvxF16c = 1u << 12 | 1u << 28 | 1u << 29;
+  constexpr uint32_t kAvx2 = 1u << 5;
+  constexpr uint64_t kYmm = 0x6;
+  return has(saved_state(), kYmm) && has(cpuid(1).ecx, kFmaAvxF16c) && has(cpuid(7).ebx, kAvx2);
+}
+
+bool runs_avx512() {
+  constexpr uint32_t kF_DQ_CD_BW_VL = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
+  constexpr uint64_t kZmm = 0xe6;
+  return runs_avx2() && has(saved_state(), kZmm) && has(cpuid(7).ebx, kF_DQ_CD_BW_VL);
+}
+#elif defined(__aarch64__)
+// -march=armv8.2-a lets the compiler use atomics and rounding multiplies as well.
+bool runs_neon_dot() {
+  constexpr unsigned long kNeeded = HWCAP_ATOMICS | HWCAP_ASIMDRDM | HWCAP_FPHP | HWCAP_ASIMDHP | HWCAP_ASIMDDP;
+  return (getauxval(AT_HWCAP) & kNeeded) == kNeeded;
+}
+
+bool runs_neon_mm() {
+  constexpr unsigned long kNeeded = HWCAP2_I8MM | HWCAP2_BF16;
+  return runs_neon_dot() && (getauxval(AT_HWCAP2) & kNeeded) == kNeeded;
+}
+#endif
+
+struct Tier {
+  const Kernels* table;
+  bool (*runs_here)();
+};
+
+// Best first.
+constexpr Tier kTiers[] = {
+#if defined(__x86_64__)
+    {&avx512_tier, runs_avx512},
+    {&avx2_tier, runs_avx2},
+#elif defined(__aarch64__)
+    {&neon_mm_tier, runs_neon_mm},
+    {&neon_dot_tier, runs_neon_dot},
+    {&neon_tier, always},
+#endif
+    {&scalar_tier, always},
+};
+constexpr int kTierCount = sizeof kTiers / sizeof kTiers[0];
+
+std::string names_of_tiers() {
+  std::string names;
+  for (const char* const* name = tier_names(); *name; ++name) names += (names.empty() ? "" : ", ") + std::string(*name);
+  return names;
+}
+
+const Kernels& choose() {
+  const char* wanted = getenv("FOREARM_TIER");
+  if (!wanted || !*wanted) return *find_tier(tier_names()[0]);
+  if (const Kernels* table = find_tier(wanted)) return *table;
+  throw std::runtime_error("FOREARM_TIER is '" + std::string(wanted) + "', which this build or this CPU can't run; " +
+                           "unset it, or set it to one of: " + names_of_tiers());
+}
+
+}  // namespace
+
+const Kernels& kernels() {
+  static const Kernels& in_use = choose();
+  return in_use;
+}
+
+const Kernels* find_tier(const char* name) {
+  for (const Tier& tier : kTiers) {
+    if (strcmp(tier.table->tier, name) == 0) return tier.runs_here() ? tier.table : nullptr;
+  }
+  return nullptr;
+}
+
+const char* const* tier_names() {
+  struct Names {
+    const char* of[kTierCount + 1] = {};
+    Names() {
+      int count = 0;
+      for (const Tier& tier : kTiers) {
+        if (tier.runs_here()) of[count++] = tier.table->tier;
+      }
+    }
+  };
+  static const Names names;
+  return names.of;
+}
+
+}  // namespace forearm

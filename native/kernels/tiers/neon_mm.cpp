@@ -1,0 +1,9 @@
+// Armv8.2 with bf16 and int8 matrix multiplication: Graviton3 and 4, Neoverse V1, N2 and V2.
+#include "kernels/simd/mma_neon_mm.h"
+
+#include "kernels/ops/table.h"
+
+namespace forearm {
+extern const Kernels neon_mm_tier;
+constinit const Kernels neon_mm_tier = table_of("neon_mm");
+}  // namespace forearm

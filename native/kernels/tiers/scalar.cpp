@@ -1,0 +1,9 @@
+// Plain C++: the reference that every other tier is compared with, and what a CPU without vectors would run.
+#include "kernels/simd/mma_scalar.h"
+
+#include "kernels/ops/table.h"
+
+namespace forearm {
+extern const Kernels scalar_tier;
+constinit const Kernels scalar_tier = table_of("scalar");
+}  // namespace forearm
