@@ -210,7 +210,7 @@ Topology read_topology(const std::string& root_text) {
   const std::string status = read_text(root / "proc/self/status").value_or("");
   const std::vector<int> allowed = parse_id_list(field_of(status, "Mems_allowed_list:").value_or(""));
   topology.memory_nodes = allowed.empty() ? node_ids : common(node_ids, allowed);
-  for (int node : topology.memory_nodes) {
+  for (int node : node_ids) {
     topology.node_memory[node] = read_node_memory(nodes / ("node" + std::to_string(node)));
   }
   const std::string meminfo = read_text(root / "proc/meminfo").value_or("");

@@ -23,12 +23,12 @@ struct Memory {
 };
 
 struct Topology {
-  std::vector<Cpu> cpus;  // those this process may run on, ascending
-  std::vector<int> memory_nodes;
-  std::map<int, Memory> node_memory;
-  std::optional<double> quota_cpus;  // CPU time a second, from cpu.max or cfs_quota; none: no limit
-  Memory machine;                    // MemTotal, MemAvailable
-  std::optional<Memory> cgroup;      // the tightest memory limit; none: no limit
+  std::vector<Cpu> cpus;              // those this process may run on, ascending
+  std::vector<int> memory_nodes;      // NUMA nodes whose memory this process may use
+  std::map<int, Memory> node_memory;  // of every node
+  std::optional<double> quota_cpus;   // CPU time a second, from cpu.max or cfs_quota; none: no limit
+  Memory machine;                     // MemTotal, MemAvailable
+  std::optional<Memory> cgroup;       // the tightest memory limit; none: no limit
 };
 
 // `root` stands before every path; "" is this machine.

@@ -1,0 +1,253 @@
+"""Which cores compute, which serve HTTP, and how much memory there is: decided once, at start, and printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from forearm import _native
+from forearm.config import EngineConfig
+from forearm.errors import ConfigError
+
+GIB = 1 << 30
+BLOCK_TOKENS = 32
+MOST_WORKERS = 4  # unless --api-server-count says more: each takes about 200 MB
+RESERVE_FROM = ((32, 2), (4, 1))  # physical cores -> cores for the API; fewer than four are shared
+SLOW = 0.75  # cores below this share of the fastest kind's capacity are efficiency cores
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where things run. `cores`: one CPU id a thread, or () when nothing is pinned; `api_cores`: CPU ids for HTTP."""
+
+    threads: int
+    cores: tuple[int, ...]
+    api_cores: tuple[int, ...]
+    api_workers: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes this process may use in all, bytes still free of them, and what sets the limit."""
+
+    total_bytes: int
+    available_bytes: int
+    limited_by: str
+
+
+def plan(config: EngineConfig, root: str = "") -> Plan:
+    """Cores for the engine and the API, from the binding asked for, affinity, cpuset and CPU quota.
+
+    One thread goes to each physical core: two on one core share its multipliers and only add barriers. With four cores
+    or more the API gets one of its own (two from 32), else it shares. The last cores are the API's, so that the
+    engine's stay together. A quota gives time, not cores, and every container on the host would pin itself to the same
+    ones: there nothing is pinned unless the cores are named.
+
+    Raises: ConfigError naming the variable, its value and the remedy.
+    """
+    topology = _native.topology(root)
+    cpus = usable(topology, config.visible_memory_nodes)
+    bind = config.omp_threads_bind.strip()
+    if bind in ("auto", "nobind"):
+        compute, api = divide(fast(cpus), cpus, config.num_of_reserved_cpu)
+    else:
+        compute, api = bound(bind, cpus)
+    threads, reason = at_most(len(compute), config, topology.quota_cpus)
+    by_quota = topology.quota_cpus is not None and topology.quota_cpus < len(cpus)
+    pinned = () if bind == "nobind" or (bind == "auto" and by_quota) else tuple(compute[:threads])
+    api_cores = tuple(api) if api else tuple(cpu.id for cpu in cpus)
+    workers = min(MOST_WORKERS, max(1, len({cpu.core for cpu in cpus if cpu.id in api})))
+    lines = (describe_machine(topology, cpus), *describe_plan(threads, pinned, reason, api_cores, bool(api)))
+    return Plan(threads, pinned, api_cores, workers, lines)
+
+
+def usable(topology: _native.Topology, visible_nodes: str) -> list[_native.Cpu]:
+    """The CPUs allowed here, of the NUMA nodes that CPU_VISIBLE_MEMORY_NODES names; ordered by node."""
+    cpus = topology.cpus
+    if visible_nodes:
+        nodes = ids("CPU_VISIBLE_MEMORY_NODES", visible_nodes)
+        cpus = [cpu for cpu in cpus if cpu.node in nodes]
+        if not cpus:
+            here = as_list({cpu.node for cpu in topology.cpus})
+            raise ConfigError(f"CPU_VISIBLE_MEMORY_NODES={visible_nodes}: no CPU there; this process may use {here}")
+    return sorted(cpus, key=lambda cpu: (cpu.node, cpu.id))
+
+
+def fast(cpus: Sequence[_native.Cpu]) -> list[_native.Cpu]:
+    """Performance cores only, where a machine has slow ones: every barrier waits for the slowest.
+
+    Kinds are told by cpu_capacity (up to 1024), else by MIDR; one kind with several frequencies is one kind.
+    """
+    capacities = all(0 < cpu.speed <= 1024 for cpu in cpus)
+    if not capacities and len({cpu.kind for cpu in cpus}) == 1:
+        return list(cpus)
+    best = max(cpu.speed for cpu in cpus)
+    return [cpu for cpu in cpus if cpu.speed >= SLOW * best]
+
+
+def reserved_of(cores: int) -> int:
+    """Physical cores that the API gets of so many."""
+    return next((count for from_, count in RESERVE_FROM if cores >= from_), 0)
+
+
+def divide(
+    candidates: Sequence[_native.Cpu], cpus: Sequence[_native.Cpu], reserved: int | None
+) -> tuple[list[int], list[int]]:
+    """One CPU of each physical core for the engine, and the CPUs of the cores kept for the API.
+
+    Where there are efficiency cores, they are the API's and no other is reserved.
+
+    Raises: ConfigError if nothing would be left to compute.
+    """
+    first_of_core = {cpu.core: cpu.id for cpu in reversed(candidates)}
+    cores = list(dict.fromkeys(cpu.core for cpu in candidates))
+    if reserved is None:
+        reserved = reserved_of(len(cores)) if len(candidates) == len(cpus) else 0
+    if reserved >= len(cores):
+        raise ConfigError(
+            f"VLLM_CPU_NUM_OF_RESERVED_CPU={reserved}: leaves no core of {len(cores)} to compute; "
+            f"choose at most {len(cores) - 1}"
+        )
+    compute = cores[: len(cores) - reserved]
+    return [first_of_core[core] for core in compute], [cpu.id for cpu in cpus if cpu.core not in compute]
+
+
+def bound(bind: str, cpus: Sequence[_native.Cpu]) -> tuple[list[int], list[int]]:
+    """The CPUs of an explicit list, and those of the cores that it leaves free.
+
+    `a|b` names the CPUs of several ranks in vLLM; there is one engine here, which takes them all.
+
+    Raises: ConfigError if a CPU is not allowed here.
+    """
+    chosen = [cpu for part in bind.split("|") for cpu in ids("VLLM_CPU_OMP_THREADS_BIND", part)]
+    allowed = {cpu.id: cpu.core for cpu in cpus}
+    wrong = [cpu for cpu in chosen if cpu not in allowed]
+    if wrong or not chosen:
+        raise ConfigError(
+            f"VLLM_CPU_OMP_THREADS_BIND={bind}: CPU {as_list(wrong) or '(none)'} is not to be had; "
+            f"this process may use {as_list(allowed)}. Name some of these, or auto"
+        )
+    busy = {allowed[cpu] for cpu in chosen}
+    return chosen, [cpu.id for cpu in cpus if cpu.core not in busy]
+
+
+def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tuple[int, str]:
+    """How many threads to start, and why not more ("" when nothing holds them back).
+
+    A quota is rounded down: threads meet at barriers, so with 1.5 CPUs two of them would use up the time of a period
+    after three quarters of it and then both stand still, the API with them. One leaves half a CPU for the API. From
+    four CPUs of quota the API's share is kept free as cores are.
+    """
+    threads, reason = wanted, ""
+    if quota_cpus is not None:
+        whole = math.floor(quota_cpus)
+        kept = reserved_of(whole) if config.num_of_reserved_cpu is None else config.num_of_reserved_cpu
+        if whole - kept < threads:
+            threads, reason = max(1, whole - kept), f"the quota of {quota_cpus:g} CPUs"
+    if config.omp_num_threads is not None and config.omp_num_threads < threads:
+        threads, reason = config.omp_num_threads, f"OMP_NUM_THREADS={config.omp_num_threads}"
+    return threads, reason
+
+
+def describe_machine(topology: _native.Topology, cpus: Sequence[_native.Cpu]) -> str:
+    """One line on what there is."""
+    cores, nodes = len({cpu.core for cpu in cpus}), len({cpu.node for cpu in cpus})
+    quota = "" if topology.quota_cpus is None else f", quota {topology.quota_cpus:g} CPUs"
+    return (
+        f"machine: CPUs {as_list(cpu.id for cpu in cpus)} ({cores} physical cores, {nodes} NUMA "
+        f"node{'s' if nodes > 1 else ''}{quota})"
+    )
+
+
+def describe_plan(
+    threads: int, pinned: Sequence[int], reason: str, api_cores: Sequence[int], own: bool
+) -> tuple[str, str]:
+    """A line on the engine and a line on the API."""
+    where = f"on CPUs {as_list(pinned)}" if pinned else "not pinned"
+    held = f" (held back by {reason})" if reason else ""
+    engine = f"engine: {threads} thread{'s' if threads > 1 else ''} {where}{held}"
+    return engine, f"API: CPUs {as_list(api_cores)}{'' if own else ', shared with the engine'}"
+
+
+def memory(config: EngineConfig, root: str = "") -> Memory:
+    """What this process may use: the least of the machine, the NUMA nodes allowed and the cgroups above."""
+    topology = _native.topology(root)
+    machine = topology.machine
+    limits = [Memory(machine.total_bytes, machine.available_bytes, "this machine")]
+    if topology.cgroup is not None:
+        limits.append(Memory(topology.cgroup.total_bytes, topology.cgroup.available_bytes, "the container's limit"))
+    nodes = set(topology.memory_nodes)
+    if config.visible_memory_nodes:
+        nodes &= set(ids("CPU_VISIBLE_MEMORY_NODES", config.visible_memory_nodes))
+    if nodes < set(topology.node_memory):
+        parts = [topology.node_memory[node] for node in nodes]
+        total, free = sum(part.total_bytes for part in parts), sum(part.available_bytes for part in parts)
+        limits.append(Memory(total, free, f"NUMA nodes {as_list(nodes)}"))
+    return min(limits, key=lambda limit: limit.available_bytes)
+
+
+def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
+    """How many KV blocks to allocate, once `needed_bytes` more (weights and scratch not yet in memory) are taken off.
+
+    Unset, what memory leaves after the share that stays free; never more than --max-num-seqs sequences of full length
+    can fill.
+
+    Raises: ConfigError with the arithmetic when not even one sequence of `model_len` tokens fits.
+    """
+    kept_free = (1 - config.memory_utilization) * memory.total_bytes
+    room = int(memory.available_bytes - kept_free) - needed_bytes
+    arithmetic = (
+        f"{in_gib(memory.available_bytes)} are free of {in_gib(memory.total_bytes)} ({memory.limited_by}), "
+        f"less {in_gib(needed_bytes)} for weights and scratch, less {in_gib(int(kept_free))} kept free "
+        f"(--gpu-memory-utilization {config.memory_utilization:g}), leaves {in_gib(max(0, room))}"
+    )
+    asked = config.kv_cache_memory_bytes
+    if asked is not None and asked > room:
+        raise ConfigError(f"KV cache of {in_gib(asked)} does not fit: {arithmetic}. Ask for less")
+    sequence = -(-model_len // BLOCK_TOKENS)
+    blocks = min((room if asked is None else asked) // block_bytes, config.max_num_seqs * sequence)
+    if blocks < sequence:
+        fitting = max(0, blocks) * BLOCK_TOKENS
+        raise ConfigError(
+            f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"
+            f"{'' if asked is None else f', of {in_gib(asked)} asked for'}: {arithmetic}. "
+            f"Use --max-model-len {fitting or 'auto'} or less, or a smaller model"
+        )
+    return blocks
+
+
+def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
+    """The longest sequence that memory allows, at most `model_len` tokens: what --max-model-len auto asks for."""
+    room = memory.available_bytes - (1 - config.memory_utilization) * memory.total_bytes - needed_bytes
+    if config.kv_cache_memory_bytes is not None:
+        room = min(room, config.kv_cache_memory_bytes)
+    return max(BLOCK_TOKENS, min(model_len, int(room) // block_bytes * BLOCK_TOKENS))
+
+
+def ids(variable: str, value: str) -> list[int]:
+    """A list of ids such as 0-29,32.
+
+    Raises: ConfigError naming the variable and the value.
+    """
+    try:
+        return _native.parse_id_list(value)
+    except ValueError:
+        raise ConfigError(f"{variable}={value}: write ids and ranges such as 0-29,32") from None
+
+
+def as_list(ids: Iterable[int]) -> str:
+    """Ids as people write them: 0-3,8."""
+    parts: list[list[int]] = []
+    for one in sorted(ids):
+        if parts and one == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], one]
+        else:
+            parts.append([one])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def in_gib(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / GIB:.2f} GiB"
