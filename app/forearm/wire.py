@@ -31,9 +31,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
-    stop: tuple[str, ...] | list[str] | str | None = None
-    stop_token_ids: tuple[int, ...] | list[int] | None = None
-    bad_words: tuple[str, ...] | list[str] | None = None
+    stop: list[str] | str | None = None
+    stop_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: int | None = 16
@@ -44,7 +44,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logit_bias: dict[int, float] | None = None
-    allowed_token_ids: tuple[int, ...] | list[int] | None = None
+    allowed_token_ids: list[int] | None = None
     # Tokenised `bad_words`, filled in by the text layer: the engine forbids a last token after its first ones.
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
 
