@@ -32,13 +32,15 @@ class Request:
     """What a family function reads: config.json, and what the engine was asked for.
 
     checkpoint_dtype: what the files hold. weight_dtype: what weights will have in memory; None: the same.
-    max_model_len: the longest sequence to serve, in tokens; None: the model's own.
+    max_model_len: the longest sequence to serve, in tokens; None: the model's own. allow_longer: even beyond what the
+    model was made for.
     """
 
     keys: Keys
     checkpoint_dtype: DTypeName
     weight_dtype: DTypeName | None = None
     max_model_len: int | None = None
+    allow_longer: bool = False
 
     @property
     def layers(self) -> int:
@@ -53,7 +55,6 @@ class Request:
 def sizes(request: Request, head_dim: int, intermediate: int, kv_heads: int) -> dict[str, Any]:
     """The sizes every family has, as arguments of ModelConfig."""
     keys = request.keys
-    max_positions = keys.integer("max_position_embeddings")
     return {
         "model_type": "",
         "dtype": request.checkpoint_dtype,
@@ -64,7 +65,6 @@ def sizes(request: Request, head_dim: int, intermediate: int, kv_heads: int) -> 
         "kv_heads": kv_heads,
         "head_dim": head_dim,
         "attention_scale": head_dim**-0.5,
-        "max_positions": positions(request, max_positions, max_positions),
     }
 
 
@@ -94,9 +94,11 @@ def decoder(
         "layers": layers or tuple(Layer(rope=0, window=w) for w in windows or [0] * request.layers),
     }
     if ropes is None:
-        angles, common["max_positions"] = flat_rope(request, head_dim, partial=partial, interleaved=interleaved)
+        angles, max_positions = flat_rope(request, head_dim, partial=partial, interleaved=interleaved)
         ropes = (angles,)
-    return ModelConfig(**common | {"ropes": ropes} | differs)
+    else:
+        max_positions = positions(request)
+    return ModelConfig(**common | {"ropes": ropes, "max_positions": max_positions} | differs)
 
 
 def gemma(request: Request, **differs: Any) -> ModelConfig:
@@ -137,16 +139,18 @@ def windows_of(request: Request, slides: Sequence[bool]) -> list[int]:
     return [window if kind == switches.SLIDING else 0 for kind in kinds]
 
 
-def positions(request: Request, own: int, longest: int) -> int:
-    """The context length: what was asked for, else the model's own.
+def positions(request: Request, own: int | None = None, longest: int | None = None) -> int:
+    """The model's own context length, in tokens: max_position_embeddings if scaling does not make it another.
 
     Raises: ConfigError if more was asked for than the model's positions reach.
     """
+    own = own or request.keys.integer("max_position_embeddings")
+    longest = longest or own
     asked = request.max_model_len
-    if asked is not None and asked > longest:
+    if asked is not None and asked > longest and not request.allow_longer:
         raise ConfigError(
-            f"max_model_len = {asked} is more than the {longest} positions this model reaches "
-            f"({request.keys.source}); lower --max-model-len to at most {longest}"
+            f"max_model_len = {asked} is more than the {longest} positions that {request.keys.source} gives the model; "
+            f"lower --max-model-len to at most {longest} (or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1, at the cost of sense)"
         )
     return own
 

@@ -13,20 +13,25 @@ from pathlib import Path
 
 from forearm.model import switches
 from forearm.model.config import DTypeName, Layer, ModelConfig
-from forearm.model.decoder import Request, activation, decoder, gemma, gemma3_ropes, sizes, windows_of
+from forearm.model.decoder import Request, activation, decoder, gemma, gemma3_ropes, positions, sizes, windows_of
 from forearm.model.generation import generation_eos
 from forearm.model.keys import read_json
 
 
 def read_config(
-    folder: Path, *, weight_dtype: DTypeName | None = None, max_model_len: int | None = None
+    folder: Path,
+    *,
+    weight_dtype: DTypeName | None = None,
+    max_model_len: int | None = None,
+    allow_longer: bool = False,
 ) -> ModelConfig:
     """The model in `folder` (config.json and generation_config.json), for weights of this dtype and this length.
 
     Both matter to the maths: Gemma rounds a scale to the weights' dtype, and `dynamic` and `longrope` choose their
     angles by the length (rope.py). Tokens that end a text are the union of what both files say.
 
-    weight_dtype: None is the checkpoint's. max_model_len: in tokens; None is the model's own.
+    weight_dtype: None is the checkpoint's. max_model_len: in tokens; None is the model's own. allow_longer: it may be
+    more than the model was made for.
     Raises: ConfigError naming the key and the value that are missing, wrong or not supported.
     """
     outer = read_json(folder / "config.json")
@@ -36,7 +41,8 @@ def read_config(
     switches.check_architecture(outer)
 
     inner = outer.object("text_config") or outer
-    request = Request(inner, switches.checkpoint_dtype(inner, outer, folder), weight_dtype, max_model_len)
+    dtype = switches.checkpoint_dtype(inner, outer, folder)
+    request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer)
     config = replace(
         FAMILIES[model_type](request),
         model_type=model_type,
@@ -174,6 +180,7 @@ def opt(request: Request) -> ModelConfig:
     bias = keys.flag("enable_bias", True)
     return ModelConfig(
         **sizes(request, hidden // heads, keys.integer("ffn_dim"), heads),
+        max_positions=positions(replace(request, allow_longer=False)),  # there are no rows beyond
         layers=tuple(Layer(rope=None) for _ in range(request.layers)),
         learned_positions=True,
         position_offset=2,

@@ -1,0 +1,88 @@
+"""MODEL -> a local folder: a path, a Hugging Face id (downloaded once, or from the cache offline), or the demo model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from forearm.errors import ConfigError
+
+DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
+
+# What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names.
+_ALLOW = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
+_IGNORE = ["*/*.safetensors", "*/*.json", "consolidated*"]
+_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def find_model(model: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
+    """The folder of MODEL; a Hugging Face id is downloaded, with a progress bar, going on where it broke off.
+
+    model: a folder, a Hugging Face id, or empty: the demo model. revision: branch, tag, commit; empty: main.
+    download_dir: empty is Hugging Face's cache (HF_HOME). token: empty is HF_TOKEN or the stored login.
+    With HF_HUB_OFFLINE=1 only the cache is looked at.
+    Raises: ConfigError that says what there is not, and what to do.
+    """
+    if not model:
+        return _demo()
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if path.exists():
+        raise ConfigError(f"model {model!r} is a file; give the folder that has config.json and the safetensors files")
+    if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
+        raise ConfigError(f"model {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
+    folder = _download(model, revision or "main", download_dir, token)
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"model {model!r}, revision {revision or 'main'}, has no safetensors files, and pickles are never opened. "
+            f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
+            "--revision refs/pr/NUMBER"
+        )
+    return folder
+
+
+def _demo() -> Path:
+    if not (DEMO_MODEL / "config.json").exists():
+        raise ConfigError(f"the demo model is not in {DEMO_MODEL}; reinstall forearm, or name a MODEL")
+    return DEMO_MODEL
+
+
+def _download(model: str, revision: str, download_dir: str, token: str) -> Path:
+    # Imported here: a local folder needs none of it, and it takes a third of a second.
+    from huggingface_hub import errors, snapshot_download
+
+    where = f"model {model!r}, revision {revision}"
+    try:
+        return Path(
+            snapshot_download(
+                model,
+                revision=revision,
+                cache_dir=download_dir or None,
+                token=token or None,
+                allow_patterns=_ALLOW,
+                ignore_patterns=_IGNORE,
+            )
+        )
+    except errors.GatedRepoError:
+        raise ConfigError(
+            f"{where} is gated: accept its terms at https://huggingface.co/{model}, and give --hf-token or HF_TOKEN"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise ConfigError(
+            f"{where}: neither a folder here nor a model on the hub (or a private one: give --hf-token or HF_TOKEN)"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise ConfigError(f"{where}: the hub has no such revision; see https://huggingface.co/{model}/tree") from None
+    except errors.LocalEntryNotFoundError as problem:
+        raise ConfigError(
+            f"{where} is not in the cache (or not wholly), and the hub can't be reached: {_reason(problem)}. Unset "
+            "HF_HUB_OFFLINE if it is set, check the network, or give a local folder"
+        ) from None
+    except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as problem:
+        raise ConfigError(f"{where} can't be downloaded: {_reason(problem)}") from None
+
+
+def _reason(problem: Exception) -> str:
+    cause = problem.__cause__ or problem
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")

@@ -1,0 +1,111 @@
+"""safetensors -> packed weights in the native executor, piece by piece in the order of the files' bytes.
+
+The files are memory-mapped; the executor packs a piece of at most 64 MiB at a time, and its pages are let go of at
+once. So loading needs the packed weights and little more, whatever the size of the files, and reads the disk in one
+direction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from forearm import _native
+from forearm.model.checkpoint import Checkpoint
+from forearm.model.names import Part
+from forearm.model.shards import Mapping, StoredTensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Never  # typing has it from 3.11 on
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 64 << 20
+
+
+def load_native(
+    checkpoint: Checkpoint,
+    *,
+    step_tokens: int,
+    step_sequences: int,
+    step_logit_rows: int,
+    cores: Sequence[int],
+    threads: int,
+    progress: bool = True,
+) -> _native.Executor:
+    """A native executor with all weights packed; its KV cache is still to be allocated.
+
+    progress: a bar on stderr with bytes and bytes per second.
+    Raises: ValueError or MemoryError from the executor (see _native.pyi).
+    """
+    executor = _native.Executor(
+        checkpoint.config,
+        checkpoint.weight_dtype,
+        checkpoint.kv_dtype,
+        step_tokens,
+        step_sequences,
+        step_logit_rows,
+        checkpoint.max_model_len,
+        cores,
+        threads,
+    )
+    _log_arithmetic(checkpoint)
+    size = checkpoint.stored_bytes
+    with tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar:
+        _load(checkpoint, executor, bar)
+    executor.finish_loading()
+    return executor
+
+
+def _load(checkpoint: Checkpoint, executor: _native.Executor, bar: tqdm[Never]) -> None:
+    path: Path | None = None
+    mapping: Mapping | None = None
+    for part, tensor in checkpoint.sources:
+        if mapping is None or tensor.path != path:
+            path, mapping = tensor.path, Mapping(tensor.path)
+        if len(part.shape) == 1:
+            values = mapping.rows(tensor, 0, 1)[0, part.row : part.row + part.shape[0]]
+            executor.load_vector(part.name, widened(values, tensor.float_dtype))
+            bar.update(values.nbytes)
+        else:
+            _load_matrix(executor, part, tensor, mapping, bar)
+
+
+def _load_matrix(
+    executor: _native.Executor, part: Part, tensor: StoredTensor, mapping: Mapping, bar: tqdm[Never]
+) -> None:
+    rows = part.shape[0]
+    row_bytes = (tensor.end - tensor.begin) // tensor.shape[0]
+    step = max(1, PIECE_BYTES // row_bytes)
+    for row in range(0, rows, step):
+        begin, end = part.row + row, part.row + min(row + step, rows)
+        executor.load_matrix(part.name, mapping.rows(tensor, begin, end), tensor.float_dtype, row)
+        mapping.release(tensor.begin + begin * row_bytes, tensor.begin + end * row_bytes)
+        bar.update((end - begin) * row_bytes)
+
+
+def widened(values: npt.NDArray[np.float32] | npt.NDArray[np.uint16], dtype: str) -> npt.NDArray[np.float32]:
+    """float32 values of float32, or of the bits of float16 or bfloat16. Exact; a new array."""
+    if dtype == "float16":
+        return values.view(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.array(values, dtype=np.float32)
+
+
+def _log_arithmetic(checkpoint: Checkpoint) -> None:
+    """One line on what is multiplied with what: a CPU without bfloat16 products takes another path by itself."""
+    form, tier = _native.operand_form(checkpoint.weight_dtype), _native.tier()
+    why = ""
+    if checkpoint.weight_dtype == "bfloat16" and form == "float32":
+        why = " (no bfloat16 products on this CPU: weights stay bfloat16 in memory and are widened exactly)"
+    log.info(
+        "dtype: checkpoint %s, weights %s, products in %s%s, KV cache %s; tier %s",
+        checkpoint.config.dtype, checkpoint.weight_dtype, form, why, checkpoint.kv_dtype, tier,
+    )  # fmt: skip
