@@ -1,0 +1,1 @@
+"""Between strings and token ids: tokenizer, chat template, detokenizer. No HTTP, no engine."""

@@ -1,0 +1,83 @@
+"""Chat messages to a prompt: the model's Jinja template, run in transformers' sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from forearm.errors import ConfigError, InvalidRequest
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """One template and the special tokens it may name."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, Any]) -> None:
+        self.source = source
+        self._special_tokens = dict(special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of this conversation; special tokens are in it, so it is encoded without adding any.
+
+        Raises: InvalidRequest for whatever the template, or what the client asks of it, makes go wrong.
+        """
+        # Clients send explicit nulls ("tool_calls": null); templates take any present key for a value.
+        conversation = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        variables = {
+            **self._special_tokens,
+            **(kwargs or {}),
+            "tools": None if tools is None else [dict(tool) for tool in tools],
+            "documents": None if documents is None else [dict(document) for document in documents],
+            "chat_template": self.source,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
+        try:
+            rendered = render_jinja_template([conversation], **variables)[0]
+        except jinja2.TemplateSyntaxError as error:
+            raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
+        except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
+            raise InvalidRequest(f"the chat template cannot render these messages: {error}", "messages") from error
+        return str(rendered[0])
+
+
+def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:
+    """The template's source: the one given (a file or the source itself), the model folder's, or the tokenizer's.
+
+    `tokenizer_template` is `chat_template` of tokenizer_config.json: a string, or several by name ("default" counts).
+    Raises: ConfigError if what was given is neither a file nor a template.
+    """
+    if given is not None:
+        return _given(given)
+    for name in ("chat_template.jinja", "chat_template.json"):
+        file = folder / name
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            return str(json.loads(text)["chat_template"]) if name.endswith(".json") else text
+    if isinstance(tokenizer_template, Mapping):
+        tokenizer_template = tokenizer_template.get("default")
+    return tokenizer_template if isinstance(tokenizer_template, str) else None
+
+
+def _given(given: str) -> str:
+    if "{" in given or "\n" in given:
+        return given
+    file = Path(given)
+    if not file.is_file():
+        raise ConfigError(f"--chat-template {given!r} is neither a file nor a template (a template has a brace in it)")
+    return file.read_text(encoding="utf-8")

@@ -1,0 +1,116 @@
+"""A model's tokenizer: strings to ids and back, and the exact bytes of each token."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+from forearm.errors import ConfigError
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_METASPACE = "\u2581"
+
+
+class Tokenizer:
+    """What the text layer needs of a tokenizer. All methods may be called from any thread at once."""
+
+    def __init__(self, backend: TokenizersBackend) -> None:
+        self.backend = backend
+        self._rust = backend.backend_tokenizer
+        # Some tokenizer.json files carry the truncation and padding of a training run.
+        self._rust.no_truncation()
+        self._rust.no_padding()
+        added = self._rust.get_added_tokens_decoder()
+        self.added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of `text`; `add_special_tokens` puts those around it that the model was trained with (BOS, say)."""
+        ids: list[int] = self._rust.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of all these ids together. Ids past the vocabulary (padding of the head) have none."""
+        text: str = self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def piece(self, token_id: int) -> str:
+        """The token as the vocabulary spells it ("\u0120the", "\u2581the"); empty past the vocabulary."""
+        piece: str | None = self._rust.id_to_token(token_id)
+        return piece or ""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What this token alone adds to a text, in bytes: a part of a character, where it is one."""
+        if token_id in self.added:
+            return self.added[token_id].encode()
+        piece = self.piece(token_id)
+        if "ByteLevel" in self._decoders and all(char in _BYTE_OF_CHAR for char in piece):
+            return bytes(_BYTE_OF_CHAR[char] for char in piece)
+        if "ByteFallback" in self._decoders and _BYTE_TOKEN.fullmatch(piece):
+            return bytes([int(piece[3:5], 16)])
+        if "WordPiece" in self._decoders:
+            return piece[2:].encode() if piece.startswith("##") else f" {piece}".encode()
+        return piece.replace(_METASPACE, " ").encode()
+
+    def token_text(self, token_id: int) -> str:
+        """`token_bytes` as text; a part of a character becomes U+FFFD."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    @cached_property
+    def _decoders(self) -> frozenset[str]:
+        if self._rust.decoder is None:
+            return frozenset()
+        return frozenset(_types(json.loads(self._rust.decoder.__getstate__())))
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a model folder: `tokenizer.json` as it stands, else whatever transformers can convert.
+
+    Raises: ConfigError if there is none, or it cannot be read.
+    """
+    try:
+        if (folder / "tokenizer.json").is_file():
+            return Tokenizer(TokenizersBackend.from_pretrained(folder))
+        # Here and not above: AutoTokenizer imports torch where it is installed, and costs two seconds.
+        from transformers import AutoTokenizer
+
+        backend = AutoTokenizer.from_pretrained(folder)
+        if not isinstance(backend, TokenizersBackend):
+            raise ConfigError(f"transformers reads it as {type(backend).__name__}, which has no fast form")
+        return Tokenizer(backend)
+    except Exception as error:  # whatever a broken file raises in two libraries
+        raise ConfigError(f"cannot load the tokenizer of {folder}: {error}; give another with --tokenizer") from error
+
+
+def _types(node: Any) -> Iterable[str]:
+    """Every "type" in a tokenizers component, nested ones too."""
+    if isinstance(node, dict):
+        if isinstance(node.get("type"), str):
+            yield node["type"]
+        for child in node.values():
+            yield from _types(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _types(child)
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards.
+
+    Source: `bytes_to_unicode` of openai/gpt-2's encoder.py.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    table.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    return table
+
+
+_BYTE_OF_CHAR = _byte_of_char()

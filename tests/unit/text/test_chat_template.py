@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forearm.errors import ConfigError, InvalidRequest
+from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
+
+TURNS = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls is defined %}!{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+HELLO: list[Message] = [{"role": "user", "content": "hello"}]
+
+
+def render(source: str, messages: list[Message], **options: Any) -> str:
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(messages, **options)
+
+
+def test_a_conversation_is_rendered_with_the_models_special_tokens() -> None:
+    assert render(TURNS, HELLO) == "<s><user>hello<assistant>"
+    assert render(TURNS, HELLO, add_generation_prompt=False) == "<s><user>hello"
+
+
+def test_an_explicit_null_is_as_good_as_absent() -> None:
+    assert render(TURNS, [{"role": "user", "content": "hello", "tool_calls": None}]) == "<s><user>hello<assistant>"
+
+
+def test_the_last_message_can_be_continued() -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "The answer"}]
+
+    assert render(TURNS, begun, add_generation_prompt=False, continue_final_message=True).endswith("The answer")
+
+
+def test_variables_of_the_request_reach_the_template() -> None:
+    assert render("{{ mood }}{{ documents[0].title }}", HELLO, kwargs={"mood": "gay"}, documents=[{"title": "T"}]) == (
+        "gayT"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('only users may speak') }}",
+        "{{ messages[7].content }}",
+        "{{ 1 / 0 }}",
+        "{% if %}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+    ],
+)
+def test_whatever_a_template_does_wrong_is_the_requests_fault_and_stays_in_the_sandbox(source: str) -> None:
+    with pytest.raises(InvalidRequest):
+        render(source, HELLO)
+
+
+def test_a_template_is_found_where_models_keep_it(tmp_path: Path) -> None:
+    assert find_chat_template(tmp_path, None, None) is None
+    assert find_chat_template(tmp_path, None, "from the tokenizer") == "from the tokenizer"
+    assert find_chat_template(tmp_path, None, {"default": "D", "rag": "R"}) == "D"
+
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "J"}))
+    assert find_chat_template(tmp_path, None, "from the tokenizer") == "J"
+
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert find_chat_template(tmp_path, None, "from the tokenizer") == "file"
+
+    (tmp_path / "mine.txt").write_text("mine")
+    assert find_chat_template(tmp_path, str(tmp_path / "mine.txt"), None) == "mine"
+    assert find_chat_template(tmp_path, "{{ inline }}", None) == "{{ inline }}"
+
+
+def test_a_template_that_is_not_there_is_said_at_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no/such/file"):
+        find_chat_template(tmp_path, "no/such/file", None)

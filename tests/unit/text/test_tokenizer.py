@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forearm.errors import ConfigError
+from forearm.text.tokenizer import Tokenizer, load_tokenizer
+
+
+def test_a_tokenizer_of_a_folder_encodes_as_the_one_that_was_saved(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.backend.save_pretrained(tmp_path)
+
+    loaded = load_tokenizer(tmp_path)
+
+    assert loaded.encode("the quick fox") == tokenizer.encode("the quick fox")
+    assert loaded.vocab_size == tokenizer.vocab_size
+    assert loaded.special_ids == tokenizer.special_ids
+
+
+def test_ids_past_the_vocabulary_have_no_text(tokenizer: Tokenizer) -> None:
+    past = tokenizer.vocab_size + 3
+
+    assert (tokenizer.decode([past]), tokenizer.piece(past), tokenizer.token_bytes(past)) == ("", "", b"")
+
+
+def test_a_folder_without_a_tokenizer_is_said_at_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_text_layer_imports_no_torch() -> None:
+    code = (
+        "import sys, forearm.text.chat_template, forearm.text.detokenizer, forearm.text.tokenizer;"
+        "sys.exit('torch' in sys.modules)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
