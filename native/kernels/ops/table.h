@@ -1,8 +1,13 @@
 // The table of the tier that includes this: every operation under ops/, with the layouts of the tier's MMA.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/embed.h"
 #include "kernels/ops/gemm.h"
+#include "kernels/ops/kv.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/rows.h"
 
 namespace forearm {
 namespace {
@@ -13,6 +18,17 @@ constexpr Kernels table_of(const char* tier) {
   for (int dtype = 0; dtype < kDTypes; ++dtype) table.layout[dtype] = mma_layout(static_cast<DType>(dtype));
   table.gemm = gemm;
   table.embed = embed;
+  table.norm = norm;
+  table.add_norm = add_norm;
+  table.head_norm = head_norm;
+  table.rope = rope;
+  table.write_kv = write_kv;
+  table.attend_scratch_bytes = attend_scratch_bytes;
+  table.attend = attend;
+  table.merge = merge;
+  table.row_max = row_max;
+  table.row_exp_sum = row_exp_sum;
+  table.row_collect = row_collect;
   return table;
 }
 

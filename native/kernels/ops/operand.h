@@ -1,0 +1,37 @@
+// Writing activations in the form that the next multiplication reads (Operand in kernels.h).
+#pragma once
+#include "kernels/kernels.h"
+
+namespace forearm {
+namespace {
+
+// First element of `row` in bf16_pairs; four k on, the next four of the same row stand 8 elements further.
+inline uint16_t* pairs_row(const Operand& o, int64_t row) {
+  return static_cast<uint16_t*>(o.data) + row / 2 * o.stride * 2 + row % 2 * 4;
+}
+
+inline float* float_row(const Operand& o, int64_t row) { return static_cast<float*>(o.data) + row * o.stride; }
+
+// Stores the first n lanes at columns [column, column + n) of a row.
+inline void store_operand(const Operand& o, int64_t row, int64_t column, F16 value, int64_t n) {
+  if (o.form == Form::f32_rows) {
+    float* to = float_row(o, row) + column;
+    if (n == 16) {
+      store(to, value);
+    } else {
+      store_first(to, value, n);
+    }
+    return;
+  }
+  uint16_t narrow[16];
+  store_bf16(narrow, value);
+  uint16_t* to = pairs_row(o, row);
+  if (n == 16 && column % 4 == 0) {
+    for (int64_t k = 0; k < 16; k += 4) __builtin_memcpy(to + (column + k) * 2, narrow + k, 8);
+    return;
+  }
+  for (int64_t k = column; k < column + n; ++k) to[k / 4 * 8 + k % 4] = narrow[k - column];
+}
+
+}  // namespace
+}  // namespace forearm
