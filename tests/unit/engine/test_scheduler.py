@@ -1,0 +1,210 @@
+"""Who is computed next, and how much of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forearm.engine.admission import Admission, Terms
+from forearm.engine.blocks import BlockPool
+from forearm.engine.scheduler import PRIORITY_HEAD_START_S, PRIORITY_LEVELS, Limits, Scheduler
+from forearm.engine.sequence import Request, Slice
+from forearm.errors import ConfigError
+from forearm.wire import SamplingParams, Submit
+
+
+class Line:
+    """A scheduler and those who stand in line for it; a step computes slices and gives each that samples a token."""
+
+    def __init__(self, step_tokens: int = 8, running: int = 4, blocks: int = 64, **limits: Any) -> None:
+        rows = limits.pop("step_rows", running)
+        self.scheduler = Scheduler(Limits(step_tokens, running, rows, **limits), BlockPool(blocks))
+        self.admission = Admission(Terms(vocab_size=100, max_model_len=32 * blocks, priorities=True))
+
+    def add(self, name: str, tokens: int, *, now_s: float = 0.0, priority: int = 0, **params: Any) -> Request:
+        # Each prompt is another one: nothing is shared unless a test wants it.
+        prompt = [hash(name) % 97] * tokens
+        submit = Submit(
+            request_id=name,
+            prompt_token_ids=prompt,
+            params=SamplingParams(max_tokens=None, **params),
+            priority=priority,
+        )
+        request = self.admission.request(0, submit, now_s)
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> dict[str, int]:
+        """Tokens by request."""
+        slices = self.scheduler.schedule()
+        for piece in slices:
+            self._compute(piece)
+        return {piece.sequence.request.request_id: piece.end - piece.start for piece in slices}
+
+    def _compute(self, piece: Slice) -> None:
+        piece.sequence.computed = piece.end
+        self.scheduler.blocks.publish(piece.sequence, piece.start)
+        if piece.samples:
+            piece.sequence.tokens.append(1)
+
+    def waiting(self) -> list[str]:
+        return [sequence.request.request_id for sequence in self.scheduler.waiting]
+
+    def running(self) -> list[str]:
+        return [sequence.request.request_id for sequence in self.scheduler.running]
+
+
+def test_a_long_prompt_does_not_hold_up_an_open_stream() -> None:
+    line = Line(step_tokens=8)
+    line.add("stream", 2)
+    line.step()
+
+    line.add("prompt", 20)
+
+    assert [line.step() for _ in range(4)] == [
+        {"stream": 1, "prompt": 7},
+        {"stream": 1, "prompt": 7},
+        {"stream": 1, "prompt": 6},
+        {"stream": 1, "prompt": 1},
+    ]
+
+
+def test_a_stream_that_came_after_a_long_prompt_still_gets_its_token_every_step() -> None:
+    line = Line(step_tokens=8)
+    line.add("prompt", 40)
+    line.add("stream", 1)
+    line.step()
+
+    steps = [line.step() for _ in range(3)]
+
+    assert steps == [{"prompt": 8}, {"prompt": 8}, {"prompt": 8}]  # not let in while the budget is used up
+    line = Line(step_tokens=8, slice_tokens=4)
+    line.add("prompt", 40)
+    line.add("stream", 1)
+    assert [line.step() for _ in range(3)] == [{"prompt": 4, "stream": 1}] * 3
+
+
+def test_who_comes_first_is_let_in_first_and_nobody_overtakes_who_does_not_fit() -> None:
+    line = Line(step_tokens=256, blocks=4)
+    line.add("first", 33)
+    line.step()
+    line.add("large", 90)
+    line.add("small", 3)
+
+    step = line.step()
+
+    assert step == {"first": 1}
+    assert line.waiting() == ["large", "small"]
+
+
+def test_no_more_run_than_max_num_seqs() -> None:
+    line = Line(running=2)
+    for name in "abc":
+        line.add(name, 1)
+
+    assert line.step() == {"a": 1, "b": 1}
+    assert line.waiting() == ["c"]
+
+
+def test_when_blocks_run_out_who_came_last_waits_again_in_front_with_all_its_tokens_pending() -> None:
+    line = Line(step_tokens=128, blocks=3)
+    line.add("first", 32)
+    line.add("second", 32)
+    line.step()
+    line.add("third", 1)
+
+    step = line.step()
+
+    assert step == {"first": 1}
+    assert line.waiting() == ["second", "third"]
+    assert line.scheduler.waiting[0].pending == 33
+    assert line.scheduler.preemptions == 1
+
+
+def test_whoever_is_put_out_goes_on_when_there_is_room_again() -> None:
+    line = Line(step_tokens=128, blocks=3)
+    first = line.add("first", 32)
+    line.add("second", 32)
+    line.step()
+    line.step()
+
+    line.scheduler.remove(first.sequences[0])
+
+    assert line.step() == {"second": 1}  # its full block was still known
+
+
+def test_priority_lets_the_urgent_in_first() -> None:
+    line = Line(running=1)
+    line.add("patient", 1, priority=1)
+    line.add("urgent", 1, now_s=0.5, priority=-1)
+
+    assert line.step() == {"urgent": 1}
+
+
+def test_a_level_of_priority_is_worth_so_much_waiting_and_no_more() -> None:
+    line = Line(running=1)
+    line.add("patient", 1, now_s=0.0, priority=2)
+    line.add("late", 1, now_s=2 * PRIORITY_HEAD_START_S + 1, priority=0)
+
+    assert line.step() == {"patient": 1}
+
+
+def test_no_priority_puts_others_off_for_longer_than_the_bound() -> None:
+    line = Line(running=1)
+    line.add("patient", 1, now_s=0.0, priority=10**9)
+    line.add("pushy", 1, now_s=2 * PRIORITY_LEVELS * PRIORITY_HEAD_START_S + 1, priority=-(10**9))
+
+    assert line.step() == {"patient": 1}
+
+
+def test_blocks_are_taken_from_who_ranks_last_not_from_who_came_last() -> None:
+    line = Line(step_tokens=128, blocks=3)
+    line.add("patient", 32, now_s=0.0, priority=5)
+    line.step()
+    line.add("urgent", 32, now_s=1.0, priority=0)
+    line.step()
+
+    line.step()
+
+    assert line.running() == ["urgent"]
+    assert line.waiting() == ["patient"]
+
+
+def test_somebody_urgent_never_puts_out_who_runs_while_blocks_suffice() -> None:
+    line = Line(running=1)
+    line.add("patient", 1, priority=5)
+    line.step()
+    line.add("urgent", 1, priority=-5)
+
+    assert line.step() == {"patient": 1}
+
+
+def test_outputs_of_one_request_wait_for_their_prompt_and_share_its_full_blocks() -> None:
+    line = Line(step_tokens=40, running=4)
+    request = line.add("three", 70, n=3)
+
+    pieces = [line.scheduler.schedule()]
+    assert [(p.sequence.index, p.end - p.start) for p in pieces[0]] == [(0, 40)]
+    line._compute(pieces[0][0])
+    second = line.scheduler.schedule()
+    line._compute(second[0])
+    third = line.scheduler.schedule()
+
+    assert [(p.sequence.index, p.start, p.end) for p in third] == [(0, 70, 71), (1, 64, 70), (2, 64, 70)]
+    assert {tuple(sequence.blocks[:2]) for sequence in request.sequences} == {tuple(request.sequences[0].blocks[:2])}
+    assert len({sequence.blocks[2] for sequence in request.sequences}) == 3
+
+
+def test_a_prompt_that_is_scored_stays_within_the_rows_of_a_step() -> None:
+    line = Line(step_tokens=64, running=4, step_rows=6)
+    line.add("stream", 1)
+    line.step()
+    line.add("scored", 20, prompt_logprobs=0)
+
+    assert line.step() == {"stream": 1, "scored": 5}
+
+
+def test_budgets_too_small_for_the_running_sequences_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"step_tokens is 4 and max_num_seqs 5.*--max-num-batched-tokens"):
+        Limits(step_tokens=4, running=5, step_rows=5)
