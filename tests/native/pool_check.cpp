@@ -36,7 +36,8 @@ void every_member_runs_each_job_once(int threads) {
   Pool pool(threads, {});
   std::vector<int> runs(static_cast<size_t>(threads));
   for (int job = 0; job < 200; ++job) pool.run([&](int member) { ++runs[static_cast<size_t>(member)]; });
-  expect(runs == std::vector<int>(static_cast<size_t>(threads), 200), "every member runs each job once" + with(threads));
+  expect(runs == std::vector<int>(static_cast<size_t>(threads), 200),
+         "every member runs each job once" + with(threads));
 }
 
 // Plain ints: what a member wrote before a barrier, all others must see after it (and TSan must not object).

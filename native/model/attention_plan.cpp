@@ -1,0 +1,62 @@
+#include "model/attention_plan.h"
+
+#include <algorithm>
+
+namespace forearm {
+namespace {
+
+// Tokens of an item: with a group of 6 query heads, 192 rows go over each key that is read.
+constexpr int64_t kItemTokens = 32;
+
+}  // namespace
+
+AttentionPlan::AttentionPlan(const Config& c, int64_t padded_head_dim, int64_t partial_floats, int threads)
+    : kv_heads_(c.kv_heads),
+      floats_per_token_(c.group() * (2 + padded_head_dim)),
+      partial_floats_(partial_floats),
+      threads_(threads) {}
+
+void AttentionPlan::add_items(const Batch& b, int64_t sequence) {
+  const int64_t first = b.start[sequence], tokens = b.start[sequence + 1] - first;
+  for (int64_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
+    // The last tokens see most keys: long work first, so that the team ends together.
+    for (int64_t end = tokens; end > 0; end -= std::min(end, kItemTokens)) {
+      const int64_t begin = end - std::min(end, kItemTokens);
+      items_.push_back({first + begin, end - begin, b.position[first + begin], b.block_start[sequence], kv_head, 0});
+    }
+  }
+}
+
+void AttentionPlan::make(const Batch& b) {
+  items_.clear();
+  work_.clear();
+  for (int64_t s = 0; s < b.sequences; ++s) add_items(b, s);
+  if (static_cast<int64_t>(items_.size()) > counters_) {
+    counters_ = static_cast<int64_t>(items_.size());
+    finished_ = std::make_unique<std::atomic<int32_t>[]>(items_.size());
+  }
+  int64_t cost = 0;  // tokens times chunks
+  for (const AttentionItem& item : items_) cost += item.tokens * item.chunk_end();
+
+  int64_t used = 0;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    AttentionItem& item = items_[i];
+    const int64_t chunks = item.chunk_end(), floats = chunks * item.tokens * floats_per_token_;
+    const bool long_one = 2 * threads_ * item.tokens * chunks > cost;
+    const bool split = threads_ > 1 && chunks > 1 && long_one && used + floats <= partial_floats_;
+    for (int64_t chunk = 0; chunk < (split ? chunks : 1); ++chunk)
+      work_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(chunk), split});
+    if (!split) continue;
+    item.partials = used;
+    used += floats;
+  }
+}
+
+bool AttentionPlan::finish_chunk(const AttentionWork& work, int64_t chunks) const {
+  std::atomic<int32_t>& finished = finished_[static_cast<size_t>(work.item)];
+  if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) return false;
+  finished.store(0, std::memory_order_relaxed);  // for the next layer, which is a barrier away
+  return true;
+}
+
+}  // namespace forearm

@@ -1,0 +1,59 @@
+// The attention of a step as pieces of work for the team, the same in every layer.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "model/batch.h"
+
+namespace forearm {
+
+// Tokens of one sequence under one kv head.
+struct AttentionItem {
+  int64_t row, tokens;     // rows of the step
+  int64_t first_position;  // of the first one
+  int64_t first_block;     // index into Batch::block of the sequence's blocks
+  int64_t kv_head;
+  int64_t partials;  // split items: where theirs start, in floats
+
+  int64_t chunk_end() const { return (first_position + tokens - 1) / kChunkTokens + 1; }
+  // The first chunk that a window lets any of the tokens see.
+  int64_t chunk_begin(int64_t window) const {
+    return window > 0 && first_position >= window ? (first_position - window + 1) / kChunkTokens : 0;
+  }
+};
+
+// One item, or one chunk of an item that is split.
+struct AttentionWork {
+  int32_t item, chunk;
+  bool split;
+};
+
+class AttentionPlan {
+ public:
+  AttentionPlan(const Config& config, int64_t padded_head_dim, int64_t partial_floats, int threads);
+
+  // Cuts long prompts into blocks of tokens. An item so long that one thread would still work on it while the others
+  // are done is split into its chunks of keys, as far as the room for partial results goes.
+  void make(const Batch& batch);
+
+  const std::vector<AttentionWork>& work() const { return work_; }
+  const AttentionItem& item(const AttentionWork& work) const { return items_[static_cast<size_t>(work.item)]; }
+  int64_t floats_per_token() const { return floats_per_token_; }
+
+  // Called once for each computed chunk of a split item; true for the last of `chunks`: it has to merge. What the
+  // others wrote before their calls is visible to it.
+  bool finish_chunk(const AttentionWork& work, int64_t chunks) const;
+
+ private:
+  void add_items(const Batch& batch, int64_t sequence);
+
+  const int64_t kv_heads_, floats_per_token_, partial_floats_;
+  const int threads_;
+  std::vector<AttentionItem> items_;
+  std::vector<AttentionWork> work_;
+  int64_t counters_ = 0;
+  std::unique_ptr<std::atomic<int32_t>[]> finished_;  // by item
+};
+
+}  // namespace forearm

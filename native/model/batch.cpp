@@ -1,0 +1,61 @@
+#include "model/batch.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace forearm {
+namespace {
+
+[[noreturn]] void refuse(const char* array, int64_t index, int64_t value, const std::string& why) {
+  throw std::invalid_argument(std::string(array) + "[" + std::to_string(index) + "] is " + std::to_string(value) +
+                              "; " + why);
+}
+
+void at_most(const char* what, int64_t count, int64_t limit) {
+  if (count > limit)
+    throw std::invalid_argument(std::to_string(count) + " " + what + "; this executor takes at most " +
+                                std::to_string(limit) + " a step");
+}
+
+// begins[0] = 0, ascending (by at least `least`), begins[count] = total.
+void check_starts(const char* array, const int32_t* starts, int64_t count, int64_t total, int64_t least) {
+  if (starts[0] != 0) refuse(array, 0, starts[0], "it must be 0");
+  for (int64_t i = 1; i <= count; ++i)
+    if (int64_t{starts[i]} - starts[i - 1] < least) refuse(array, i, starts[i], "it must ascend");
+  if (starts[count] != total) refuse(array, count, starts[count], "there are " + std::to_string(total));
+}
+
+void check_sequence(const Batch& b, int64_t s, const Limits& limits, int64_t kv_blocks) {
+  const int64_t first = b.start[s], last = b.start[s + 1] - 1;
+  for (int64_t t = first; t <= last; ++t) {
+    if (b.position[t] < 0 || b.position[t] >= limits.max_model_len)
+      refuse("positions", t, b.position[t], "the context is " + std::to_string(limits.max_model_len));
+    if (t > first && b.position[t] != b.position[t - 1] + 1)
+      refuse("positions", t, b.position[t], "the one before is " + std::to_string(b.position[t - 1]));
+  }
+  const int64_t blocks = b.block_start[s + 1] - b.block_start[s];
+  if (blocks * kBlockTokens <= b.position[last])
+    refuse("positions", last, b.position[last], "the sequence has " + std::to_string(blocks) + " blocks of 32");
+  for (int64_t i = b.block_start[s]; i < b.block_start[s + 1]; ++i)
+    if (b.block[i] < 0 || b.block[i] >= kv_blocks)
+      refuse("blocks", i, b.block[i], "the KV cache has " + std::to_string(kv_blocks));
+}
+
+}  // namespace
+
+void check(const Batch& b, const Config& config, const Limits& limits, int64_t kv_blocks) {
+  at_most("tokens", b.tokens, limits.step_tokens);
+  at_most("sequences", b.sequences, limits.step_sequences);
+  at_most("logit rows", b.logits, limits.step_logit_rows);
+  check_starts("starts", b.start, b.sequences, b.tokens, 1);
+  check_starts("block_starts", b.block_start, b.sequences, b.blocks, 1);
+  for (int64_t t = 0; t < b.tokens; ++t)
+    if (b.token[t] < 0 || b.token[t] >= config.vocab_size)
+      refuse("tokens", t, b.token[t], "the vocabulary has " + std::to_string(config.vocab_size));
+  for (int64_t s = 0; s < b.sequences; ++s) check_sequence(b, s, limits, kv_blocks);
+  for (int64_t i = 0; i < b.logits; ++i)
+    if (b.logit_row[i] < (i ? b.logit_row[i - 1] + 1 : 0) || b.logit_row[i] >= b.tokens)
+      refuse("logit_rows", i, b.logit_row[i], "rows ascend and the step has " + std::to_string(b.tokens));
+}
+
+}  // namespace forearm

@@ -1,0 +1,25 @@
+// One step as it comes from Python: engine/batch.py's Batch.
+#pragma once
+#include <cstdint>
+
+#include "model/config.h"
+
+namespace forearm {
+
+struct Batch {
+  int64_t tokens, sequences, logits;  // how many
+  const int32_t* token;               // [tokens]
+  const int32_t* position;            // [tokens]
+  const int32_t* start;               // [sequences + 1]
+  const int32_t* block_start;         // [sequences + 1]
+  int64_t blocks;                     // length of block
+  const int32_t* block;
+  const int32_t* logit_row;  // [logits]
+};
+
+// Throws std::invalid_argument naming the array and the index of what forward() could not compute: sizes beyond the
+// limits, starts that do not ascend, a token outside the vocabulary, positions with gaps, blocks that do not cover
+// them or do not exist.
+void check(const Batch& batch, const Config& config, const Limits& limits, int64_t kv_blocks);
+
+}  // namespace forearm

@@ -1,0 +1,55 @@
+#include "model/config.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace forearm {
+namespace {
+
+// Sizes up to here can be multiplied three at a time in 64 bits.
+constexpr int64_t kLargest = int64_t{1} << 20;
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+
+void in_range(const char* name, int64_t value, int64_t least, int64_t most) {
+  if (value < least || value > most)
+    refuse(std::string(name) + " is " + std::to_string(value) + "; it must be " + std::to_string(least) + " to " +
+           std::to_string(most));
+}
+
+void check_layers(const Config& c) {
+  in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
+  for (size_t i = 0; i < c.layers.size(); ++i) {
+    const LayerKind& layer = c.layers[i];
+    in_range("window", layer.window, 0, INT32_MAX);
+    if (layer.rope) in_range("rope of a layer", *layer.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+  }
+  for (const Rope& rope : c.ropes)
+    in_range("rotary dimension", 2 * static_cast<int64_t>(rope.inv_freq.size()), 2, c.head_dim);
+}
+
+}  // namespace
+
+void check(const Config& c, const Limits& limits) {
+  in_range("vocab_size", c.vocab_size, 1, int64_t{1} << 26);
+  in_range("hidden", c.hidden, 1, kLargest);
+  in_range("intermediate", c.intermediate, 1, kLargest);
+  in_range("heads", c.heads, 1, 4096);
+  in_range("kv_heads", c.kv_heads, 1, c.heads);
+  in_range("head_dim", c.head_dim, 1, 4096);
+  in_range("max_positions", c.max_positions, 1, INT32_MAX / 2);
+  in_range("position_offset", c.position_offset, 0, 1024);
+  if (c.heads % c.kv_heads != 0)
+    refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of kv_heads (" + std::to_string(c.kv_heads) +
+           ")");
+  check_layers(c);
+  in_range("step_tokens", limits.step_tokens, 1, kLargest);
+  in_range("step_sequences", limits.step_sequences, 1, kLargest);
+  in_range("step_logit_rows", limits.step_logit_rows, 1, kLargest);
+  in_range("max_model_len", limits.max_model_len, 1, INT32_MAX / 2);
+  if (c.learned_positions && limits.max_model_len > c.max_positions)
+    refuse("max_model_len is " + std::to_string(limits.max_model_len) + "; the model has " +
+           std::to_string(c.max_positions) + " learned positions");
+}
+
+}  // namespace forearm

@@ -1,0 +1,58 @@
+#include "model/executor.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace forearm {
+namespace {
+
+Config checked(Config config, const Limits& limits) {
+  check(config, limits);
+  return config;
+}
+
+}  // namespace
+
+Executor::Executor(Config config, const Limits& limits, std::vector<int> cores, int threads)
+    : config_(checked(std::move(config), limits)),
+      limits_(limits),
+      pool_(threads, std::move(cores)),
+      weights_(config_, limits.weight_dtype, threads),
+      kv_(config_, limits.kv_dtype),
+      scratch_(config_, limits, kv_.padded_head_dim(), threads),
+      forward_(config_, weights_, kv_, scratch_, pool_) {
+  check_memory(0);
+}
+
+// Pages take room only once they are written, so each mapping alone succeeds; together they must fit as well.
+void Executor::check_memory(int64_t kv_bytes) const {
+  const int64_t fixed = weights_.bytes() + scratch_.bytes(), machine = machine_bytes();
+  if (fixed > machine || kv_bytes > machine - fixed)
+    throw OutOfMemory("weights " + gib(weights_.bytes()) + " + scratch " + gib(scratch_.bytes()) + " + KV cache " +
+                      gib(kv_bytes) + " do not fit; this machine has " + gib(machine));
+}
+
+void Executor::finish_loading() {
+  weights_.finish();
+  loaded_ = true;
+}
+
+void Executor::allocate_kv(int64_t blocks) {
+  const int64_t most =
+      std::min<int64_t>(INT32_MAX / kBlockTokens, INT64_MAX / kv_.bytes_per_block());  // slots are 32-bit
+  if (blocks < 1 || blocks > most)
+    throw std::invalid_argument("blocks is " + std::to_string(blocks) + "; it must be 1 to " + std::to_string(most));
+  check_memory(blocks * kv_.bytes_per_block());
+  kv_.allocate(blocks);
+}
+
+void Executor::forward(const Batch& batch) {
+  if (!loaded_) throw std::logic_error("forward before finish_loading");
+  if (kv_.blocks() == 0) throw std::logic_error("forward before allocate_kv");
+  check(batch, config_, limits_, kv_.blocks());
+  logit_rows_ = 0;
+  forward_.run(batch);
+  logit_rows_ = batch.logits;
+}
+
+}  // namespace forearm

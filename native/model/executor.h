@@ -1,0 +1,52 @@
+// One model in memory, its KV cache and its threads: what the Python module binds. Calls come one at a time.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/forward.h"
+
+namespace forearm {
+
+class Executor {
+ public:
+  // cores: empty (threads are not pinned), or one CPU id a thread.
+  // Throws std::invalid_argument naming what is wrong, OutOfMemory with the arithmetic.
+  Executor(Config config, const Limits& limits, std::vector<int> cores, int threads);
+
+  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row) {
+    weights_.load_matrix(name, tensor, row, pool_);
+  }
+  void load_vector(const std::string& name, const float* data, int64_t n) { weights_.load_vector(name, data, n); }
+  void finish_loading();
+  void allocate_kv(int64_t blocks);
+
+  // Throws std::invalid_argument if the batch can't be computed, std::logic_error before finish_loading and
+  // allocate_kv.
+  void forward(const Batch& batch);
+
+  // Logits of the last step: [logit_rows, logit_stride], the first vocab_size of a row. They stay until the next one.
+  float* logits() { return static_cast<float*>(scratch_.logits.data); }
+  int64_t logit_rows() const { return logit_rows_; }
+  int64_t logit_stride() const { return scratch_.logits.stride; }
+
+  const Config& config() const { return config_; }
+  Pool& pool() { return pool_; }
+  int64_t packed_bytes() const { return weights_.bytes(); }
+  int64_t scratch_bytes() const { return scratch_.bytes(); }
+  int64_t kv_bytes_per_block() const { return kv_.bytes_per_block(); }
+
+ private:
+  void check_memory(int64_t kv_bytes) const;
+
+  const Config config_;
+  const Limits limits_;
+  Pool pool_;
+  Weights weights_;
+  KvBlocks kv_;
+  Scratch scratch_;
+  Forward forward_;
+  bool loaded_ = false;
+  int64_t logit_rows_ = 0;
+};
+
+}  // namespace forearm

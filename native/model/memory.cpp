@@ -1,0 +1,52 @@
+#include "model/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+namespace forearm {
+namespace {
+
+constexpr int64_t kHugePage = 2 << 20;
+
+}  // namespace
+
+std::string gib(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+int64_t machine_bytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
+
+Region::Region(const std::string& purpose, int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  const std::string need = purpose + " needs " + gib(bytes);
+  if (bytes > machine_bytes()) throw OutOfMemory(need + "; this machine has " + gib(machine_bytes()));
+  mapped_ = (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
+  void* mapping =
+      mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) throw OutOfMemory(need + "; the system gives no more (ulimit -v, overcommit)");
+  mapping_ = mapping;
+  const auto address = reinterpret_cast<uintptr_t>(mapping);
+  data_ = reinterpret_cast<char*>((address + kHugePage - 1) / kHugePage * kHugePage);
+  madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a wish: small pages work too
+}
+
+Region::~Region() {
+  if (mapping_) munmap(mapping_, static_cast<size_t>(mapped_));
+}
+
+Region::Region(Region&& other) noexcept { *this = std::move(other); }
+
+Region& Region::operator=(Region&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapped_, other.mapped_);
+  return *this;
+}
+
+}  // namespace forearm

@@ -1,0 +1,177 @@
+#include "model/weights.h"
+
+#include <stdexcept>
+
+namespace forearm {
+namespace {
+
+std::string layer_name(size_t index) { return "layers." + std::to_string(index) + "."; }
+
+// "layers.3.q (rows 64 to 127)": what is missing from row `first` on.
+std::string missing_rows(const std::string& name, const std::vector<bool>& loaded) {
+  size_t first = 0;
+  while (loaded[first]) ++first;
+  size_t last = loaded.size() - 1;
+  while (loaded[last]) --last;
+  if (first == 0 && last + 1 == loaded.size()) return name;
+  return name + " (rows " + std::to_string(first) + " to " + std::to_string(last) + ")";
+}
+
+bool owns(const Matrix& matrix, int member, int64_t column) {
+  for (const Range columns : matrix.partition[static_cast<size_t>(member)])
+    if (column >= columns.begin && column < columns.end) return true;
+  return false;
+}
+
+}  // namespace
+
+Weights::Weights(const Config& c, DType dtype, int threads)
+    : dtype_(dtype), layers_(c.layers.size()), heads_(plan_heads(c, threads)) {
+  const auto columns = [threads](int64_t n) { return split_columns(n, kPanel, threads); };
+  shape(embed_, c.vocab_size, c.hidden, columns(c.vocab_size));
+  declare_part("embed", embed_, {c.vocab_size, {}});
+  if (c.learned_positions) {
+    const int64_t rows = c.max_positions + c.position_offset;
+    shape(positions_, rows, c.hidden, columns(rows));
+    declare_part("positions", positions_, {rows, {}});
+  }
+  if (!c.tied_head) {
+    shape(head_, c.vocab_size, c.hidden, columns(c.vocab_size));
+    declare_part("head", head_, {c.vocab_size, {}});
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) declare_layer(c, i, threads);
+  if (c.final_norm) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm);
+  if (c.head_bias) declare_bias("head.bias", head_bias_, round_up(c.vocab_size, kPanel), {c.vocab_size, {}});
+  place_matrices();
+}
+
+void Weights::declare_layer(const Config& c, size_t index, int threads) {
+  const std::string prefix = layer_name(index);
+  LayerWeights& layer = layers_[index];
+  const QkvColumns at(c);
+  const Place q{c.heads * c.head_dim, {}}, k{c.kv_heads * c.head_dim, {1, at.key / kPanel}},
+      v{c.kv_heads * c.head_dim, {1, at.value / kPanel}}, hidden{c.hidden, {}}, gate{c.intermediate, {2, 0}},
+      up{c.intermediate, c.gated ? PanelMap{2, 1} : PanelMap{}};
+  const int64_t up_columns = c.gated ? 2 * round_up(c.intermediate, kPanel) : c.intermediate;
+
+  shape(layer.qkv, at.end, c.hidden, heads_.columns);
+  shape(layer.o, c.hidden, c.heads * c.head_dim, split_columns(c.hidden, kPanel, threads));
+  shape(layer.up, up_columns, c.hidden, split_columns(up_columns, c.gated ? 2 * kPanel : kPanel, threads));
+  shape(layer.down, c.hidden, c.intermediate, split_columns(c.hidden, kPanel, threads));
+  declare_part(prefix + "q", layer.qkv, q);
+  declare_part(prefix + "k", layer.qkv, k);
+  declare_part(prefix + "v", layer.qkv, v);
+  declare_part(prefix + "o", layer.o, hidden);
+  if (c.gated) declare_part(prefix + "gate", layer.up, gate);
+  declare_part(prefix + "up", layer.up, up);
+  declare_part(prefix + "down", layer.down, hidden);
+
+  if (c.qkv_bias) {
+    declare_bias(prefix + "q.bias", layer.qkv_bias, at.end, q);
+    declare_bias(prefix + "k.bias", layer.qkv_bias, at.end, k);
+    declare_bias(prefix + "v.bias", layer.qkv_bias, at.end, v);
+  }
+  if (c.o_bias) declare_bias(prefix + "o.bias", layer.o_bias, round_up(c.hidden, kPanel), hidden);
+  if (c.mlp_bias) {
+    const int64_t padded = round_up(up_columns, kPanel);
+    if (c.gated) declare_bias(prefix + "gate.bias", layer.up_bias, padded, gate);
+    declare_bias(prefix + "up.bias", layer.up_bias, padded, up);
+    declare_bias(prefix + "down.bias", layer.down_bias, round_up(c.hidden, kPanel), hidden);
+  }
+  declare_norms(c, layer, prefix);
+}
+
+void Weights::declare_norms(const Config& c, LayerWeights& layer, const std::string& prefix) {
+  if (c.norm_before()) {
+    declare_norm(c, prefix + "input_norm", layer.input_norm, c.hidden, c.layer_norm);
+    declare_norm(c, prefix + "pre_mlp_norm", layer.pre_mlp_norm, c.hidden, c.layer_norm);
+  }
+  if (c.norm_after()) {
+    declare_norm(c, prefix + "post_attention_norm", layer.post_attention_norm, c.hidden, c.layer_norm);
+    declare_norm(c, prefix + "post_mlp_norm", layer.post_mlp_norm, c.hidden, c.layer_norm);
+  }
+  if (c.qk_norm == QkNorm::none) return;
+  const bool full = c.qk_norm == QkNorm::full;
+  declare_norm(c, prefix + "q_norm", layer.q_norm, full ? c.heads * c.head_dim : c.head_dim, false);
+  declare_norm(c, prefix + "k_norm", layer.k_norm, full ? c.kv_heads * c.head_dim : c.head_dim, false);
+}
+
+void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {
+  declare_bias(name, norm.weight, n, {n, {}});
+  vectors_.at(name).plus = c.norm_plus_one ? 1.0f : 0.0f;
+  if (with_bias) declare_bias(name + ".bias", norm.bias, n, {n, {}});
+}
+
+void Weights::declare_part(const std::string& name, Matrix& matrix, Place place) {
+  matrices_.emplace(name, MatrixPart{&matrix, place, std::vector<bool>(static_cast<size_t>(place.rows))});
+}
+
+void Weights::declare_bias(const std::string& name, std::vector<float>& values, int64_t padded, Place place) {
+  if (values.empty()) vector_bytes_ += padded * 4;
+  values.resize(static_cast<size_t>(padded));
+  vectors_.emplace(name, VectorPart{&values, place, 0.0f, false});
+}
+
+void Weights::shape(Matrix& matrix, int64_t n, int64_t k, Partition partition) {
+  matrix.n = n;
+  matrix.k = k;
+  matrix.partition = std::move(partition);
+  shaped_.push_back(&matrix);
+}
+
+void Weights::place_matrices() {
+  const int64_t quantum = kernels().layout[static_cast<int>(dtype_)].quantum;
+  Pieces pieces;
+  std::vector<int64_t> offsets;
+  for (const Matrix* m : shaped_)
+    offsets.push_back(pieces.take(packed_elements(m->n, m->k, quantum) * dtype_bytes(dtype_)));
+  region_ = Region("the model's packed weights", pieces.bytes());
+  for (size_t i = 0; i < shaped_.size(); ++i) shaped_[i]->data = region_.data() + offsets[i];
+}
+
+void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool) {
+  const auto found = matrices_.find(name);
+  if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
+  MatrixPart& part = found->second;
+  const Matrix& matrix = *part.matrix;
+  if (tensor.k != matrix.k || row < 0 || tensor.rows < 1 || row + tensor.rows > part.place.rows)
+    throw std::invalid_argument("'" + name + "' is [" + std::to_string(part.place.rows) + ", " +
+                                std::to_string(matrix.k) + "]; rows " + std::to_string(row) + " to " +
+                                std::to_string(row + tensor.rows - 1) + " of width " + std::to_string(tensor.k) +
+                                " do not fit");
+  const PackedMatrix packed{matrix.data, dtype_, kernels().layout[static_cast<int>(dtype_)].quantum, matrix.k};
+  const int64_t row_bytes = tensor.k * dtype_bytes(tensor.dtype), end = row + tensor.rows;
+  pool.run([&](int member) {
+    for (int64_t first = row; first < end; first = round_up(first + 1, kPanel)) {
+      if (!owns(matrix, member, part.place.column(first))) continue;
+      const char* rows = static_cast<const char*>(tensor.data) + (first - row) * row_bytes;
+      const int64_t count = std::min(round_up(first + 1, kPanel), end) - first;
+      pack_rows(rows, tensor.dtype, count, packed, first, part.place.panels);
+    }
+  });
+  std::fill_n(part.loaded.begin() + row, tensor.rows, true);
+}
+
+void Weights::load_vector(const std::string& name, const float* data, int64_t n) {
+  const auto found = vectors_.find(name);
+  if (found == vectors_.end()) throw std::invalid_argument("this model has no vector '" + name + "'");
+  VectorPart& part = found->second;
+  if (n != part.place.rows)
+    throw std::invalid_argument("'" + name + "' has " + std::to_string(part.place.rows) + " values; " +
+                                std::to_string(n) + " were given");
+  for (int64_t i = 0; i < n; ++i) (*part.values)[static_cast<size_t>(part.place.column(i))] = data[i] + part.plus;
+  part.loaded = true;
+}
+
+void Weights::finish() {
+  std::string missing;
+  const auto add = [&missing](const std::string& name) { missing += (missing.empty() ? "" : ", ") + name; };
+  for (const auto& [name, part] : matrices_)
+    if (std::find(part.loaded.begin(), part.loaded.end(), false) != part.loaded.end())
+      add(missing_rows(name, part.loaded));
+  for (const auto& [name, part] : vectors_)
+    if (!part.loaded) add(name);
+  if (!missing.empty()) throw std::invalid_argument("these tensors are missing: " + missing);
+}
+
+}  // namespace forearm

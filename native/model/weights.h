@@ -1,0 +1,106 @@
+// The model's matrices, packed for the tier in use, and its vectors. Filled tensor by tensor, by name.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/pack.h"
+#include "model/config.h"
+#include "model/memory.h"
+#include "model/partition.h"
+#include "threads/pool.h"
+
+namespace forearm {
+
+// A packed matrix W [n, k] inside the weights' region; the members' columns.
+struct Matrix {
+  char* data = nullptr;
+  int64_t n = 0, k = 0;
+  Partition partition;
+};
+
+// weight empty: there is no such norm (or bias) in this model.
+struct Norm {
+  std::vector<float> weight, bias;
+};
+
+struct LayerWeights {
+  Matrix qkv;  // QkvColumns
+  Matrix o;
+  Matrix up;  // gated: panel 2p is gate, 2p + 1 up
+  Matrix down;
+  std::vector<float> qkv_bias, o_bias, up_bias, down_bias;  // packed order, padded to whole panels; empty: none
+  Norm input_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm, q_norm, k_norm;
+};
+
+// A tensor as a checkpoint has it.
+struct Tensor {
+  const void* data;
+  DType dtype;
+  int64_t rows, k;  // C-contiguous
+};
+
+class Weights {
+ public:
+  // Throws OutOfMemory if the packed weights are larger than the machine's memory.
+  Weights(const Config& config, DType dtype, int threads);
+
+  // Packs `tensor` as rows row .. of `name`; each member packs, and so touches first, the columns it will read.
+  // Pieces of a matrix come in ascending order.
+  // Throws std::invalid_argument if there is no such matrix or the shape is not its.
+  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool);
+  void load_vector(const std::string& name, const float* data, int64_t n);
+  // Throws std::invalid_argument naming everything that has not been loaded, and the rows.
+  void finish();
+
+  int64_t bytes() const { return region_.bytes() + vector_bytes_; }
+  DType dtype() const { return dtype_; }
+  const Matrix& head() const { return head_.n ? head_ : embed_; }
+  const Matrix& embed() const { return embed_; }
+  const Matrix& positions() const { return positions_; }
+  const LayerWeights& layer(size_t i) const { return layers_[i]; }
+  const Norm& final_norm() const { return final_norm_; }
+  const std::vector<float>& head_bias() const { return head_bias_; }
+  const HeadPlan& heads() const { return heads_; }
+
+ private:
+  // Where rows of a checkpoint's matrix or bias stand in a packed one.
+  struct Place {
+    int64_t rows;
+    PanelMap panels;
+    int64_t column(int64_t row) const { return (panels.step * (row / kPanel) + panels.offset) * kPanel + row % kPanel; }
+  };
+  struct MatrixPart {
+    Matrix* matrix;
+    Place place;
+    std::vector<bool> loaded;  // by row
+  };
+  struct VectorPart {
+    std::vector<float>* values;
+    Place place;
+    float plus;  // added to each value: 1 where a family stores norms minus one
+    bool loaded;
+  };
+
+  void declare_layer(const Config& config, size_t index, int threads);
+  void declare_norms(const Config& config, LayerWeights& layer, const std::string& prefix);
+  void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
+  void declare_part(const std::string& name, Matrix& matrix, Place place);
+  void declare_bias(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
+  void shape(Matrix& matrix, int64_t n, int64_t k, Partition partition);
+  void place_matrices();
+
+  const DType dtype_;
+  Matrix embed_, positions_, head_;
+  std::vector<LayerWeights> layers_;
+  Norm final_norm_;
+  std::vector<float> head_bias_;
+  HeadPlan heads_;
+  std::map<std::string, MatrixPart> matrices_;
+  std::map<std::string, VectorPart> vectors_;
+  std::vector<Matrix*> shaped_;
+  Region region_;
+  int64_t vector_bytes_ = 0;
+};
+
+}  // namespace forearm
