@@ -137,7 +137,9 @@ class EngineConfig(Common):
     )
     omp_num_threads: int | None = setting(None, "most threads that compute", env="OMP_NUM_THREADS", parse=whole(1))
     visible_memory_nodes: str = setting("", "NUMA nodes that may be used, as a list", env="CPU_VISIBLE_MEMORY_NODES")
-    log_stats: bool = setting(True, "a line of figures while requests run", flag="--log-stats --enable-log-stats")
+    log_stats: bool = setting(
+        True, "a line of figures while requests run", flag="--log-stats", off="--disable-log-stats"
+    )
     log_stats_interval_s: float = setting(
         10.0, "time between these lines", env="VLLM_LOG_STATS_INTERVAL", unit="s", parse=number(0.1)
     )
@@ -191,8 +193,10 @@ class ApiConfig(Common):
     allowed_methods: tuple[str, ...] = setting(("*",), "methods for them", flag="--allowed-methods", parse=separated)
     allowed_headers: tuple[str, ...] = setting(("*",), "headers for them", flag="--allowed-headers", parse=separated)
     allow_credentials: bool = setting(False, "cookies for them", flag="--allow-credentials")
-    docs: bool = setting(True, "/docs and /openapi.json", flag="--fastapi-docs")
-    access_log: bool = setting(False, "a line for every request", flag="--access-log")
+    docs: bool = setting(True, "/docs and /openapi.json", flag="--fastapi-docs", off="--disable-fastapi-docs")
+    access_log: bool = setting(
+        False, "a line for every request", flag="--access-log", off="--disable-uvicorn-access-log"
+    )
     log_requests: bool = setting(False, "log prompts and parameters", flag="--enable-log-requests")
     max_log_len: int | None = setting(
         None, "most characters of a logged prompt", flag="--max-log-len", unit="characters", parse=whole(0)

@@ -72,4 +72,9 @@ class EngineUnavailable(ForearmError):
 
 
 class ConfigError(ForearmError):
-    """A flag, an environment variable or a model folder is wrong; names the value and the remedy."""
+    """A flag, an environment variable or a model folder is wrong; names the value and the remedy.
+
+    A process that ends because of it prints the message and exits with `exit_status`: starting it again won't help.
+    """
+
+    exit_status = 78  # EX_CONFIG of sysexits.h

@@ -19,11 +19,13 @@ _KEY = "setting"
 class Setting:
     """How one field is set from outside. `parse` raises ValueError with the remedy as its text.
 
-    `parse_env` reads the variable where its unit is not the flag's. A switch has no value: `--x` and `--no-x`.
+    `parse_env` reads the variable where its unit is not the flag's. A switch has no value but flags that put it off:
+    `--no-x`, and what vLLM calls it. `many` takes several values.
     """
 
     help: str
     flags: tuple[str, ...]
+    off_flags: tuple[str, ...]
     env: str
     unit: str
     parse: Parse
@@ -37,16 +39,26 @@ def setting(
     help: str,
     *,
     flag: str = "",
+    off: str = "",
     env: str = "",
     unit: str = "",
     parse: Parse | None = None,
     parse_env: Parse | None = None,
 ) -> Any:
-    """A dataclass field that can be set. `flag` may name several spellings, separated by blanks; the first is shown."""
+    """A dataclass field that can be set. `flag` and `off` may name several, separated by blanks."""
     switch = isinstance(default, bool)
     reader = parse or (boolean if switch else text)
+    flags = tuple(flag.split())
     made = Setting(
-        help, tuple(flag.split()), env, unit, reader, parse_env or reader, switch, many=reader in (words, separated)
+        help=help,
+        flags=flags,
+        off_flags=(*(f"--no-{f[2:]}" for f in flags), *off.split()) if switch else (),
+        env=env,
+        unit=unit,
+        parse=reader,
+        parse_env=parse_env or reader,
+        switch=switch,
+        many=reader in (words, separated),
     )
     return field(default=default, metadata={_KEY: made})
 

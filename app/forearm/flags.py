@@ -1,0 +1,167 @@
+"""The command line and the --config file as texts by field name, for config.read; vLLM's other flags on the way."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from forearm import config, foreign
+from forearm.config import Configs
+from forearm.errors import ConfigError
+from forearm.settings import Setting
+
+Texts = dict[str, Sequence[str]]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are ConfigErrors, one line each."""
+
+    def __init__(self, usage: str, description: str) -> None:
+        super().__init__(usage=usage, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises: ConfigError."""
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line taken apart: the configs, what is left for the command itself, and lines for the log."""
+
+    configs: Configs
+    rest: argparse.Namespace
+    notes: list[str]
+
+
+def read_line(parser: Parser, argv: Sequence[str]) -> Line:
+    """The settings of `argv`, the environment and the file that --config names. `parser` has the command's own flags.
+
+    Raises: ConfigError naming the flag, variable or line and the remedy.
+    """
+    notes: list[str] = []
+    add_settings(parser)
+    add_foreign(parser, notes)
+    words = [_dashes(word) for word in argv]
+    for word in words:
+        refuse(word.split("=", 1)[0])
+    rest, over = parser.parse_known_args(words)
+    texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in config.SETTINGS}
+    model = model_of(parser, over)
+    if model is not None:
+        texts["model"] = [model]
+    file = read_file(Path(rest.config), notes) if rest.config else {}
+    configs = config.read(texts, file)
+    known = {s.env for s in config.SETTINGS.values()} | set(config.READ_ELSEWHERE)
+    notes += foreign.check_variables(config.environment(), known)
+    return Line(configs, rest, notes)
+
+
+def _dashes(word: str) -> str:
+    """--max_model_len=4k is --max-model-len=4k."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def refuse(flag: str) -> None:
+    """Raises: ConfigError for a flag of vLLM that asks for what is not there."""
+    if flag in foreign.REFUSED:
+        raise ConfigError(f"{flag}: {foreign.REFUSED[flag]}")
+
+
+def model_of(parser: Parser, over: Sequence[str]) -> str | None:
+    """What is left of a command line: nothing, or the model.
+
+    Raises: ConfigError naming an unknown flag and the one it resembles.
+    """
+    for word in over:
+        if word.startswith("-"):
+            near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
+            raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
+    if len(over) > 1:
+        raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}")
+    return over[0] if over else None
+
+
+def add_settings(parser: Parser) -> None:
+    """A flag for each setting; they give lists of texts, and nothing where they are absent."""
+    parser.add_argument("--config", metavar="FILE", help="YAML: flags without their dashes as keys")
+    for name, setting in config.SETTINGS.items():
+        if setting.switch and setting.flags:
+            parser.add_argument(*setting.flags, **_switch(name, "1"), help=shown(setting))
+            parser.add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
+        elif setting.flags:
+            nargs = "+" if setting.many else 1
+            metavar = (setting.unit or "value").upper()
+            parser.add_argument(
+                *setting.flags, dest=name, nargs=nargs, metavar=metavar, default=argparse.SUPPRESS, help=shown(setting)
+            )
+
+
+def _switch(name: str, value: str) -> dict[str, Any]:
+    return {"dest": name, "action": "store_const", "const": [value], "default": argparse.SUPPRESS}
+
+
+def shown(setting: Setting) -> str:
+    """Help of one setting for argparse, which reads % as its own."""
+    return (setting.help + (f" [{setting.env}]" if setting.env else "")).replace("%", "%%")
+
+
+class _Note(argparse.Action):
+    """Checks a flag that sets nothing and notes its log line."""
+
+    notes: list[str]
+
+    def __call__(self, parser: object, namespace: object, values: Any, option_string: str | None = None) -> None:
+        flag = option_string or ""
+        self.notes += foreign.check_flag(flag, values if isinstance(values, str) else None)
+
+
+def add_foreign(parser: Parser, notes: list[str]) -> None:
+    """The flags of foreign.FLAGS that the command has not itself."""
+    for flag, one in foreign.FLAGS.items():
+        if flag not in parser._option_string_actions:
+            action = parser.add_argument(
+                flag, action=_Note, nargs=None if one.takes_value else 0, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
+            assert isinstance(action, _Note)
+            action.notes = notes
+
+
+def read_file(path: Path, notes: list[str]) -> Texts:
+    """A --config file as texts by field name.
+
+    Raises: ConfigError naming the file and the key.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {path}: write flags without their dashes as keys, for example port: 8080")
+    fields = {flag: name for name, setting in config.SETTINGS.items() for flag in setting.flags}
+    texts: Texts = {}
+    for key, value in content.items():
+        flag = "--" + str(key).replace("_", "-")
+        refuse(flag)
+        if flag in fields:
+            texts[fields[flag]] = [as_text(v) for v in value] if isinstance(value, list) else [as_text(value)]
+        elif flag in foreign.FLAGS:
+            notes += foreign.check_flag(flag, None if isinstance(value, bool) else as_text(value))
+        else:
+            near = difflib.get_close_matches(flag, fields, n=1)
+            raise ConfigError(f"--config {path}: unknown key {key}{f'; did you mean {near[0][2:]}?' if near else ''}")
+    return texts
+
+
+def as_text(value: object) -> str:
+    """A YAML value as a flag would have it."""
+    return json.dumps(value) if isinstance(value, (dict, bool)) else str(value)
