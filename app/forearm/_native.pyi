@@ -27,11 +27,11 @@ def operand_form(weight_dtype: str) -> str:
     """How the tier in use rounds what it multiplies with weights of this dtype: "float32" or "bfloat16"."""
 
 def limits(cores: Sequence[int], threads: int, megabytes: int = 1024, seconds: float = 1.0) -> dict[str, float]:
-    """What the machine can do on these threads, measured with the instructions of the tier in use.
+    """What this machine can do, measured with the instructions of the tier in use.
 
-    read_gb_s: GB/s that `threads` threads read from `megabytes` MB of memory, each its own part; best pass.
-    fma_gflops: GFLOP/s of multiplications of the tier's MMA on data in the first-level cache, by weight dtype:
-    keys fma_gflops_float32, fma_gflops_float16, fma_gflops_bfloat16.
+    read_gb_s: GB/s at which `threads` threads read `megabytes` MB, each its own part.
+    fma_gflops: GFLOP/s of float32 multiply-adds on registers, all threads.
+    Each is the best of the passes that start within `seconds`.
     """
 
 class Executor:
@@ -67,6 +67,9 @@ class Executor:
         """Bytes one block of 32 tokens takes, all layers."""
     @property
     def threads(self) -> int: ...
+    @property
+    def barriers(self) -> int:
+        """Barriers passed since the executor was made."""
     def load_matrix(
         self, name: str, data: Float32Array | npt.NDArray[np.uint16], dtype: str, row: int = 0
     ) -> None:
@@ -74,6 +77,7 @@ class Executor:
 
         name: embed, positions, head, or layers.{i}.{q,k,v,o,gate,up,down}.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
+        Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
         """
     def load_vector(self, name: str, data: Float32Array) -> None:
@@ -107,6 +111,7 @@ class Executor:
     ) -> None:
         """Compute one step (engine/batch.py's Batch): the whole model, the GIL released; logits stay inside.
 
+        A block whose first position is computed is cleared first; the other positions are expected to follow.
         Raises: ValueError naming the array and the index if sizes, ids, positions or blocks are out of range.
         """
     def logits(self) -> Float32Array:

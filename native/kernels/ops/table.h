@@ -5,6 +5,7 @@
 #include "kernels/ops/embed.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/kv.h"
+#include "kernels/ops/limits.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/rows.h"
@@ -29,6 +30,8 @@ constexpr Kernels table_of(const char* tier) {
   table.row_max = row_max;
   table.row_exp_sum = row_exp_sum;
   table.row_collect = row_collect;
+  table.read_all = read_all;
+  table.fma_rounds = fma_rounds;
   return table;
 }
 

@@ -1,0 +1,93 @@
+#include "bindings/config.h"
+
+#include <pybind11/numpy.h>
+
+#include <initializer_list>
+#include <stdexcept>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace forearm {
+namespace {
+
+template <class Kind>
+Kind one_of(const char* what, const std::string& name, std::initializer_list<std::pair<const char*, Kind>> known) {
+  std::string names;
+  for (const auto& [known_name, kind] : known) {
+    if (name == known_name) return kind;
+    names += std::string(names.empty() ? "" : ", ") + known_name;
+  }
+  throw std::invalid_argument(std::string(what) + " is '" + name + "'; known: " + names);
+}
+
+Rope rope_of(const py::handle& rope) {
+  const auto inv_freq = rope.attr("inv_freq").cast<py::array_t<float, py::array::c_style | py::array::forcecast>>();
+  return {{inv_freq.data(), inv_freq.data() + inv_freq.size()},
+          rope.attr("scale").cast<float>(),
+          rope.attr("interleaved").cast<bool>()};
+}
+
+LayerKind layer_of(const py::handle& layer) {
+  const py::object rope = layer.attr("rope");
+  return {rope.is_none() ? std::nullopt : std::optional<int>(rope.cast<int>()), layer.attr("window").cast<int64_t>()};
+}
+
+void read_kinds(const py::object& from, Config& c) {
+  const auto name = [&from](const char* field) { return from.attr(field).cast<std::string>(); };
+  c.norm_placement = one_of<NormPlacement>(
+      "norm_placement", name("norm_placement"),
+      {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
+  c.qk_norm = one_of<QkNorm>("qk_norm", name("qk_norm"),
+                             {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}});
+  c.activation = one_of<Activation>("activation", name("activation"),
+                                    {{"silu", Activation::silu},
+                                     {"gelu_tanh", Activation::gelu_tanh},
+                                     {"gelu_erf", Activation::gelu_erf},
+                                     {"relu", Activation::relu},
+                                     {"relu_squared", Activation::relu_squared}});
+}
+
+}  // namespace
+
+DType dtype_of(const std::string& name) {
+  return one_of<DType>("dtype", name, {{"float32", DType::f32}, {"float16", DType::f16}, {"bfloat16", DType::bf16}});
+}
+
+Config config_of(const py::object& from) {
+  Config c{};
+  const auto read = [&from]<class Value>(const char* field, Value& value) {
+    value = from.attr(field).template cast<Value>();
+  };
+  read("vocab_size", c.vocab_size);
+  read("hidden", c.hidden);
+  read("intermediate", c.intermediate);
+  read("heads", c.heads);
+  read("kv_heads", c.kv_heads);
+  read("head_dim", c.head_dim);
+  read("max_positions", c.max_positions);
+  for (const py::handle& layer : from.attr("layers")) c.layers.push_back(layer_of(layer));
+  for (const py::handle& rope : from.attr("ropes")) c.ropes.push_back(rope_of(rope));
+  read("learned_positions", c.learned_positions);
+  read("position_offset", c.position_offset);
+  read("norm_eps", c.norm_eps);
+  read("layer_norm", c.layer_norm);
+  read("norm_plus_one", c.norm_plus_one);
+  read("final_norm", c.final_norm);
+  read_kinds(from, c);
+  read("gated", c.gated);
+  read("qkv_bias", c.qkv_bias);
+  read("o_bias", c.o_bias);
+  read("mlp_bias", c.mlp_bias);
+  read("head_bias", c.head_bias);
+  read("tied_head", c.tied_head);
+  read("attention_scale", c.attention_scale);
+  read("attention_softcap", c.attention_softcap);
+  read("logits_softcap", c.logits_softcap);
+  read("logits_scale", c.logits_scale);
+  read("embedding_scale", c.embedding_scale);
+  read("residual_scale", c.residual_scale);
+  return c;
+}
+
+}  // namespace forearm

@@ -1,0 +1,156 @@
+// The Python surface, as app/forearm/_native.pyi describes it. Exceptions become Python's: std::invalid_argument is
+// ValueError, OutOfMemory is MemoryError, std::runtime_error is RuntimeError.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "bindings/config.h"
+#include "model/executor.h"
+#include "model/limits.h"
+
+namespace py = pybind11;
+
+namespace forearm {
+namespace {
+
+template <class T>
+using Array = py::array_t<T, py::array::c_style>;
+
+template <class T>
+int64_t length(const char* name, const Array<T>& array) {
+  if (array.ndim() != 1)
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(array.ndim()) + " dimensions; it has 1");
+  return array.shape(0);
+}
+
+// An array that delimits `count` others, so it is one longer.
+int64_t counted(const char* name, const Array<int32_t>& starts) {
+  if (length(name, starts) < 1) throw std::invalid_argument(std::string(name) + " is empty; it starts with 0");
+  return starts.shape(0) - 1;
+}
+
+std::unique_ptr<Executor> make_executor(const py::object& config, const std::string& weight_dtype,
+                                        const std::string& kv_dtype, int64_t step_tokens, int64_t step_sequences,
+                                        int64_t step_logit_rows, int64_t max_model_len, std::vector<int> cores,
+                                        int threads) {
+  const Limits limits{dtype_of(weight_dtype), dtype_of(kv_dtype), step_tokens,
+                      step_sequences,         step_logit_rows,    max_model_len};
+  return std::make_unique<Executor>(config_of(config), limits, std::move(cores), threads);
+}
+
+void load_matrix(Executor& executor, const std::string& name, const py::array& data, const std::string& dtype,
+                 int64_t row) {
+  const DType kind = dtype_of(dtype);
+  const bool floats = py::isinstance<py::array_t<float>>(data), halves = py::isinstance<py::array_t<uint16_t>>(data);
+  if (data.ndim() != 2 || !(data.flags() & py::array::c_style))
+    throw std::invalid_argument("'" + name + "' must come as a C-contiguous array of two dimensions");
+  if (kind == DType::f32 ? !floats : !halves)
+    throw std::invalid_argument("'" + name + "' is said to be " + dtype + ", but its array is " +
+                                py::str(data.dtype()).cast<std::string>());
+  const Tensor tensor{data.data(), kind, data.shape(0), data.shape(1)};
+  const py::gil_scoped_release release;
+  executor.load_matrix(name, tensor, row);
+}
+
+void forward(Executor& executor, const Array<int32_t>& tokens, const Array<int32_t>& positions,
+             const Array<int32_t>& starts, const Array<int32_t>& block_starts, const Array<int32_t>& blocks,
+             const Array<int32_t>& logit_rows) {
+  Batch batch{};
+  batch.tokens = length("tokens", tokens);
+  batch.sequences = counted("starts", starts);
+  batch.blocks = length("blocks", blocks);
+  batch.logits = length("logit_rows", logit_rows);
+  if (length("positions", positions) != batch.tokens)
+    throw std::invalid_argument("positions has " + std::to_string(positions.size()) + " entries; tokens has " +
+                                std::to_string(batch.tokens));
+  if (counted("block_starts", block_starts) != batch.sequences)
+    throw std::invalid_argument("block_starts has " + std::to_string(block_starts.size()) + " entries; starts has " +
+                                std::to_string(starts.size()));
+  batch.token = tokens.data();
+  batch.position = positions.data();
+  batch.start = starts.data();
+  batch.block_start = block_starts.data();
+  batch.block = blocks.data();
+  batch.logit_row = logit_rows.data();
+  const py::gil_scoped_release release;
+  executor.forward(batch);
+}
+
+py::array_t<float> logits(Executor& executor) {
+  const int64_t vocab = executor.config().vocab_size;
+  py::array_t<float> out({executor.logit_rows(), vocab});
+  for (int64_t r = 0; r < executor.logit_rows(); ++r)
+    std::memcpy(out.mutable_data(r, 0), executor.logits() + r * executor.logit_stride(),
+                static_cast<size_t>(vocab) * sizeof(float));
+  return out;
+}
+
+std::vector<std::string> names_of_tiers() {
+  std::vector<std::string> names;
+  for (const char* const* name = tier_names(); *name; ++name) names.emplace_back(*name);
+  return names;
+}
+
+std::string operand_form(const std::string& weight_dtype) {
+  const Form form = kernels().layout[static_cast<int>(dtype_of(weight_dtype))].form;
+  return form == Form::f32_rows ? "float32" : "bfloat16";
+}
+
+py::dict limits(std::vector<int> cores, int threads, int64_t megabytes, double seconds) {
+  MachineLimits measured{};
+  {
+    const py::gil_scoped_release release;
+    Pool pool(threads, std::move(cores));
+    measured = measure_limits(pool, megabytes, seconds);
+  }
+  py::dict out;
+  out["read_gb_s"] = measured.read_gb_s;
+  out["fma_gflops"] = measured.fma_gflops;
+  return out;
+}
+
+void bind_executor(py::module_& module) {
+  using namespace py::literals;
+  py::class_<Executor>(module, "Executor")
+      .def(py::init(&make_executor), "config"_a, "weight_dtype"_a, "kv_dtype"_a, "step_tokens"_a, "step_sequences"_a,
+           "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a)
+      .def_property_readonly("packed_bytes", &Executor::packed_bytes)
+      .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)
+      .def_property_readonly("kv_bytes_per_block", &Executor::kv_bytes_per_block)
+      .def_property_readonly("threads", [](Executor& executor) { return executor.pool().threads(); })
+      .def_property_readonly("barriers", [](Executor& executor) { return executor.pool().barriers(); })
+      .def("load_matrix", &load_matrix, "name"_a, "data"_a, "dtype"_a, "row"_a = 0)
+      .def(
+          "load_vector",
+          [](Executor& executor, const std::string& name, const Array<float>& data) {
+            executor.load_vector(name, data.data(), length(name.c_str(), data));
+          },
+          "name"_a, "data"_a.noconvert())
+      .def("finish_loading", &Executor::finish_loading)
+      .def("allocate_kv", &Executor::allocate_kv, "blocks"_a)
+      .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "starts"_a.noconvert(),
+           "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert())
+      .def("logits", &logits);
+}
+
+}  // namespace
+}  // namespace forearm
+
+PYBIND11_MODULE(_native, module) {
+  using namespace py::literals;
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const forearm::OutOfMemory& out_of_memory) {
+      py::set_error(PyExc_MemoryError, out_of_memory.what());
+    }
+  });
+  module.def("tier", [] { return std::string(forearm::kernels().tier); });
+  module.def("tier_names", &forearm::names_of_tiers);
+  module.def("operand_form", &forearm::operand_form, "weight_dtype"_a);
+  module.def("limits", &forearm::limits, "cores"_a, "threads"_a, "megabytes"_a = 1024, "seconds"_a = 1.0);
+  forearm::bind_executor(module);
+}

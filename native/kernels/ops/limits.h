@@ -1,0 +1,39 @@
+// What this CPU can do at most with this tier's instructions: the yardsticks of bench/engine.py.
+#pragma once
+#include "kernels/kernels.h"
+
+namespace forearm {
+namespace {
+
+// Four streams side by side, as a multiplication reads its panels: one alone leaves prefetchers idle.
+inline float read_all(const void* data, int64_t bytes) {
+  constexpr int kStreams = 4;
+  const int64_t floats = bytes / 4 / kStreams;
+  const float* p = static_cast<const float*>(data);
+  F16 sums[kStreams] = {zero(), zero(), zero(), zero()};
+  for (int64_t i = 0; i < floats; i += 16) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kStreams; ++s) sums[s] = max(sums[s], load(p + s * floats + i));
+  }
+  return reduce_max(max(max(sums[0], sums[1]), max(sums[2], sums[3])));
+}
+
+// As many sums as the largest tile keeps in registers, so that none is waited for.
+inline float fma_rounds(int64_t rounds, int64_t* flops) {
+  using Tile = Mma<DType::f32>;
+  constexpr int kSums = Tile::kUnits * Tile::panels(Tile::kUnits);
+  F16 sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = zero();
+  const F16 a = broadcast(0.5f), b = iota();
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kSums; ++i) sums[i] = fma(sums[i], a, b);
+  }
+  *flops += rounds * kSums * 16 * 2;
+  F16 all = zero();
+  for (int i = 0; i < kSums; ++i) all = add(all, sums[i]);
+  return reduce_add(all);
+}
+
+}  // namespace
+}  // namespace forearm
