@@ -50,6 +50,8 @@ inline int64_t head_of(const AttendTile& t, int64_t row) {
   return t.task.kv_head * t.task.group + (t.first + row) % t.task.group;
 }
 
+inline void clear(float* p, int64_t count) { __builtin_memset(p, 0, static_cast<uint64_t>(count) * 4); }
+
 inline void lay_out_scratch(AttendTile& t, Form form) {
   const int64_t dim = t.task.cache.head_dim;
   float* at = static_cast<float*>(t.task.scratch);
@@ -66,10 +68,9 @@ inline void lay_out_scratch(AttendTile& t, Form form) {
   t.max = take(16);
   t.before = take(16);
   float* totals = take(kMaxTileRows * dim);
+  clear(totals, kMaxTileRows * dim);
   for (int64_t r = 0; r < kMaxTileRows; ++r) t.total[r] = {kNothing, 0.0f, totals + r * dim};
 }
-
-inline void clear(float* p, int64_t count) { __builtin_memset(p, 0, static_cast<uint64_t>(count) * 4); }
 
 inline void gather_queries(AttendTile& t) {
   const AttendTask& task = t.task;
@@ -267,6 +268,7 @@ inline void merge(const MergeTask& m) {
   const int64_t dim = task.cache.head_dim;
   for (int64_t row = 0; row < (task.token_end - task.token_begin) * task.group; ++row) {
     RowState total{kNothing, 0.0f, static_cast<float*>(task.scratch)};
+    clear(total.values, dim);
     for (int64_t chunk = 0; chunk < m.chunks; ++chunk) {
       float* partial = task.partials + chunk * m.chunk_stride + row * (2 + dim);
       fold(total, {partial[0], partial[1], partial + 2}, dim);
