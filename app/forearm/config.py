@@ -289,3 +289,8 @@ def environment() -> dict[str, str]:
 def api_config_path() -> str:
     """Where serve.py has put the ApiConfig, as JSON, for the gunicorn that it starts."""
     return os.environ["FOREARM_API_CONFIG"]
+
+
+def client_api_key() -> str:
+    """The key that `forearm chat` sends when none is given."""
+    return os.environ.get("VLLM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""

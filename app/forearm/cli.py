@@ -1,0 +1,109 @@
+"""The `forearm` command: serve, generate, chat. What a command needs is imported when it runs: the help is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from forearm import __version__
+from forearm.errors import ConfigError, ForearmError
+from forearm.flags import Parser, read_line
+
+USAGE = """usage: forearm COMMAND ...
+
+  serve [MODEL]       serve a model over HTTP, as OpenAI's API
+  generate [MODEL]    answer one prompt here, without a server
+  chat                talk to a running server
+  --version
+
+`forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
+or absent: the small demonstration model that comes with the package."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns: its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["--version"]:
+        print(f"forearm {__version__}")
+        return 0
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0 if words else 2
+    command = COMMANDS.get(words[0])
+    if command is None:
+        print(f"forearm: there is no command {words[0]}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    try:
+        return command(words[1:])
+    except ConfigError as error:
+        print(f"forearm {words[0]}: {error}", file=sys.stderr)
+        return ConfigError.exit_status
+    except ForearmError as error:
+        print(f"forearm {words[0]}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def serve(argv: Sequence[str]) -> int:
+    """`forearm serve [MODEL] [flags]`."""
+    line = read_line(Parser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API."), argv)
+    from forearm.serve import serve
+
+    return serve(line.configs, line.notes)
+
+
+def generate(argv: Sequence[str]) -> int:
+    """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages, or standard input."""
+    parser = Parser("forearm generate [MODEL] --prompt TEXT [flags]", "Answer one prompt here, without a server.")
+    parser.add_argument("--prompt", help="text to go on from; absent: standard input")
+    parser.add_argument("--messages", metavar="FILE", help="JSON list of chat messages instead; - is standard input")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--temperature", type=float, help="0 is greedy; absent: the model's own default")
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--top-k", type=int)
+    line = read_line(parser, argv)
+    from forearm import log
+    from forearm.generate import generate
+
+    log.set_up(line.configs.engine, "generate")
+    messages = json.loads(read_source(line.rest.messages)) if line.rest.messages else None
+    prompt = None if messages else line.rest.prompt or sys.stdin.read()
+    names = ("max_tokens", "temperature", "top_p", "top_k")
+    sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
+    return generate(line.configs, prompt, messages, sampling)
+
+
+def read_source(name: str) -> str:
+    """The content of a file; - is standard input.
+
+    Raises: ConfigError if it can't be read.
+    """
+    if name == "-":
+        return sys.stdin.read()
+    try:
+        return Path(name).read_text()
+    except OSError as error:
+        raise ConfigError(f"--messages {name}: {error.strerror}") from None
+
+
+def chat(argv: Sequence[str]) -> int:
+    """`forearm chat`: a terminal client of a running server."""
+    parser = Parser("forearm chat [flags]", "Talk to a running server; an empty line or Ctrl-D ends it.")
+    parser.add_argument("--url", default="http://localhost:8000/v1", help="of the server's API")
+    parser.add_argument("--model-name", help="absent: the first one that the server has")
+    parser.add_argument("--api-key", help="absent: VLLM_API_KEY, or OPENAI_API_KEY")
+    parser.add_argument("--system-prompt", help="stands before the conversation")
+    parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
+    parser.add_argument("--stats", action="store_true", help="tokens and tokens/s after each answer")
+    parser.add_argument("--max-tokens", type=int, help="of an answer")
+    given = parser.parse_args(argv)
+    from forearm.chat import Chat
+
+    client = Chat(given.url, given.model_name, given.api_key, given.max_tokens, given.stats)
+    return client.run(given.system_prompt, given.quick)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"serve": serve, "generate": generate, "chat": chat}

@@ -1,0 +1,277 @@
+"""`forearm serve`: starts the engine and gunicorn on their cores, watches them, and ends them in order.
+
+The engine is started again when it dies, with a growing pause; the API answers 503 meanwhile. What no restart can help
+(a wrong setting, a port in use, an engine that never gets ready) ends the whole with its message. Neither outlives
+serve: the kernel signals both when it dies, however that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from forearm import log as logs
+from forearm.config import ApiConfig, Configs, environment
+from forearm.engine import placement
+from forearm.errors import ConfigError
+from forearm.model.hub import find_model
+from forearm.settings import to_json
+
+log = logging.getLogger(__name__)
+
+_libc = ctypes.CDLL(None)  # before any fork
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+STEADY_S = 60.0  # a child that lived this long died by accident: the pause starts small again
+MOST_FAILED_STARTS = 3  # of an engine, without getting ready once
+GRACE_S = 5.0  # beyond --shutdown-timeout, before a child is killed
+LONGEST_SOCKET_PATH = 100  # sun_path has 108 bytes
+FAILED = 1
+
+
+@dataclass
+class Child:
+    """A process to keep. `ready` tells whether it serves; `on_death` is the signal that it gets when serve dies."""
+
+    name: str
+    argv: list[str]
+    cores: tuple[int, ...]
+    on_death: signal.Signals
+    ready: Callable[[], bool]
+    environment: dict[str, str]
+    process: asyncio.subprocess.Process | None = None
+    once_ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """Start it in a process group of its own: Ctrl-C at the terminal is for serve alone."""
+        self.process = await asyncio.create_subprocess_exec(
+            *self.argv,
+            env={**environment(), **self.environment},
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=self._settle,
+        )
+        return self.process
+
+    def _settle(self) -> None:
+        """In the child, before its program: die with serve, run on the cores planned."""
+        _libc.prctl(PR_SET_PDEATHSIG, self.on_death)
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
+
+    async def end(self, timeout_s: float) -> None:
+        """Ask it to finish; kill it, and whatever it has started, when it has not after `timeout_s`."""
+        if self.process is None:
+            return
+        if self.process.returncode is None:
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            log.warning("%s has not ended after %g s and is killed", self.name, timeout_s)
+            self.kill()
+            await self.process.wait()
+
+    def kill(self) -> None:
+        """Kill it and whatever it has started."""
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def serve(configs: Configs, notes: Sequence[str]) -> int:
+    """Run until SIGTERM, SIGINT or a failure that no restart helps. Returns: the exit status.
+
+    Raises: ConfigError for what can be seen to be wrong before anything is started.
+    """
+    logs.set_up(configs.serve, "serve")
+    for note in notes:
+        log.info("%s", note)
+    check_address(configs.api)
+    folder = find(configs.serve.model, configs.serve.revision, configs)
+    plan = placement.plan(configs.engine)
+    for line in plan.lines:
+        log.info("%s", line)
+    runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
+    try:
+        children = prepare(configs, plan, folder, runtime)
+        return asyncio.run(watch(*children, configs))
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+
+
+def find(model: str, revision: str, configs: Configs) -> Path:
+    """The folder of a model or tokenizer; downloaded here, once, with its progress at the terminal."""
+    given = configs.serve
+    return find_model(model, revision=revision, download_dir=given.download_dir, token=given.hf_token)
+
+
+def check_address(api: ApiConfig) -> None:
+    """Raises: ConfigError when the address can't be listened on, before minutes are spent on loading."""
+    if api.uds:
+        return
+    family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((api.host, api.port))
+        except OSError as error:
+            raise ConfigError(
+                f"--host {api.host or '0.0.0.0'} --port {api.port}: {error.strerror}; choose another address"
+            ) from None
+
+
+def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[Child, Child]:
+    """The engine and the API, their configs written where they read them."""
+    engine_socket = runtime / "engine.sock"
+    if len(str(engine_socket)) > LONGEST_SOCKET_PATH:
+        raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
+    engine = replace(
+        configs.engine, model=str(folder), socket=str(engine_socket), cores=plan.cores, threads=plan.threads
+    )
+    given = configs.api
+    api = replace(
+        given,
+        model_folder=str(folder),
+        tokenizer=str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else "",
+        engine_sockets=(str(engine_socket),),
+        workers=given.workers or plan.api_workers,
+        cores=plan.api_cores,
+    )
+    engine_path, api_path = runtime / "engine.json", runtime / "api.json"
+    engine_path.write_text(to_json(engine))
+    api_path.write_text(to_json(api))
+    return (
+        Child(
+            name="engine",
+            argv=[sys.executable, "-m", "forearm.engine.process", str(engine_path)],
+            cores=(),  # its threads bind themselves
+            on_death=signal.SIGKILL,
+            ready=lambda: answers(socket.AF_UNIX, str(engine_socket)),
+            environment={},
+        ),
+        Child(
+            name="API",
+            argv=[sys.executable, "-m", "gunicorn", "--config", "python:forearm.api.gunicorn_conf"],
+            cores=plan.api_cores,
+            on_death=signal.SIGQUIT,  # gunicorn's master passes it on to its workers
+            ready=lambda: api_answers(api),
+            environment={"FOREARM_API_CONFIG": str(api_path)},
+        ),
+    )
+
+
+def answers(family: socket.AddressFamily, address: object) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(address)  # type: ignore[arg-type]
+        except OSError:
+            return False
+    return True
+
+
+def api_answers(api: ApiConfig) -> bool:
+    """Whether the API listens."""
+    if api.uds:
+        return answers(socket.AF_UNIX, api.uds)
+    if ":" in api.host:
+        return answers(socket.AF_INET6, ("::1" if api.host == "::" else api.host, api.port))
+    return answers(socket.AF_INET, ("127.0.0.1" if api.host in ("", "0.0.0.0") else api.host, api.port))
+
+
+async def watch(engine: Child, api: Child, configs: Configs) -> int:
+    """Keep both until a signal or a final failure; then end the API, which drains, and the engine after it.
+
+    A second signal ends both at once.
+    """
+    stop = asyncio.Event()
+
+    def interrupt() -> None:
+        if stop.is_set():
+            api.kill()
+            engine.kill()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, interrupt)
+    ready_timeout_s = configs.serve.engine_ready_timeout_s
+    kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (engine, api)]
+    others = [asyncio.create_task(stop.wait()), asyncio.create_task(say_ready(engine, api, configs.api))]
+    try:
+        await asyncio.wait([*kept, others[0]], return_when=asyncio.FIRST_COMPLETED)
+        failed = [task.result() for task in kept if task.done()]
+    finally:
+        for task in (*kept, *others):
+            task.cancel()
+        drain_s = configs.serve.shutdown_timeout_s if stop.is_set() else 0
+        log.info("stopping%s", f"; open requests have {drain_s:g} s" if drain_s else "")
+        await api.end(drain_s + GRACE_S)
+        await engine.end(GRACE_S)
+        log.info("stopped")
+    return failed[0] if failed else 0
+
+
+async def keep(child: Child, ready_timeout_s: float) -> int:
+    """Start it, and again whenever it dies. Returns: the exit status when that is of no use."""
+    pause_s, failed_starts, again = FIRST_PAUSE_S, 0, False
+    while True:
+        started = time.monotonic()
+        process = await child.start()
+        was_ready = await until_ready(child, process, ready_timeout_s)
+        if was_ready and again:
+            log.info("%s is ready again", child.name)
+        status = await process.wait()
+        if status == ConfigError.exit_status:
+            return status  # its message stands in the log
+        failed_starts = 0 if was_ready else failed_starts + 1
+        if failed_starts == MOST_FAILED_STARTS or (not was_ready and child.name == "API"):
+            log.error("%s ended before it was ready (%s); giving up", child.name, in_words(status))
+            return status if status > 0 else FAILED
+        if time.monotonic() - started > STEADY_S:
+            pause_s = FIRST_PAUSE_S
+        log.error("%s died (%s); it is started again in %g s", child.name, in_words(status), pause_s)
+        await asyncio.sleep(pause_s)
+        pause_s, again = min(2 * pause_s, LONGEST_PAUSE_S), True
+
+
+async def until_ready(child: Child, process: asyncio.subprocess.Process, timeout_s: float) -> bool:
+    """Whether it got ready; it is killed when that takes longer than `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while process.returncode is None:
+        if child.ready():
+            child.once_ready.set()
+            return True
+        if time.monotonic() > end:
+            log.error("%s is not ready after %g s (VLLM_ENGINE_READY_TIMEOUT_S)", child.name, timeout_s)
+            child.kill()
+        await asyncio.sleep(0.1)
+    return False
+
+
+async def say_ready(engine: Child, api: Child, config: ApiConfig) -> None:
+    """One line when requests can come."""
+    started = time.monotonic()
+    await engine.once_ready.wait()
+    await api.once_ready.wait()
+    where = f"unix:{config.uds}" if config.uds else f"http://{config.host or '0.0.0.0'}:{config.port}"
+    log.info("ready after %.1f s: %s", time.monotonic() - started, where)
+
+
+def in_words(status: int) -> str:
+    """How a process ended."""
+    return f"exit status {status}" if status >= 0 else signal.Signals(-status).name
