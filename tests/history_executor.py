@@ -19,7 +19,8 @@ _UNWRITTEN = -1
 def logits_after(history: list[int], vocab_size: int) -> Float32Array:
     """Logits of the token after `history`: float32 [vocab_size], a function of all of it."""
     digest = blake2b(np.array(history, np.int32).tobytes(), digest_size=8).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little")).normal(0, 2, vocab_size).astype(np.float32)
+    random = np.random.default_rng(int.from_bytes(digest, "little"))
+    return np.asarray(random.normal(0, 2, vocab_size), np.float32)
 
 
 def choose(logits: Float32Array, temperature: float, seed: int, counter: int) -> int:

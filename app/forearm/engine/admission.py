@@ -7,11 +7,13 @@ from array import array
 from dataclasses import dataclass
 
 from forearm.engine.prefix_cache import root_digest
-from forearm.engine.sampling import check, output_seed
+from forearm.engine.sampling import alternatives, check, output_seed
 from forearm.engine.scheduler import due_s
 from forearm.engine.sequence import Request, Sequence
 from forearm.errors import InvalidRequest
-from forearm.wire import Submit
+from forearm.wire import MAX_FRAME_BYTES, SamplingParams, Submit
+
+_ALTERNATIVE_BYTES = 20  # at most, in msgpack: token id and rank 5 each, log-probability 9, array 1
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Terms:
     queued           requests that may wait; more are refused
     priorities       whether priorities count; else a request that has one is refused
     prefix_caching   whether requests share blocks; the outputs of one request always do
+    alternatives     most that logprobs and prompt_logprobs may ask for; -1: no limit
     seed             of the seeds of requests that bring none
     """
 
@@ -30,6 +33,7 @@ class Terms:
     queued: int = 1024
     priorities: bool = False
     prefix_caching: bool = True
+    alternatives: int = 20
     seed: int = 0
 
 
@@ -48,6 +52,7 @@ class Admission:
         """
         params = submit.params
         check(params, self.terms.vocab_size)
+        self._check_alternatives(params, len(submit.prompt_token_ids))
         if submit.priority and not self.terms.priorities:
             raise InvalidRequest(f"priority is {submit.priority}; it needs --scheduling-policy priority", "priority")
         self._arrivals += 1
@@ -69,6 +74,20 @@ class Admission:
             rank = (due, self._arrivals, index)
             request.sequences.append(Sequence(request, index, rank, output_seed(seed, index)))
         return request
+
+    def _check_alternatives(self, params: SamplingParams, prompt: int) -> None:
+        """Raises: InvalidRequest if more is asked than may be, or than one message holds."""
+        for name in ("logprobs", "prompt_logprobs"):
+            count, limit = getattr(params, name), self.terms.alternatives
+            if count is not None and limit != -1 and not 0 <= count <= limit:
+                raise InvalidRequest(f"{name} is {count}; at most {limit} alternatives may be asked for", name)
+        if params.prompt_logprobs is not None:
+            each = alternatives(params.prompt_logprobs, self.terms.vocab_size)
+            if prompt * each * _ALTERNATIVE_BYTES > MAX_FRAME_BYTES:
+                raise InvalidRequest(
+                    f"prompt_logprobs asks for {each} alternatives at each of {prompt} tokens; ask for fewer",
+                    "prompt_logprobs",
+                )
 
     def _prompt(self, token_ids: list[int]) -> array[int]:
         if not token_ids:

@@ -47,7 +47,7 @@ class EngineLoop:
         self._requests: dict[tuple[int, str], Request] = {}
         self._draining = False
         self._failed_steps = 0
-        self.snapshot = self._look()
+        self._look()
 
     @property
     def busy(self) -> bool:
@@ -60,10 +60,9 @@ class EngineLoop:
         """
         while True:
             self._take_all(inbox)
+            self._publish(publish)  # a client learns that it was taken in before a step that may be long
             self.step()
-            if self.outbox:
-                publish(self.outbox)
-                self.outbox = []
+            self._publish(publish)
             if self.over or (self._draining and not self.busy):
                 return
 
@@ -87,6 +86,7 @@ class EngineLoop:
         slices = self.scheduler.schedule()
         assert slices or not self.busy, "whoever is there can go on"
         if slices:
+            self._look()
             now_s = time.monotonic()
             for piece in slices:
                 request = piece.sequence.request
@@ -97,8 +97,7 @@ class EngineLoop:
             except Exception as error:
                 self._step_failed(slices, error)
             self.meter.step(sum(piece.end - piece.start for piece in slices))
-        self.meter.load(self.scheduler)
-        self.snapshot = self._look()
+        self._look()
 
     # --- in
 
@@ -220,6 +219,11 @@ class EngineLoop:
 
     # --- out
 
+    def _publish(self, publish: Callable[[list[Outward]], None]) -> None:
+        if self.outbox:
+            publish(self.outbox)
+            self.outbox = []
+
     def _tell(
         self,
         sequence: Sequence,
@@ -291,9 +295,11 @@ class EngineLoop:
         if self._failed_steps == MAX_FAILED_STEPS:
             raise EngineFailed(f"{MAX_FAILED_STEPS} steps in a row failed; the last one: {error}") from error
 
-    def _look(self) -> Snapshot:
+    def _look(self) -> None:
+        """Show the outside how full the engine is."""
+        self.meter.load(self.scheduler)
         blocks = self.scheduler.blocks
-        return Snapshot(
+        self.snapshot = Snapshot(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
             kv_usage=blocks.used / blocks.count,

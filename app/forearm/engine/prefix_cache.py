@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from hashlib import blake2b
-
-# 256 bits: whoever could make two prompts collide would read another's context.
-_DIGEST_BYTES = 32
+from hashlib import sha256
 
 
 def root_digest(salt: str | None) -> bytes:
     """What a chain starts from. Requests with different salts share nothing."""
-    return blake2b((salt or "").encode(), digest_size=_DIGEST_BYTES, person=b"salt" if salt else b"").digest()
+    return sha256(b"" if salt is None else b"salt " + salt.encode()).digest()
 
 
 def block_digest(parent: bytes, tokens: array[int]) -> bytes:
-    """Digest of a full block: its tokens, int32, after all that `parent` stands for."""
-    return blake2b(parent + tokens.tobytes(), digest_size=_DIGEST_BYTES).digest()
+    """Digest of a full block: its tokens, int32, after all that `parent` stands for.
+
+    A cryptographic one: whoever could make two prompts collide would read another's context.
+    """
+    return sha256(parent + tokens.tobytes()).digest()
 
 
 class PrefixCache:

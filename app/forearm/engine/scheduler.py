@@ -23,13 +23,15 @@ PRIORITY_LEVELS = 100
 class Limits:
     """Most tokens, sequences and rows of logits of one step; a row is a sampled output or a scored prompt position.
 
-    slice_tokens: most tokens of one sequence in one step (--long-prefill-token-threshold); 0: the whole budget.
+    slice_tokens    most tokens of one sequence in one step (--long-prefill-token-threshold); 0: the whole budget
+    whole_prompts   who waits is let in only when a step has room for all its tokens (--no-enable-chunked-prefill)
     """
 
     step_tokens: int
     running: int
     step_rows: int
     slice_tokens: int = 0
+    whole_prompts: bool = False
 
     def __post_init__(self) -> None:
         for name, most in (("step_tokens", self.step_tokens), ("step_rows", self.step_rows)):
@@ -90,9 +92,10 @@ class Scheduler:
             if not step.tokens or not step.rows or len(self.running) == self.limits.running:
                 return
             adopted = self.blocks.adopt(sequence)
+            fits_step = sequence.pending <= step.tokens or not self.limits.whole_prompts
             # Room for all that is pending, not for this step's share alone: a prompt that is put out again half-way
             # has cost the others its time.
-            if not self.blocks.fits(sequence, sequence.pending):
+            if not (fits_step and self.blocks.fits(sequence, sequence.pending)):
                 self.blocks.release(sequence)
                 return
             if not sequence.preemptions:

@@ -151,6 +151,18 @@ def test_prompt_logprobs_are_the_same_in_one_piece_in_chunks_and_with_a_hot_cach
     assert found == [first] * 4
 
 
+def test_the_whole_vocabulary_can_be_asked_for_where_there_is_no_limit() -> None:
+    client = Client(alternatives=-1)
+    client.submit("a", [1, 2], max_tokens=1, logprobs=-1, prompt_logprobs=-1)
+
+    client.finish()
+
+    (message,) = client.outputs["a", 0].messages
+    assert message.logprobs is not None
+    assert message.prompt_logprobs is not None
+    assert len(message.logprobs[0]) == len(message.prompt_logprobs[1] or ()) == 1 + 50
+
+
 def test_a_second_request_finds_the_prompt_in_the_cache_and_answers_the_same() -> None:
     prompt = [5] * 100
     client = Client()
@@ -347,6 +359,8 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
         ({"logit_bias": {50: 1.0}}, "logit_bias has token id 50; the vocabulary has 50 tokens"),
         ({"stop_token_ids": [-1]}, "stop_token_ids has token id -1"),
         ({"logprobs": -2}, "logprobs is -2"),
+        ({"logprobs": -1}, "logprobs is -1; at most 20 alternatives may be asked for"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs is 21; at most 20 alternatives may be asked for"),
     ],
 )
 def test_a_field_out_of_range_is_refused_by_name(fields: dict[str, Any], message: str) -> None:

@@ -205,6 +205,14 @@ def test_a_prompt_that_is_scored_stays_within_the_rows_of_a_step() -> None:
     assert line.step() == {"stream": 1, "scored": 5}
 
 
+def test_whole_prompts_wait_for_a_step_that_holds_them() -> None:
+    line = Line(step_tokens=32, whole_prompts=True)
+    line.add("first", 20)
+    line.add("second", 20)
+
+    assert [line.step() for _ in range(2)] == [{"first": 20}, {"first": 1, "second": 20}]
+
+
 def test_budgets_too_small_for_the_running_sequences_are_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"step_tokens is 4 and max_num_seqs 5.*--max-num-batched-tokens"):
         Limits(step_tokens=4, running=5, step_rows=5)

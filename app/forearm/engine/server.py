@@ -1,0 +1,172 @@
+"""The engine's Unix socket: frames from API workers to the loop's queue, and the loop's messages to their connections.
+
+All of this is on asyncio's thread; the loop has its own. Questions about metrics and state are answered here, so they
+are answered while a long step runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from queue import SimpleQueue
+
+import msgspec
+
+from forearm import wire
+from forearm.engine.loop import EngineLoop
+from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop
+
+# What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
+MAX_UNREAD_BYTES = 64 << 20
+_FLUSH_TIMEOUT_S = 5.0
+_HEAD_BYTES = 4
+
+log = logging.getLogger(__name__)
+
+
+class EngineServer:
+    """One loop and the connections to it."""
+
+    def __init__(self, loop: EngineLoop, unread_bytes: int = MAX_UNREAD_BYTES) -> None:
+        self._loop = loop
+        self._unread_bytes = unread_bytes
+        self._inbox: SimpleQueue[Inward] = SimpleQueue()
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._numbers = itertools.count()
+        self._draining = False
+
+    async def run(self, path: Path) -> None:
+        """Serve at `path` until drained or stopped.
+
+        Raises: whatever ended the loop.
+        """
+        listening = _listen(path)
+        done = self._start_loop()
+        server = await asyncio.start_unix_server(self._connected, sock=listening)
+        try:
+            await done
+        finally:
+            server.close()
+            _remove(path)
+            await self._close_connections()
+
+    def drain(self, timeout_s: float) -> None:
+        """Finish what is open, for so long at most; asked again, end at once."""
+        if self._draining:
+            self._inbox.put(Stop())
+            return
+        self._draining = True
+        log.info("draining: %d running, %d waiting", self._loop.snapshot.running, self._loop.snapshot.waiting)
+        self._inbox.put(Drain())
+        asyncio.get_running_loop().call_later(timeout_s, self._inbox.put, Stop())
+
+    def state(self) -> wire.State:
+        """What the engine says of itself now."""
+        seen = self._loop.snapshot
+        return wire.State(
+            max_model_len=self._loop.executor.max_model_len,
+            vocab_size=self._loop.executor.vocab_size,
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage=seen.kv_usage,
+            last_step_age_s=0.0 if seen.step_s is None else time.monotonic() - seen.step_s,
+            draining=self._draining,
+        )
+
+    # --- the loop's side
+
+    def _start_loop(self) -> asyncio.Future[None]:
+        """Run the loop on a thread of its own; the future ends as it does."""
+        here = asyncio.get_running_loop()
+        done: asyncio.Future[None] = here.create_future()
+
+        def publish(messages: list[Outward]) -> None:
+            here.call_soon_threadsafe(self._deliver, messages)
+
+        def run() -> None:
+            try:
+                self._loop.run(self._inbox, publish)
+                here.call_soon_threadsafe(done.set_result, None)
+            except BaseException as error:
+                here.call_soon_threadsafe(done.set_exception, error)
+
+        # A daemon, so that a step that never ends cannot keep the process from ending.
+        threading.Thread(target=run, name="engine-loop", daemon=True).start()
+        return done
+
+    def _deliver(self, messages: list[Outward]) -> None:
+        """One write a connection, however many messages a step had for it."""
+        frames: defaultdict[int, list[bytes]] = defaultdict(list)
+        for connection, message in messages:
+            frames[connection].append(wire.frame(message))
+        for connection, parts in frames.items():
+            writer = self._writers.get(connection)
+            if writer is not None:
+                self._write(writer, b"".join(parts))
+
+    def _write(self, writer: asyncio.StreamWriter, frames: bytes) -> None:
+        writer.write(frames)
+        unread = writer.transport.get_write_buffer_size()
+        if unread > self._unread_bytes:
+            log.error("a worker left %d bytes unread; its connection is closed, its requests are aborted", unread)
+            writer.transport.abort()
+
+    # --- the connections' side
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = next(self._numbers)
+        self._writers[connection] = writer
+        try:
+            self._write(writer, wire.frame(self.state()))
+            while True:
+                length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
+                self._take(connection, writer, wire.to_engine.decode(await reader.readexactly(length)))
+        except (OSError, EOFError):
+            pass  # the worker has gone: nothing of its is wanted any more
+        except (ValueError, msgspec.MsgspecError) as error:
+            log.error("a connection does not speak this engine's protocol: %s", error)
+        finally:
+            self._inbox.put(Gone(connection))
+            del self._writers[connection]
+            writer.close()
+
+    def _take(self, connection: int, writer: asyncio.StreamWriter, message: wire.ToEngine) -> None:
+        if isinstance(message, wire.AskMetrics):
+            self._write(writer, wire.frame(wire.Metrics(self._loop.meter.text())))
+        elif isinstance(message, wire.AskState):
+            self._write(writer, wire.frame(self.state()))
+        else:
+            self._inbox.put(From(connection, message))
+
+    async def _close_connections(self) -> None:
+        """Give what was written a moment to be read."""
+        writers = list(self._writers.values())
+        for writer in writers:
+            writer.close()
+        with contextlib.suppress(asyncio.TimeoutError):
+            closed = asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+            await asyncio.wait_for(closed, _FLUSH_TIMEOUT_S)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A socket at `path` that is this user's alone from its first moment on."""
+    _remove(path)
+    listening = socket.socket(socket.AF_UNIX)
+    mask = os.umask(0o177)
+    try:
+        listening.bind(str(path))
+    finally:
+        os.umask(mask)
+    return listening
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)

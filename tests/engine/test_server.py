@@ -1,0 +1,284 @@
+"""The engine behind its Unix socket: a real loop on its thread, real connections, the tiny executor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import stat
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.history_executor import HistoryExecutor
+from tests.unit.engine.client import expected
+
+from forearm import wire
+from forearm.engine.admission import Terms
+from forearm.engine.batch import Batch
+from forearm.engine.loop import EngineLoop
+from forearm.engine.meter import Meter
+from forearm.engine.scheduler import Limits
+from forearm.engine.server import EngineServer
+from forearm.errors import EngineFailed
+
+WAIT_S = 10.0
+
+
+class HeldExecutor(HistoryExecutor):
+    """Its steps begin only while `gate` is open."""
+
+    def __init__(self) -> None:
+        super().__init__(blocks=128, max_model_len=4096)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.began = threading.Event()
+
+    def forward(self, batch: Batch) -> None:
+        self.began.set()
+        self.gate.wait(WAIT_S)
+        super().forward(batch)
+
+
+@dataclass
+class Running:
+    """A server that runs, and where."""
+
+    path: Path
+    executor: HeldExecutor
+    server: EngineServer
+    task: asyncio.Task[None]
+    workers: list[Worker] = field(default_factory=list)
+
+    async def connect(self) -> Worker:
+        """A new connection; it is closed when the test ends."""
+        worker = Worker(*await asyncio.open_unix_connection(self.path))
+        self.workers.append(worker)
+        assert isinstance(await worker.receive(), wire.State)
+        return worker
+
+
+class Worker:
+    """One connection, as an API worker has."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, message: wire.ToEngine) -> None:
+        self.writer.write(wire.frame(message))
+
+    def submit(self, request_id: str, prompt: list[int], **params: Any) -> None:
+        chosen = wire.SamplingParams(**{"temperature": 0.0, **params})
+        self.send(wire.Submit(request_id=request_id, prompt_token_ids=prompt, params=chosen))
+
+    async def receive(self) -> wire.FromEngine:
+        async def frame() -> bytes:
+            return await self.reader.readexactly(wire.body_length(await self.reader.readexactly(4)))
+
+        message: wire.FromEngine = wire.from_engine.decode(await asyncio.wait_for(frame(), WAIT_S))
+        return message
+
+    async def answer(self, request_id: str) -> list[int]:
+        """All tokens of a request that was accepted or will be."""
+        tokens: list[int] = []
+        while True:
+            message = await self.receive()
+            if isinstance(message, wire.Tokens) and message.request_id == request_id:
+                tokens += message.token_ids
+                if message.finish_reason is not None:
+                    return tokens
+
+    async def state(self) -> wire.State:
+        self.send(wire.AskState())
+        while not isinstance(message := await self.receive(), wire.State):
+            pass
+        return message
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    executor = HeldExecutor()
+    loop = EngineLoop(
+        executor,
+        Limits(64, 8, 8),
+        Terms(executor.vocab_size, executor.max_model_len, queued=2),
+        Meter("m", "0", "float32", executor.blocks, prefix_caching=True),
+    )
+    server = EngineServer(loop, unread_bytes=100_000)
+    path = tmp_path / "engine.sock"
+    running = Running(path, executor, server, asyncio.create_task(server.run(path)))
+    await asyncio.sleep(0)
+    yield running
+    executor.gate.set()
+    if not running.task.done():
+        server.drain(0.0)
+    with contextlib.suppress(EngineFailed):
+        await asyncio.wait_for(running.task, WAIT_S)
+    for worker in running.workers:
+        worker.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await worker.writer.wait_closed()
+
+
+async def idle(worker: Worker) -> wire.State:
+    """The state once nothing runs."""
+    deadline = time.monotonic() + WAIT_S
+    while (state := await worker.state()).running or state.waiting:
+        assert time.monotonic() < deadline, "something still runs"
+        await asyncio.sleep(0.005)
+    return state
+
+
+async def test_a_request_over_the_socket_is_accepted_and_answered(running: Running) -> None:
+    worker = await running.connect()
+
+    worker.submit("a", [1, 2, 3], max_tokens=5)
+
+    assert await worker.receive() == wire.Accepted(request_id="a")
+    assert await worker.answer("a") == expected([1, 2, 3], 5)
+
+
+async def test_the_socket_is_its_users_alone(running: Running) -> None:
+    mode = running.path.stat().st_mode
+
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+async def test_requests_of_two_workers_with_one_name_are_two_requests(running: Running) -> None:
+    one, two = await running.connect(), await running.connect()
+
+    one.submit("a", [1], max_tokens=5)
+    two.submit("a", [2], max_tokens=5)
+
+    assert await one.answer("a") == expected([1], 5)
+    assert await two.answer("a") == expected([2], 5)
+
+
+async def test_metrics_and_state_are_answered_while_a_step_runs(running: Running) -> None:
+    worker = await running.connect()
+    running.executor.gate.clear()
+    worker.submit("a", [1], max_tokens=5)
+    await worker.receive()
+    await asyncio.to_thread(running.executor.began.wait, WAIT_S)
+    await asyncio.sleep(0.05)
+
+    worker.send(wire.AskMetrics())
+    metrics = await worker.receive()
+    state = await worker.state()
+
+    assert isinstance(metrics, wire.Metrics)
+    assert "vllm:num_requests_running" in metrics.text
+    assert state.last_step_age_s >= 0.04
+
+
+async def test_a_closed_connection_aborts_what_was_its(running: Running) -> None:
+    leaver, stayer = await running.connect(), await running.connect()
+    for i in range(4):
+        leaver.submit(str(i), [i], max_tokens=4000)
+    stayer.submit("a", [9], max_tokens=200)
+    await stayer.receive()
+
+    leaver.writer.close()
+
+    assert await stayer.answer("a") == expected([9], 200)
+    assert (await idle(stayer)).kv_usage == 0
+
+
+async def test_a_worker_that_does_not_read_is_cut_off_and_its_requests_end(running: Running) -> None:
+    sleeper, watcher = await running.connect(), await running.connect()
+
+    for i in range(8):
+        sleeper.submit(str(i), [i], max_tokens=4000, logprobs=20)
+    await asyncio.sleep(0.1)
+
+    assert (await idle(watcher)).kv_usage == 0
+    assert await asyncio.wait_for(drained(sleeper), WAIT_S) < 8 * 4000 * 100  # by far not all of its tokens
+
+
+async def drained(worker: Worker) -> int:
+    """Bytes that can still be read, until the connection ends."""
+    count = 0
+    with contextlib.suppress(ConnectionError):
+        while piece := await worker.reader.read(1 << 16):
+            count += len(piece)
+    return count
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\x03\x00\x00\x00abc"])
+async def test_whoever_speaks_another_protocol_is_cut_off_and_nobody_else(running: Running, frame: bytes) -> None:
+    stranger, worker = await running.connect(), await running.connect()
+
+    stranger.writer.write(frame)
+
+    assert await drained(stranger) == 0
+    worker.submit("a", [1], max_tokens=3)
+    assert await worker.answer("a") == expected([1], 3)
+
+
+async def test_an_idle_engine_uses_no_time(running: Running) -> None:
+    worker = await running.connect()
+    worker.submit("a", [1], max_tokens=3)
+    await worker.answer("a")
+    before = time.process_time()
+
+    await asyncio.sleep(1.0)
+
+    assert time.process_time() - before < 0.01
+    assert (await worker.state()).last_step_age_s == 0
+
+
+async def test_draining_finishes_what_is_open_refuses_the_rest_and_ends(running: Running) -> None:
+    worker = await running.connect()
+    running.executor.gate.clear()
+    worker.submit("open", [1], max_tokens=20)
+    await worker.receive()
+
+    running.server.drain(WAIT_S)
+    worker.submit("late", [1])
+    state = await worker.state()
+    running.executor.gate.set()
+    refused = await worker.receive()
+    while not isinstance(refused, wire.Refused):
+        refused = await worker.receive()
+
+    assert state.draining
+    assert refused.error == "EngineUnavailable"
+    await asyncio.wait_for(running.task, WAIT_S)
+    assert not running.path.exists()
+
+
+async def test_what_does_not_end_in_time_is_aborted(running: Running) -> None:
+    worker = await running.connect()
+    worker.submit("long", [1], max_tokens=4000)
+    await worker.receive()
+
+    running.server.drain(0.05)
+
+    messages = []
+    with contextlib.suppress(EOFError):
+        while True:
+            messages.append(await worker.receive())
+    last = messages[-1]
+    assert isinstance(last, wire.Tokens)
+    assert last.finish_reason == "abort"
+    await asyncio.wait_for(running.task, WAIT_S)
+
+
+async def test_an_engine_whose_steps_keep_failing_ends_with_the_error(running: Running) -> None:
+    worker = await running.connect()
+    running.executor.failures = [RuntimeError("broken")] * 3
+
+    for i in range(3):
+        worker.submit(str(i), [1])
+        await worker.receive()
+        if i < 2:
+            refused = await worker.receive()
+            assert isinstance(refused, wire.Refused)
+            assert "the engine failed to compute it: broken" in refused.message
+
+    with pytest.raises(EngineFailed, match="3 steps in a row failed"):
+        await asyncio.wait_for(running.task, WAIT_S)
