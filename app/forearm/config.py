@@ -143,6 +143,7 @@ class EngineConfig(Common):
     log_stats_interval_s: float = setting(
         10.0, "time between these lines", env="VLLM_LOG_STATS_INTERVAL", unit="s", parse=number(0.1)
     )
+    name: str = ""  # what clients call the model, as the metrics' label; absent: as `model`
     socket: str = ""  # path of the Unix socket it listens on
     cores: tuple[int, ...] = ()  # one CPU id a thread; () and threads > 0: not pinned
     threads: int = 0  # 0: placement.plan() is asked
@@ -236,6 +237,7 @@ class ApiConfig(Common):
     engine_sockets: tuple[str, ...] = ()  # Unix sockets of the engines
     cores: tuple[int, ...] = ()  # CPU ids the workers may use; (): any
     model_folder: str = ""  # where `model` lies on disk
+    metrics_folder: str = ""  # where the workers of one server keep their counters together; "": there is one worker
 
 
 @dataclass(frozen=True, kw_only=True)

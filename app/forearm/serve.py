@@ -138,10 +138,15 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
     engine_socket = runtime / "engine.sock"
     if len(str(engine_socket)) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
-    engine = replace(
-        configs.engine, model=str(folder), socket=str(engine_socket), cores=plan.cores, threads=plan.threads
-    )
     given = configs.api
+    engine = replace(
+        configs.engine,
+        model=str(folder),
+        name=next(iter(given.served_model_name), configs.engine.model or folder.name),
+        socket=str(engine_socket),
+        cores=plan.cores,
+        threads=plan.threads,
+    )
     api = replace(
         given,
         model_folder=str(folder),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, Scored
+
+if TYPE_CHECKING:
+    from forearm import _native
+    from forearm.model.checkpoint import Checkpoint
 
 
 class Executor(Protocol):
@@ -27,3 +32,31 @@ class Executor(Protocol):
     def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
         """Log-probabilities of `tokens[i]` in row `rows[i]` of the last step's logits, and the best alternatives."""
         ...
+
+
+class NativeExecutor:
+    """The executor in C++, loaded and with its KV cache allocated, behind the loop's arrays."""
+
+    def __init__(self, native: _native.Executor, checkpoint: Checkpoint, blocks: int) -> None:
+        self.vocab_size = checkpoint.config.vocab_size
+        self.max_model_len = checkpoint.max_model_len
+        self.blocks = blocks
+        self.folder: Path | None = checkpoint.folder
+        self._native = native
+
+    def forward(self, batch: Batch) -> None:
+        """Compute the whole step; the GIL is released meanwhile.
+
+        Raises: ValueError naming the array and the index if the batch is out of range.
+        """
+        self._native.forward(
+            batch.tokens, batch.positions, batch.starts, batch.block_starts, batch.blocks, batch.logit_rows
+        )
+
+    def sample(self, sampling: Sampling) -> Sampled:
+        """Choose a token for each line from the last step's logits."""
+        return Sampled(*self._native.sample(*(getattr(sampling, field.name) for field in fields(sampling))))
+
+    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
+        """Log-probabilities of `tokens[i]` in row `rows[i]` of the last step's logits, and the best alternatives."""
+        return Scored(*self._native.score(rows, tokens, alternatives))

@@ -13,7 +13,10 @@ from forearm.metrics import ENGINE, register
 
 
 class Meter:
-    """The registry of one engine. The loop's thread writes, any thread may read `text`."""
+    """The registry of one engine. The loop's thread writes, any thread may read `text`.
+
+    prompt_tokens, generated_tokens: so far.
+    """
 
     def __init__(self, model_name: str, engine: str, kv_dtype: str, blocks: int, prefix_caching: bool) -> None:
         self._registry = CollectorRegistry()
@@ -26,6 +29,8 @@ class Meter:
         }
         self._prefix_caching = prefix_caching
         self._preemptions = 0
+        self.prompt_tokens = 0
+        self.generated_tokens = 0
         shape = {"block_size": str(BLOCK_TOKENS), "cache_dtype": kv_dtype, "num_gpu_blocks": str(blocks)}
         self._families["vllm:cache_config_info"].labels(**self._labels, **shape).set(1)
         for reason in ("stop", "length", "abort", "error"):
@@ -59,6 +64,7 @@ class Meter:
 
     def token(self, sequence: Sequence, now_s: float) -> None:
         """A token of this output was chosen; to be told before the sequence's times move on."""
+        self.generated_tokens += 1
         self._plain["vllm:generation_tokens"].inc()
         if sequence.output_length > 1:
             self._observe("vllm:inter_token_latency_seconds", now_s - sequence.last_token_s)
@@ -69,6 +75,7 @@ class Meter:
     def _prompt_done(self, sequence: Sequence, now_s: float) -> None:
         request = sequence.request
         prompt = len(request.prompt)
+        self.prompt_tokens += prompt
         self._plain["vllm:prompt_tokens"].inc(prompt)
         self._plain["vllm:prompt_tokens_cached"].inc(sequence.cached_tokens)
         if self._prefix_caching:

@@ -81,6 +81,20 @@ class EngineServer:
             draining=self._draining,
         )
 
+    async def log_figures(self, interval_s: float) -> None:
+        """A line of figures every so often while there is something to tell."""
+        meter, before = self._loop.meter, (0, 0)
+        while True:
+            await asyncio.sleep(interval_s)
+            now, seen = (meter.prompt_tokens, meter.generated_tokens), self._loop.snapshot
+            if now != before or seen.running:
+                log.info(
+                    "prompt %.1f tokens/s, generation %.1f tokens/s, %d running, %d waiting, KV cache %.1f %% used",
+                    (now[0] - before[0]) / interval_s, (now[1] - before[1]) / interval_s,
+                    seen.running, seen.waiting, 100 * seen.kv_usage,
+                )  # fmt: skip
+            before = now
+
     # --- the loop's side
 
     def _start_loop(self) -> asyncio.Future[None]:

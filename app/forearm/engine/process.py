@@ -1,0 +1,62 @@
+"""The engine as a process: `python -m forearm.engine.process CONFIG`, where CONFIG is EngineConfig as JSON in a file.
+
+SIGTERM and SIGINT drain: what is open goes on for --shutdown-timeout at most, nothing new is taken in, exit status 0.
+Exit status 78 is a setting that no restart helps; any other is a failure, and whoever started the process starts it
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from forearm import log as logs
+from forearm.config import EngineConfig
+from forearm.engine.server import EngineServer
+from forearm.engine.start import start
+from forearm.errors import ConfigError
+from forearm.settings import from_json
+
+FAILED = 1
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the engine that the file `argv[0]` describes. Returns: the exit status."""
+    config = from_json(EngineConfig, Path(argv[0]).read_text())
+    logs.set_up(config, "engine")
+    try:
+        loop = start(config, progress=sys.stderr.isatty())
+    except ConfigError as error:
+        log.error("%s", error)
+        return ConfigError.exit_status
+    except (MemoryError, ValueError) as error:  # of the native executor: they say what does not fit
+        log.error("the model cannot be loaded: %s", error)
+        return ConfigError.exit_status
+    try:
+        asyncio.run(_serve(EngineServer(loop), config))
+    except Exception:
+        log.exception("the engine has failed")
+        return FAILED
+    return 0
+
+
+async def _serve(server: EngineServer, config: EngineConfig) -> None:
+    here = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        here.add_signal_handler(number, server.drain, config.shutdown_timeout_s)
+    figures = asyncio.create_task(server.log_figures(config.log_stats_interval_s)) if config.log_stats else None
+    try:
+        await server.run(Path(config.socket))
+    finally:
+        if figures is not None:
+            figures.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
