@@ -9,7 +9,6 @@
 
 #include "bindings/config.h"
 #include "bindings/topology_py.h"
-#include "bindings/topology_py.h"
 #include "model/executor.h"
 #include "model/limits.h"
 
@@ -155,6 +154,5 @@ PYBIND11_MODULE(_native, module) {
   module.def("operand_form", &forearm::operand_form, "weight_dtype"_a);
   module.def("limits", &forearm::limits, "cores"_a, "threads"_a, "megabytes"_a = 1024, "seconds"_a = 1.0);
   forearm::bind_executor(module);
-  forearm::bind_topology(module);
   forearm::bind_topology(module);
 }
