@@ -70,9 +70,7 @@ class Executor:
     @property
     def barriers(self) -> int:
         """Barriers passed since the executor was made."""
-    def load_matrix(
-        self, name: str, data: Float32Array | npt.NDArray[np.uint16], dtype: str, row: int = 0
-    ) -> None:
+    def load_matrix(self, name: str, data: Float32Array | npt.NDArray[np.uint16], dtype: str, row: int = 0) -> None:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, converted to weight_dtype.
 
         name: embed, positions, head, or layers.{i}.{q,k,v,o,gate,up,down}.

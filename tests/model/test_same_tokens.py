@@ -1,0 +1,235 @@
+"""Same request, same logits, bit for bit: whatever else is in the step, however the prompt is cut, on any threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from forearm import _native
+from forearm.model.config import Layer, ModelConfig, Rope
+
+BLOCK = 32
+Floats = npt.NDArray[np.float32]
+
+
+def rope(head_dim: int) -> Rope:
+    return Rope(inv_freq=(10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32))
+
+
+LLAMA = ModelConfig(
+    model_type="llama",
+    dtype="float32",
+    vocab_size=301,
+    hidden=96,
+    intermediate=176,
+    heads=6,
+    kv_heads=2,
+    head_dim=16,
+    max_positions=4096,
+    layers=(Layer(rope=0), Layer(rope=0)),
+    ropes=(rope(16),),
+    attention_scale=0.25,
+)
+# What takes another way through forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
+# softcaps; learned positions, LayerNorm, biases and no gate; heads that end inside a panel.
+SHAPES = {
+    "llama": LLAMA,
+    "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
+    "gemma2": replace(
+        LLAMA,
+        norm_placement="sandwich",
+        norm_plus_one=True,
+        qk_norm="head",
+        layers=(Layer(rope=0, window=20), Layer(rope=0, window=700)),
+        attention_softcap=50.0,
+        logits_softcap=30.0,
+        activation="gelu_tanh",
+        tied_head=True,
+    ),
+    "opt": replace(
+        LLAMA,
+        layers=(Layer(rope=None), Layer(rope=None)),
+        ropes=(),
+        learned_positions=True,
+        position_offset=2,
+        layer_norm=True,
+        activation="relu",
+        gated=False,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+    ),
+    "odd heads": replace(LLAMA, head_dim=24, heads=3, kv_heads=3, ropes=(rope(24),), hidden=52, intermediate=100),
+}
+
+
+class Weights:
+    """Random weights, the same for the same config, into an executor."""
+
+    def __init__(self, executor: _native.Executor, config: ModelConfig) -> None:
+        self.executor, self.config = executor, config
+        self.rng = np.random.default_rng(7)
+
+    def matrix(self, name: str, rows: int, columns: int) -> None:
+        values = self.rng.normal(0, columns**-0.5, (rows, columns)).astype(np.float32)
+        self.executor.load_matrix(name, values, "float32")
+
+    def vector(self, name: str, n: int, around: float) -> None:
+        self.executor.load_vector(name, self.rng.normal(around, 0.2, n).astype(np.float32))
+
+    def norm(self, name: str) -> None:
+        self.vector(name, self.config.hidden, 0.0 if self.config.norm_plus_one else 1.0)
+        if self.config.layer_norm:
+            self.vector(name + ".bias", self.config.hidden, 0.0)
+
+    def load(self) -> None:
+        config = self.config
+        self.matrix("embed", config.vocab_size, config.hidden)
+        if config.learned_positions:
+            self.matrix("positions", config.max_positions + config.position_offset, config.hidden)
+        if not config.tied_head:
+            self.matrix("head", config.vocab_size, config.hidden)
+        self.norm("final_norm")
+        for i in range(len(config.layers)):
+            self.layer(f"layers.{i}.")
+        self.executor.finish_loading()
+
+    def layer(self, prefix: str) -> None:
+        config = self.config
+        hidden, wide = config.hidden, config.intermediate
+        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        shapes = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q)}
+        mlp = {"up": (wide, hidden), "down": (hidden, wide)} | ({"gate": (wide, hidden)} if config.gated else {})
+        for name, (rows, columns) in (shapes | mlp).items():
+            self.matrix(prefix + name, rows, columns)
+        for name in [*"qkv" * config.qkv_bias, *"o" * config.o_bias, *(mlp if config.mlp_bias else ())]:
+            self.vector(f"{prefix}{name}.bias", (shapes | mlp)[name][0], 0.0)
+        before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
+        for name in {"pre": before, "post": after, "sandwich": before + after}[config.norm_placement]:
+            self.norm(prefix + name)
+        if config.qk_norm != "none":
+            full = config.qk_norm == "full"
+            self.vector(prefix + "q_norm", q if full else config.head_dim, 1.0)
+            self.vector(prefix + "k_norm", kv if full else config.head_dim, 1.0)
+
+
+def make(config: ModelConfig, dtype: str, threads: int) -> _native.Executor:
+    executor = _native.Executor(config, dtype, dtype, 2048, 40, 40, 4096, [], threads)
+    Weights(executor, config).load()
+    executor.allocate_kv(400)
+    return executor
+
+
+@dataclass
+class Slice:
+    """Tokens first .. first + count - 1 of a sequence, and the blocks it has."""
+
+    tokens: list[int]
+    first: int
+    count: int
+    blocks: list[int]
+
+
+def step(executor: _native.Executor, slices: list[Slice]) -> Floats:
+    """Logits of each slice's last token: float32 [slices, vocab]."""
+    tokens = [t for s in slices for t in s.tokens[s.first : s.first + s.count]]
+    positions = [p for s in slices for p in range(s.first, s.first + s.count)]
+    starts = np.cumsum([0] + [s.count for s in slices])
+    block_starts = np.cumsum([0] + [len(s.blocks) for s in slices])
+    blocks = [b for s in slices for b in s.blocks]
+    columns = (tokens, positions, starts, block_starts, blocks, starts[1:] - 1)
+    executor.forward(*(np.asarray(column, dtype=np.int32) for column in columns))
+    return executor.logits()
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(0, LLAMA.vocab_size, length)]
+
+
+def run_alone(executor: _native.Executor, tokens: list[int], chunks: list[int], first_block: int = 0) -> Floats:
+    """Logits of the last token, computed in chunks of these sizes."""
+    blocks = list(range(first_block, first_block + -(-len(tokens) // BLOCK)))
+    done, logits = 0, np.empty((0, 0), dtype=np.float32)
+    for count in chunks:
+        logits = step(executor, [Slice(tokens, done, count, blocks)])
+        done += count
+    assert done == len(tokens)
+    last: Floats = logits[0]
+    return last
+
+
+def same(a: Floats, b: Floats) -> bool:
+    """Equal in every bit, and numbers at all."""
+    return bool(np.isfinite(a).all()) and np.array_equal(a.view(np.int32), b.view(np.int32))
+
+
+Executors = dict[int, _native.Executor]  # by threads
+
+
+@pytest.fixture(scope="module", params=[(shape, dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")])
+def executors(request: pytest.FixtureRequest) -> Executors:
+    """The same model on 1, 2, 3 and 5 threads."""
+    shape, dtype = request.param
+    return {threads: make(SHAPES[shape], dtype, threads) for threads in (1, 2, 3, 5)}
+
+
+LENGTH = 1100  # three chunks of attention
+
+
+@pytest.fixture(scope="module")
+def expected(executors: Executors) -> Floats:
+    """A prompt computed whole by one thread."""
+    return run_alone(executors[1], prompt(1, LENGTH), [LENGTH])
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_any_number_of_threads_gives_the_same_logits(executors: Executors, expected: Floats, threads: int) -> None:
+    assert same(run_alone(executors[threads], prompt(1, LENGTH), [LENGTH]), expected)
+
+
+@pytest.mark.parametrize("chunks", [[1] * 3 + [LENGTH - 3], [511, 589], [33, 1067], [LENGTH - 1, 1], [100] * 11])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_cut_of_the_prompt_gives_the_same_logits(
+    executors: Executors, expected: Floats, chunks: list[int], threads: int
+) -> None:
+    assert same(run_alone(executors[threads], prompt(1, LENGTH), chunks), expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("others", [1, 2, 3, 4, 7, 15, 32])
+def test_company_in_the_step_does_not_change_the_logits(
+    executors: Executors, expected: Floats, others: int, threads: int
+) -> None:
+    executor, tokens = executors[threads], prompt(1, LENGTH)
+    mine = list(range(-(-LENGTH // BLOCK)))
+    run_alone(executor, tokens[:-1], [LENGTH - 1])
+
+    company = [Slice(prompt(10 + i, 40), 0, 1 + i % 40, [100 + 2 * i, 101 + 2 * i]) for i in range(others)]
+    middle = others // 2
+    slices = [*company[:middle], Slice(tokens, LENGTH - 1, 1, mine), *company[middle:]]
+
+    assert same(step(executor, slices)[middle], expected)
+
+
+def test_a_sequence_computed_again_in_other_blocks_gives_the_same_logits(
+    executors: Executors, expected: Floats
+) -> None:
+    executor, tokens = executors[2], prompt(1, LENGTH)
+    run_alone(executor, tokens[:700], [700])  # then put out, its blocks given to another
+    run_alone(executor, prompt(2, 900), [900])
+
+    blocks = list(np.random.default_rng(3).permutation(400)[: -(-LENGTH // BLOCK)])
+    step(executor, [Slice(tokens, 0, 1000, blocks)])
+    assert same(step(executor, [Slice(tokens, 1000, 100, blocks)])[0], expected)
+
+
+def test_a_shared_prefix_gives_the_same_logits(executors: Executors, expected: Floats) -> None:
+    executor, tokens = executors[3], prompt(1, LENGTH)
+    run_alone(executor, tokens, [LENGTH])  # somebody else computed the first 32 blocks
+    shared = list(range(32))
+
+    mine = [*shared, *range(200, 203)]
+    assert same(step(executor, [Slice(tokens, 32 * BLOCK, LENGTH - 32 * BLOCK, mine)])[0], expected)
