@@ -169,7 +169,7 @@ def ernie4_5(request: Request) -> ModelConfig:
     """ERNIE 4.5 dense: Llama whose angles turn neighbouring values (2i, 2i + 1)."""
     request = request.with_defaults(tie_word_embeddings=True, rms_norm_eps=1e-5, head_dim=128)
     bias = request.keys.flag("use_bias")
-    return decoder(request, interleaved=True, qkv_bias=bias, o_bias=bias)
+    return decoder(request, interleaved=True, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
 
 
 def opt(request: Request) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""MODEL -> a local folder: a path, a Hugging Face id (downloaded once, or from the cache offline), or the demo model."""
+"""MODEL -> a local folder: a path, a Hugging Face id (downloaded once, or from the cache offline), the demo model."""
 
 from __future__ import annotations
 

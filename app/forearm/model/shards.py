@@ -106,6 +106,15 @@ class Mapping:
         self._map.close()
 
 
+def widened(values: npt.NDArray[np.float32] | npt.NDArray[np.uint16], dtype: str) -> npt.NDArray[np.float32]:
+    """float32 values of float32, or of the bits of float16 or bfloat16. Exact; a new array."""
+    if dtype == "float16":
+        return values.view(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.array(values, dtype=np.float32)
+
+
 def _files(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from forearm import _native
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.names import Part
-from forearm.model.shards import Mapping, StoredTensor
+from forearm.model.shards import Mapping, StoredTensor, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Never  # typing has it from 3.11 on
@@ -88,15 +86,6 @@ def _load_matrix(
         executor.load_matrix(part.name, mapping.rows(tensor, begin, end), tensor.float_dtype, row)
         mapping.release(tensor.begin + begin * row_bytes, tensor.begin + end * row_bytes)
         bar.update((end - begin) * row_bytes)
-
-
-def widened(values: npt.NDArray[np.float32] | npt.NDArray[np.uint16], dtype: str) -> npt.NDArray[np.float32]:
-    """float32 values of float32, or of the bits of float16 or bfloat16. Exact; a new array."""
-    if dtype == "float16":
-        return values.view(np.float16).astype(np.float32)
-    if dtype == "bfloat16":
-        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return np.array(values, dtype=np.float32)
 
 
 def _log_arithmetic(checkpoint: Checkpoint) -> None:

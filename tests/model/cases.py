@@ -1,0 +1,192 @@
+"""Tiny random models of every family, made by transformers' own classes: what the parity tests run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint and one prompt.
+
+    config: name of transformers' configuration class; settings: its arguments.
+    prompt: tokens; where the model's window, block of 32 or chunk of 512 keys should be crossed, longer.
+    greedy: tokens to go on with, greedily. max_model_len: None is the model's own.
+    """
+
+    name: str
+    config: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    prompt: int = 45
+    greedy: int = 64
+    seed: int = 0
+    dtype: str = "float32"
+    max_model_len: int | None = None
+    shard: str = "5GB"
+
+    def make_config(self) -> PreTrainedConfig:
+        """transformers' configuration."""
+        sizes = _SIZES if self.config != "OPTConfig" else _OPT_SIZES
+        return getattr(transformers, self.config)(**(sizes | self.settings))
+
+    def tokens(self) -> list[int]:
+        """The prompt."""
+        vocab = (_SIZES | self.settings)["vocab_size"]
+        return [int(t) for t in np.random.default_rng(self.seed).integers(0, vocab, self.prompt)]
+
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 331,
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", "num_key_value_heads")}
+
+
+def make(case: Case, folder: Path) -> PreTrainedModel:
+    """Make the case's model, save it in `folder`, and return what transformers reads from there, in float32.
+
+    Norms are moved from one and biases from zero, where transformers' own initialisation leaves them: a norm or bias
+    left out would not show.
+    """
+    torch.manual_seed(case.seed)
+    model = AutoModelForCausalLM.from_config(case.make_config(), attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            _randomise(name, parameter)
+    model.to(getattr(torch, case.dtype)).save_pretrained(folder, max_shard_size=case.shard)
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+
+
+def _randomise(name: str, parameter: torch.Tensor) -> None:
+    if name.endswith("bias"):
+        parameter.normal_(0, 0.3)
+    elif parameter.dim() == 1:
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    elif "embed" in name:
+        parameter.normal_(0, 1.0)
+    else:
+        parameter.normal_(0, 1.5 / parameter.shape[1] ** 0.5)
+
+
+def _llama(name: str, **settings: Any) -> Case:
+    return Case(f"llama-{name}", "LlamaConfig", settings)
+
+
+def _rope(name: str, settings: dict[str, Any], **more: Any) -> Case:
+    theta = settings.pop("rope_theta", 10_000.0)
+    return Case(f"llama-rope-{name}", "LlamaConfig", {"rope_parameters": {"rope_theta": theta, **settings}}, **more)
+
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 2.0],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 9.0],
+}
+_PHI = {"num_attention_heads": 6, "pad_token_id": 0, "original_max_position_embeddings": 128}
+_GEMMA = {"head_dim": 20, "query_pre_attn_scalar": 20, "sliding_window": 16, "num_hidden_layers": 4}
+_GEMMA3_ROPES = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+}
+
+CASES: list[Case] = [
+    # Llama: grouped, single and full sets of key heads; head sizes 8 to 256; tied; biases; sharded
+    _llama("gqa"),
+    replace(_llama("sharded-mqa-tied", num_key_value_heads=1, tie_word_embeddings=True), shard="50KB"),
+    _llama("mha-40", hidden_size=40, num_attention_heads=5, num_key_value_heads=5),
+    _llama("biases", attention_bias=True, mlp_bias=True, hidden_act="gelu"),
+    _llama("theta", rms_norm_eps=1e-3, rope_parameters={"rope_type": "default", "rope_theta": 7.0}),
+    *(
+        _llama(f"head-{d}", head_dim=d, hidden_size=48, num_attention_heads=4, num_key_value_heads=2, vocab_size=97)
+        for d in (24, 64, 80, 96, 128, 256)
+    ),
+    _rope("linear", {"rope_type": "linear", "factor": 4.0}),
+    _rope("llama3", dict(_LLAMA3)),
+    _rope("dynamic-short", {"rope_type": "dynamic", "factor": 4.0}),
+    _rope("dynamic-long", {"rope_type": "dynamic", "factor": 4.0}, prompt=400, greedy=0, max_model_len=400),
+    _rope("yarn", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}),
+    _rope(
+        "yarn-mscale",
+        {
+            "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 16.0,
+            "beta_slow": 2.0, "mscale": 0.7, "mscale_all_dim": 1.4, "truncate": False,
+        },
+    ),
+    Case("llama-chunks", "LlamaConfig", {"max_position_embeddings": 1200}, prompt=1050),
+    # Qwen
+    Case("qwen2", "Qwen2Config"),
+    Case("qwen2-tied-window", "Qwen2Config", {
+        "tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1,
+        "num_hidden_layers": 3,
+    }),
+    Case("qwen2-yarn", "Qwen2Config", {"rope_parameters": {
+        "rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6, "original_max_position_embeddings": 64,
+    }}),
+    Case("qwen3", "Qwen3Config", {"head_dim": 32}),
+    Case("qwen3-tied-bias", "Qwen3Config", {"head_dim": 20, "tie_word_embeddings": True, "attention_bias": True}),
+    # Mistral
+    Case("mistral-window", "MistralConfig", {"sliding_window": 16}),
+    Case("mistral-nemo", "MistralConfig", {"sliding_window": None, "head_dim": 32}),
+    # Phi-3: fused tensors, longrope, partly rotated heads
+    Case("phi3", "Phi3Config", dict(_PHI)),
+    Case("phi3-window-tied", "Phi3Config", {**_PHI, "sliding_window": 17, "tie_word_embeddings": True}),
+    Case("phi3-partial", "Phi3Config", {**_PHI, "hidden_size": 96, "partial_rotary_factor": 0.75}),
+    Case("phi3-longrope-short", "Phi3Config", {**_PHI, "rope_parameters": dict(_LONG)}, max_model_len=128),
+    Case("phi3-longrope-long", "Phi3Config", {**_PHI, "rope_parameters": dict(_LONG)}, prompt=140),
+    # Gemma: softcaps, norms of 1 + weight, windows shorter than the prompt
+    Case("gemma2", "Gemma2Config", dict(_GEMMA)),
+    Case("gemma2-head-256", "Gemma2Config", {**_GEMMA, "head_dim": 256, "num_hidden_layers": 2}),
+    Case("gemma2-caps", "Gemma2Config", {
+        **_GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0, "query_pre_attn_scalar": 7,
+    }),
+    Case("gemma3", "Gemma3TextConfig", {**_GEMMA, "num_hidden_layers": 7, "rope_parameters": _GEMMA3_ROPES}),
+    Case("gemma3-mqa", "Gemma3TextConfig", {**_GEMMA, "num_key_value_heads": 1, "final_logit_softcapping": 9.0}),
+    # the others
+    Case("olmo2", "Olmo2Config"),
+    Case("olmo2-mha-bias", "Olmo2Config", {"num_key_value_heads": 6, "attention_bias": True}),
+    Case("smollm3", "SmolLM3Config", {"num_hidden_layers": 4, "pad_token_id": 0}),
+    Case("smollm3-window", "SmolLM3Config", {
+        "num_hidden_layers": 3, "pad_token_id": 0, "no_rope_layers": [0, 1, 0], "use_sliding_window": True,
+        "sliding_window": 13, "tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True,
+    }),
+    Case("granite", "GraniteConfig", {
+        "embedding_multiplier": 6.0, "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2,
+        "tie_word_embeddings": True, "attention_bias": True,
+    }),
+    Case("ernie-interleaved", "Ernie4_5Config", {"head_dim": 24, "use_bias": True}),
+    Case("opt", "OPTConfig", {"ffn_dim": 100, "word_embed_proj_dim": 72}),
+    Case("opt-gelu-untied", "OPTConfig", {
+        "ffn_dim": 90, "word_embed_proj_dim": 72, "activation_function": "gelu", "tie_word_embeddings": False,
+    }),
+]  # fmt: skip
+
+HALF_CASES: list[Case] = [
+    replace(case, name=f"{case.name}-{dtype}", dtype=dtype)
+    for dtype in ("bfloat16", "float16")
+    for case in CASES
+    if case.name in ("llama-gqa", "llama-head-128", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "opt", "olmo2")
+]

@@ -1,0 +1,189 @@
+"""A plain transformer in numpy float64, driven by ModelConfig: what every family computes, to be read in one go.
+
+It takes the weights as a checkpoint stores them (float16 and bfloat16 are widened exactly). `Rounding` turns it into
+an experiment: the same sums with random errors of the size that another arithmetic makes. How far the logits move is
+the tolerance for that arithmetic, with this model's depth and sizes in it, instead of a guessed number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.model.checkpoint import open_checkpoint
+from forearm.model.config import Layer, ModelConfig
+from forearm.model.shards import Mapping, widened
+
+Array = npt.NDArray[np.float64]
+
+
+def load_weights(
+    folder: Path, *, dtype: str = "auto", max_model_len: int | None = None
+) -> tuple[ModelConfig, dict[str, Array]]:
+    """The model's config for this dtype and length, and its tensors by the executor's names (_native.pyi), float64."""
+    checkpoint = open_checkpoint(folder, dtype=dtype, max_model_len=max_model_len)
+    weights: dict[str, Array] = {}
+    for part, tensor in checkpoint.sources:
+        mapping = Mapping(tensor.path)
+        if len(part.shape) == 2:
+            stored = mapping.rows(tensor, part.row, part.row + part.shape[0])
+        else:
+            stored = mapping.rows(tensor, 0, 1)[0, part.row : part.row + part.shape[0]]
+        weights[part.name] = widened(stored, tensor.float_dtype).astype(np.float64)
+    return checkpoint.config, weights
+
+
+@dataclass
+class Rounding:
+    """Random errors of an arithmetic.
+
+    sums: unit of the sums (2^-24 for float32). A sum of k products errs by about sqrt(k) units of the sum of their
+    magnitudes (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 2.4).
+    operands: unit to which what is multiplied with weights is rounded, 0 for not at all (2^-9: bfloat16).
+    cache: the same for keys and values in the cache.
+    """
+
+    sums: float = 0.0
+    operands: float = 0.0
+    cache: float = 0.0
+    seed: int = 0
+    random: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.seed)
+
+    def around(self, x: Array, unit: float, terms: int = 1, magnitude: Array | None = None) -> Array:
+        """x with an error of sqrt(terms) units of `magnitude` (|x|)."""
+        if not unit:
+            return x
+        size = np.abs(x) if magnitude is None else magnitude
+        return x + unit * math.sqrt(terms) * size * self.random.standard_normal(x.shape)
+
+
+EXACT = Rounding()
+
+
+def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding = EXACT) -> Array:
+    """Logits after every token, float64 [tokens, vocab]."""
+    positions = np.arange(len(tokens))
+    x = weights["embed"][tokens] * config.embedding_scale
+    if config.learned_positions:
+        x = x + weights["positions"][positions + config.position_offset]
+
+    for i, layer in enumerate(config.layers):
+        own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
+        y = attention(config, layer, own, norm(config, own, "input_norm", x, rounding), positions, rounding)
+        x = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
+        y = mlp(config, own, norm(config, own, "pre_mlp_norm", x, rounding), rounding)
+        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
+
+    x = norm(config, weights, "final_norm", x, rounding)
+    head = weights["embed" if config.tied_head else "head"]
+    out = linear(x, head, None, rounding) * config.logits_scale
+    return config.logits_softcap * np.tanh(out / config.logits_softcap) if config.logits_softcap else out
+
+
+def attention(
+    config: ModelConfig, layer: Layer, w: dict[str, Array], x: Array, positions: npt.NDArray[np.int64], e: Rounding
+) -> Array:
+    """Causal attention of all tokens to all tokens, [tokens, hidden]."""
+    q = linear(x, w["q"], w.get("q.bias"), e)
+    k = linear(x, w["k"], w.get("k.bias"), e)
+    v = linear(x, w["v"], w.get("v.bias"), e)
+    if config.qk_norm == "full":
+        q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
+    q, k, v = (a.reshape(len(x), -1, config.head_dim) for a in (q, k, v))
+    if config.qk_norm == "head":
+        q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
+    if layer.rope is not None:
+        q, k = (rotated(config, layer.rope, a, positions, e) for a in (q, k))
+    k, v = e.around(k, e.cache), e.around(v, e.cache)
+
+    group = config.heads // config.kv_heads
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = np.einsum("qhd,khd->hqk", q, k)
+    magnitude = np.einsum("qhd,khd->hqk", np.abs(q), np.abs(k))
+    scores = e.around(scores, e.sums, config.head_dim, magnitude) * config.attention_scale
+    if config.attention_softcap:
+        scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
+    distance = positions[:, None] - positions[None, :]
+    visible = (distance >= 0) & ((distance < layer.window) if layer.window else True)
+    scores = np.where(visible, scores, -np.inf)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p = e.around(p / p.sum(axis=-1, keepdims=True), e.sums, len(x))
+    mixed = np.einsum("hqk,khd->qhd", e.around(p, e.operands), v)
+    return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e)
+
+
+def mlp(config: ModelConfig, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+    """Two or three products with an activation between."""
+    up = linear(x, w["up"], w.get("up.bias"), e)
+    if config.gated:
+        up = e.around(activated(config.activation, linear(x, w["gate"], w.get("gate.bias"), e)), 4 * e.sums) * up
+    else:
+        up = activated(config.activation, up)
+    return linear(up, w["down"], w.get("down.bias"), e)
+
+
+def linear(x: Array, w: Array, bias: Array | None, e: Rounding) -> Array:
+    """x W^T + bias."""
+    x = e.around(x, e.operands)
+    y = e.around(x @ w.T, e.sums, w.shape[1], np.abs(x) @ np.abs(w.T) if e.sums else None)
+    return y if bias is None else y + bias
+
+
+def norm(config: ModelConfig, w: dict[str, Array], name: str, x: Array, e: Rounding) -> Array:
+    """RMSNorm or LayerNorm over the last axis; x itself where the model has no such norm."""
+    if name not in w:
+        return x
+    if config.layer_norm:
+        x = x - x.mean(axis=-1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + config.norm_eps)
+    y = x * (w[name] + (1.0 if config.norm_plus_one else 0.0)) + w.get(f"{name}.bias", 0.0)
+    return e.around(y, 4 * e.sums)
+
+
+def rotated(config: ModelConfig, rope: int, x: Array, positions: npt.NDArray[np.int64], e: Rounding) -> Array:
+    """The first 2 * len(inv_freq) values of each head, turned by position * inv_freq; x [tokens, heads, head_dim].
+
+    An angle is rounded once as a frequency and once as a product, both float32: its error grows with the position.
+    """
+    turn = config.ropes[rope]
+    half = len(turn.inv_freq)
+    angles = positions[:, None, None] * turn.inv_freq.astype(np.float64)[None, None, :]
+    angles = e.around(angles, 2 * e.sums)
+    cos, sin = np.cos(angles) * turn.scale, np.sin(angles) * turn.scale
+    y = x.copy()
+    a, b = (
+        (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if turn.interleaved else (slice(0, half), slice(half, 2 * half))
+    )
+    y[..., a] = x[..., a] * cos - x[..., b] * sin
+    y[..., b] = x[..., b] * cos + x[..., a] * sin
+    return y
+
+
+def activated(name: str, x: Array) -> Array:
+    """The activation of that name (ModelConfig.activation)."""
+    if name == "silu":
+        return x / (1 + np.exp(-x))
+    if name == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if name == "gelu_erf":
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return np.maximum(x, 0) ** (2 if name == "relu_squared" else 1)
+
+
+def tolerance(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding) -> float:
+    """How far a logit may be from exact in this arithmetic: four times the farthest of three random experiments.
+
+    The largest of all logits over three experiments is an estimate of the worst case from below; four covers that an
+    order of summation is not random and that units are bounds of an error, not its standard deviation.
+    """
+    exact = logits(config, weights, tokens)
+    seeds = (rounding.seed, rounding.seed + 1, rounding.seed + 2)
+    noisy = (Rounding(rounding.sums, rounding.operands, rounding.cache, s) for s in seeds)
+    return 4 * max(float(np.abs(logits(config, weights, tokens, e) - exact).max()) for e in noisy)
