@@ -28,6 +28,7 @@ from forearm.settings import (
 )
 
 DTYPES = {"half": "float16", "float": "float32"}
+METRICS_FOLDER = "metrics"  # of the API's workers, beside their config
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 

@@ -2,6 +2,7 @@
 
 ForearmError
 ├── InvalidRequest      400  the client can fix it: a bad field, a prompt longer than the context
+│   └── BodyTooLarge    413  the request's body is longer than the limit
 ├── Unauthorized        401  the API key is missing or wrong
 ├── ModelNotFound       404  the request names a model that is not the one served
 ├── Overloaded          429  the waiting queue is full; retry after `retry_after_s`
@@ -29,6 +30,12 @@ class InvalidRequest(ForearmError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class BodyTooLarge(InvalidRequest):
+    """The request's body is longer than the limit."""
+
+    status = 413
 
 
 class Unauthorized(ForearmError):
