@@ -1,0 +1,86 @@
+"""What chat and completion answers have in common: their id and names, usage, and how a stream ends."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from forearm.api.logprobs import TokenNames
+from forearm.api.output import Tally
+from forearm.api.replies import CachedTokens, ChunkHead, Usage, encoder
+from forearm.api.schema import GenerationBody
+from forearm.api.served import Served
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Stands over an answer. The id is the client's own, where it (or its header) brought one."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+    def of_chunks(self, kind: str) -> ChunkHead:
+        """The same over every chunk of a stream."""
+        return ChunkHead(
+            id=self.id,
+            object=kind,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.system_fingerprint,
+        )
+
+
+def heading(prefix: str, body: GenerationBody, header_id: str | None, served: Served) -> Heading:
+    """Raises: ModelNotFound."""
+    model = served.model_name(body.model)
+    own = body.request_id or (header_id or "")[:256] or uuid.uuid4().hex
+    return Heading(f"{prefix}-{own}", int(time.time()), model, served.fingerprint)
+
+
+@dataclass(frozen=True)
+class UsagePlan:
+    """When a stream tells its usage: at the end, or with every chunk too; and whether cached tokens are told."""
+
+    at_end: bool
+    always: bool
+    cached: bool
+
+    def usage(self, tally: Tally) -> Usage:
+        """What the answer has taken so far, in tokens."""
+        return Usage(
+            prompt_tokens=tally.prompt_tokens,
+            total_tokens=tally.prompt_tokens + tally.completion_tokens,
+            completion_tokens=tally.completion_tokens,
+            prompt_tokens_details=CachedTokens(cached_tokens=tally.cached_tokens) if self.cached else None,
+        )
+
+    def with_chunk(self, tally: Tally) -> Usage | None:
+        """What goes into a chunk."""
+        return self.usage(tally) if self.always else None
+
+
+def usage_plan(body: GenerationBody, served: Served) -> UsagePlan:
+    """As the request's stream_options and the server's flags have it."""
+    options, config = body.stream_options, served.config
+    asked = options is not None and options.include_usage
+    return UsagePlan(
+        at_end=asked or config.force_include_usage,
+        always=options is not None and options.include_usage and options.continuous_usage_stats,
+        cached=config.prompt_tokens_details,
+    )
+
+
+def token_names(body: GenerationBody, served: Served) -> TokenNames:
+    """How this request's log-probabilities write tokens."""
+    asked = body.return_tokens_as_token_ids
+    return TokenNames(served.tokenizer, served.config.tokens_as_token_ids if asked is None else asked)
+
+
+def json_response(reply: object) -> Response:
+    """A whole answer."""
+    return Response(encoder.encode(reply), media_type="application/json")

@@ -1,0 +1,82 @@
+"""create_app(): routes, lifespan, the one error handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
+from forearm import __version__
+from forearm.api import chat, completions, health, models, tokens
+from forearm.api.edge import Edge, KeyGuard
+from forearm.api.faults import answer_error
+from forearm.api.served import load_served
+from forearm.api.sse import ClientLeft
+from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
+from forearm.errors import ConfigError, ForearmError
+from forearm.settings import from_json
+
+log = logging.getLogger(__name__)
+
+
+def create_app(config: ApiConfig) -> FastAPI:
+    """The app of one worker. It answers at once; requests get 503 until an engine is there.
+
+    Raises: ConfigError (a tokenizer, template or generation config that cannot be read).
+    """
+    served = load_served(config)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        served.engine.start()
+        yield
+        await served.engine.close()
+
+    openapi_url = "/openapi.json" if config.docs else None  # without it FastAPI has no /docs and /redoc either
+    root_path = config.root_path.rstrip("/")
+    app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, root_path=root_path, openapi_url=openapi_url)
+    app.state.served = served
+    for noun in (chat, completions, models, tokens, health):
+        app.include_router(noun.router)
+    for kind in (ForearmError, HTTPException):
+        app.add_exception_handler(kind, answer_error)
+    app.add_exception_handler(ClientLeft, _nobody)
+    # The last one added is the outermost.
+    if config.api_key:
+        app.add_middleware(KeyGuard, keys=config.api_key)
+    if config.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origins,
+            allow_methods=config.allowed_methods,
+            allow_headers=config.allowed_headers,
+            allow_credentials=config.allow_credentials,
+        )
+    app.add_middleware(Edge, meter=served.meter)
+    return app
+
+
+def worker_app() -> FastAPI:
+    """The app as gunicorn starts it, from the config that serve.py has written.
+
+    Raises: SystemExit with ConfigError's status: serve.py does not try such a config again.
+    """
+    path = Path(api_config_path())
+    config = from_json(ApiConfig, path.read_text(encoding="utf-8"))
+    try:
+        return create_app(replace(config, metrics_folder=str(path.parent / METRICS_FOLDER)))
+    except ConfigError as error:
+        log.error("%s", error)
+        raise SystemExit(ConfigError.exit_status) from None
+
+
+async def _nobody(request: Request, error: Exception) -> Response:
+    """The client left; nginx's status for it is what the metrics and the access log show."""
+    return Response(status_code=499)

@@ -1,0 +1,64 @@
+"""A request's body: its type, size and schema. Whatever is wrong with it is the client's to fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from forearm.errors import BodyTooLarge, InvalidRequest
+
+Model = TypeVar("Model", bound=BaseModel)
+_JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
+
+
+def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+    """A dependency that reads the body as this model.
+
+    Raises (when called): InvalidRequest, BodyTooLarge.
+    """
+
+    async def read(request: Request) -> Model:
+        content_type = request.headers.get("content-type", "")
+        if not _JSON.fullmatch(content_type.partition(";")[0].strip()):
+            raise InvalidRequest("Unsupported Media Type: Only 'application/json' is allowed")
+        content = await _content(request, request.app.state.served.config.max_body_bytes)
+        try:
+            # From the bytes, not from parsed JSON: this way lone surrogates and endless nesting are refused too.
+            return model.model_validate_json(content)
+        except ValidationError as error:
+            raise _invalid(error) from None
+
+    return read
+
+
+def describes(model: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI should say of a body read by `json_body`."""
+    schema = model.model_json_schema(ref_template=f"#/components/schemas/{model.__name__}-{{model}}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+async def _content(request: Request, limit: int) -> bytes:
+    """Raises: BodyTooLarge, before more than that is in memory."""
+    too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > limit:
+            raise too_large
+    return bytes(content)
+
+
+def _invalid(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong: where, what."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    shown = f"{where}: {first['msg']}" if where else first["msg"]
+    return InvalidRequest(shown, str(first["loc"][0]) if first["loc"] else None)

@@ -1,0 +1,195 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from fastapi import APIRouter, Request
+from msgspec import UNSET
+from starlette.responses import Response
+
+from forearm import wire
+from forearm.api.answer import Heading, UsagePlan, heading, json_response, token_names, usage_plan
+from forearm.api.body import describes
+from forearm.api.dependencies import CompletionBody, Served
+from forearm.api.logprobs import TokenNames, completion_logprobs, prompt_logprobs
+from forearm.api.output import Answer, Choice, Piece, submit
+from forearm.api.params import sampling_params, text_options
+from forearm.api.refusals import check_completion
+from forearm.api.replies import Completion, CompletionChoice, CompletionLogprobs
+from forearm.api.schema import CompletionRequest
+from forearm.api.served import Served as ServedState
+from forearm.api.sse import Chunks, EventStream, unless_gone
+from forearm.errors import InvalidRequest
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of a request; `text` only where it is echoed."""
+
+    token_ids: list[int]
+    text: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """One request, tokenised and on its way."""
+
+    body: CompletionRequest
+    head: Heading
+    prompts: list[Prompt]
+    n: int
+    names: TokenNames
+    usage: UsagePlan
+
+    @property
+    def echo_only(self) -> bool:
+        """max_tokens 0: of what is generated (one token, the least a step can do) nothing is shown."""
+        return self.body.max_tokens == 0
+
+    @property
+    def scores(self) -> int | None:
+        """Alternatives wanted at each prompt token: for themselves, or to go with the echo."""
+        return self.body.logprobs if self.body.echo and self.body.logprobs is not None else self.body.prompt_logprobs
+
+
+@router.post("/v1/completions", openapi_extra=describes(CompletionRequest))
+async def create_completion(request: Request, body: CompletionBody, served: Served) -> Response:
+    """Go on from one or more prompts, whole or as a stream of server-sent events.
+
+    Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
+    first byte.
+    """
+    check_completion(body, served.config)
+    served.note_unknown_fields(body.model_extra)
+    head = heading("cmpl", body, request.headers.get("x-request-id"), served)
+    prompts = [await _prompt(prompt, body, served) for prompt in _prompts(body)]
+    n = body.n or served.defaults.get("n", 1)
+    work = Work(body, head, prompts, n, token_names(body, served), usage_plan(body, served))
+    params = [sampling_params(body, served, len(prompt.token_ids), work.scores) for prompt in prompts]
+    token_ids = [prompt.token_ids for prompt in prompts]
+    generation = await submit(served, body, token_ids, params)
+    answer = Answer(served, generation, token_ids, n, text_options(body))
+    if body.stream:
+        return EventStream(_events(work, answer), generation.close, served.config.sse_keep_alive_interval_s)
+    try:
+        return json_response(await unless_gone(request, _whole(work, answer)))
+    finally:
+        generation.close()
+
+
+def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
+    """Raises: InvalidRequest."""
+    prompt = body.prompt
+    if prompt is None or (not prompt and isinstance(prompt, list)):
+        raise InvalidRequest("prompt is required and must not be empty", "prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    return [prompt] if isinstance(prompt[0], int) else prompt
+
+
+async def _prompt(prompt: str | list[int], body: CompletionRequest, served: ServedState) -> Prompt:
+    """Raises: InvalidRequest."""
+    asked = await served.encode(prompt, body.add_special_tokens) if isinstance(prompt, str) else prompt
+    token_ids = served.truncated(asked, body)
+    if not token_ids:
+        raise InvalidRequest("prompt has no tokens; write at least one", "prompt")
+    if not body.echo:
+        return Prompt(token_ids, "")
+    whole = isinstance(prompt, str) and len(token_ids) == len(asked)
+    return Prompt(token_ids, prompt if whole else served.tokenizer.decode(token_ids))  # type: ignore[arg-type]
+
+
+async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
+    """The echo comes with a choice's first piece; usage comes last, where it is wanted."""
+    chunks, tally = Chunks(work.head.of_chunks("text_completion")), answer.tally
+    ends: dict[int, int] = {}  # by choice: where its text ends, in characters
+    async for piece in answer.pieces():
+        shown = replace(piece, text="", token_ids=[], logprobs=None) if work.echo_only else piece
+        first = piece.choice not in ends
+        if first:
+            ends[piece.choice] = 0
+        if (first and work.body.echo) or _says_something(shown, work.body):
+            choice = _chunk_choice(shown, first, ends[piece.choice], work, answer)
+            yield chunks.chunk(choice, work.usage.with_chunk(tally))
+            if choice.logprobs is not None:
+                ends[piece.choice] += sum(work.names.length(token) for token in _told(shown, first, work))
+    if work.echo_only:
+        tally.completion_tokens = 0
+    if work.usage.at_end:
+        yield chunks.chunk(None, work.usage.usage(tally))
+
+
+def _says_something(piece: Piece, body: CompletionRequest) -> bool:
+    return bool(piece.text or piece.finish_reason or piece.logprobs or body.return_token_ids)
+
+
+def _told(piece: Piece, first: bool, work: Work) -> list[int]:
+    """The tokens whose log-probabilities a chunk has."""
+    echoed = work.prompts[piece.choice // work.n].token_ids if first and work.body.echo else []
+    return [*echoed, *piece.token_ids]
+
+
+def _chunk_choice(piece: Piece, first: bool, offset: int, work: Work, answer: Answer) -> CompletionChoice:
+    number = piece.choice // work.n
+    prompt = work.prompts[number]
+    told = Choice(token_ids=piece.token_ids, logprobs=piece.logprobs or [])
+    return CompletionChoice(
+        index=piece.choice,
+        text=(prompt.text if first else "") + piece.text,
+        logprobs=_logprobs(told, number, work, answer, echo=first and work.body.echo, offset=offset),
+        finish_reason=piece.finish_reason,
+        stop_reason=piece.stop_reason,
+        token_ids=piece.token_ids if work.body.return_token_ids else UNSET,
+        prompt_token_ids=prompt.token_ids if first and work.body.return_token_ids else UNSET,
+    )
+
+
+async def _whole(work: Work, answer: Answer) -> Completion:
+    """The answer once every choice has ended."""
+    choices = await answer.choices()
+    if work.echo_only:
+        choices = [Choice(finish_reason=choice.finish_reason) for choice in choices]
+        answer.tally.completion_tokens = 0
+    return Completion(
+        id=work.head.id,
+        created=work.head.created,
+        model=work.head.model,
+        system_fingerprint=work.head.system_fingerprint,
+        choices=[_choice(index, choice, work, answer) for index, choice in enumerate(choices)],
+        usage=work.usage.usage(answer.tally),
+    )
+
+
+def _choice(index: int, choice: Choice, work: Work, answer: Answer) -> CompletionChoice:
+    number = index // work.n
+    prompt, with_ids = work.prompts[number], work.body.return_token_ids
+    scored = answer.tally.prompt_logprobs.get(number)
+    asked = scored is not None and work.body.prompt_logprobs is not None
+    return CompletionChoice(
+        index=index,
+        text=prompt.text + choice.text,
+        logprobs=_logprobs(choice, number, work, answer, echo=work.body.echo, offset=0),
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+        token_ids=choice.token_ids if with_ids else None,
+        prompt_logprobs=prompt_logprobs(scored or [], work.names) if asked else None,
+        prompt_token_ids=prompt.token_ids if with_ids else None,
+    )
+
+
+def _logprobs(
+    told: Choice, number: int, work: Work, answer: Answer, echo: bool, offset: int
+) -> CompletionLogprobs | None:
+    """Of the tokens told, after those of prompt `number` where it is echoed."""
+    if work.body.logprobs is None:
+        return None
+    positions: list[wire.PositionLogprobs | None] = list(told.logprobs)
+    token_ids = told.token_ids
+    if echo:
+        positions = [*answer.tally.prompt_logprobs.get(number, ()), *positions]
+        token_ids = [*work.prompts[number].token_ids, *token_ids]
+    return completion_logprobs(token_ids, positions, work.names, offset)

@@ -1,0 +1,55 @@
+"""gunicorn's settings, from the ApiConfig that serve.py has written: `--config python:forearm.api.gunicorn_conf`.
+
+The app is loaded once, in the master: a wrong setting ends the start, and a worker that has to be replaced is there at
+once. serve.py has bound the master to the cores that are reserved for HTTP; the workers inherit that.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
+from forearm.log import set_up
+from forearm.settings import from_json
+
+_path = Path(api_config_path())
+_config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
+_metrics = _path.parent / METRICS_FOLDER
+_metrics.mkdir(exist_ok=True)
+set_up(_config, "api")
+
+wsgi_app = "forearm.api.app:worker_app()"
+worker_class = "forearm.api.worker.Worker"
+preload_app = True
+_host = f"[{_config.host}]" if ":" in _config.host else _config.host
+bind = [f"unix:{_config.uds}" if _config.uds else f"{_host or '0.0.0.0'}:{_config.port}"]
+workers = _config.workers or 1
+# prometheus_client reads it as it is imported: before the app is.
+raw_env = [f"PROMETHEUS_MULTIPROC_DIR={_metrics}"]
+
+timeout = 60  # seconds without a sign of life from a worker's event loop, until it is killed and replaced
+graceful_timeout = math.ceil(_config.shutdown_timeout_s)
+keepalive = math.ceil(_config.keep_alive_s)
+backlog = 2048
+# Heartbeats go through a file: where there is memory for it, not over a disk that may be slow.
+worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None
+control_socket_disable = True
+proc_name = "forearm-api"
+
+accesslog = "-" if _config.access_log else None
+loglevel = _config.logging_level.lower()
+
+keyfile = _config.ssl_keyfile or None
+certfile = _config.ssl_certfile or None
+ca_certs = _config.ssl_ca_certs or None
+cert_reqs = _config.ssl_cert_reqs
+ciphers = _config.ssl_ciphers or None
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """A worker has ended, however: its counters stay, so that no sum ever falls."""
+    from prometheus_client.multiprocess import mark_process_dead  # after raw_env
+
+    mark_process_dead(worker.pid, str(_metrics))  # type: ignore[no-untyped-call]

@@ -1,0 +1,96 @@
+"""GET /health, /livez, /readyz, /ping, /version, /metrics: what operators and load balancers ask, without a key."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from forearm import __version__
+from forearm.api.dependencies import Served
+from forearm.api.served import Served as ServedState
+from forearm.errors import EngineUnavailable
+from forearm.wire import State
+
+router = APIRouter()
+
+# Longer than any step should take, a long prompt's on few cores too; vLLM's VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS.
+_STUCK_S = 300.0
+
+
+@router.get("/livez")
+async def live() -> Response:
+    """This worker answers."""
+    return Response()
+
+
+@router.get("/readyz")
+async def ready(served: Served) -> Response:
+    """An engine is there, moves, and takes requests.
+
+    Raises: EngineUnavailable.
+    """
+    running, waiting = await _ready(served)
+    return JSONResponse({"status": "ready", "running": running, "waiting": waiting})
+
+
+@router.get("/health")
+async def health(served: Served) -> Response:
+    """As /readyz, with nothing in it: what vLLM's users ask.
+
+    Raises: EngineUnavailable.
+    """
+    await _ready(served)
+    return Response()
+
+
+@router.api_route("/ping", methods=["GET", "POST"])
+async def ping(served: Served) -> Response:
+    """As /health, under SageMaker's name."""
+    return await health(served)
+
+
+@router.get("/version")
+async def version() -> Response:
+    """The version of this software."""
+    return JSONResponse({"version": __version__})
+
+
+@router.get("/metrics")
+async def metrics(served: Served) -> Response:
+    """The engines' metrics and, of all workers together, HTTP's. While an engine is away, the rest."""
+    texts = [served.meter.text()]
+    for connection in served.engine.connections:
+        with suppress(EngineUnavailable):
+            texts.append(await connection.ask_metrics())
+    return Response("".join(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _ready(served: ServedState) -> tuple[int, int]:
+    """Requests that run and wait, over all engines that take more.
+
+    Raises: EngineUnavailable if there is none, saying why the last one does not.
+    """
+    why = EngineUnavailable("no engine is running; it is starting, or being restarted")
+    states = []
+    for connection in served.engine.connections:
+        try:
+            states.append(_fit(await connection.ask_state()))
+        except EngineUnavailable as error:  # noqa: PERF203  (one or two engines)
+            why = error
+    if not states:
+        raise why
+    return sum(state.running for state in states), sum(state.waiting for state in states)
+
+
+def _fit(state: State) -> State:
+    """The same, of an engine that takes requests and moves.
+
+    Raises: EngineUnavailable.
+    """
+    if state.draining:
+        raise EngineUnavailable("the engine is shutting down")
+    if state.last_step_age_s > _STUCK_S:
+        raise EngineUnavailable(f"the engine has been in one step for {state.last_step_age_s:.0f} s")
+    return state

@@ -1,0 +1,143 @@
+"""The engine's tokens as pieces of the choices of one answer: text, stop strings, finish reasons, usage."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from forearm import wire
+from forearm.api.engine_client import Generation
+from forearm.api.schema import GenerationBody
+from forearm.api.served import Served
+from forearm.text.detokenizer import OutputText, TextOptions
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one message of the engine adds to one choice."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[wire.PositionLogprobs] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+@dataclass
+class Choice:
+    """One choice with all its pieces."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[wire.PositionLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, piece: Piece) -> None:
+        """The next piece."""
+        self.text += piece.text
+        self.token_ids += piece.token_ids
+        self.logprobs += piece.logprobs or ()
+        self.finish_reason, self.stop_reason = piece.finish_reason, piece.stop_reason
+
+
+@dataclass
+class Tally:
+    """What is counted while an answer grows; `prompt_logprobs` by number of the prompt."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_logprobs: dict[int, list[wire.PositionLogprobs | None]] = field(default_factory=dict)
+
+
+class Answer:
+    """One request's prompts in the engine, and its choices as they come: prompt-major, then n."""
+
+    def __init__(
+        self, served: Served, generation: Generation, prompts: Sequence[list[int]], n: int, options: TextOptions
+    ) -> None:
+        self.generation = generation
+        self.tally = Tally(sum(len(prompt) for prompt in prompts))
+        self._silent_end = not options.include_stop_str_in_output
+        self._n = n
+        self._texts = [OutputText(served.tokenizer, prompt, options) for prompt in prompts for _ in range(n)]
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Until every choice has ended.
+
+        Raises: EngineFailed, EngineUnavailable.
+        """
+        async for number, message in self.generation:
+            if message.cached_tokens is not None:
+                self.tally.cached_tokens += message.cached_tokens
+            if message.prompt_logprobs is not None:
+                self.tally.prompt_logprobs[number] = message.prompt_logprobs
+            yield self._piece(number, message)
+
+    async def choices(self) -> list[Choice]:
+        """Every choice, once all have ended.
+
+        Raises: EngineFailed, EngineUnavailable.
+        """
+        found = [Choice() for _ in self._texts]
+        async for piece in self.pieces():
+            found[piece.choice].add(piece)
+        return found
+
+    def _piece(self, number: int, message: wire.Tokens) -> Piece:
+        choice = number * self._n + message.index
+        output = self._texts[choice]
+        text, used = self._read(output, message)
+        finish_reason: str | None = message.finish_reason
+        stop_reason: int | str | None = message.stop_reason
+        if finish_reason is not None:
+            text += output.finish()
+        if output.matched is not None:
+            finish_reason, stop_reason = "stop", output.matched
+            self.generation.stop(number, message.index)
+        self.tally.completion_tokens += used
+        return Piece(
+            choice,
+            text,
+            message.token_ids[:used],
+            None if message.logprobs is None else message.logprobs[:used],
+            finish_reason,
+            stop_reason,
+        )
+
+    def _read(self, output: OutputText, message: wire.Tokens) -> tuple[str, int]:
+        """The text of a message, and how many of its tokens come before a stop string has ended the output."""
+        last = len(message.token_ids) - 1
+        texts = []
+        for position, token_id in enumerate(message.token_ids):
+            # The engine says stop for the end of sequence and for stop tokens: they are no text.
+            silent = position == last and message.finish_reason == "stop" and self._silent_end
+            texts.append(output.add(token_id, silent))
+            if output.matched is not None:
+                return "".join(texts), position + 1
+        return "".join(texts), last + 1
+
+
+async def submit(
+    served: Served, body: GenerationBody, prompts: Sequence[list[int]], params: Sequence[wire.SamplingParams]
+) -> Generation:
+    """Hand all prompts of a request to the engine.
+
+    Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
+    """
+    name = uuid.uuid4().hex  # the client's own request_id need not be unique
+    return await served.engine.submit(
+        [
+            wire.Submit(
+                request_id=f"{name}-{number}",
+                prompt_token_ids=prompt,
+                params=params[number],
+                priority=body.priority,
+                cache_salt=body.cache_salt,
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+    )

@@ -1,0 +1,120 @@
+"""What this server does not do and therefore refuses: a constraint that were ignored would be a wrong answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forearm.api.schema import Body, ChatRequest, CompletionRequest, GenerationBody
+from forearm.config import ApiConfig
+from forearm.errors import InvalidRequest
+
+# Refused wherever they say anything: not null, false, empty.
+_UNSUPPORTED = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_whitespace_pattern",
+    "functions",
+    "function_call",
+    "use_beam_search",
+    "suffix",
+    "prompt_embeds",
+    "logits_processors",
+    "logprob_token_ids",
+    "thinking_token_budget",
+    "repetition_detection",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "audio",
+)
+
+
+def refuse_unsupported(body: Body) -> None:
+    """Raises: InvalidRequest naming the field."""
+    extra = body.model_extra or {}
+    for name in _UNSUPPORTED:
+        if extra.get(name, getattr(body, name, None)):
+            raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
+    if "audio" in (extra.get("modalities") or ()):
+        raise InvalidRequest("modalities: this server answers with text only", "modalities")
+
+
+def check_generation(body: GenerationBody, config: ApiConfig) -> None:
+    """What is neither a type (schema.py) nor a range that the engine checks.
+
+    Raises: InvalidRequest naming the field.
+    """
+    refuse_unsupported(body)
+    if body.response_format is not None and body.response_format.type != "text":
+        kind = body.response_format.type
+        raise InvalidRequest(f"response_format type {kind!r} is not supported by this server", "response_format")
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("Stream options can only be defined when `stream=True`.", "stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequest("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
+    _at_most("n", body.n or 1, config.max_n_sequences)
+    _at_most("stop", len(body.stops), config.max_stop_strings, "stop strings")
+    _at_most("bad_words", len(body.bad_words or ()), config.max_num_bad_words, "bad words")
+    _check_logprobs(
+        "top_logprobs" if isinstance(body, ChatRequest) else "logprobs", body.logprob_count, config.max_logprobs
+    )
+    _check_logprobs("prompt_logprobs", body.prompt_logprobs, config.max_logprobs)
+
+
+def check_chat(body: ChatRequest, config: ApiConfig) -> None:
+    """Raises: InvalidRequest naming the field."""
+    check_generation(body, config)
+    if body.tools is not None and not body.tools:
+        raise InvalidRequest("tools must not be an empty array", "tools")
+    if body.tools and body.tool_choice != "none":
+        raise InvalidRequest("tool calls are not supported by this server; leave tools out", "tools")
+    if body.tool_choice not in (None, "none"):
+        raise InvalidRequest("When using `tool_choice`, `tools` must be set.", "tool_choice")
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+    check_template(body.chat_template, body.add_generation_prompt, body.continue_final_message, config)
+
+
+def check_template(template: str | None, generation_prompt: bool | None, continued: bool, config: ApiConfig) -> None:
+    """Raises: InvalidRequest naming the field."""
+    if template is not None and not config.trust_request_chat_template:
+        raise InvalidRequest(
+            "a request's own chat_template is not trusted; start the server with --trust-request-chat-template",
+            "chat_template",
+        )
+    if continued and generation_prompt:
+        raise InvalidRequest(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.", "add_generation_prompt"
+        )
+
+
+def check_completion(body: CompletionRequest, config: ApiConfig) -> None:
+    """Raises: InvalidRequest naming the field."""
+    check_generation(body, config)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("best_of is not supported by this server; leave it out", "best_of")
+    if body.max_tokens == 0 and not body.echo:
+        raise InvalidRequest("max_tokens is 0; it must be at least 1 unless `echo` is set", "max_tokens")
+    if isinstance(body.prompt, list) and not _is_token_ids(body.prompt):
+        _at_most("prompt", len(body.prompt), config.max_completion_prompts, "prompts")
+
+
+def _is_token_ids(prompt: list[Any]) -> bool:
+    return bool(prompt) and isinstance(prompt[0], int)
+
+
+def _at_most(name: str, count: int, limit: int, what: str = "") -> None:
+    if count > limit:
+        shown = f"has {count} {what}" if what else f"is {count}"
+        raise InvalidRequest(f"{name} {shown}; the limit is {limit}", name)
+
+
+def _check_logprobs(name: str, count: int | None, limit: int) -> None:
+    if count is None or limit == -1 or 0 <= count <= limit:
+        return
+    shown = "the whole vocabulary" if count == -1 else str(count)
+    raise InvalidRequest(f"Requested {name} of {shown}, which is greater than max allowed: {limit}", name)

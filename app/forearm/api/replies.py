@@ -1,0 +1,195 @@
+"""OpenAI's response bodies, as vLLM writes them. msgspec encodes them: several times a pydantic dump's speed per token.
+
+A field that is UNSET is left out, None is written as null: clients were made for exactly these keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Json = dict[str, Any]
+encoder = msgspec.json.Encoder()
+
+
+class CachedTokens(msgspec.Struct, kw_only=True):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class TopLogprob(msgspec.Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ContentLogprob(msgspec.Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, kw_only=True):
+    content: list[ContentLogprob]
+
+
+class CompletionLogprobs(msgspec.Struct, kw_only=True):
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptLogprob(msgspec.Struct, kw_only=True):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+# By token id, as text: JSON has no other keys.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    role: str
+    content: str
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: list[Json] = []
+    reasoning: None = None
+    reasoning_content: None = None  # its former name: clients read either
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | UnsetType | None = UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    service_tier: None = None
+    system_fingerprint: str
+    usage: Usage
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_text: str | UnsetType = UNSET
+    kv_transfer_params: None = None
+
+
+class Delta(msgspec.Struct, kw_only=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    service_tier: None = None
+    system_fingerprint: str
+    usage: Usage
+    kv_transfer_params: None = None
+
+
+class ChunkHead(msgspec.Struct, kw_only=True):
+    """What all chunks of a stream begin with; encoded once."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class Permission(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["model_permission"] = "model_permission"
+    created: int
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: None = None
+    is_blocking: bool = False
+
+
+class ModelCard(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "forearm"
+    root: str
+    parent: None = None
+    max_model_len: int | None
+    permission: list[Permission]
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Tokenized(msgspec.Struct, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenized(msgspec.Struct, kw_only=True):
+    prompt: str
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorReply(msgspec.Struct, kw_only=True):
+    error: ErrorBody

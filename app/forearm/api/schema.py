@@ -1,0 +1,165 @@
+"""OpenAI's request bodies, with vLLM's extra fields. Ranges of sampling fields are the engine's to check."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+
+Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+LogprobCount = Annotated[int, Field(ge=-1, lt=1 << 31)]
+
+
+class Body(BaseModel):
+    """Fields this server does not know are kept apart, in `model_extra`, for refusals.py to look at."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+class StreamOptions(BaseModel):
+    """What a stream says of its usage."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class ResponseFormat(Body):
+    """Only `text` is offered so far."""
+
+    type: str
+
+
+class GenerationBody(Body):
+    """What chat and completions have in common. None: the model's default, else SamplingParams'."""
+
+    model: str | None = None
+    n: int | None = None
+    temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
+    top_p: FiniteFloat | None = None
+    top_k: Int64 | None = None
+    min_p: FiniteFloat | None = None
+    presence_penalty: FiniteFloat | None = None
+    frequency_penalty: FiniteFloat | None = None
+    repetition_penalty: FiniteFloat | None = None
+    seed: Int64 | None = None
+    stop: NonEmpty | list[NonEmpty] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: Int64 | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logit_bias: dict[TokenId, FiniteFloat] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    bad_words: list[NonEmpty] | None = None
+    prompt_logprobs: LogprobCount | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    priority: Int64 = 0
+    request_id: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[!-~]+$")] | None = None
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
+    response_format: ResponseFormat | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def asked_max_tokens(self) -> int | None:
+        """The most tokens to generate, where the request says."""
+        raise NotImplementedError
+
+    @property
+    def logprob_count(self) -> int | None:
+        """Alternatives wanted at each generated token; None: no log-probabilities."""
+        raise NotImplementedError
+
+
+class Message(Body):
+    """One turn. What else it has (name, tool_calls, reasoning_content) is the template's to read."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class Document(Body):
+    """What a template for retrieval cites."""
+
+
+class ChatRequest(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Int64 | None = None
+    max_completion_tokens: Int64 | None = None
+    logprobs: bool | None = False
+    top_logprobs: LogprobCount | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    echo: bool = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    documents: list[Document] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    return_prompt_text: bool | None = None
+
+    @property
+    def asked_max_tokens(self) -> int | None:
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def logprob_count(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(GenerationBody):
+    """POST /v1/completions. A prompt is text or token ids; several of either may come at once."""
+
+    prompt: str | list[TokenId] | list[str] | list[list[TokenId]] | None = None
+    max_tokens: Int64 | None = 16
+    logprobs: LogprobCount | None = None
+    echo: bool = False
+    suffix: str | None = None
+    best_of: int | None = None
+    add_special_tokens: bool = True
+
+    @property
+    def asked_max_tokens(self) -> int | None:
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def logprob_count(self) -> int | None:
+        return self.logprobs
+
+
+class TokenizeRequest(Body):
+    """POST /tokenize: a text, or a chat to be rendered first."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    # None: true for a text; false for a chat, whose template brings the special tokens
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class DetokenizeRequest(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[TokenId]

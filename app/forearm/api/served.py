@@ -1,0 +1,203 @@
+"""What one worker serves: a model's names, its text side, its engines and its defaults."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forearm import __version__
+from forearm.api.engine_client import EngineClient
+from forearm.api.http_meter import HttpMeter
+from forearm.api.refusals import check_template
+from forearm.api.schema import GenerationBody, Message
+from forearm.config import ApiConfig
+from forearm.errors import ConfigError, InvalidRequest, ModelNotFound
+from forearm.model.generation import generation_defaults
+from forearm.text.chat_template import ChatTemplate, find_chat_template
+from forearm.text.tokenizer import Tokenizer, load_tokenizer
+
+# Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
+# every stream of this worker for more than 10 ms.
+_LONG_TEXT = 20_000
+_UNKNOWN_FIELDS = 1000  # clients choose their names: what is kept of them has an end
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Served:
+    """Shared by all requests of a worker."""
+
+    config: ApiConfig
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    defaults: dict[str, Any]
+    engine: EngineClient
+    created: int = field(default_factory=lambda: int(time.time()))
+    meter: HttpMeter = field(default_factory=HttpMeter)
+    _unknown_fields: set[str] = field(default_factory=set)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What clients may call the model; the first one is used in answers."""
+        return self.config.served_model_name or (self.config.model or Path(self.config.model_folder).name,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with whatever may change answers: this software and the model."""
+        digest = hashlib.sha256(f"{__version__} {self.config.model_folder} {self.defaults}".encode()).hexdigest()
+        return f"forearm-{__version__}-{digest[:8]}"
+
+    def model_name(self, asked: str | None) -> str:
+        """The name for the answer.
+
+        Raises: ModelNotFound.
+        """
+        if asked is not None and asked not in self.names:
+            raise ModelNotFound(f"The model `{asked}` does not exist.")
+        return asked or self.names[0]
+
+    def note_unknown_fields(self, extra: dict[str, Any] | None) -> None:
+        """Each field this server does not know is counted, and logged the first time it comes."""
+        for name in extra or ():
+            if name not in self._unknown_fields:
+                if len(self._unknown_fields) == _UNKNOWN_FIELDS:
+                    continue
+                self._unknown_fields.add(name)
+                log.warning("requests have a field %.100r, which this server does not know and does not read", name)
+            self.meter.unknown_field(name[:100])
+
+    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids."""
+        if len(text) < _LONG_TEXT:
+            return self.tokenizer.encode(text, add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        chat_template: str | None,
+        add_generation_prompt: bool | None,
+        continue_final_message: bool,
+        kwargs: dict[str, Any] | None,
+        tools: list[dict[str, Any]] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+    ) -> str:
+        """The prompt of a chat.
+
+        Raises: InvalidRequest.
+        """
+        check_template(chat_template, add_generation_prompt, continue_final_message, self.config)
+        template = self.template if chat_template is None else self._own_template(chat_template)
+        if template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use /v1/completions, or start the server with --chat-template",
+                "messages",
+            )
+        as_parts = self.config.chat_template_content_format == "openai"
+        return template.render(
+            [_plain(number, message, as_parts) for number, message in enumerate(messages)],
+            add_generation_prompt=not continue_final_message
+            if add_generation_prompt is None
+            else add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            documents=documents,
+            kwargs={**(self.config.default_chat_template_kwargs or {}), **(kwargs or {})},
+        )
+
+    def truncated(self, token_ids: list[int], body: GenerationBody) -> list[int]:
+        """The prompt cut to `truncate_prompt_tokens` (-1: what the context holds), on the left by default."""
+        limit = body.truncate_prompt_tokens
+        if limit is None:
+            return token_ids
+        if limit == -1:
+            limit = self.engine.state.max_model_len - max(body.asked_max_tokens or 1, 1)
+        if len(token_ids) <= limit:
+            return token_ids
+        return token_ids[:limit] if body.truncation_side == "right" else token_ids[len(token_ids) - limit :]
+
+    def _own_template(self, source: str) -> ChatTemplate:
+        return ChatTemplate(source, self.tokenizer.backend.special_tokens_map)
+
+
+def load_served(config: ApiConfig) -> Served:
+    """Read from the model's folder all that HTTP needs; the engine's connections are not begun yet.
+
+    Raises: ConfigError.
+    """
+    folder = Path(config.model_folder)
+    tokenizer_folder = Path(config.tokenizer) if config.tokenizer else folder
+    tokenizer = load_tokenizer(tokenizer_folder)
+    source = find_chat_template(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)
+    template = None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
+    engine, meter = EngineClient(config.engine_sockets), HttpMeter(config.metrics_folder)
+    return Served(config, tokenizer, template, _defaults(config), engine, meter=meter)
+
+
+def _defaults(config: ApiConfig) -> dict[str, Any]:
+    """Sampling defaults by the names of SamplingParams; max_tokens is an upper bound here."""
+    if config.generation_config == "vllm":
+        found: dict[str, Any] = {}
+    else:
+        named = config.generation_config
+        folder = Path(config.model_folder if named == "auto" else named)
+        if not folder.is_dir():
+            raise ConfigError(f"--generation-config {named}: no such folder; write auto, vllm or a folder")
+        found = dict(generation_defaults(folder))
+    changes = dict(config.override_generation_config or {})
+    if "max_new_tokens" in changes:
+        changes["max_tokens"] = changes.pop("max_new_tokens")
+    return {**found, **changes}
+
+
+def _plain(number: int, message: Message, as_parts: bool) -> dict[str, Any]:
+    """One message as templates take it.
+
+    Raises: InvalidRequest for a part that is not text.
+    """
+    plain = {**message.model_dump(exclude={"content"}), "content": _content(number, message.content, as_parts)}
+    if plain.get("tool_calls"):
+        plain["tool_calls"] = [_tool_call(number, call) for call in plain["tool_calls"]]
+    return plain
+
+
+def _content(number: int, content: str | list[dict[str, Any]] | None, as_parts: bool) -> Any:
+    if isinstance(content, list):
+        texts = [_part_text(number, part) for part in content]
+        return [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
+    if as_parts and content is not None:
+        return [{"type": "text", "text": content}]
+    return content
+
+
+def _part_text(number: int, part: dict[str, Any]) -> str:
+    kind = part.get("type", "text")
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if kind not in _TEXT_PARTS or not isinstance(text, str):
+        raise InvalidRequest(
+            f"messages[{number}].content has a part of type {kind!r}; this model takes text only", "messages"
+        )
+    return text
+
+
+def _tool_call(number: int, call: Any) -> Any:
+    """A call made earlier: its arguments are JSON text in the API and an object in templates.
+
+    Raises: InvalidRequest.
+    """
+    try:
+        arguments = call["function"].get("arguments") or "{}"
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return {**call, "function": {**call["function"], "arguments": parsed}}
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error
