@@ -236,7 +236,6 @@ class ApiConfig(Common):
     )
     ssl_ciphers: str = setting("", "ciphers, as OpenSSL writes them", flag="--ssl-ciphers")
     engine_sockets: tuple[str, ...] = ()  # Unix sockets of the engines
-    cores: tuple[int, ...] = ()  # CPU ids the workers may use; (): any
     model_folder: str = ""  # where `model` lies on disk
     metrics_folder: str = ""  # where the workers of one server keep their counters together; "": there is one worker
 

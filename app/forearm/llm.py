@@ -285,7 +285,8 @@ def _settings(others: Mapping[str, Any]) -> dict[str, Any]:
             settings[field] = value
         elif flag in foreign.FLAGS:
             if value is not None:
-                log.info("%s", foreign.check_flag(flag, str(value)))
+                for line in foreign.check_flag(flag, str(value)):
+                    log.info("%s", line)
         elif flag in foreign.REFUSED:
             if value:
                 raise ConfigError(f"{name}={value!r}: {foreign.REFUSED[flag]}")

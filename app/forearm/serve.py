@@ -153,7 +153,6 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         tokenizer=str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else "",
         engine_sockets=(str(engine_socket),),
         workers=given.workers or plan.api_workers,
-        cores=plan.api_cores,
     )
     engine_path, api_path = runtime / "engine.json", runtime / "api.json"
     engine_path.write_text(to_json(engine))
