@@ -1,0 +1,67 @@
+#include "sampling/adjust.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+namespace forearm {
+
+namespace {
+
+using Ids = std::span<const int32_t>;
+
+Ids line_of(const int32_t* starts, const int32_t* ids, int64_t line) {
+  return {ids + starts[line], ids + starts[line + 1]};
+}
+
+// Marks of a token, cleared before a line ends.
+constexpr int32_t kRepeated = 1;  // the repetition penalty has been applied
+constexpr int32_t kOnce = 2;      // times this often in the output
+
+// Keskar et al. 2019, arXiv:1909.05858, section 4.1; negative logits are multiplied, as everybody does since.
+void penalise_repetition(Ids ids, float penalty, float* row, int32_t* marks) {
+  for (const int32_t id : ids) {
+    if (marks[id] & kRepeated) continue;
+    marks[id] |= kRepeated;
+    row[id] = row[id] > 0 ? row[id] / penalty : row[id] * penalty;
+  }
+}
+
+// OpenAI's penalties: frequency times the count, and presence once.
+void penalise_output(Ids output, float frequency, float presence, float* row, int32_t* marks) {
+  for (const int32_t id : output) marks[id] += kOnce;
+  for (const int32_t id : output) {
+    const int32_t count = marks[id] / kOnce;
+    marks[id] &= kRepeated;
+    if (count) row[id] -= frequency * static_cast<float>(count) + presence;
+  }
+}
+
+}  // namespace
+
+const float* adjust(const SamplingColumns& s, int64_t line, const float* raw, int64_t vocab, SamplerScratch& scratch) {
+  const Ids prompt = line_of(s.prompt_starts, s.prompt_ids, line), output = line_of(s.output_starts, s.output_ids, line);
+  const Ids biased = line_of(s.bias_starts, s.bias_ids, line), allowed = line_of(s.allowed_starts, s.allowed_ids, line);
+  const bool repetition = s.repetition[line] != 1.0f;
+  const bool counted = s.frequency[line] != 0.0f || s.presence[line] != 0.0f;
+  if (biased.empty() && allowed.empty() && !repetition && !counted) return raw;
+
+  if (allowed.empty()) {
+    std::copy_n(raw, vocab, scratch.row);
+  } else {
+    std::fill_n(scratch.row, vocab, -INFINITY);
+    for (const int32_t id : allowed) scratch.row[id] = raw[id];
+  }
+  const float* bias = s.bias + s.bias_starts[line];
+  for (size_t i = 0; i < biased.size(); ++i) scratch.row[biased[i]] += bias[i];
+  if (repetition) {
+    penalise_repetition(prompt, s.repetition[line], scratch.row, scratch.marks);
+    penalise_repetition(output, s.repetition[line], scratch.row, scratch.marks);
+  }
+  if (counted) penalise_output(output, s.frequency[line], s.presence[line], scratch.row, scratch.marks);
+  for (const int32_t id : prompt) scratch.marks[id] = 0;
+  for (const int32_t id : output) scratch.marks[id] = 0;
+  return scratch.row;
+}
+
+}  // namespace forearm

@@ -1,0 +1,65 @@
+#include "sampling/draw.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace forearm {
+
+namespace {
+
+// In units of the temperature below the largest logit: everything lower has a weight of 0 in float32.
+constexpr float kFirstDepth = 8.0f, kDeepest = 104.0f;
+
+double weigh_candidates(const Kernels& kernels, int64_t count, float max, const Draw& draw, SamplerScratch& scratch) {
+  return exp_sum(kernels, scratch.value, count, max, 1.0f / draw.temperature, scratch.weight, nullptr);
+}
+
+// top-p alone: candidates are taken from deeper and deeper below the largest logit until they hold the share asked for.
+int64_t narrow_by_mass(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
+  const double total = exp_sum(kernels, row.x, row.n, row.max, 1.0f / draw.temperature, nullptr, nullptr);
+  const double wanted = draw.top_p * total;
+  for (float depth = kFirstDepth;; depth *= 2) {
+    const int64_t count = collect(kernels, row, row.max - depth * draw.temperature, scratch);
+    const double mass = weigh_candidates(kernels, count, row.max, draw, scratch);
+    if (mass >= wanted || depth > kDeepest) return keep_mass(count, wanted, scratch);
+  }
+}
+
+int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
+  const bool by_count = draw.top_k > 0 && draw.top_k < row.n, by_mass = draw.top_p < 1.0f;
+  if (!by_count && draw.min_p <= 0.0f) return narrow_by_mass(kernels, row, draw, scratch);
+
+  float bound = draw.min_p > 0.0f ? row.max + draw.temperature * std::log(draw.min_p) : -INFINITY;
+  if (by_count) bound = std::max(bound, bound_of_top(kernels, row, draw.top_k, scratch));
+  int64_t count = collect(kernels, row, bound, scratch);
+  if (by_count) count = keep_top(count, draw.top_k, scratch);
+  if (!by_mass) return count;
+  const double mass = weigh_candidates(kernels, count, row.max, draw, scratch);
+  return keep_mass(count, draw.top_p * mass, scratch);
+}
+
+// Position in x whose share of the weights `uniform` falls into.
+int64_t pick(const Kernels& kernels, const float* x, int64_t n, float max, const Draw& draw, SamplerScratch& scratch) {
+  const float* weight = scratch.weight;
+  const double* sum = scratch.partial;
+  double left = exp_sum(kernels, x, n, max, 1.0f / draw.temperature, scratch.weight, scratch.partial) * draw.uniform;
+  int64_t block = 0;
+  while ((block + 1) * kSumBlock < n && left >= sum[block]) left -= sum[block++];
+  const int64_t end = std::min((block + 1) * kSumBlock, n);
+  int64_t i = block * kSumBlock;
+  while (i < end && left >= weight[i]) left -= weight[i++];
+  while (i == end || weight[i] == 0) --i;  // rounding carried past the last one
+  return i;
+}
+
+}  // namespace
+
+int32_t draw_token(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
+  if (draw.top_p >= 1.0f && draw.min_p <= 0.0f && (draw.top_k <= 0 || draw.top_k >= row.n)) {
+    return static_cast<int32_t>(pick(kernels, row.x, row.n, row.max, draw, scratch));
+  }
+  const int64_t count = narrow(kernels, row, draw, scratch);
+  return scratch.index[pick(kernels, scratch.value, count, row.max, draw, scratch)];
+}
+
+}  // namespace forearm

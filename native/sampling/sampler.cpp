@@ -1,0 +1,150 @@
+#include "sampling/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "sampling/adjust.h"
+#include "sampling/draw.h"
+#include "sampling/philox.h"
+
+namespace forearm {
+
+namespace {
+
+constexpr float kGreedyBelow = 1e-5f;
+
+int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// NaN, or infinity, or nothing but -infinity: no distribution.
+bool unusable(const RowMax& max) { return max.nan || !std::isfinite(max.value); }
+
+// The line's token; false if nothing can be chosen.
+bool choose(const Kernels& kernels, const SamplingColumns& s, int64_t line, const float* x, int64_t vocab,
+            SamplerScratch& scratch, int32_t* token) {
+  const RowMax max = kernels.row_max(x, vocab);
+  if (unusable(max)) return false;
+  if (s.temperature[line] < kGreedyBelow) {
+    *token = max.index;
+    return true;
+  }
+  const Draw draw{s.temperature[line], s.top_k[line], s.top_p[line], s.min_p[line],
+                  uniform(s.seed[line], s.counter[line])};
+  *token = draw_token(kernels, {x, vocab, max.value}, draw, scratch);
+  return true;
+}
+
+int32_t rank_of(const Kernels& kernels, const Row& row, int32_t token, SamplerScratch& scratch) {
+  const float value = row.x[token];
+  const int64_t count = collect(kernels, row, value, scratch);
+  int32_t rank = 1;
+  for (int64_t i = 0; i < count; ++i) rank += scratch.value[i] > value || scratch.index[i] < token;
+  return rank;
+}
+
+// Line i of `out`: the token's log-probability and the first `alternatives` of the row.
+void score_token(const Kernels& kernels, const Row& row, int32_t token, int64_t alternatives, int64_t i,
+                 const ScoredColumns& out, SamplerScratch& scratch) {
+  const double log_sum = std::log(exp_sum(kernels, row.x, row.n, row.max, 1.0f, nullptr, nullptr));
+  const auto logprob = [&](float logit) { return static_cast<float>(double{logit} - row.max - log_sum); };
+  out.logprob[i] = logprob(row.x[token]);
+  out.rank[i] = rank_of(kernels, row, token, scratch);
+  alternatives = std::min({alternatives, out.alternatives, row.n});
+  if (alternatives == 0) return;
+  const int64_t count = collect(kernels, row, bound_of_top(kernels, row, alternatives, scratch), scratch);
+  sort_top(count, alternatives, scratch);
+  for (int64_t a = 0; a < alternatives; ++a) {
+    const int32_t at = scratch.order[a];
+    out.top_ids[i * out.alternatives + a] = scratch.index[at];
+    out.top_logprobs[i * out.alternatives + a] = logprob(scratch.value[at]);
+  }
+}
+
+void clear_line(const ScoredColumns& out, int64_t i) {
+  out.logprob[i] = 0;
+  out.rank[i] = 0;
+  std::fill_n(out.top_ids + i * out.alternatives, out.alternatives, 0);
+  std::fill_n(out.top_logprobs + i * out.alternatives, out.alternatives, 0.0f);
+}
+
+const float* row_of(const LogitRows& logits, int32_t row) { return logits.data + row * logits.stride; }
+
+void check_within(const char* column, int64_t line, int32_t value, int64_t limit) {
+  if (value >= 0 && value < limit) return;
+  throw std::invalid_argument(std::string(column) + " of line " + std::to_string(line) + " has " +
+                              std::to_string(value) + "; it must be below " + std::to_string(limit));
+}
+
+void check_ids(const char* column, const int32_t* starts, const int32_t* ids, int64_t lines, int64_t vocab) {
+  for (int64_t line = 0; line < lines; ++line) {
+    for (int32_t i = starts[line]; i < starts[line + 1]; ++i) check_within(column, line, ids[i], vocab);
+  }
+}
+
+}  // namespace
+
+int64_t sampler_scratch_bytes(int64_t vocab) {
+  return 6 * whole_lines(vocab * 4) + whole_lines((vocab + kSumBlock - 1) / kSumBlock * 8);
+}
+
+SamplerScratch sampler_scratch(void* zeroed, int64_t vocab) {
+  char* at = static_cast<char*>(zeroed);
+  const auto floats = [&] { return reinterpret_cast<float*>(std::exchange(at, at + whole_lines(vocab * 4))); };
+  const auto ints = [&] { return reinterpret_cast<int32_t*>(std::exchange(at, at + whole_lines(vocab * 4))); };
+  SamplerScratch s{};
+  s.row = floats();
+  s.marks = ints();
+  s.index = ints();
+  s.value = floats();
+  s.weight = floats();
+  s.order = ints();
+  s.partial = reinterpret_cast<double*>(at);
+  return s;
+}
+
+void check(const SamplingColumns& s, const LogitRows& logits) {
+  for (int64_t line = 0; line < s.lines; ++line) check_within("row", line, s.row[line], logits.rows);
+  check_ids("prompt_ids", s.prompt_starts, s.prompt_ids, s.lines, logits.vocab);
+  check_ids("output_ids", s.output_starts, s.output_ids, s.lines, logits.vocab);
+  check_ids("bias_ids", s.bias_starts, s.bias_ids, s.lines, logits.vocab);
+  check_ids("allowed_ids", s.allowed_starts, s.allowed_ids, s.lines, logits.vocab);
+}
+
+void check(const int32_t* rows, const int32_t* tokens, int64_t lines, const LogitRows& logits) {
+  for (int64_t line = 0; line < lines; ++line) {
+    check_within("rows", line, rows[line], logits.rows);
+    check_within("tokens", line, tokens[line], logits.vocab);
+  }
+}
+
+void sample(const Kernels& kernels, const LogitRows& logits, const SamplingColumns& s, int64_t begin, int64_t end,
+            SampledColumns out, SamplerScratch& scratch) {
+  for (int64_t line = begin; line < end; ++line) {
+    const float* raw = row_of(logits, s.row[line]);
+    const RowMax max = kernels.row_max(raw, logits.vocab);
+    out.token[line] = 0;
+    clear_line(out.scored, line);
+    out.nan[line] = unusable(max) || !choose(kernels, s, line, adjust(s, line, raw, logits.vocab, scratch),
+                                             logits.vocab, scratch, out.token + line);
+    if (out.nan[line] || s.logprobs[line] < 0) continue;
+    score_token(kernels, {raw, logits.vocab, max.value}, out.token[line], s.logprobs[line], line, out.scored, scratch);
+  }
+}
+
+void score(const Kernels& kernels, const LogitRows& logits, const int32_t* rows, const int32_t* tokens, int64_t begin,
+           int64_t end, ScoredColumns out, SamplerScratch& scratch) {
+  for (int64_t i = begin; i < end; ++i) {
+    const float* raw = row_of(logits, rows[i]);
+    const RowMax max = kernels.row_max(raw, logits.vocab);
+    clear_line(out, i);
+    if (unusable(max)) {
+      out.logprob[i] = NAN;
+    } else {
+      score_token(kernels, {raw, logits.vocab, max.value}, tokens[i], out.alternatives, i, out, scratch);
+    }
+  }
+}
+
+}  // namespace forearm
