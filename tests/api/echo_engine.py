@@ -1,0 +1,177 @@
+"""A tiny real engine: speaks wire.py over a Unix socket and answers a prompt with its own tokens, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forearm import wire
+
+EOS = 256  # of letters.py's tokenizer
+VOCABULARY = 260
+
+
+@dataclass
+class EchoEngine:
+    """Output i of a prompt is the prompt from its token i on, then over again; the token EOS ends it.
+
+    Every token has the log-probability -0.5, its alternatives -1, -2 and so on. All fields may be changed at any time.
+    """
+
+    path: Path
+    max_model_len: int = 1000
+    places: int = 1000  # requests taken at a time; more are refused as Overloaded
+    pause_s: float = 0.0  # before each token
+    silent: bool = False  # takes requests and says nothing
+    draining: bool = False
+    step_age_s: float = 0.0
+    submits: list[wire.Submit] = field(default_factory=list)
+    running: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._started = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # --- from the test's thread
+
+    def start(self) -> None:
+        self._started.clear()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="echo-engine")
+        self._thread.start()
+        assert self._started.wait(5)
+
+    def stop(self) -> None:
+        """As an engine that dies: every connection breaks off."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join()
+            self._thread = None
+
+    # --- in the engine's thread
+
+    async def _serve(self) -> None:
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        self.path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._connected, self.path)
+        self._started.set()
+        await self._ending.wait()
+        server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.sleep(0.05)  # the connections' own tasks see their ends
+        self.running.clear()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        mine: set[tuple[str, int]] = set()
+        writer.write(wire.frame(self._state()))
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                length = wire.body_length(await reader.readexactly(4))
+                self._take(wire.to_engine.decode(await reader.readexactly(length)), writer, mine)
+        for output in mine:
+            self._end(output)
+        self._writers.discard(writer)
+        writer.close()
+
+    def _take(self, message: wire.ToEngine, writer: asyncio.StreamWriter, mine: set[tuple[str, int]]) -> None:
+        if isinstance(message, wire.AskState):
+            writer.write(wire.frame(self._state()))
+        elif isinstance(message, wire.AskMetrics):
+            writer.write(wire.frame(wire.Metrics(f"vllm:num_requests_running {len(self.running)}.0\n")))
+        elif isinstance(message, wire.Abort):
+            for output in [one for one in self.running if one[0] == message.request_id]:
+                if message.index in (None, output[1]):
+                    self._end(output)
+        else:
+            self._submit(message, writer, mine)
+
+    def _submit(self, submit: wire.Submit, writer: asyncio.StreamWriter, mine: set[tuple[str, int]]) -> None:
+        self.submits.append(submit)
+        if len({request_id for request_id, _ in self.running}) >= self.places:
+            writer.write(
+                wire.frame(
+                    wire.Refused(
+                        request_id=submit.request_id, error="Overloaded", message="the queue is full", retry_after_s=3
+                    )
+                )
+            )
+            return
+        writer.write(wire.frame(wire.Accepted(request_id=submit.request_id)))
+        for index in range(submit.params.n):
+            output = (submit.request_id, index)
+            self.running.add(output)
+            mine.add(output)
+            self._tasks[output] = asyncio.get_running_loop().create_task(self._answer(submit, index, writer))
+
+    async def _answer(self, submit: wire.Submit, index: int, writer: asyncio.StreamWriter) -> None:
+        params, prompt = submit.params, submit.prompt_token_ids
+        limit = params.max_tokens or self.max_model_len - len(prompt)
+        for position in range(limit):
+            while self.silent:  # noqa: ASYNC110  (the test's thread sets it)
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(self.pause_s)
+            token = prompt[(position + index) % len(prompt)]
+            ended = token == EOS and not params.ignore_eos
+            first = position == 0 and index == 0
+            message = wire.Tokens(
+                request_id=submit.request_id,
+                index=index,
+                token_ids=[token],
+                logprobs=None if params.logprobs is None else [_ranked(token, params.logprobs)],
+                finish_reason="stop" if ended else "length" if position + 1 == limit else None,
+                cached_tokens=len(prompt) // 2 if first else None,
+                prompt_logprobs=_scored(submit) if first else None,
+            )
+            writer.write(wire.frame(message))
+            if message.finish_reason:
+                break
+        self.running.discard((submit.request_id, index))
+
+    def _end(self, output: tuple[str, int]) -> None:
+        self.running.discard(output)
+        if output in self._tasks:
+            self._tasks[output].cancel()
+
+    def _state(self) -> wire.State:
+        return wire.State(
+            max_model_len=self.max_model_len,
+            vocab_size=VOCABULARY,
+            running=len(self.running),
+            waiting=0,
+            kv_usage=0.0,
+            last_step_age_s=self.step_age_s,
+            draining=self.draining,
+        )
+
+
+@contextlib.contextmanager
+def echo_engine(path: Path) -> Iterator[EchoEngine]:
+    engine = EchoEngine(path)
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+def _ranked(token: int, alternatives: int) -> wire.PositionLogprobs:
+    others = [wire.TokenLogprob((token + 1 + i) % 256, -1.0 - i, i + 2) for i in range(alternatives - 1)]
+    chosen = wire.TokenLogprob(token, -0.5, 1)
+    return [chosen, chosen, *others] if alternatives else [chosen]
+
+
+def _scored(submit: wire.Submit) -> list[wire.PositionLogprobs | None] | None:
+    count = submit.params.prompt_logprobs
+    if count is None:
+        return None
+    return [None, *(_ranked(token, count) for token in submit.prompt_token_ids[1:])]

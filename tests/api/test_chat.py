@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.api.server import Server, StartServer, wait_until
+
+
+def test_the_answer_has_exactly_the_shape_that_clients_know(server: Server) -> None:
+    reply = server.chat("hello", model="letters", max_tokens=100).json()
+
+    assert re.fullmatch("chatcmpl-[0-9a-f]{32}", reply.pop("id"))
+    assert re.fullmatch(r"forearm-[\d.]+-[0-9a-f]{8}", reply.pop("system_fingerprint"))
+    assert reply.pop("created") > 1_700_000_000
+    assert reply == {
+        "object": "chat.completion",
+        "model": "letters",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "hello",
+                    "refusal": None,
+                    "annotations": None,
+                    "audio": None,
+                    "function_call": None,
+                    "tool_calls": [],
+                    "reasoning": None,
+                    "reasoning_content": None,
+                },
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": None,
+            }
+        ],
+        "service_tier": None,
+        "usage": {"prompt_tokens": 6, "total_tokens": 12, "completion_tokens": 6, "prompt_tokens_details": None},
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
+        "kv_transfer_params": None,
+    }
+
+
+def test_a_chat_cut_at_max_tokens_says_length(server: Server) -> None:
+    reply = server.chat("hello", max_tokens=3).json()
+
+    choice = reply["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]) == ("hel", "length", None)
+    assert reply["usage"]["completion_tokens"] == 3
+    assert reply["model"] == "letters"
+
+
+def test_the_openai_client_reads_a_chat(server: Server) -> None:
+    reply = server.openai.chat.completions.create(
+        model="org/letters",
+        messages=[{"role": "system", "content": "be brief. "}, {"role": "user", "content": "naïve 🙂"}],
+        max_completion_tokens=100,
+    )
+
+    assert reply.choices[0].message.content == "be brief. naïve 🙂"
+    assert reply.choices[0].message.tool_calls == []
+    assert reply.model == "org/letters"
+    assert reply.usage is not None
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+
+
+def test_the_openai_client_reads_a_stream(server: Server) -> None:
+    with server.openai.chat.completions.create(
+        model="letters",
+        messages=[{"role": "user", "content": "naïve 🙂!"}],
+        stream=True,
+        stream_options={"include_usage": True},
+    ) as stream:
+        chunks = list(stream)
+
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[0].choices[0].delta.content == ""
+    pieces = [chunk.choices[0].delta.content for chunk in chunks[1:-1]]
+    assert pieces == ["n", "a", "ï", "v", "e", " ", "🙂", "!", ""]
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert (chunks[-1].choices, chunks[-1].usage.completion_tokens) == ([], 13)
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_the_events_of_a_stream_are_as_vllm_writes_them(server: Server) -> None:
+    reply = server.chat("hi", stream=True, stream_options={"include_usage": True}, request_id="mine")
+
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert reply.text.endswith("}\n\ndata: [DONE]\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
+    head = {key: events[0].pop(key) for key in ("id", "object", "created", "model", "system_fingerprint")}
+    assert head["id"] == "chatcmpl-mine"
+    assert head["object"] == "chat.completion.chunk"
+    tails = [events[0], *({k: v for k, v in event.items() if k not in head} for event in events[1:])]
+    assert tails == [
+        {"choices": [_choice(role="assistant", content="")]},
+        {"choices": [_choice(content="h")]},
+        {"choices": [_choice(content="i")]},
+        {"choices": [{**_choice(content=""), "finish_reason": "stop", "stop_reason": None}]},
+        {"choices": [], "usage": {"prompt_tokens": 3, "total_tokens": 6, "completion_tokens": 3,
+                                  "prompt_tokens_details": None}},
+    ]  # fmt: skip
+
+
+def _choice(**delta: str) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def test_usage_comes_with_every_chunk_where_asked_for(server: Server) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    reply = server.chat("hi", stream=True, stream_options=options)
+
+    counts = [json.loads(line[6:])["usage"]["completion_tokens"] for line in reply.text.split("\n\n")[:-2]]
+    assert counts == [1, 1, 2, 3, 3]
+
+
+def test_n_choices_come_side_by_side(server: Server) -> None:
+    whole = server.openai.chat.completions.create(
+        model="letters", messages=[{"role": "user", "content": "abc"}], n=3, temperature=1
+    )
+    texts = ["", "", ""]
+    with server.openai.chat.completions.create(
+        model="letters", messages=[{"role": "user", "content": "abc"}], n=3, stream=True
+    ) as stream:
+        for chunk in stream:
+            texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+
+    assert [choice.message.content for choice in whole.choices] == ["abc", "bc", "c"]
+    assert texts == ["abc", "bc", "c"]
+
+
+def test_a_stop_string_ends_the_answer_and_the_engines_work_on_it(server: Server) -> None:
+    server.engine.pause_s = 0.002
+    reply = server.chat("the quick brown fox", stop=["ick b", "zzz"], ignore_eos=True, max_tokens=900).json()
+    server.engine.pause_s = 0.0
+
+    choice = reply["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]) == ("the qu", "stop", "ick b")
+    assert reply["usage"]["completion_tokens"] == len("the quick b")
+    wait_until(lambda: not server.engine.running)
+
+
+def test_a_streamed_stop_string_is_never_shown_in_part(server: Server) -> None:
+    with server.openai.chat.completions.create(
+        model="letters", messages=[{"role": "user", "content": "the quick brown fox"}], stop="quick b", stream=True
+    ) as stream:
+        chunks = list(stream)
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "the "
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices[0].model_dump()["stop_reason"] == "quick b"
+
+
+def test_a_stop_string_can_be_part_of_the_answer(server: Server) -> None:
+    reply = server.chat("the quick", stop=" q", include_stop_str_in_output=True).json()
+
+    assert reply["choices"][0]["message"]["content"] == "the q"
+
+
+def test_log_probabilities_have_openais_shape(server: Server) -> None:
+    reply = server.openai.chat.completions.create(
+        model="letters", messages=[{"role": "user", "content": "é"}], logprobs=True, top_logprobs=2, max_tokens=2
+    )
+
+    content = reply.choices[0].logprobs.content
+    assert [(one.bytes, one.logprob) for one in content] == [([0xC3], -0.5), ([0xA9], -0.5)]
+    assert [(one.bytes, one.logprob) for one in content[0].top_logprobs] == [([0xC3], -0.5), ([0xC4], -1.0)]
+
+
+def test_tokens_can_be_written_as_ids(server: Server) -> None:
+    reply = server.chat("a", logprobs=True, return_tokens_as_token_ids=True, return_token_ids=True).json()
+
+    assert reply["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:97"
+    assert reply["choices"][0]["token_ids"] == [97, 256]
+    assert reply["prompt_token_ids"] == [97, 256]
+
+
+def test_prompt_log_probabilities_are_by_id(server: Server) -> None:
+    reply = server.chat("ab", prompt_logprobs=1, return_prompt_text=True).json()
+
+    assert reply["prompt_logprobs"][0] is None
+    assert reply["prompt_logprobs"][1] == {"98": {"logprob": -0.5, "rank": 1, "decoded_token": "b"}}
+    assert reply["prompt_text"] == "ab<eos>"
+
+
+def test_contents_may_come_in_parts_of_text(server: Server) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+    assert server.chat(parts).json()["choices"][0]["message"]["content"] == "a\nb"
+
+
+def test_an_answer_can_go_on_from_the_last_message(server: Server) -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "yz"}]
+    body = {"messages": messages, "continue_final_message": True, "echo": True, "max_tokens": 3}
+
+    reply = server.http.post("/v1/chat/completions", json=body).json()
+
+    assert reply["usage"]["prompt_tokens"] == 3
+    assert reply["choices"][0]["message"]["content"] == "yz" + "xyz"
+
+
+def test_the_models_and_the_requests_sampling_reach_the_engine(server: Server) -> None:
+    server.chat("a", top_p=0.5, seed=-1, stop_token_ids=[98], bad_words=["no"], logit_bias={"97": 200.0}, priority=3)
+    params = server.engine.submits[-1].params
+    server.chat("a", temperature=0, cache_salt="mine", truncate_prompt_tokens=1)
+    last = server.engine.submits[-1]
+
+    assert (params.temperature, params.top_k, params.top_p, params.seed) == (0.7, 20, 0.5, None)
+    assert (params.stop_token_ids, params.logit_bias) == ([98], {97: 100.0})
+    assert params.bad_words_token_ids == ((110, 111),)
+    assert server.engine.submits[-2].priority == 3
+    assert (last.params.temperature, last.cache_salt, last.prompt_token_ids) == (0, "mine", [256])
+
+
+def test_the_operators_defaults_stand_over_the_models(start_server: StartServer) -> None:
+    changes = {"temperature": 0.1, "max_new_tokens": 2}
+    server = start_server(override_generation_config=changes, force_include_usage=True, prompt_tokens_details=True)
+
+    reply = server.chat("hello").json()
+    stream = server.chat("hello", stream=True).text
+
+    assert server.engine.submits[-1].params.temperature == 0.1
+    assert reply["choices"][0]["message"]["content"] == "he"
+    assert reply["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert '"choices":[],"usage":{' in stream
+
+
+def test_no_defaults_but_vllms_where_asked_for(start_server: StartServer) -> None:
+    server = start_server(generation_config="vllm")
+
+    server.chat("hello")
+
+    assert (server.engine.submits[-1].params.temperature, server.engine.submits[-1].params.top_k) == (1.0, 0)
+
+
+def test_a_request_may_bring_its_template_where_that_is_trusted(start_server: StartServer) -> None:
+    server = start_server(trust_request_chat_template=True, default_chat_template_kwargs={"b": "B"})
+
+    template = "{{ a }}{{ b }}{{ reasoning_effort }}{{ eos_token }}"
+    reply = server.chat("x", chat_template=template, chat_template_kwargs={"a": "A"}, reasoning_effort="low").json()
+
+    assert reply["choices"][0]["message"]["content"] == "ABlow"

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.api.server import Server
+
+EOS = 256
+
+
+def texts(reply: dict[str, Any]) -> list[str]:
+    return [choice["text"] for choice in reply["choices"]]
+
+
+def test_the_answer_has_exactly_the_shape_that_clients_know(server: Server) -> None:
+    reply = server.complete("hello", max_tokens=3).json()
+
+    assert re.fullmatch("cmpl-[0-9a-f]{32}", reply.pop("id"))
+    assert reply.pop("system_fingerprint")
+    assert reply.pop("created") > 1_700_000_000
+    assert reply == {
+        "object": "text_completion",
+        "model": "letters",
+        "choices": [
+            {
+                "index": 0,
+                "text": "hel",
+                "logprobs": None,
+                "finish_reason": "length",
+                "stop_reason": None,
+                "token_ids": None,
+                "prompt_logprobs": None,
+                "prompt_token_ids": None,
+            }
+        ],
+        "service_tier": None,
+        "usage": {"prompt_tokens": 5, "total_tokens": 8, "completion_tokens": 3, "prompt_tokens_details": None},
+        "kv_transfer_params": None,
+    }
+
+
+def test_sixteen_tokens_are_the_default(server: Server) -> None:
+    assert texts(server.complete("ab").json()) == ["ab" * 8]
+    assert texts(server.complete("ab", max_tokens=None).json()) == ["ab" * 8]
+    assert len(texts(server.complete("a" * 990).json())[0]) == 10  # what the context leaves
+
+
+def test_prompts_may_be_text_or_ids_one_or_several(server: Server) -> None:
+    a, b = [97, EOS], [98, EOS]
+
+    assert texts(server.complete(a).json()) == ["a"]
+    assert texts(server.complete([a, b]).json()) == ["a", "b"]
+    assert texts(server.complete(["ab", "cd"], max_tokens=2).json()) == ["ab", "cd"]
+
+
+def test_choices_are_prompt_by_prompt(server: Server) -> None:
+    reply = server.openai.completions.create(model="letters", prompt=["ab", "cd"], n=2, max_tokens=2)
+
+    assert [(choice.index, choice.text) for choice in reply.choices] == [(0, "ab"), (1, "ba"), (2, "cd"), (3, "dc")]
+    assert reply.usage is not None
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (4, 8)
+
+
+def test_the_openai_client_reads_a_stream_of_several_prompts(server: Server) -> None:
+    found = {0: "", 1: ""}
+    with server.openai.completions.create(
+        model="letters", prompt=["é", "ü"], max_tokens=4, stream=True, stream_options={"include_usage": True}
+    ) as stream:
+        for chunk in stream:
+            for choice in chunk.choices:
+                found[choice.index] += choice.text
+        assert chunk.usage is not None
+
+    assert found == {0: "éé", 1: "üü"}
+    assert chunk.usage.completion_tokens == 8
+
+
+def test_the_prompt_can_be_echoed_with_its_log_probabilities(server: Server) -> None:
+    reply = server.complete("ab", echo=True, logprobs=2, max_tokens=1).json()
+
+    assert texts(reply) == ["aba"]
+    assert reply["choices"][0]["logprobs"] == {
+        "text_offset": [0, 1, 2],
+        "token_logprobs": [None, -0.5, -0.5],
+        "tokens": ["a", "b", "a"],
+        "top_logprobs": [None, {"b": -0.5, "c": -1.0}, {"a": -0.5, "b": -1.0}],
+    }
+
+
+def test_max_tokens_0_scores_a_prompt(server: Server) -> None:
+    reply = server.complete("ab", echo=True, logprobs=0, max_tokens=0).json()
+
+    assert texts(reply) == ["ab"]
+    assert reply["choices"][0]["logprobs"]["token_logprobs"] == [None, -0.5]
+    assert reply["usage"]["completion_tokens"] == 0
+
+
+def test_a_stream_echoes_first_and_goes_on_counting_from_there(server: Server) -> None:
+    reply = server.complete("ab", echo=True, logprobs=0, max_tokens=2, stream=True)
+
+    choices = [json.loads(line[6:])["choices"][0] for line in reply.text.split("\n\n")[:-2]]
+    assert [choice["text"] for choice in choices] == ["aba", "b"]
+    assert [choice["logprobs"]["text_offset"] for choice in choices] == [[0, 1, 2], [3]]
+
+
+def test_ids_are_echoed_as_text(server: Server) -> None:
+    assert texts(server.complete([104, 105], echo=True, max_tokens=1).json()) == ["hih"]
+
+
+def test_prompt_log_probabilities_and_ids_come_with_each_choice(server: Server) -> None:
+    choice = server.complete("ab", prompt_logprobs=0, return_token_ids=True, max_tokens=1).json()["choices"][0]
+
+    assert choice["prompt_logprobs"] == [None, {"98": {"logprob": -0.5, "rank": 1, "decoded_token": "b"}}]
+    assert (choice["prompt_token_ids"], choice["token_ids"]) == ([97, 98], [97])
+
+
+def test_an_unfinished_character_is_not_shown(server: Server) -> None:
+    assert texts(server.complete("🙂", max_tokens=3).json()) == [""]
+    assert texts(server.complete("🙂", max_tokens=6).json()) == ["🙂"]
+
+
+def test_special_tokens_are_shown_where_asked_for(server: Server) -> None:
+    hidden = server.complete([97, 257, 98], max_tokens=3).json()
+    shown = server.complete([97, 257, 98], max_tokens=3, skip_special_tokens=False).json()
+
+    assert (texts(hidden), texts(shown)) == (["ab"], ["a<bos>b"])
+
+
+def test_a_long_prompt_is_cut_where_asked_for(server: Server) -> None:
+    assert texts(server.complete("abcd", truncate_prompt_tokens=2, max_tokens=2).json()) == ["cd"]
+    kept = server.complete("abcd", truncate_prompt_tokens=2, truncation_side="right", max_tokens=2)
+    assert texts(kept.json()) == ["ab"]
+    assert texts(server.complete("x" * 5000, truncate_prompt_tokens=-1, max_tokens=2).json()) == ["xx"]
