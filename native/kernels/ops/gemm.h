@@ -19,8 +19,9 @@ struct Walk {
   int64_t steps;  // along k
 };
 
+// A function of its own: inlined wherever tiles are multiplied it would be there many times.
 template <typename Mma, int Units, int Panels>
-inline void multiply_tile(const Walk& walk, float* sums, int64_t stride) {
+__attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int64_t stride) {
   typename Mma::Sums acc[Units][Panels];
 #pragma GCC unroll 16
   for (int u = 0; u < Units; ++u)
@@ -42,14 +43,14 @@ inline void multiply_tile(const Walk& walk, float* sums, int64_t stride) {
     for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], sums + u * Mma::kRows * stride + p * kPanel, stride);
 }
 
-// `panels` panels side by side, as many at once as registers hold, then the rest by fewer.
+// `panels` panels side by side, as many at once as registers hold, then one by one.
 template <typename Mma, int Units, int Panels>
 inline void multiply_panels(Walk walk, int64_t panels, float* sums, int64_t stride) {
   for (; panels >= Panels; panels -= Panels, sums += Panels * kPanel, walk.w += Panels * walk.panel_bytes) {
     multiply_tile<Mma, Units, Panels>(walk, sums, stride);
   }
   if constexpr (Panels > 1) {
-    if (panels > 0) multiply_panels<Mma, Units, (Panels + 1) / 2>(walk, panels, sums, stride);
+    if (panels > 0) multiply_panels<Mma, Units, 1>(walk, panels, sums, stride);
   }
 }
 

@@ -1,0 +1,63 @@
+// Checks every kernel tier that this CPU runs: against the scalar tier, and scalar against float64.
+//
+// kernel_check [TIER [GROUP]]    all of them without arguments; exit status 0 when every case holds
+#include "kernel_check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+namespace forearm::check {
+
+void check_pack(Report&, const Kernels& tier, const Kernels& scalar);
+void check_gemm(Report&, const Kernels& tier, const Kernels& scalar);
+void check_embed(Report&, const Kernels& tier, const Kernels& scalar);
+
+namespace {
+
+constexpr struct {
+  const char* name;
+  Group run;
+} kGroups[] = {
+    {"pack", check_pack},
+    {"gemm", check_gemm},
+    {"embed", check_embed},
+};
+
+int check_tier(const Kernels& tier, const char* only_group) {
+  int failures = 0, groups = 0;
+  for (const auto& group : kGroups) {
+    if (only_group && strcmp(only_group, group.name) != 0) continue;
+    ++groups;
+    Report report(tier.tier, group.name);
+    group.run(report, tier, *find_tier("scalar"));
+    const bool ran = report.cases() > 0;
+    if (!ran) printf("FAIL %s %s: ran no case\n", tier.tier, group.name);
+    failures += report.failures() + !ran;
+    printf("%-8s %-10s %5d cases, %d failed, worst error %.2f of its tolerance\n", tier.tier, group.name,
+           report.cases(), report.failures(), report.worst());
+  }
+  if (groups == 0) printf("FAIL there is no group %s\n", only_group);
+  return failures + !groups;
+}
+
+int run(const char* only_tier, const char* only_group) {
+  printf("tiers:");
+  for (const char* const* name = tier_names(); *name; ++name) printf(" %s", *name);
+  printf("\n");
+  int failures = 0, tiers = 0;
+  for (const char* const* name = tier_names(); *name; ++name) {
+    if (only_tier && strcmp(only_tier, *name) != 0) continue;
+    failures += check_tier(*find_tier(*name), only_group);
+    ++tiers;
+  }
+  if (tiers == 0) printf("FAIL this CPU does not run tier %s\n", only_tier);
+  printf("kernel_check: %s\n", failures || !tiers ? "FAILED" : "all cases hold");
+  return failures || !tiers ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace forearm::check
+
+int main(int argc, char** argv) {
+  return forearm::check::run(argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : nullptr);
+}
