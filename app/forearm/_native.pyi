@@ -143,6 +143,55 @@ class Executor:
     ) -> tuple[Float32Array, Int32Array, Int32Array, Float32Array]:
         """As engine/batch.py's Scored, in order. `alternatives` 0: the given tokens alone."""
 
+class Kernels:
+    """One tier's operations by itself, for tests and benchmarks: float32 arrays in and out, shapes as kernels.h has them.
+
+    Raises: ValueError if this CPU has no such tier.
+    """
+
+    def __init__(self, tier: str) -> None: ...
+    def norm(
+        self, x: Float32Array, weight: Float32Array | None, bias: Float32Array | None, eps: float, layer_norm: bool
+    ) -> Float32Array:
+        """x [rows, dim], weight and bias [dim]."""
+    def add_norm(
+        self, residual: Float32Array, x: Float32Array, weight: Float32Array | None, eps: float, scale: float
+    ) -> Float32Array:
+        """residual + scale * norm(x), all [rows, dim]."""
+    def head_norm(self, x: Float32Array, weight: Float32Array | None, eps: float) -> Float32Array:
+        """x [rows, heads, head_dim]."""
+    def rope(self, x: Float32Array, cos: Float32Array, sin: Float32Array, interleaved: bool) -> Float32Array:
+        """x [rows, heads, head_dim], cos and sin [rows, rotary_dim / 2]."""
+    def attend(
+        self,
+        q: Float32Array,
+        k: Float32Array,
+        v: Float32Array,
+        dtype: str,
+        scale: float,
+        window: int,
+        softcap: float,
+        sinks: Float32Array | None,
+        step_tokens: int,
+        in_chunks: bool,
+    ) -> Float32Array:
+        """Causal attention of the last tokens of a context: q [tokens, heads, head_dim], k and v [keys, kv_heads, head_dim].
+
+        The cache is written in `dtype`; `step_tokens` query tokens go together; `in_chunks` computes chunks of keys
+        apart and merges them. Returns [tokens, heads, head_dim].
+        """
+    def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
+    def row_exp_sum(self, x: Float32Array, max: float, inverse_temperature: float) -> tuple[float, Float32Array]: ...
+    def row_collect(self, x: Float32Array, threshold: float) -> tuple[Int32Array, Float32Array]: ...
+    def sample(
+        self, logits: Float32Array, *columns: npt.NDArray[np.generic]
+    ) -> tuple[Int32Array, npt.NDArray[np.bool_], Float32Array, Int32Array, Int32Array, Float32Array]:
+        """Executor.sample from these logits [rows, vocab]."""
+    def score(
+        self, logits: Float32Array, rows: Int32Array, tokens: Int32Array, alternatives: int
+    ) -> tuple[Float32Array, Int32Array, Int32Array, Float32Array]:
+        """Executor.score from these logits."""
+
 # --- threads/topology.h ---
 
 class Cpu:

@@ -7,7 +7,10 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "bindings/arrays.h"
 #include "bindings/config.h"
+#include "bindings/kernels_py.h"
+#include "bindings/sampling.h"
 #include "bindings/topology_py.h"
 #include "model/executor.h"
 #include "model/limits.h"
@@ -16,22 +19,6 @@ namespace py = pybind11;
 
 namespace forearm {
 namespace {
-
-template <class T>
-using Array = py::array_t<T, py::array::c_style>;
-
-template <class T>
-int64_t length(const char* name, const Array<T>& array) {
-  if (array.ndim() != 1)
-    throw std::invalid_argument(std::string(name) + " has " + std::to_string(array.ndim()) + " dimensions; it has 1");
-  return array.shape(0);
-}
-
-// An array that delimits `count` others, so it is one longer.
-int64_t counted(const char* name, const Array<int32_t>& starts) {
-  if (length(name, starts) < 1) throw std::invalid_argument(std::string(name) + " is empty; it starts with 0");
-  return starts.shape(0) - 1;
-}
 
 std::unique_ptr<Executor> make_executor(const py::object& config, const std::string& weight_dtype,
                                         const std::string& kv_dtype, int64_t step_tokens, int64_t step_sequences,
@@ -61,15 +48,12 @@ void forward(Executor& executor, const Array<int32_t>& tokens, const Array<int32
              const Array<int32_t>& logit_rows) {
   Batch batch{};
   batch.tokens = length("tokens", tokens);
-  batch.sequences = counted("starts", starts);
+  batch.sequences = std::max<int64_t>(length("starts", starts) - 1, 0);
   batch.blocks = length("blocks", blocks);
   batch.logits = length("logit_rows", logit_rows);
-  if (length("positions", positions) != batch.tokens)
-    throw std::invalid_argument("positions has " + std::to_string(positions.size()) + " entries; tokens has " +
-                                std::to_string(batch.tokens));
-  if (counted("block_starts", block_starts) != batch.sequences)
-    throw std::invalid_argument("block_starts has " + std::to_string(block_starts.size()) + " entries; starts has " +
-                                std::to_string(starts.size()));
+  expect_length("positions", positions, batch.tokens);
+  expect_starts("starts", starts, batch.sequences, batch.tokens);
+  expect_starts("block_starts", block_starts, batch.sequences, batch.blocks);
   batch.token = tokens.data();
   batch.position = positions.data();
   batch.start = starts.data();
@@ -115,7 +99,8 @@ py::dict limits(std::vector<int> cores, int threads, int64_t megabytes, double s
 
 void bind_executor(py::module_& module) {
   using namespace py::literals;
-  py::class_<Executor>(module, "Executor")
+  py::class_<Executor> executor(module, "Executor");
+  executor
       .def(py::init(&make_executor), "config"_a, "weight_dtype"_a, "kv_dtype"_a, "step_tokens"_a, "step_sequences"_a,
            "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a)
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
@@ -135,6 +120,7 @@ void bind_executor(py::module_& module) {
       .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "starts"_a.noconvert(),
            "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert())
       .def("logits", &logits);
+  bind_sampling(executor);
 }
 
 }  // namespace
@@ -155,4 +141,5 @@ PYBIND11_MODULE(_native, module) {
   module.def("limits", &forearm::limits, "cores"_a, "threads"_a, "megabytes"_a = 1024, "seconds"_a = 1.0);
   forearm::bind_executor(module);
   forearm::bind_topology(module);
+  forearm::bind_kernels(module);
 }
