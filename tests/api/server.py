@@ -44,11 +44,10 @@ StartServer = Callable[..., Server]
 @contextlib.contextmanager
 def serving(config: ApiConfig) -> Iterator[str]:
     """uvicorn on a free port. Yields: the URL."""
+    app = create_app(config)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(config), log_level="warning", ws="none", timeout_graceful_shutdown=1)
-    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="uvicorn")
     thread.start()
     try:

@@ -40,8 +40,7 @@ def create_app(config: ApiConfig) -> FastAPI:
         await served.engine.close()
 
     openapi_url = "/openapi.json" if config.docs else None  # without it FastAPI has no /docs and /redoc either
-    root_path = config.root_path.rstrip("/")
-    app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, root_path=root_path, openapi_url=openapi_url)
+    app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
     app.state.served = served
     for noun in (chat, completions, models, tokens, health):
         app.include_router(noun.router)
@@ -59,7 +58,7 @@ def create_app(config: ApiConfig) -> FastAPI:
             allow_headers=config.allowed_headers,
             allow_credentials=config.allow_credentials,
         )
-    app.add_middleware(Edge, meter=served.meter)
+    app.add_middleware(Edge, meter=served.meter, root_path=config.root_path.rstrip("/"))
     return app
 
 

@@ -21,17 +21,22 @@ OPEN_PATHS = frozenset(
 
 
 class Edge:
-    """Outermost of all: what it does holds for every answer, a 500 too."""
+    """Outermost of all: what it does holds for every answer, a 500 too.
 
-    def __init__(self, app: ASGIApp, meter: HttpMeter) -> None:
+    `root_path` is where a proxy offers this server: routes are found with it before the path and without.
+    """
+
+    def __init__(self, app: ASGIApp, meter: HttpMeter, root_path: str) -> None:
         self._app = app
         self._meter = meter
+        self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         scope["path"] = tidy_path(scope["path"])
+        scope["root_path"] = self._root_path
         answer = _Answer(send, Headers(scope=scope).get("x-request-id") or uuid.uuid4().hex)
         begun_s = time.monotonic()
         try:
@@ -86,7 +91,7 @@ class KeyGuard:
 
     def _known(self, scope: Scope) -> bool:
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        given = key.strip().encode()
+        given = key.encode("latin-1").strip()  # the bytes as they came
         # Every key is compared, each in constant time: how long it takes says nothing about any of them.
         matches = [hmac.compare_digest(given, known) for known in self._keys]
         return scheme.lower() == "bearer" and any(matches)

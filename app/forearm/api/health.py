@@ -45,7 +45,8 @@ async def health(served: Served) -> Response:
     return Response()
 
 
-@router.api_route("/ping", methods=["GET", "POST"])
+@router.get("/ping")
+@router.post("/ping", include_in_schema=False)
 async def ping(served: Served) -> Response:
     """As /health, under SageMaker's name."""
     return await health(served)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tests.api.server import Server, StartServer, wait_until
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+
+
+def test_an_error_has_vllms_shape(server: Server) -> None:
+    assert server.chat("x", model="no").json() == {
+        "error": {
+            "message": "The model `no` does not exist.",
+            "type": "NotFoundError",
+            "param": None,
+            "code": 404,
+        }
+    }
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405)])
+def test_what_no_route_takes_is_an_error_object_too(server: Server, method: str, path: str, status: int) -> None:
+    reply = server.http.request(method, path)
+
+    assert reply.status_code == status
+    assert reply.json()["error"]["code"] == status
+
+
+def test_every_answer_has_a_request_id(server: Server) -> None:
+    own = server.http.get("/version").headers["x-request-id"]
+    given = server.http.get("/nowhere", headers={"X-Request-Id": "mine"}).headers["x-request-id"]
+
+    assert len(own) == 32
+    assert given == "mine"
+    assert (
+        server.http.post("/v1/chat/completions", json={"messages": HELLO}, headers={"X-Request-Id": "mine"}).json()[
+            "id"
+        ]
+        == "chatcmpl-mine"
+    )
+
+
+def test_the_client_finds_the_request_id_in_an_error(server: Server) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.openai.chat.completions.create(model="letters", messages=[], extra_headers={"X-Request-Id": "mine"})
+
+    assert caught.value.request_id == "mine"
+    assert caught.value.param == "messages"
+
+
+def test_a_full_queue_is_a_429_with_retry_after_before_the_first_byte(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.places = 0
+
+    for stream in (False, True):
+        reply = server.chat("x", stream=stream)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
+        assert reply.json()["error"]["type"] == "RateLimitError"
+    with pytest.raises(openai.RateLimitError):
+        server.openai.chat.completions.create(model="letters", messages=HELLO)
+
+
+def test_of_several_prompts_none_stays_in_the_engine_when_one_is_refused(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.places, server.engine.silent = 2, True
+
+    assert server.complete(["a", "b", "c"]).status_code == 429
+
+    wait_until(lambda: not server.engine.running)
+
+
+def test_without_an_engine_requests_are_503_until_it_is_back(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.stop()
+    wait_until(lambda: server.http.get("/readyz").status_code == 503)
+
+    for reply in (server.chat("x"), server.complete("x", stream=True), server.http.get("/health")):
+        assert reply.status_code == 503
+        assert int(reply.headers["retry-after"]) > 0
+        assert reply.json()["error"]["type"] == "ServiceUnavailableError"
+    assert server.http.get("/livez").status_code == 200
+    assert "http_requests_total" in server.http.get("/metrics").text
+
+    server.engine.start()
+    wait_until(lambda: server.http.get("/readyz").status_code == 200)
+    assert server.chat("x").status_code == 200
+
+
+def test_an_engine_that_dies_gives_a_503_to_who_waits_for_a_whole_answer(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.silent = True
+    replies: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: replies.append(server.chat("x")))
+    thread.start()
+    wait_until(lambda: bool(server.engine.running))
+
+    server.engine.stop()
+    thread.join()
+
+    assert replies[0].status_code == 503
+    assert "retry-after" in replies[0].headers
+
+
+def test_an_engine_that_dies_ends_open_streams_with_an_error_object_and_done(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.pause_s = 0.01
+    body: dict[str, Any] = {"messages": HELLO, "stream": True, "ignore_eos": True}
+
+    with server.http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        lines = reply.iter_lines()
+        events = [next(lines)]
+        server.engine.stop()
+        events += [line for line in lines if line]
+
+    assert '"code":503' in events[-2]
+    assert events[-2].startswith('data: {"error":{"message":"the engine stopped')
+    assert events[-1] == "data: [DONE]"
+
+
+def test_the_client_raises_what_a_stream_breaks_off_with(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.pause_s = 0.01
+
+    endless = {"ignore_eos": True}
+    with server.openai.chat.completions.create(
+        model="letters", messages=HELLO, stream=True, extra_body=endless
+    ) as stream:
+        next(stream)
+        server.engine.stop()
+        with pytest.raises(openai.APIError, match="the engine stopped"):
+            list(stream)

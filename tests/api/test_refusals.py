@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from tests.api.server import Server, StartServer
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("response_format", {"response_format": SCHEMA}),
+        ("structured_outputs", {"structured_outputs": {"choice": ["a"]}}),
+        ("guided_json", {"guided_json": {"type": "object"}}),
+        ("guided_choice", {"guided_choice": ["a"]}),
+        ("tools", {"tools": [TOOL]}),
+        ("tools", {"tools": []}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("functions", {"functions": [{"name": "f"}]}),
+        ("use_beam_search", {"use_beam_search": True}),
+        ("logits_processors", {"logits_processors": ["x"]}),
+        ("logprob_token_ids", {"logprobs": True, "logprob_token_ids": [1]}),
+        ("thinking_token_budget", {"thinking_token_budget": 5}),
+        ("repetition_detection", {"repetition_detection": {"max_pattern_size": 3}}),
+        ("modalities", {"modalities": ["text", "audio"]}),
+        ("chat_template", {"chat_template": "{{ 1 }}"}),
+        ("messages", {"messages": [{"role": "user", "content": IMAGE}]}),
+        ("messages", {"messages": [{"role": "tyrant", "content": "x"}]}),
+        ("messages", {"messages": []}),
+        ("messages", {"messages": "hello"}),
+        ("messages", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}),
+        ("stream_options", {"stream_options": {"include_usage": True}}),
+        ("prompt_logprobs", {"prompt_logprobs": 1, "stream": True}),
+        ("top_logprobs", {"top_logprobs": 2}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": -1}),
+        ("prompt_logprobs", {"prompt_logprobs": 21}),
+        ("stop", {"stop": ["a", "b", "c", "d", "e"]}),
+        ("stop", {"stop": ""}),
+        ("bad_words", {"bad_words": ["x"] * 129}),
+        ("n", {"n": 16385}),
+        ("temperature", {"temperature": 2.1}),
+        ("temperature", {"temperature": -1}),
+        ("temperature", {"temperature": "hot"}),
+        ("seed", {"seed": 1 << 64}),
+        ("cache_salt", {"cache_salt": "a/b"}),
+        ("cache_salt", {"cache_salt": ""}),
+        ("request_id", {"request_id": "two words"}),
+        ("add_generation_prompt", {"add_generation_prompt": True, "continue_final_message": True}),
+        ("max_tokens", {"max_tokens": 998}),
+        ("max_completion_tokens", {"max_completion_tokens": 998}),
+    ],
+)
+def test_a_chat_that_asks_for_what_there_is_not_is_a_400_naming_the_field(
+    server: Server, param: str, fields: dict[str, Any]
+) -> None:
+    before = len(server.engine.submits)
+
+    reply = server.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "abc"}], **fields})
+
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert (error["param"], error["type"], error["code"]) == (param, "BadRequestError", 400)
+    assert error["message"]
+    assert len(server.engine.submits) == before
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("prompt", {"prompt": None}),
+        ("prompt", {"prompt": []}),
+        ("prompt", {"prompt": ""}),
+        ("prompt", {"prompt": ["a", ""]}),
+        ("prompt", {"prompt": [-1]}),
+        ("prompt", {"prompt": [1 << 40]}),
+        ("prompt", {"prompt": {"text": "a"}}),
+        ("prompt", {"prompt": ["a"] * 1025}),
+        ("prompt", {"prompt": "x" * 1000}),
+        ("suffix", {"suffix": "x"}),
+        ("prompt_embeds", {"prompt_embeds": "AAAA"}),
+        ("best_of", {"best_of": 3}),
+        ("logprobs", {"logprobs": 21}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": 996}),
+        ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
+    ],
+)
+def test_a_completion_that_asks_for_what_there_is_not_is_a_400_naming_the_field(
+    server: Server, param: str, fields: dict[str, Any]
+) -> None:
+    reply = server.http.post("/v1/completions", json={"prompt": "hello", **fields})
+
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["param"] == param
+
+
+def test_a_prompt_that_is_too_long_is_told_the_numbers(server: Server) -> None:
+    message = server.chat("x" * 1200).json()["error"]["message"]
+    assert "1000 tokens" in message
+    assert "1201 input tokens" in message
+
+    with pytest.raises(openai.BadRequestError, match=r"990 > 1000 - 21"):
+        server.openai.chat.completions.create(
+            model="letters", messages=[{"role": "user", "content": "x" * 20}], max_tokens=990, stream=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type"),
+    [
+        (b"", "application/json"),
+        (b"{", "application/json"),
+        (b"[]", "application/json"),
+        (b"null", "application/json"),
+        (b'{"prompt": "\\ud800"}', "application/json"),
+        (b'{"prompt": "\xff"}', "application/json"),
+        (b'{"prompt": "a", "temperature": NaN}', "application/json"),
+        (b'{"prompt": ' + b"[" * 100_000, "application/json"),
+        (b'{"prompt": "a"}', "text/plain"),
+        (b'{"prompt": "a"}', "application/x-www-form-urlencoded"),
+        (b'{"prompt": "a"}', ""),
+    ],
+)
+def test_a_body_that_is_not_json_is_a_400(server: Server, content: bytes, content_type: str) -> None:
+    reply = server.http.post("/v1/completions", content=content, headers={"Content-Type": content_type})
+
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["code"] == 400
+
+
+def test_a_body_has_a_limit_however_it_is_sent(start_server: StartServer) -> None:
+    server = start_server(max_body_bytes=1000)
+
+    declared = server.complete("x" * 1000)
+    chunked = server.http.post(
+        "/v1/completions", content=iter([b'{"prompt": "', b"x" * 2000]), headers={"Content-Type": "application/json"}
+    )
+
+    assert (declared.status_code, chunked.status_code) == (413, 413)
+    assert declared.json()["error"]["message"] == "the request body is larger than 1000 bytes (FOREARM_MAX_BODY_BYTES)"
+
+
+def test_an_unknown_model_is_a_404(server: Server) -> None:
+    with pytest.raises(openai.NotFoundError, match=r"The model `gpt-9` does not exist\."):
+        server.openai.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
+
+
+def test_unknown_fields_are_let_be_logged_once_and_counted(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+
+    for _ in range(2):
+        assert server.chat("x", user="me", frobnicate=True).status_code == 200
+
+    assert [record.getMessage() for record in caplog.records if "frobnicate" in record.getMessage()] == [
+        "requests have a field 'frobnicate', which this server does not know and does not read"
+    ]
+    assert 'forearm:unknown_request_fields_total{field="frobnicate"} 2.0' in server.http.get("/metrics").text
+
+
+def test_tools_are_allowed_where_none_is_to_be_called(server: Server) -> None:
+    assert server.chat("x", tools=[TOOL], tool_choice="none").status_code == 200
+
+
+def test_without_a_template_a_chat_is_a_400_that_says_what_to_do(start_server: StartServer, tmp_path: Any) -> None:
+    from tests.api.letters import write_letters
+
+    (tmp_path / "letters").mkdir()
+    write_letters(tmp_path / "letters", template=None)
+    server = start_server()
+
+    reply = server.chat("x")
+
+    assert reply.status_code == 400
+    assert "--chat-template" in reply.json()["error"]["message"]
+    assert server.complete("x").status_code == 200
