@@ -41,6 +41,7 @@ class NativeExecutor:
         self.vocab_size = checkpoint.config.vocab_size
         self.max_model_len = checkpoint.max_model_len
         self.blocks = blocks
+        self.block_bytes = native.kv_bytes_per_block
         self.folder: Path | None = checkpoint.folder
         self._native = native
 

@@ -15,7 +15,7 @@ from forearm.metrics import ENGINE, register
 class Meter:
     """The registry of one engine. The loop's thread writes, any thread may read `text`.
 
-    prompt_tokens, generated_tokens: so far.
+    prompt_tokens, prompt_tokens_cached, generated_tokens: so far.
     """
 
     def __init__(self, model_name: str, engine: str, kv_dtype: str, blocks: int, prefix_caching: bool) -> None:
@@ -30,6 +30,7 @@ class Meter:
         self._prefix_caching = prefix_caching
         self._preemptions = 0
         self.prompt_tokens = 0
+        self.prompt_tokens_cached = 0
         self.generated_tokens = 0
         shape = {"block_size": str(BLOCK_TOKENS), "cache_dtype": kv_dtype, "num_gpu_blocks": str(blocks)}
         self._families["vllm:cache_config_info"].labels(**self._labels, **shape).set(1)
@@ -76,6 +77,7 @@ class Meter:
         request = sequence.request
         prompt = len(request.prompt)
         self.prompt_tokens += prompt
+        self.prompt_tokens_cached += sequence.cached_tokens
         self._plain["vllm:prompt_tokens"].inc(prompt)
         self._plain["vllm:prompt_tokens_cached"].inc(sequence.cached_tokens)
         if self._prefix_caching:

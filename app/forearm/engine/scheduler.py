@@ -34,12 +34,12 @@ class Limits:
     whole_prompts: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in (("step_tokens", self.step_tokens), ("step_rows", self.step_rows)):
-            if not 1 <= self.running <= most:
-                raise ConfigError(
-                    f"{name} is {most} and max_num_seqs {self.running}: each running sequence needs a token and a row "
-                    "of a step; raise --max-num-batched-tokens or lower --max-num-seqs"
-                )
+        assert 1 <= self.running <= self.step_rows, "each running sequence needs a row of a step"
+        if self.step_tokens < self.running:
+            raise ConfigError(
+                f"--max-num-batched-tokens {self.step_tokens} is less than --max-num-seqs {self.running}: each running "
+                "sequence needs a token of every step; raise the one or lower the other"
+            )
 
 
 class Scheduler:
