@@ -2,6 +2,7 @@
 #include "bindings/kernels_py.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -17,16 +17,9 @@ void at_most(const char* what, int64_t count, int64_t limit) {
                                 std::to_string(limit) + " a step");
 }
 
-// begins[0] = 0, ascending (by at least `least`), begins[count] = total.
-void check_starts(const char* array, const int32_t* starts, int64_t count, int64_t total, int64_t least) {
-  if (starts[0] != 0) refuse(array, 0, starts[0], "it must be 0");
-  for (int64_t i = 1; i <= count; ++i)
-    if (int64_t{starts[i]} - starts[i - 1] < least) refuse(array, i, starts[i], "it must ascend");
-  if (starts[count] != total) refuse(array, count, starts[count], "there are " + std::to_string(total));
-}
-
 void check_sequence(const Batch& b, int64_t s, const Limits& limits, int64_t kv_blocks) {
   const int64_t first = b.start[s], last = b.start[s + 1] - 1;
+  if (last < first) refuse("starts", s + 1, b.start[s + 1], "the sequence has no tokens");
   for (int64_t t = first; t <= last; ++t) {
     if (b.position[t] < 0 || b.position[t] >= limits.max_model_len)
       refuse("positions", t, b.position[t], "the context is " + std::to_string(limits.max_model_len));
@@ -47,8 +40,6 @@ void check(const Batch& b, const Config& config, const Limits& limits, int64_t k
   at_most("tokens", b.tokens, limits.step_tokens);
   at_most("sequences", b.sequences, limits.step_sequences);
   at_most("logit rows", b.logits, limits.step_logit_rows);
-  check_starts("starts", b.start, b.sequences, b.tokens, 1);
-  check_starts("block_starts", b.block_start, b.sequences, b.blocks, 1);
   for (int64_t t = 0; t < b.tokens; ++t)
     if (b.token[t] < 0 || b.token[t] >= config.vocab_size)
       refuse("tokens", t, b.token[t], "the vocabulary has " + std::to_string(config.vocab_size));

@@ -18,8 +18,8 @@ struct Batch {
 };
 
 // Throws std::invalid_argument naming the array and the index of what forward() could not compute: sizes beyond the
-// limits, starts that do not ascend, a token outside the vocabulary, positions with gaps, blocks that do not cover
-// them or do not exist.
+// limits, a sequence without tokens, a token outside the vocabulary, positions with gaps or beyond the context, blocks
+// that do not cover them or do not exist, logit rows that do not ascend. start and block_start cut their arrays.
 void check(const Batch& batch, const Config& config, const Limits& limits, int64_t kv_blocks);
 
 }  // namespace forearm

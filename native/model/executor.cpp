@@ -1,6 +1,7 @@
 #include "model/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 
 namespace forearm {
@@ -53,6 +54,34 @@ void Executor::forward(const Batch& batch) {
   logit_rows_ = 0;
   forward_.run(batch);
   logit_rows_ = batch.logits;
+}
+
+// work(line, scratch of the member that has it), for each line once. One line is not worth waking the team.
+template <class Work>
+void Executor::each_line(int64_t lines, const Work& work) {
+  std::atomic<int64_t> next{0};
+  const auto take_lines = [&](int member) {
+    SamplerScratch scratch = sampler_scratch(scratch_.sampler(member), config_.vocab_size);
+    for (int64_t line = next++; line < lines; line = next++) work(line, scratch);
+  };
+  if (lines > 1)
+    pool_.run(take_lines);
+  else
+    take_lines(0);
+}
+
+void Executor::sample(const SamplingColumns& sampling, const SampledColumns& out) {
+  check(sampling, logit_table());
+  each_line(sampling.lines, [&](int64_t line, SamplerScratch& scratch) {
+    forearm::sample(kernels(), logit_table(), sampling, line, line + 1, out, scratch);
+  });
+}
+
+void Executor::score(const int32_t* rows, const int32_t* tokens, int64_t lines, const ScoredColumns& out) {
+  check(rows, tokens, lines, logit_table());
+  each_line(lines, [&](int64_t line, SamplerScratch& scratch) {
+    forearm::score(kernels(), logit_table(), rows, tokens, line, line + 1, out, scratch);
+  });
 }
 
 }  // namespace forearm

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/forward.h"
+#include "sampling/sampler.h"
 
 namespace forearm {
 
@@ -29,6 +30,11 @@ class Executor {
   int64_t logit_rows() const { return logit_rows_; }
   int64_t logit_stride() const { return scratch_.logits.stride; }
 
+  // Tokens for `sampling.lines` lines, or log-probabilities of `lines` given tokens, from the last step's logits; each
+  // member of the team takes lines. Throws std::invalid_argument if a row or a token is out of range.
+  void sample(const SamplingColumns& sampling, const SampledColumns& out);
+  void score(const int32_t* rows, const int32_t* tokens, int64_t lines, const ScoredColumns& out);
+
   const Config& config() const { return config_; }
   Pool& pool() { return pool_; }
   int64_t packed_bytes() const { return weights_.bytes(); }
@@ -37,6 +43,9 @@ class Executor {
 
  private:
   void check_memory(int64_t kv_bytes) const;
+  LogitRows logit_table() { return {logits(), logit_rows_, logit_stride(), config_.vocab_size}; }
+  template <class Work>
+  void each_line(int64_t lines, const Work& work);
 
   const Config config_;
   const Limits limits_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/partition.h"
+#include "sampling/sampler.h"
 
 namespace forearm {
 namespace {
@@ -50,6 +51,7 @@ Scratch::Scratch(const Config& c, const Limits& limits, int64_t padded_head_dim,
   sines.resize(c.ropes.size());
   own_normed_bytes_ = round_up(operand_bytes(form, kOwnNormRows, c.hidden), 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
+  own_sampler_bytes_ = round_up(sampler_scratch_bytes(c.vocab_size), 128);
   const auto carve = [&](Carver carver) {
     residual = carver.operand(Form::f32_rows, tokens, c.hidden);
     normed = carver.operand(form, std::max(tokens, rows), c.hidden);
@@ -67,6 +69,7 @@ Scratch::Scratch(const Config& c, const Limits& limits, int64_t padded_head_dim,
     partials = carver.take<float>(partial_floats * 4);
     own_normed_ = {carver.take<void>(threads * own_normed_bytes_), odd_lines(c.hidden), form};
     own_attend_ = carver.take<char>(threads * own_attend_bytes_);
+    own_sampler_ = carver.take<char>(threads * own_sampler_bytes_);
     return carver.bytes();
   };
   region_ = Region(
@@ -78,7 +81,5 @@ Scratch::Scratch(const Config& c, const Limits& limits, int64_t padded_head_dim,
 Operand Scratch::own_normed(int member) const {
   return {static_cast<char*>(own_normed_.data) + member * own_normed_bytes_, own_normed_.stride, own_normed_.form};
 }
-
-void* Scratch::attend(int member) const { return own_attend_ + member * own_attend_bytes_; }
 
 }  // namespace forearm

@@ -32,14 +32,15 @@ class Scratch {
   float* partials;                     // [partial_floats]: attention of one chunk of keys each
   int64_t partial_floats;
 
-  // Of one member: its own norm of up to kOwnNormRows rows, and what attend works in.
+  // Of one member: its own norm of up to kOwnNormRows rows, and what attend and sample work in.
   Operand own_normed(int member) const;
-  void* attend(int member) const;
+  void* attend(int member) const { return own_attend_ + member * own_attend_bytes_; }
+  void* sampler(int member) const { return own_sampler_ + member * own_sampler_bytes_; }
 
  private:
   Operand own_normed_;
-  char* own_attend_;
-  int64_t own_normed_bytes_, own_attend_bytes_;
+  char *own_attend_, *own_sampler_;
+  int64_t own_normed_bytes_, own_attend_bytes_, own_sampler_bytes_;
   Region region_;
 };
 
