@@ -1,4 +1,4 @@
-# make demo      set everything up, serve the demo model, ask it something, keep serving (ONCE=1: stop afterwards)
+# make demo      set everything up, serve the demo model, ask it something, keep serving (ONCE=1 stops then, PORT=8000)
 # make test      set everything up and run every check that there is (.ci/run)
 # make native    build the C++ module and install the package, editable; quick when little has changed
 # make format    lay out Python and C++
@@ -19,7 +19,7 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 demo: native
-	@$(VENV)/bin/python tools/demo.py $(if $(ONCE),--once)
+	@$(VENV)/bin/python tools/demo.py $(if $(ONCE),--once) $(if $(PORT),--port $(PORT))
 
 test:
 	@.ci/run

@@ -1,6 +1,6 @@
 """Print the run-time requirements of pyproject.toml and those of the extras named, one a line, for pip's -r.
 
-Runs on the bare virtual environment, before anything is installed: Python 3.10 has no tomllib, so there pip's copy serves.
+Runs on the bare virtual environment, before anything is installed; pip's copy of tomllib serves Python 3.10.
 """
 
 from __future__ import annotations
