@@ -33,7 +33,7 @@ def choose(logits: Float32Array, temperature: float, seed: int, counter: int) ->
 
 def log_softmax(logits: Float32Array) -> Float32Array:
     shifted = logits.astype(np.float64) - logits.max()
-    return (shifted - np.log(np.exp(shifted).sum())).astype(np.float32)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()), np.float32)
 
 
 class HistoryExecutor:

@@ -1,0 +1,167 @@
+"""The offline API on the demo model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from forearm import LLM, SamplingParams
+from forearm.errors import ConfigError, InvalidRequest
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+QUESTION = [{"role": "user", "content": "What is a glacier?"}]
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(max_model_len=256, max_num_seqs=16, enforce_eager=True, tensor_parallel_size=1)
+
+
+def test_answers_come_in_the_order_of_the_prompts_with_all_their_fields(llm: LLM) -> None:
+    prompts = ["A glacier is", "The river", "Hello"]
+
+    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+
+    assert [output.prompt for output in outputs] == prompts
+    assert len({output.request_id for output in outputs}) == 3
+    for output in outputs:
+        (answer,) = output.outputs
+        assert output.finished
+        assert output.prompt_token_ids == llm.get_tokenizer().encode(output.prompt)
+        assert (answer.index, len(answer.token_ids), answer.finish_reason) == (0, 12, "length")
+        assert answer.text == llm.get_tokenizer().decode(answer.token_ids, skip_special_tokens=True)
+        assert answer.logprobs is None
+        assert answer.cumulative_logprob is None
+        assert output.metrics.first_token_time is not None
+        assert output.metrics.finished_time is not None
+        assert output.metrics.arrival_time <= output.metrics.first_token_time <= output.metrics.finished_time
+
+
+def test_a_prompt_may_be_text_or_token_ids_alone_or_in_a_dict(llm: LLM) -> None:
+    text = "A glacier is"
+    ids = llm.get_tokenizer().encode(text)
+
+    forms = [text, ids, {"prompt": text}, {"prompt_token_ids": ids}]
+    together = llm.generate([*forms], GREEDY, use_tqdm=False)
+    alone = [llm.generate(form, GREEDY, use_tqdm=False)[0] for form in forms]
+
+    answers = {tuple(output.outputs[0].token_ids) for output in (*together, *alone)}
+    assert len(answers) == 1
+
+
+def test_each_prompt_can_have_its_own_parameters(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (1, 5, 3)]
+
+    outputs = llm.generate(["a", "b", "c"], params, use_tqdm=False)
+
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5, 3]
+    with pytest.raises(InvalidRequest, match="2 sampling_params for 3 prompts"):
+        llm.generate(["a", "b", "c"], params[:2], use_tqdm=False)
+
+
+def test_a_stop_string_ends_the_answer_and_is_not_in_it(llm: LLM) -> None:
+    (whole,) = llm.generate("A glacier is", GREEDY, use_tqdm=False)
+    text = whole.outputs[0].text
+    stop = text[len(text) // 2 :][:3]
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, stop=[stop])
+    kept = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, stop=stop, include_stop_str_in_output=True)
+
+    (cut,) = llm.generate("A glacier is", params, use_tqdm=False)
+    (included,) = llm.generate("A glacier is", kept, use_tqdm=False)
+
+    answer = cut.outputs[0]
+    assert (answer.finish_reason, answer.stop_reason) == ("stop", stop)
+    assert answer.text == text[: text.index(stop)]
+    assert included.outputs[0].text == answer.text + stop
+
+
+def test_outputs_of_one_prompt_are_seeded_apart_and_repeat(llm: LLM) -> None:
+    params = SamplingParams(n=3, seed=7, max_tokens=10, ignore_eos=True)
+
+    first, again = (llm.generate("Hello", params, use_tqdm=False)[0].outputs for _ in range(2))
+
+    assert [answer.index for answer in first] == [0, 1, 2]
+    assert [answer.token_ids for answer in first] == [answer.token_ids for answer in again]
+    assert len({tuple(answer.token_ids) for answer in first}) == 3
+
+
+def test_log_probabilities_have_the_chosen_token_and_the_alternatives(llm: LLM) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, logprobs=2, prompt_logprobs=1)
+
+    (output,) = llm.generate("A glacier is", params, use_tqdm=False)
+
+    (answer,) = output.outputs
+    assert answer.logprobs is not None
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+    for token_id, candidates in zip(answer.token_ids, answer.logprobs, strict=True):
+        assert candidates[token_id].rank == 1  # greedy
+        assert len(candidates) == 2
+        assert candidates[token_id].decoded_token is not None
+    chosen = [
+        candidates[token_id].logprob for token_id, candidates in zip(answer.token_ids, answer.logprobs, strict=True)
+    ]
+    assert answer.cumulative_logprob == pytest.approx(sum(chosen))
+    for token_id, scored in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True):
+        assert scored is not None
+        assert math.isfinite(scored[token_id].logprob)
+
+
+def test_a_chat_is_the_template_and_then_generate(llm: LLM) -> None:
+    (chat,) = llm.chat(QUESTION, GREEDY, use_tqdm=False)
+    two = llm.chat([QUESTION, QUESTION], GREEDY, use_tqdm=False)
+    prompt = llm.get_tokenizer().apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
+
+    (generated,) = llm.generate({"prompt_token_ids": chat.prompt_token_ids}, GREEDY, use_tqdm=False)
+
+    assert chat.prompt == prompt
+    answers = [output.outputs[0].token_ids for output in (chat, *two, generated)]
+    assert answers == [answers[0]] * 4
+
+
+def test_without_parameters_the_models_own_advice_is_taken(llm: LLM) -> None:
+    default = llm.get_default_sampling_params()
+
+    (output,) = llm.chat(QUESTION, use_tqdm=False)
+
+    assert default.max_tokens is not None
+    assert 0 < len(output.outputs[0].token_ids) <= default.max_tokens
+
+
+def test_a_refused_prompt_leaves_nothing_behind(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="prompt has 300 tokens; the context is 256"):
+        llm.generate(["Hello", [5] * 300], GREEDY, use_tqdm=False)
+
+    (output,) = llm.generate("Hello", GREEDY, use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 12
+
+
+def test_a_bad_word_is_not_generated(llm: LLM) -> None:
+    (free,) = llm.generate("A glacier is", GREEDY, use_tqdm=False)
+    word = free.outputs[0].text.split()[0]
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, bad_words=[word])
+
+    (output,) = llm.generate("A glacier is", params, use_tqdm=False)
+
+    assert word not in output.outputs[0].text.split()
+
+
+def test_the_progress_bars_are_vllms(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    llm.generate(["a", "b"], GREEDY)
+
+    shown = capfd.readouterr().err
+    assert "Adding requests: 100%" in shown
+    assert "Processed prompts: 100%" in shown
+    assert "est. speed input: " in shown
+    assert " toks/s, output: " in shown
+
+
+def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="tensor-parallel-size 2"):
+        LLM(tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="LoRA adapters are not built yet"):
+        LLM(enable_lora=True)
+    with pytest.raises(TypeError, match="no_such_argument"):
+        LLM(no_such_argument=1)
