@@ -132,7 +132,7 @@ def test_without_parameters_the_models_own_advice_is_taken(llm: LLM) -> None:
 
 def test_a_refused_prompt_leaves_nothing_behind(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="prompt has 300 tokens; the context is 256"):
-        llm.generate(["Hello", [5] * 300], GREEDY, use_tqdm=False)
+        llm.generate([[5, 6], [5] * 300], GREEDY, use_tqdm=False)
 
     (output,) = llm.generate("Hello", GREEDY, use_tqdm=False)
     assert len(output.outputs[0].token_ids) == 12

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from forearm.api.schema import CompletionRequest, GenerationBody
 from forearm.api.served import Served
 from forearm.errors import InvalidRequest
+from forearm.text.bad_words import bad_words_token_ids
 from forearm.text.detokenizer import TextOptions
-from forearm.text.tokenizer import Tokenizer
 from forearm.wire import SamplingParams
 
 _LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds
@@ -59,21 +58,6 @@ def text_options(body: GenerationBody) -> TextOptions:
         skip_special_tokens=body.skip_special_tokens,
         spaces_between_special_tokens=body.spaces_between_special_tokens,
     )
-
-
-def bad_words_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Each word as tokens: at the start of a text, and after a space where that is another token.
-
-    Source: vLLM's SamplingParams.update_from_tokenizer.
-    """
-    found: list[tuple[int, ...]] = []
-    for word in words:
-        plain = tuple(tokenizer.encode(word.lstrip(), add_special_tokens=False))
-        spaced = tuple(tokenizer.encode(" " + word.lstrip(), add_special_tokens=False))
-        found.append(plain)
-        if len(spaced) == len(plain) and spaced[:1] != plain[:1]:
-            found.append(spaced)
-    return tuple(ids for ids in found if ids)
 
 
 def _max_tokens(body: GenerationBody, served: Served, prompt_tokens: int) -> int | None:
