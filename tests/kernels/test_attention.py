@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random, rounded
 
 from forearm._native import Kernels
-from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random, rounded
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random
 
 from forearm._native import Kernels
-from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random
 
 EPS = 1e-5
 DIMS = [1, 7, 16, 40, 100, 1536]
@@ -53,7 +53,7 @@ def test_layer_norm_centres_and_scales(dim: int, with_bias: bool) -> None:
     mean, deviation = wide.mean(axis=1, keepdims=True), np.sqrt(wide.var(axis=1, keepdims=True) + EPS)
     y = (wide - mean) / deviation * weight
     wanted = y if bias is None else y + bias
-    # The mean is off by the roundings of a lane, 4 of the fold and the division; that error is not relative to x - mean.
+    # The mean is off by the roundings of a lane, of the fold and of the division: an error not relative to x - mean.
     mean_error = UNIT * (dim / 16 + 6) * np.abs(wide).mean(axis=1, keepdims=True)
     tolerance = (mean_error + UNIT * np.abs(wide - mean)) / deviation * np.abs(weight) * 2 + rms_tolerance(y, dim)
     assert_within(got, wanted, tolerance + UNIT * np.abs(wanted))

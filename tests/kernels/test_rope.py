@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.kernels.float64 import UNIT, assert_within, random
 
 from forearm._native import Kernels
-from tests.kernels.float64 import UNIT, assert_within, random
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
