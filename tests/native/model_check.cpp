@@ -1,0 +1,257 @@
+// The whole model without Python: a tiny random one, computed by every tier of this CPU.
+//
+//   model_check              all checks; prints a checksum of the logits for each tier and dtype
+//   model_check --expected   prints the table kExpected below, from the scalar tier
+//
+// Each tier must give what the scalar tier gives: the same bits where it multiplies in float32, and within kRounded
+// where it rounds what it multiplies to bfloat16. All must agree with logits that an x86-64 machine computed, so that
+// an Arm CPU, or an emulated one, is compared with it. The choice of tier is made once a process, so that each tier
+// has one of its own.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "model/executor.h"
+
+namespace {
+
+using namespace forearm;
+using Logits = std::vector<float>;
+
+constexpr int64_t kPrompt = 45, kDecoded = 6, kVocab = 97;
+constexpr DType kDTypesChecked[] = {DType::f32, DType::f16, DType::bf16};
+const char* const kDTypeNames[] = {"float32", "float16", "bfloat16"};
+
+// The last step's first logits, from the scalar tier on x86-64 with gcc 12 (model_check --expected).
+constexpr int kExpectedLogits = 6;
+constexpr float kExpected[kDTypes][kExpectedLogits] = {
+    {-1.552075595e-01f, -1.010086179e+00f, -1.988068074e-01f, -5.736503005e-01f, -1.853834838e-01f, 1.261484861e+00f},
+    {-1.529093236e-01f, -1.011314034e+00f, -1.978412569e-01f, -5.751087666e-01f, -1.844946295e-01f, 1.261122108e+00f},
+    {-1.544195414e-01f, -9.949365854e-01f, -1.946826577e-01f, -5.648876429e-01f, -1.902765185e-01f, 1.255121231e+00f},
+};
+
+// Logits are about 1, sums of at most 97 terms through 2 layers. Another libm's cosine may differ in the last bit:
+// 2^-24 of each rotated value.
+constexpr float kSame = 1e-5f;
+// Operands rounded to bfloat16 err by up to 2^-9 each; independent, through 8 multiplications in a row.
+constexpr float kRounded = 0.05f;
+
+// Numbers in [-1, 1), exact in float32, the same on every machine.
+class Random {
+ public:
+  float next() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<float>(static_cast<int32_t>(state_ >> 40) - (1 << 23)) / (1 << 23);
+  }
+  std::vector<float> floats(int64_t count, float around, float scale) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = around + scale * next();
+    return values;
+  }
+
+ private:
+  uint64_t state_ = 1;
+};
+
+Config tiny() {
+  Config c{};
+  c.vocab_size = kVocab;
+  c.hidden = 52;
+  c.intermediate = 88;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_dim = 24;
+  c.max_positions = 128;
+  c.ropes.push_back({{1.0f, 0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f}, 1.0f, false});
+  c.layers = {{0, 0}, {0, 20}};
+  c.qk_norm = QkNorm::head;
+  c.qkv_bias = true;
+  c.attention_scale = 0.2f;
+  return c;
+}
+
+void load(Executor& executor) {
+  const Config& c = executor.config();
+  Random random;
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t k) {
+    const std::vector<float> values = random.floats(rows * k, 0.0f, 1.7f / std::sqrt(static_cast<float>(k)));
+    executor.load_matrix(name, {values.data(), DType::f32, rows, k}, 0);
+  };
+  const auto vector = [&](const std::string& name, int64_t n, float around) {
+    executor.load_vector(name, random.floats(n, around, 0.3f).data(), n);
+  };
+  matrix("embed", c.vocab_size, c.hidden);
+  matrix("head", c.vocab_size, c.hidden);
+  vector("final_norm", c.hidden, 1.0f);
+  const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  for (size_t i = 0; i < c.layers.size(); ++i) {
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    for (const auto& [name, rows] : {std::pair{"q", q}, {"k", kv}, {"v", kv}}) {
+      matrix(layer + name, rows, c.hidden);
+      vector(layer + name + ".bias", rows, 0.0f);
+    }
+    matrix(layer + "o", c.hidden, q);
+    matrix(layer + "gate", c.intermediate, c.hidden);
+    matrix(layer + "up", c.intermediate, c.hidden);
+    matrix(layer + "down", c.hidden, c.intermediate);
+    vector(layer + "input_norm", c.hidden, 1.0f);
+    vector(layer + "pre_mlp_norm", c.hidden, 1.0f);
+    vector(layer + "q_norm", c.head_dim, 1.0f);
+    vector(layer + "k_norm", c.head_dim, 1.0f);
+  }
+  executor.finish_loading();
+  executor.allocate_kv(8);
+}
+
+// Computes tokens[first ..) of one sequence and adds the last one's logits to `out`.
+void step(Executor& executor, const std::vector<int32_t>& tokens, int64_t first, int64_t count, Logits& out) {
+  std::vector<int32_t> position(static_cast<size_t>(count));
+  std::iota(position.begin(), position.end(), static_cast<int32_t>(first));
+  const int32_t start[] = {0, static_cast<int32_t>(count)}, block_start[] = {0, 2}, block[] = {5, 2};
+  const int32_t last = static_cast<int32_t>(count) - 1;
+  executor.forward({count, 1, 1, tokens.data() + first, position.data(), start, block_start, 2, block, &last});
+  out.insert(out.end(), executor.logits(), executor.logits() + kVocab);
+}
+
+// Logits of the prompt's last token and of each decoded one: [1 + kDecoded, kVocab].
+Logits generate(DType dtype, int threads, const std::vector<int64_t>& chunks) {
+  Executor executor(tiny(), {dtype, dtype, 64, 4, 4, 64}, {}, threads);
+  load(executor);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < kPrompt; ++i) tokens.push_back(i * 31 % kVocab);
+  Logits out;
+  int64_t done = 0;
+  for (const int64_t count : chunks) {
+    out.clear();  // of the prompt, only its end counts
+    step(executor, tokens, done, count, out);
+    done += count;
+  }
+  for (int64_t i = 0; i < kDecoded; ++i) {
+    tokens.push_back(static_cast<int32_t>(i * 17 % kVocab));
+    step(executor, tokens, kPrompt + i, 1, out);
+  }
+  return out;
+}
+
+bool same_bits(const Logits& a, const Logits& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+float furthest(const float* a, const float* b, size_t count) {
+  float worst = 0.0f;
+  for (size_t i = 0; i < count; ++i) {
+    const float apart = std::fabs(a[i] - b[i]);
+    worst = apart <= worst ? worst : apart;  // a NaN wins
+  }
+  return worst;
+}
+
+uint32_t checksum(const Logits& logits) {
+  uint32_t sum = 2166136261u;  // FNV-1a
+  for (const float value : logits) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    sum = (sum ^ bits) * 16777619u;
+  }
+  return sum;
+}
+
+// Runs in a process of its own, whose tier it is: the three dtypes' logits, after checking that threads and chunks
+// don't change them.
+std::vector<Logits> compute_with(const char* tier) {
+  setenv("FOREARM_TIER", tier, 1);
+  std::vector<Logits> all;
+  for (const DType dtype : kDTypesChecked) {
+    const Logits whole = generate(dtype, 1, {kPrompt});
+    const bool same = same_bits(whole, generate(dtype, 3, {kPrompt})) &&
+                      same_bits(whole, generate(dtype, 2, {1, 2, 30, 12})) &&
+                      same_bits(whole, generate(dtype, 1, {33, 12}));
+    if (!same) {
+      std::printf("FAILED: %s, %s: threads or chunks change the logits\n", tier, kDTypeNames[static_cast<int>(dtype)]);
+      std::fflush(stdout);
+      _exit(1);
+    }
+    all.push_back(whole);
+  }
+  return all;
+}
+
+// The logits that a child computes with this tier; empty if it failed.
+std::vector<Logits> logits_of(const char* tier) {
+  int ends[2];
+  if (pipe(ends) != 0) return {};
+  const pid_t child = fork();
+  if (child == 0) {
+    FILE* out = fdopen(ends[1], "wb");
+    for (const Logits& logits : compute_with(tier)) std::fwrite(logits.data(), sizeof(float), logits.size(), out);
+    std::fclose(out);
+    _exit(0);
+  }
+  close(ends[1]);
+  FILE* in = fdopen(ends[0], "rb");
+  std::vector<Logits> all(kDTypes, Logits((1 + kDecoded) * kVocab));
+  bool whole = true;
+  for (Logits& logits : all)
+    whole = std::fread(logits.data(), sizeof(float), logits.size(), in) == logits.size() && whole;
+  std::fclose(in);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return whole && status == 0 ? all : std::vector<Logits>{};
+}
+
+// The end of the logits is the last step's.
+const float* last_step(const Logits& logits) { return logits.data() + logits.size() - kVocab; }
+
+// Number of failures of one tier.
+int check_tier(const char* tier, const std::vector<Logits>& scalar) {
+  const std::vector<Logits> got = logits_of(tier);
+  if (got.empty()) {
+    std::printf("FAILED: %s: no result\n", tier);
+    return 1;
+  }
+  int failures = 0;
+  for (int d = 0; d < kDTypes; ++d) {
+    const Logits &mine = got[static_cast<size_t>(d)], &reference = scalar[static_cast<size_t>(d)];
+    const bool rounds = find_tier(tier)->layout[d].form != Form::f32_rows;
+    const float from_scalar = furthest(mine.data(), reference.data(), mine.size());
+    const float from_expected = furthest(last_step(mine), kExpected[d], kExpectedLogits);
+    const bool holds =
+        (rounds ? from_scalar <= kRounded : same_bits(mine, reference)) && from_expected <= (rounds ? kRounded : kSame);
+    std::printf("%s %-8s %-8s checksum %08x, from scalar %.1e, from x86-64's %.1e\n",
+                holds ? "ok    " : "FAILED:", tier, kDTypeNames[d], checksum(mine), static_cast<double>(from_scalar),
+                static_cast<double>(from_expected));
+    failures += !holds;
+  }
+  return failures;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<Logits> scalar = logits_of("scalar");
+  if (scalar.empty()) {
+    std::printf("FAILED: scalar: no result\n");
+    return 1;
+  }
+  if (argc > 1 && std::string(argv[1]) == "--expected") {
+    for (const Logits& logits : scalar) {
+      std::printf("{");
+      for (int i = 0; i < kExpectedLogits; ++i)
+        std::printf("%s%.9ef", i ? ", " : "", static_cast<double>(last_step(logits)[i]));
+      std::printf("},\n");
+    }
+    return 0;
+  }
+  int failures = 0, tiers = 0;
+  for (const char* const* tier = tier_names(); *tier; ++tier, ++tiers) failures += check_tier(*tier, scalar);
+  std::printf("model_check: %d tiers, %d failed\n", tiers, failures);
+  return failures == 0 && tiers > 0 ? 0 : 1;
+}
