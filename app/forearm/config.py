@@ -144,6 +144,7 @@ class EngineConfig(Common):
     log_stats_interval_s: float = setting(
         10.0, "time between these lines", env="VLLM_LOG_STATS_INTERVAL", unit="s", parse=number(0.1)
     )
+    others_bytes: int = 0  # memory that this server's other processes will take
     name: str = ""  # what clients call the model, as the metrics' label; absent: as `model`
     socket: str = ""  # path of the Unix socket it listens on
     cores: tuple[int, ...] = ()  # one CPU id a thread; () and threads > 0: not pinned

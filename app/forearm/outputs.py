@@ -86,7 +86,9 @@ class Answers:
         if message.cached_tokens is not None:
             request.num_cached_tokens = message.cached_tokens
         if message.prompt_logprobs is not None:
-            request.prompt_logprobs = [p and self._candidates(p) for p in message.prompt_logprobs]
+            request.prompt_logprobs = [
+                None if position is None else self._candidates(position) for position in message.prompt_logprobs
+            ]
         one.finish_reason, one.stop_reason = message.finish_reason, message.stop_reason
         matched = self._add_text(one, message)
         self._add_logprobs(one, message.logprobs)

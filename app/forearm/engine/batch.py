@@ -115,7 +115,7 @@ def pack(slices: list[Slice]) -> Batch:
     block_starts, blocks = csr([piece.sequence.blocks for piece in slices])
     return Batch(
         tokens=tokens,
-        positions=np.concatenate([np.arange(piece.start, piece.end, dtype=np.int32) for piece in slices]),
+        positions=csr([range(piece.start, piece.end) for piece in slices])[1],
         starts=starts,
         block_starts=block_starts,
         blocks=blocks,
@@ -123,9 +123,14 @@ def pack(slices: list[Slice]) -> Batch:
     )
 
 
-def csr(lines: Iterable[array[int] | tuple[int, ...] | list[int]]) -> tuple[Int32Array, Int32Array]:
-    """Where each line of integers starts, int32 [lines + 1], and all of them one after the other, int32 [...]."""
-    parts = [np.array(line, dtype=np.int32) for line in lines]
-    starts = np.zeros(len(parts) + 1, dtype=np.int32)
-    np.cumsum([len(part) for part in parts], out=starts[1:])
-    return starts, np.concatenate(parts)
+def csr(lines: Iterable[Iterable[int]]) -> tuple[Int32Array, Int32Array]:
+    """Where each line of integers starts, int32 [lines + 1], and all of them one after the other, int32 [...].
+
+    By way of array, which grows in place: most lines are one token long or empty, and a numpy array for each costs
+    more than what is in it.
+    """
+    flat, starts = array("i"), array("i", [0])
+    for line in lines:
+        flat.extend(line)
+        starts.append(len(flat))
+    return np.frombuffer(starts, np.int32), np.array(flat, np.int32)

@@ -28,7 +28,7 @@ class Meter:
             if set(family._labelnames) == set(self._labels)
         }
         self._prefix_caching = prefix_caching
-        self._preemptions = 0
+        self._preemptions = self._told_tokens = 0  # as the registry has them
         self.prompt_tokens = 0
         self.prompt_tokens_cached = 0
         self.generated_tokens = 0
@@ -53,7 +53,8 @@ class Meter:
         self._plain["vllm:kv_cache_usage_perc"].set(usage)
         self._plain["vllm:gpu_cache_usage_perc"].set(usage)
         self._plain["vllm:num_preemptions"].inc(scheduler.preemptions - self._preemptions)
-        self._preemptions = scheduler.preemptions
+        self._plain["vllm:generation_tokens"].inc(self.generated_tokens - self._told_tokens)
+        self._preemptions, self._told_tokens = scheduler.preemptions, self.generated_tokens
 
     def rejected(self, reason: str) -> None:
         """A request was refused at the door."""
@@ -66,7 +67,6 @@ class Meter:
     def token(self, sequence: Sequence, now_s: float) -> None:
         """A token of this output was chosen; to be told before the sequence's times move on."""
         self.generated_tokens += 1
-        self._plain["vllm:generation_tokens"].inc()
         if sequence.output_length > 1:
             self._observe("vllm:inter_token_latency_seconds", now_s - sequence.last_token_s)
             self._observe("vllm:time_per_output_token_seconds", now_s - sequence.last_token_s)

@@ -196,11 +196,11 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
 
     Raises: ConfigError with the arithmetic when not even one sequence of `model_len` tokens fits.
     """
-    kept_free = (1 - config.memory_utilization) * memory.total_bytes
-    room = int(memory.available_bytes - kept_free) - needed_bytes
+    kept_free = kept_free_bytes(config, memory)
+    room = memory.available_bytes - kept_free - needed_bytes
     arithmetic = (
         f"{in_gib(memory.available_bytes)} are free of {in_gib(memory.total_bytes)} ({memory.limited_by}), "
-        f"less {in_gib(needed_bytes)} for weights and scratch, less {in_gib(int(kept_free))} kept free "
+        f"less {in_gib(needed_bytes)} for weights and scratch, less {in_gib(kept_free)} kept free "
         f"(--gpu-memory-utilization {config.memory_utilization:g}), leaves {in_gib(max(0, room))}"
     )
     asked = config.kv_cache_memory_bytes
@@ -218,12 +218,17 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
     return blocks
 
 
+def kept_free_bytes(config: EngineConfig, memory: Memory) -> int:
+    """What the engine leaves alone: the share asked for, and no less than this server's other processes will take."""
+    return max(int((1 - config.memory_utilization) * memory.total_bytes), config.others_bytes)
+
+
 def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
     """The longest sequence that memory allows, at most `model_len` tokens: what --max-model-len auto asks for."""
-    room = memory.available_bytes - (1 - config.memory_utilization) * memory.total_bytes - needed_bytes
+    room = memory.available_bytes - kept_free_bytes(config, memory) - needed_bytes
     if config.kv_cache_memory_bytes is not None:
         room = min(room, config.kv_cache_memory_bytes)
-    return max(BLOCK_TOKENS, min(model_len, int(room) // block_bytes * BLOCK_TOKENS))
+    return max(BLOCK_TOKENS, min(model_len, room // block_bytes * BLOCK_TOKENS))
 
 
 def ids(variable: str, value: str) -> list[int]:

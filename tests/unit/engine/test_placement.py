@@ -304,6 +304,13 @@ def test_kv_blocks_take_what_memory_leaves() -> None:
     assert kv_blocks(config, 4096, 1 << 20, 20 * GIB, ROOMY) == 60 * 1024
 
 
+def test_a_small_container_keeps_room_for_the_http_processes() -> None:
+    small = Memory(GIB, GIB, "the container's limit")
+    config = EngineConfig(others_bytes=GIB // 4)
+
+    assert kv_blocks(config, 256, 1 << 20, GIB // 2, small) == 256
+
+
 def test_kv_blocks_never_exceed_what_all_sequences_fill() -> None:
     assert kv_blocks(EngineConfig(max_num_seqs=2), 100, 1 << 20, 0, ROOMY) == 8
 
