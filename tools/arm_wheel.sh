@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Build the aarch64 wheel, on an x86-64 machine by cross-compiling: dist/forearm-*_aarch64.whl
+#   tools/arm_wheel.sh [--check]    also look into it and import it on emulated cores
+#
+# The wheel is for the version of Python that builds it. Only Python 3.11 can be imported under emulation (get_python.sh).
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1
+version=$(python -c 'import sys; print("{}.{}".format(*sys.version_info))')
+tag=cp${version/./}
+suffix=.cpython-${version/./}-aarch64-linux-gnu.so
+dist=build/arm/dist
+rm -rf "$dist" build/arm/unpacked
+mkdir -p "$dist"
+
+# pyconfig.h of both architectures says the same of types (both are LP64); 3.11 takes its own headers all the same.
+include=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+if [ "$version" = 3.11 ]; then
+  arm_python=$(tools/arm/get_python.sh)
+  include=$arm_python/usr/include/python3.11
+  export CPATH=$arm_python/usr/include  # Debian's pyconfig.h includes another by its architecture
+fi
+cross=()
+if [ "$(uname -m)" != aarch64 ]; then
+  export _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=$suffix
+  for define in CMAKE_SYSTEM_NAME=Linux CMAKE_SYSTEM_PROCESSOR=aarch64 CMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+    "Python_INCLUDE_DIR=$include" "PYTHON_MODULE_EXTENSION=$suffix"; do
+    cross+=("-Ccmake.define.$define")
+  done
+fi
+echo "--- building the aarch64 wheel for Python $version"
+mkdir -p build/arm/wheel
+python -m pip wheel . --quiet --no-build-isolation --no-deps -w "$dist" \
+  -Cbuild-dir=build/arm/wheel "${cross[@]}"
+wheel=$(ls "$dist"/*.whl)
+mkdir -p dist
+cp "$wheel" dist/
+[ "${1:-}" = --check ] || { echo "arm_wheel: dist/${wheel##*/}"; exit 0; }
+
+echo "--- checking ${wheel##*/}"
+[[ $wheel == *-$tag-$tag-*linux*_aarch64.whl ]] || { echo "error: the tag is wrong"; exit 1; }
+python -m zipfile -e "$wheel" build/arm/unpacked
+module=build/arm/unpacked/forearm/_native$suffix
+[ -e "$module" ] || { echo "error: no ${module##*/} in it"; exit 1; }
+[ "$(od -An -tu2 -j18 -N2 "$module" | tr -d ' ')" = 183 ] || { echo "error: the module is not for aarch64"; exit 1; }
+for file in demo_model/model.safetensors demo_model/tokenizer.json cli.py; do
+  [ -s "build/arm/unpacked/forearm/$file" ] || { echo "error: no $file in it"; exit 1; }
+done
+if [ "$version" = 3.11 ]; then
+  qemu=$(tools/arm/get_qemu.sh)
+  while read -r cpu tier; do
+    said=$(PYTHONHOME=$arm_python/usr PYTHONPATH=build/arm/unpacked "$qemu" -L "$arm_python" -cpu "$cpu" \
+      "$arm_python/usr/bin/python3.11" -c 'from forearm import _native; print(_native.tier(), len(_native.topology().cpus) > 0)')
+    echo "on $cpu: $said"
+    [ "$said" = "$tier True" ] || { echo "error: $tier and some CPUs were expected"; exit 1; }
+  done <<<"cortex-a72 neon
+neoverse-n1 neon_dot
+neoverse-v1 neon_mm"
+else
+  echo "not imported: the arm64 Python at hand is 3.11, the wheel is for $version"
+fi
+echo "arm_wheel: dist/${wheel##*/} holds"
