@@ -1,0 +1,127 @@
+"""The terminal client against a tiny server that speaks the protocol."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from forearm import cli
+
+
+class TinyServer(ThreadingHTTPServer):
+    """Answers chats with the last message in capitals, a letter a chunk; wants the key `sesame` when told to."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.bodies: list[dict[str, Any]] = []
+        self.key: str | None = None
+        self.breaks = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: TinyServer
+
+    def do_GET(self) -> None:
+        self.reply(200, json.dumps({"data": [{"id": "tiny"}]}))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(body)
+        if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":
+            self.reply(401, json.dumps({"error": {"message": "the API key is wrong"}}))
+            return
+        said = body["messages"][-1]["content"].upper()
+        chunks: list[dict[str, Any]] = [{"choices": [{"delta": {"content": letter}}]} for letter in said]
+        if self.server.breaks:
+            chunks = [*chunks[:1], {"error": {"message": "the engine went away"}}]
+        chunks.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": len(said)}})
+        events = ["data: " + json.dumps(chunk) for chunk in chunks]
+        self.reply(200, "\n\n".join([": keep-alive", *events, "data: [DONE]", ""]))
+
+    def reply(self, status: int, body: str) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[TinyServer]:
+    with TinyServer() as tiny:
+        thread = threading.Thread(target=tiny.serve_forever, args=(0.01,))
+        thread.start()
+        yield tiny
+        tiny.shutdown()
+        thread.join()
+
+
+def test_one_quick_message_is_answered(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    status = cli.main(
+        ["chat", "--url", server.url, "-q", "hello", "--system-prompt", "be kind", "--max-tokens", "9", "--stats"]
+    )
+
+    out = capsys.readouterr()
+    assert status == 0
+    assert out.out == "HELLO\n"
+    assert "7 prompt tokens" in out.err
+    assert "5 tokens" in out.err
+    assert server.bodies == [
+        {
+            "model": "tiny",
+            "messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": 9,
+        }
+    ]
+
+
+def test_a_conversation_remembers_what_was_said(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["one", "two", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+
+    assert cli.main(["chat", "--url", server.url, "--model-name", "other"]) == 0
+
+    assert capsys.readouterr().out == "ONE\nTWO\n"
+    assert [message["content"] for message in server.bodies[1]["messages"]] == ["one", "ONE", "two"]
+    assert server.bodies[1]["model"] == "other"
+
+
+def test_the_key_goes_along(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.key = "sesame"
+    monkeypatch.setenv("VLLM_API_KEY", "sesame")
+    assert cli.main(["chat", "--url", server.url, "-q", "x"]) == 0
+
+
+def test_what_the_server_refuses_is_said(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.key = "sesame"
+
+    assert cli.main(["chat", "--url", server.url, "-q", "x", "--api-key", "wrong"]) == 1
+    assert capsys.readouterr().err == "forearm chat: the server says 401: the API key is wrong\n"
+
+
+def test_a_stream_that_breaks_is_an_error(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.breaks = True
+
+    assert cli.main(["chat", "--url", server.url, "-q", "hello"]) == 1
+    assert capsys.readouterr().err == "forearm chat: the engine went away\n"
+
+
+def test_no_server_is_said_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["chat", "--url", "http://127.0.0.1:9/v1", "-q", "x"]) == 1
+    assert "is `forearm serve` running there? (--url)" in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""The command line itself: quick, and with messages instead of tracebacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from forearm import __version__, cli
+
+HEAVY = ("torch", "transformers", "numpy", "fastapi", "pydantic", "gunicorn", "httpx", "yaml")
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "forearm", *argv], capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_is_there_before_one_can_blink_and_brings_nothing_heavy() -> None:
+    code = (
+        "import sys, time; t = time.process_time(); import forearm.cli; took = time.process_time() - t; "
+        f"print(took, [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(3)]
+
+    assert min(float(run.split()[0]) for run in runs) < 0.3
+    assert all(run.split(maxsplit=1)[1].strip() == "[]" for run in runs), runs
+
+
+def test_the_server_can_be_loaded_without_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import forearm.serve, forearm.llm, forearm.api.app; print('fine')"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_version_and_usage() -> None:
+    assert run("--version").stdout == f"forearm {__version__}\n"
+    assert "forearm COMMAND" in run("--help").stdout
+
+
+def test_no_command_and_an_unknown_one_print_the_usage_and_fail() -> None:
+    assert run().returncode == 2
+    unknown = run("server")
+    assert unknown.returncode == 2
+    assert "there is no command server" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["serve", "--device", "cuda"], "forearm serve: --device cuda: forearm runs on CPUs"),
+        (["serve", "--no-such"], "forearm serve: unknown flag --no-such"),
+        (["generate", "--messages", "/no/such/file"], "forearm generate: --messages /no/such/file: No such file"),
+        (["chat", "--no-such"], "forearm chat: "),
+    ],
+)
+def test_a_mistake_is_one_line_and_the_status_of_a_wrong_setting(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = cli.main(argv)
+
+    said = capsys.readouterr().err
+    assert status == 78
+    assert said.startswith(message)
+    assert said.count("\n") == 1
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "missing"
+
+    assert cli.main(["serve", str(missing), "--port", "0"]) == 78
+    assert str(missing) in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_found_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        started = time.monotonic()
+
+        assert cli.main(["serve", "--host", "127.0.0.1", "--port", str(port)]) == 78
+
+    assert f"--port {port}: Address already in use" in capsys.readouterr().err
+    assert time.monotonic() - started < 5
+
+
+def test_help_of_serve_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    from forearm import config
+
+    with pytest.raises(SystemExit) as end:
+        cli.main(["serve", "--help"])
+
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    assert [flag for s in config.SETTINGS.values() for flag in s.flags if flag not in shown] == []

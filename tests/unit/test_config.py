@@ -1,0 +1,247 @@
+"""Settings: where a value comes from, how its text is read, and what a wrong one says."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from forearm import config, foreign
+from forearm.config import ApiConfig, EngineConfig, engine_config
+from forearm.errors import ConfigError
+from forearm.flags import Line, Parser, read_line
+from forearm.settings import from_json, to_json
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in config.environment():
+        if name.startswith(("VLLM_", "FOREARM_", "OMP_", "KMP_", "CPU_VISIBLE")):
+            monkeypatch.delenv(name)
+
+
+def line(*argv: str) -> Line:
+    return read_line(Parser("forearm serve", ""), argv)
+
+
+def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "settings.yaml"
+    assert line().configs.engine.kv_cache_memory_bytes is None
+
+    file.write_text("kv-cache-memory-bytes: 1G\n")
+    assert line("--config", str(file)).configs.engine.kv_cache_memory_bytes == 2**30
+
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
+    assert line("--config", str(file)).configs.engine.kv_cache_memory_bytes == 2 * 2**30
+
+    flags = ("--kv-cache-memory-bytes", "3G")
+    assert line("--config", str(file), *flags).configs.engine.kv_cache_memory_bytes == 3 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["--max-model-len", "4096"], "max_model_len", 4096),
+        (["--max-model-len", "4k"], "max_model_len", 4000),
+        (["--max-model-len", "8K"], "max_model_len", 8192),
+        (["--max-model-len=25.6k"], "max_model_len", 25600),
+        (["--max-model-len", "auto"], "max_model_len", "auto"),
+        (["--max-model-len", "-1"], "max_model_len", "auto"),
+        (["--max_model_len", "16"], "max_model_len", 16),
+        (["--dtype", "half"], "dtype", "float16"),
+        (["--dtype", "float"], "dtype", "float32"),
+        (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
+        (["--disable-log-stats"], "log_stats", False),
+        (["--gpu-memory-utilization", "0.5"], "memory_utilization", 0.5),
+        (["facebook/opt-125m"], "model", "facebook/opt-125m"),
+        (["--port", "1", "facebook/opt-125m"], "model", "facebook/opt-125m"),
+        (["--model", "facebook/opt-125m"], "model", "facebook/opt-125m"),
+    ],
+)
+def test_an_engine_flag_is_read(argv: list[str], field: str, value: object) -> None:
+    assert getattr(line(*argv).configs.engine, field) == value
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["--port", "8080"], "port", 8080),
+        (["--served-model-name", "a", "b"], "served_model_name", ("a", "b")),
+        (["--api-key", "one", "two"], "api_key", ("one", "two")),
+        (["--allowed-origins", '["http://a", "http://b"]'], "allowed_origins", ("http://a", "http://b")),
+        (["--override-generation-config", '{"temperature": 0}'], "override_generation_config", {"temperature": 0}),
+        (["--disable-fastapi-docs"], "docs", False),
+        (["--shutdown-timeout", "2.5"], "shutdown_timeout_s", 2.5),
+    ],
+)
+def test_an_api_flag_is_read(argv: list[str], field: str, value: object) -> None:
+    assert getattr(line(*argv).configs.api, field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("VLLM_CPU_KVCACHE_SPACE", "4.5", "kv_cache_memory_bytes", 4831838208),
+        ("VLLM_CPU_KVCACHE_SPACE", "0", "kv_cache_memory_bytes", None),
+        ("VLLM_CPU_OMP_THREADS_BIND", "0-29", "omp_threads_bind", "0-29"),
+        ("VLLM_CPU_NUM_OF_RESERVED_CPU", "2", "num_of_reserved_cpu", 2),
+        ("OMP_NUM_THREADS", "16", "omp_num_threads", 16),
+        ("VLLM_LOGGING_LEVEL", "DEBUG", "logging_level", "DEBUG"),
+    ],
+)
+def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: str, field: str, value: object) -> None:
+    monkeypatch.setenv(name, text)
+
+    assert getattr(line().configs.engine, field) == value
+    assert getattr(engine_config(), field) == value
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--max-model-len", "12q"], r"--max-model-len 12q: write a whole number such as 4096, 4k"),
+        (["--max-model-len", "0"], r"--max-model-len 0: it must be at least 1"),
+        (["--dtype", "int3"], r"--dtype int3: write one of auto, bfloat16"),
+        (["--port", "70000"], r"--port 70000: it must be from 0 to 65535"),
+        (["--gpu-memory-utilization", "1.5"], r"--gpu-memory-utilization 1.5: it must be from 0.01 to 1"),
+        (["--override-generation-config", "{"], r"--override-generation-config \{: it is not JSON"),
+        (["--allowed-origins", "[1]"], r"--allowed-origins \[1\]: write a JSON list of strings"),
+        (["--prot", "1"], r"unknown flag --prot; did you mean --port\?"),
+        (["--port"], r"--port"),
+        (["a", "b"], r"one model is served, not 2: a b"),
+    ],
+)
+def test_a_wrong_flag_names_the_value_and_the_remedy(argv: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        line(*argv)
+
+
+def test_a_wrong_variable_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "much")
+
+    with pytest.raises(ConfigError, match=r"VLLM_CPU_KVCACHE_SPACE much: write a number, at least 0"):
+        line()
+
+
+def test_a_wrong_key_of_the_file_names_the_one_it_resembles(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("prot: 80\n")
+    with pytest.raises(ConfigError, match=r"settings.yaml: unknown key prot; did you mean port\?"):
+        line("--config", str(file))
+
+    file.write_text("- port\n")
+    with pytest.raises(ConfigError, match=r"write flags without their dashes as keys"):
+        line("--config", str(file))
+
+
+def test_a_file_has_switches_lists_and_objects(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        "model: m\nenable_prefix_caching: false\nserved-model-name: [a, b]\nenforce-eager: true\n"
+        "default-chat-template-kwargs: {thinking: false}\n"
+    )
+
+    read = line("--config", str(file))
+
+    assert not read.configs.engine.enable_prefix_caching
+    assert read.configs.api.served_model_name == ("a", "b")
+    assert read.configs.api.default_chat_template_kwargs == {"thinking": False}
+    assert read.notes == ["--enforce-eager has no effect: nothing is compiled at start"]
+
+
+def test_the_command_of_vllms_page_for_two_nodes_is_understood_and_refused_for_one_reason() -> None:
+    argv = ["meta-llama/Llama-2-7b-chat-hf", "-tp=2", "--distributed-executor-backend", "mp"]
+
+    with pytest.raises(ConfigError, match=r"-tp 2: tensor parallelism .* not built yet"):
+        line(*argv)
+    assert line(argv[0], "-tp=1", *argv[2:]).notes == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--device", "cuda"], r"--device cuda: forearm runs on CPUs"),
+        (["--distributed-executor-backend", "ray"], r"--distributed-executor-backend ray: .* say mp or uni"),
+        (["--kv-transfer-config", "{}"], r"--kv-transfer-config: KV blocks are not moved"),
+        (["--enable-lora"], r"--enable-lora: LoRA adapters are not built yet"),
+        (["--load-format", "pt"], r"--load-format pt: weights come from safetensors"),
+        (["--enable_sleep_mode"], r"--enable-sleep-mode"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_the_reason(argv: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        line(*argv)
+
+
+@pytest.mark.parametrize("flag", [flag for flag, one in foreign.FLAGS.items() if one.allowed is None])
+def test_a_flag_without_effect_gives_one_line_and_leaves_the_model_alone(flag: str) -> None:
+    value = ["1"] if foreign.FLAGS[flag].takes_value else []
+
+    read = line(flag, *value, "model")
+
+    assert read.notes == [f"{flag} has no effect: {foreign.FLAGS[flag].reason}"]
+    assert read.configs.engine.model == "model"
+
+
+def test_no_flag_is_both_a_setting_and_foreign() -> None:
+    own = {flag for setting in config.SETTINGS.values() for flag in (*setting.flags, *setting.off_flags)}
+
+    assert not own & set(foreign.FLAGS)
+    assert not own & set(foreign.REFUSED)
+    assert not set(foreign.FLAGS) & set(foreign.REFUSED)
+
+
+def test_unknown_variables_are_listed_and_those_without_effect_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_NO_SUCH_THING", "1")
+    monkeypatch.setenv("FOREARM_NEITHER", "1")
+    monkeypatch.setenv("VLLM_CPU_AVX512BF16", "1")
+    monkeypatch.setenv("FOREARM_TIER", "scalar")
+
+    assert line().notes == [
+        "VLLM_CPU_AVX512BF16 has no effect: instructions are chosen at start from what the CPU has "
+        "(FOREARM_TIER forces a tier)",
+        "unknown variables, ignored: FOREARM_NEITHER, VLLM_NO_SUCH_THING",
+    ]
+
+
+def test_a_variable_for_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_TARGET_DEVICE", "cpu")
+    assert line().notes == ["VLLM_TARGET_DEVICE has no effect: forearm always runs on the CPU"]
+
+    monkeypatch.setenv("VLLM_TARGET_DEVICE", "cuda")
+    with pytest.raises(ConfigError, match=r"VLLM_TARGET_DEVICE=cuda: forearm runs on CPUs"):
+        line()
+
+
+def test_configs_travel_to_other_processes_as_they_are() -> None:
+    read = line("--api-key", "a", "b", "--override-generation-config", '{"top_p": 0.5}', "--max-model-len", "auto")
+
+    assert from_json(ApiConfig, to_json(read.configs.api)) == read.configs.api
+    assert from_json(EngineConfig, to_json(read.configs.engine)) == read.configs.engine
+
+
+def test_an_offline_engine_reads_texts_as_a_flag_does() -> None:
+    assert engine_config(dtype="half", max_num_seqs=3, max_model_len=None).dtype == "float16"
+    with pytest.raises(ConfigError, match=r"--dtype bf17"):
+        engine_config(dtype="bf17")
+    with pytest.raises(TypeError, match="no_such"):
+        engine_config(no_such=1)
+
+
+def test_every_setting_has_a_help_and_a_way_in() -> None:
+    for name, setting in config.SETTINGS.items():
+        assert setting.help, name
+        assert setting.flags or setting.env, name
+
+
+def test_every_setting_is_used() -> None:
+    folder = Path(config.__file__).parent
+    code = "".join(p.read_text() for p in folder.rglob("*.py") if p.name not in ("config.py", "settings.py"))
+    fields = {f.name for c in config.CONFIGS for f in dataclasses.fields(c)}
+
+    unused = {name for name in fields if f".{name}" not in code}
+
+    assert not unused
