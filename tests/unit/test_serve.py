@@ -1,0 +1,186 @@
+"""How serve watches its two processes, with small real programs in their place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forearm import config, serve
+from forearm.serve import Child, keep, watch
+
+# Writes its process id, says it is ready, and lives until it is asked to end.
+LIVES = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / f"{sys.argv[2]}.{os.getpid()}").touch()
+def end(*_):
+    (folder / f"{sys.argv[2]}-ended-{time.monotonic_ns()}").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+(folder / f"{sys.argv[2]}-ready").touch()
+while True: time.sleep(0.01)
+"""
+IGNORES = "import pathlib, signal, sys, time; signal.signal(15, signal.SIG_IGN)\n" + LIVES.replace(
+    "signal.signal(signal.SIGTERM, end)", ""
+)
+
+
+def child(name: str, code: str, folder: Path) -> Child:
+    return Child(
+        name=name,
+        argv=[sys.executable, "-c", code, str(folder), name],
+        cores=(),
+        on_death=signal.SIGKILL,
+        ready=(folder / f"{name}-ready").exists,
+        environment={},
+    )
+
+
+def pids(folder: Path, name: str) -> list[int]:
+    return [int(path.suffix[1:]) for path in folder.glob(f"{name}.*")]
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        await asyncio.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(serve, "GRACE_S", 5.0)
+
+
+def configs(**settings: str) -> config.Configs:
+    return config.read({name: [value] for name, value in settings.items()}, {})
+
+
+async def test_a_signal_ends_the_api_first_and_then_the_engine(tmp_path: Path) -> None:
+    engine, api = child("engine", LIVES, tmp_path), child("API", LIVES, tmp_path)
+    watching = asyncio.create_task(watch(engine, api, configs()))
+    await until(lambda: engine.once_ready.is_set() and api.once_ready.is_set())
+
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await watching == 0
+    [engine_ended] = tmp_path.glob("engine-ended-*")
+    [api_ended] = tmp_path.glob("API-ended-*")
+    assert int(api_ended.name.rsplit("-", 1)[1]) < int(engine_ended.name.rsplit("-", 1)[1])
+
+
+async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
+    engine, api = child("engine", LIVES, tmp_path), child("API", LIVES, tmp_path)
+    watching = asyncio.create_task(watch(engine, api, configs()))
+    await until(lambda: len(pids(tmp_path, "engine")) == 1 and api.once_ready.is_set())
+
+    os.kill(pids(tmp_path, "engine")[0], signal.SIGKILL)
+    await until(lambda: len(pids(tmp_path, "engine")) == 2)
+
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await watching == 0
+    assert all(gone(pid) for name in ("engine", "API") for pid in pids(tmp_path, name))
+
+
+async def test_an_engine_with_a_wrong_setting_ends_the_whole(tmp_path: Path) -> None:
+    engine, api = child("engine", "raise SystemExit(78)", tmp_path), child("API", LIVES, tmp_path)
+
+    assert await watch(engine, api, configs()) == 78
+    assert all(gone(pid) for pid in pids(tmp_path, "API"))
+
+
+async def test_an_engine_that_never_gets_ready_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = child("engine", "raise SystemExit(5)", tmp_path)
+
+    assert await keep(engine, ready_timeout_s=10) == 5
+    assert caplog.text.count("it is started again") == 2
+    assert "engine ended before it was ready (exit status 5); giving up" in caplog.text
+
+
+async def test_an_engine_that_takes_too_long_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = child("engine", "import time; time.sleep(60)", tmp_path)
+
+    assert await keep(engine, ready_timeout_s=0.3) == 1
+    assert "is not ready after 0.3 s (VLLM_ENGINE_READY_TIMEOUT_S)" in caplog.text
+    assert "SIGKILL" in caplog.text
+
+
+async def test_an_api_that_cannot_start_is_given_up_at_once(tmp_path: Path) -> None:
+    engine, api = child("engine", LIVES, tmp_path), child("API", "raise SystemExit(3)", tmp_path)
+
+    assert await watch(engine, api, configs()) == 3
+    assert all(gone(pid) for pid in pids(tmp_path, "engine"))
+
+
+async def test_what_ignores_the_signal_is_killed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serve, "GRACE_S", 0.2)
+    stubborn = child("API", IGNORES, tmp_path)
+    await stubborn.start()
+    await until(stubborn.ready)
+
+    await stubborn.end(timeout_s=0.2)
+
+    assert "has not ended after 0.2 s and is killed" in caplog.text
+    assert all(gone(pid) for pid in pids(tmp_path, "API"))
+
+
+async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    engine, api = child("engine", LIVES, tmp_path), child("API", IGNORES, tmp_path)
+    watching = asyncio.create_task(watch(engine, api, configs(shutdown_timeout_s="60")))
+    await until(lambda: engine.once_ready.is_set() and api.once_ready.is_set())
+    started = time.monotonic()
+
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+    await watching
+    assert time.monotonic() - started < 10
+
+
+async def test_nobody_outlives_a_killed_serve(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, sys
+sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from tests.unit.test_serve import LIVES, child, configs, watch
+folder = Path({str(tmp_path)!r})
+asyncio.run(watch(child("engine", LIVES, folder), child("API", LIVES, folder), configs()))
+"""
+    server = subprocess.Popen([sys.executable, "-c", program])
+    await until(lambda: pids(tmp_path, "engine") and pids(tmp_path, "API"))
+
+    server.kill()
+    server.wait()
+
+    await until(lambda: all(gone(pid) for name in ("engine", "API") for pid in pids(tmp_path, name)))
+
+
+async def test_a_child_runs_on_the_cores_planned(tmp_path: Path) -> None:
+    one = min(os.sched_getaffinity(0))
+    bound = child("API", LIVES, tmp_path)
+    bound.cores = (one,)
+
+    process = await bound.start()
+
+    assert os.sched_getaffinity(process.pid) == {one}
+    await bound.end(timeout_s=5)
