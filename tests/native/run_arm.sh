@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Cross-compile the native checks for aarch64 and run them on emulated cores, one for each kind of Graviton.
 #
-#   tests/native/run_arm.sh [CHECK...]     kernel_check unless named
+#   tests/native/run_arm.sh [CHECK...]     kernel_check and model_check unless named
 #
 # Emulation shows that results and the choice of tier are right; it says nothing about speed.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
-checks=("${@:-kernel_check}")
+checks=("$@")
+[ $# -gt 0 ] || checks=(kernel_check model_check)
 build=build/arm/native
 
 # core                 stands for                  its tiers, best first
