@@ -54,7 +54,7 @@ class Answerer:
     """A published folder, loaded as its users load it."""
 
     def __init__(self, folder: Path) -> None:
-        self.model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+        self.model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
         self.text = AutoTokenizer.from_pretrained(folder)
 
     def answer(self, question: str, system: str | None) -> str:
@@ -63,7 +63,7 @@ class Answerer:
         messages.append({"role": "user", "content": question})
         prompt = self.text.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = torch.tensor([self.text.encode(prompt, add_special_tokens=False)])
-        out = self.model.generate(
+        out = self.model.generate(  # type: ignore[misc]  # transformers' own annotation of self
             ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
