@@ -8,16 +8,21 @@ from pathlib import Path
 
 from forearm.config import EngineConfig
 from forearm.engine import placement
-from forearm.engine.admission import Terms
+from forearm.engine.admission import Admission, Terms
+from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.executor import NativeExecutor
+from forearm.engine.executor import Executor, NativeExecutor
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
+from forearm.engine.sampling import columns
 from forearm.engine.scheduler import Limits
+from forearm.engine.sequence import Slice
+from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.generation import generation_eos
 from forearm.model.hub import find_model
 from forearm.model.weights import load_native
+from forearm.wire import SamplingParams, Submit
 
 # Rows of logits of a step, at least: prompts whose log-probabilities are wanted go forward by so many tokens a step.
 LEAST_ROWS = 32
@@ -61,10 +66,29 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     native.allocate_kv(blocks)
     _log_memory(checkpoint, native.packed_bytes, native.scratch_bytes, blocks, native.kv_bytes_per_block)
     executor = NativeExecutor(native, checkpoint, blocks)
+    terms = terms_of(config, checkpoint, queued)
+    warm_up(executor, terms)
     meter = Meter(
         config.name or config.model or folder.name, "0", checkpoint.kv_dtype, blocks, config.enable_prefix_caching
     )
-    return EngineLoop(executor, limits, terms_of(config, checkpoint, queued), meter)
+    return EngineLoop(executor, limits, terms, meter)
+
+
+def warm_up(executor: Executor, terms: Terms) -> None:
+    """Compute and sample one token: the first client does not wait for pages to be touched.
+
+    Raises: ConfigError if not even that gives numbers.
+    """
+    params = SamplingParams(temperature=0.0, max_tokens=1)
+    submit = Submit(request_id="warm-up", prompt_token_ids=[0], params=params)
+    (sequence,) = Admission(terms).request(0, submit, 0.0).sequences
+    sequence.blocks.append(0)
+    executor.forward(pack([Slice.next(sequence, 1)]))
+    if executor.sample(columns([(0, sequence)], executor.vocab_size)).nan[0]:
+        raise ConfigError(
+            f"{executor.folder}: the model's logits have a NaN at the first token; its weights are damaged, or their "
+            "numbers are too large for --dtype float16: try float32"
+        )
 
 
 def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
