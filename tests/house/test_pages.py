@@ -1,0 +1,53 @@
+"""The pages say what the tree has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tools.settings_page import PAGE, page
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_settings_page_is_what_config_says() -> None:
+    assert PAGE.read_text() == page(), "run: python tools/settings_page.py"
+
+
+def test_every_path_that_the_readme_names_is_there() -> None:
+    named = set(re.findall(r"`((?:app|native|tests|tools|bench|docs|\.ci)/[\w./*-]*)`", README))
+    assert len(named) > 10
+
+    missing = [path for path in named if not any(ROOT.glob(path.rstrip("/")))]
+
+    assert not missing
+
+
+def test_the_map_has_every_folder_and_names_nothing_else() -> None:
+    block = README.split("## Map of the code")[1].split("```")[1]
+    mapped = {
+        line.split()[0].rstrip("/") for line in block.splitlines() if line.startswith(("app/", "native/", "tests/"))
+    }
+
+    there = {
+        folder.relative_to(ROOT).as_posix()
+        for top in ("app/forearm", "native", "tests")
+        for folder in (ROOT / top).iterdir()
+        if folder.is_dir() and folder.name != "__pycache__"
+    }
+
+    assert mapped - {"app/forearm"} == there
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    places = re.compile(r"/work/|/tmp/|/root/|/home/\w")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "Makefile", ROOT / ".ci" / "run"]
+
+    assert [page.name for page in pages if places.search(page.read_text())] == []
