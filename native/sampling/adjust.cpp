@@ -40,7 +40,8 @@ void penalise_output(Ids output, float frequency, float presence, float* row, in
 }  // namespace
 
 const float* adjust(const SamplingColumns& s, int64_t line, const float* raw, int64_t vocab, SamplerScratch& scratch) {
-  const Ids prompt = line_of(s.prompt_starts, s.prompt_ids, line), output = line_of(s.output_starts, s.output_ids, line);
+  const Ids prompt = line_of(s.prompt_starts, s.prompt_ids, line),
+            output = line_of(s.output_starts, s.output_ids, line);
   const Ids biased = line_of(s.bias_starts, s.bias_ids, line), allowed = line_of(s.allowed_starts, s.allowed_ids, line);
   const bool repetition = s.repetition[line] != 1.0f;
   const bool counted = s.frequency[line] != 0.0f || s.presence[line] != 0.0f;

@@ -76,8 +76,8 @@ void check(const SamplingColumns& sampling, const LogitRows& logits);
 void check(const int32_t* rows, const int32_t* tokens, int64_t lines, const LogitRows& logits);
 
 // Lines [begin, end) of `sampling`.
-void sample(const Kernels& kernels, const LogitRows& logits, const SamplingColumns& sampling, int64_t begin, int64_t end,
-            SampledColumns out, SamplerScratch& scratch);
+void sample(const Kernels& kernels, const LogitRows& logits, const SamplingColumns& sampling, int64_t begin,
+            int64_t end, SampledColumns out, SamplerScratch& scratch);
 
 // Log-probabilities of tokens[i] in row rows[i], i in [begin, end). A row with a NaN gives NaN.
 void score(const Kernels& kernels, const LogitRows& logits, const int32_t* rows, const int32_t* tokens, int64_t begin,

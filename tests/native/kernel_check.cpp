@@ -11,6 +11,10 @@ namespace forearm::check {
 void check_pack(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gemm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_embed(Report&, const Kernels& tier, const Kernels& scalar);
+void check_norm(Report&, const Kernels& tier, const Kernels& scalar);
+void check_rope(Report&, const Kernels& tier, const Kernels& scalar);
+void check_rows(Report&, const Kernels& tier, const Kernels& scalar);
+void check_attention(Report&, const Kernels& tier, const Kernels& scalar);
 
 namespace {
 
@@ -21,6 +25,10 @@ constexpr struct {
     {"pack", check_pack},
     {"gemm", check_gemm},
     {"embed", check_embed},
+    {"norm", check_norm},
+    {"rope", check_rope},
+    {"rows", check_rows},
+    {"attention", check_attention},
 };
 
 int check_tier(const Kernels& tier, const char* only_group) {

@@ -31,13 +31,13 @@ struct AttendTile {
   int64_t first, rows;
   int64_t begin[kMaxTileRows], end[kMaxTileRows];  // keys that each row sees
   // In the scratch of the thread:
-  Operand q;         // [rows][head_dim], scaled
-  Operand weights;   // [rows][32] of a block
-  float* scores;     // [rows][32]
-  float* values;     // [rows][head_dim] of a chunk
-  float* sums;       // [rows][16]: key j of a block adds to lane j % 16
-  float* max;        // [16]
-  float* before;     // [16]: max before the block, then exp(max before - max)
+  Operand q;        // [rows][head_dim], scaled
+  Operand weights;  // [rows][32] of a block
+  float* scores;    // [rows][32]
+  float* values;    // [rows][head_dim] of a chunk
+  float* sums;      // [rows][16]: key j of a block adds to lane j % 16
+  float* max;       // [16]
+  float* before;    // [16]: max before the block, then exp(max before - max)
   RowState total[kMaxTileRows];
 };
 
@@ -45,7 +45,9 @@ inline int64_t attend_scratch_bytes(int64_t head_dim) {
   return (kMaxTileRows * (3 * head_dim + 2 * kBlockTokens + 16) + 2 * 16) * 4;
 }
 
-inline int64_t token_of(const AttendTile& t, int64_t row) { return t.task.token_begin + (t.first + row) / t.task.group; }
+inline int64_t token_of(const AttendTile& t, int64_t row) {
+  return t.task.token_begin + (t.first + row) / t.task.group;
+}
 inline int64_t head_of(const AttendTile& t, int64_t row) {
   return t.task.kv_head * t.task.group + (t.first + row) % t.task.group;
 }
@@ -210,8 +212,8 @@ inline void write_row(const AttendTask& task, int64_t token, int64_t head, const
   }
   const F16 factor = broadcast(remains / sum);
   for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
-    store_operand(task.out, task.out_row + token, head * task.head_dim + column, mul(load(total.values + column), factor),
-                  lanes);
+    store_operand(task.out, task.out_row + token, head * task.head_dim + column,
+                  mul(load(total.values + column), factor), lanes);
   });
 }
 
@@ -257,9 +259,12 @@ inline void attend_rows(const AttendTask& task) {
 
 inline void attend(const AttendTask& task) {
   switch (task.cache.dtype) {
-    case DType::f32: return attend_rows<Mma<DType::f32>>(task);
-    case DType::f16: return attend_rows<Mma<DType::f16>>(task);
-    case DType::bf16: return attend_rows<Mma<DType::bf16>>(task);
+    case DType::f32:
+      return attend_rows<Mma<DType::f32>>(task);
+    case DType::f16:
+      return attend_rows<Mma<DType::f16>>(task);
+    case DType::bf16:
+      return attend_rows<Mma<DType::bf16>>(task);
   }
 }
 

@@ -50,9 +50,8 @@ inline void normalise_row(const NormTask& t, const float* x, Put put) {
 
 inline void norm(const NormTask& t) {
   for (int64_t row = t.row_begin; row < t.row_end; ++row) {
-    normalise_row(t, t.x + row * t.x_stride, [&](int64_t column, F16 y, int64_t lanes) {
-      store_operand(t.out, row, column, y, lanes);
-    });
+    normalise_row(t, t.x + row * t.x_stride,
+                  [&](int64_t column, F16 y, int64_t lanes) { store_operand(t.out, row, column, y, lanes); });
   }
 }
 

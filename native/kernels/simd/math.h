@@ -1,5 +1,6 @@
 // exp, tanh and erfc on the vector of 16 floats: one sequence of operations, hence the same bits in every tier.
-// The polynomials are minimax fits (Lawson iteration on Chebyshev points, in 40-digit arithmetic) of the functions named.
+// The polynomials are minimax fits (Lawson iteration on Chebyshev points, in 40-digit arithmetic) of the functions
+// named.
 #pragma once
 
 namespace forearm {
@@ -16,9 +17,9 @@ inline Exponential split_exp(F16 x) {
   x = max(broadcast(-88.0f), min(broadcast(88.0f), x));
   const F16 shifted = fma(x, broadcast(0x1.715476p+0f), shift);  // 1 / ln(2)
   const F16 n = sub(shifted, shift);
-  F16 r = fma(n, broadcast(-0x1.62e400p-1f), x);      // ln(2) in two parts: n times the first is exact
-  r = fma(n, broadcast(-0x1.7f7d1cp-20f), r);         //
-  F16 p = broadcast(0x1.6db452p-10f);                 // (e^r - 1 - r) / r^2; e^r is 3.1e-9 off
+  F16 r = fma(n, broadcast(-0x1.62e400p-1f), x);  // ln(2) in two parts: n times the first is exact
+  r = fma(n, broadcast(-0x1.7f7d1cp-20f), r);
+  F16 p = broadcast(0x1.6db452p-10f);             // (e^r - 1 - r) / r^2; e^r is 3.1e-9 off
   p = fma(p, r, broadcast(0x1.123b72p-7f));
   p = fma(p, r, broadcast(0x1.55545ep-5f));
   p = fma(p, r, broadcast(0x1.55548ep-3f));

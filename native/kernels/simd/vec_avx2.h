@@ -15,9 +15,7 @@ struct M16 {
 
 inline F16 broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-inline F16 iota() {
-  return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)};
-}
+inline F16 iota() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)}; }
 
 inline __m256i first_lanes(int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -95,8 +93,7 @@ inline F16 load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(load_half(p)), 
 inline __m256i narrow_bf16(__m256 x) {  // in the lower half of each 32 bits
   const __m256i u = _mm256_castps_si256(x), upper = _mm256_srli_epi32(u, 16);
   const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-  const __m256i rounded =
-      _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
   const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
   return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
 }

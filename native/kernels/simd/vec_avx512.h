@@ -35,8 +35,7 @@ inline __m512i bits_of(F16 a) { return _mm512_castps_si512(a.v); }
 inline F16 float_of(__m512i bits) { return {_mm512_castsi512_ps(bits)}; }
 inline F16 abs(F16 a) { return float_of(_mm512_and_si512(bits_of(a), _mm512_set1_epi32(0x7fffffff))); }
 inline F16 copysign(F16 magnitude, F16 sign) {  // 0xe4: where the third is set the first, else the second
-  return float_of(
-      _mm512_ternarylogic_epi32(bits_of(magnitude), bits_of(sign), _mm512_set1_epi32(0x7fffffff), 0xe4));
+  return float_of(_mm512_ternarylogic_epi32(bits_of(magnitude), bits_of(sign), _mm512_set1_epi32(0x7fffffff), 0xe4));
 }
 inline F16 power_of_two(F16 shifted) {
   return float_of(_mm512_add_epi32(_mm512_slli_epi32(bits_of(shifted), 23), _mm512_set1_epi32(0x3f800000)));
@@ -75,8 +74,7 @@ inline F16 load_f16(const uint16_t* p) {
 inline void store_bf16(uint16_t* p, F16 a) {
   const __m512i u = bits_of(a), upper = _mm512_srli_epi32(u, 16);
   const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-  const __m512i rounded =
-      _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
   const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
   const __m512i narrow = _mm512_mask_blend_epi32(is_nan(a).m, rounded, quiet);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(narrow));

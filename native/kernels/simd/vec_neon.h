@@ -59,16 +59,14 @@ inline F16 fma(F16 x, F16 y, F16 z) {
 inline F16 abs(F16 x) { return {vabsq_f32(x.a), vabsq_f32(x.b), vabsq_f32(x.c), vabsq_f32(x.d)}; }
 inline F16 copysign(F16 magnitude, F16 sign) {
   const uint32x4_t bit = vdupq_n_u32(0x80000000u);
-  return {vbslq_f32(bit, sign.a, magnitude.a), vbslq_f32(bit, sign.b, magnitude.b),
-          vbslq_f32(bit, sign.c, magnitude.c), vbslq_f32(bit, sign.d, magnitude.d)};
+  return {vbslq_f32(bit, sign.a, magnitude.a), vbslq_f32(bit, sign.b, magnitude.b), vbslq_f32(bit, sign.c, magnitude.c),
+          vbslq_f32(bit, sign.d, magnitude.d)};
 }
 inline float32x4_t power_of_two(float32x4_t shifted) {
   const uint32x4_t exponent = vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23);
   return vreinterpretq_f32_u32(vaddq_u32(exponent, vdupq_n_u32(0x3f800000u)));
 }
-inline F16 power_of_two(F16 x) {
-  return {power_of_two(x.a), power_of_two(x.b), power_of_two(x.c), power_of_two(x.d)};
-}
+inline F16 power_of_two(F16 x) { return {power_of_two(x.a), power_of_two(x.b), power_of_two(x.c), power_of_two(x.d)}; }
 
 inline M16 less(F16 x, F16 y) {
   return {vcltq_f32(x.a, y.a), vcltq_f32(x.b, y.b), vcltq_f32(x.c, y.c), vcltq_f32(x.d, y.d)};

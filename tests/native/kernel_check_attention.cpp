@@ -1,0 +1,260 @@
+// write_kv, attend and merge: the same bits as scalar where the tier multiplies floats, near float64 where it
+// multiplies bf16 pairs; and in every tier the same bits for a token whoever shares its tile and however its chunks are
+// divided.
+#include <math.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "kernel_check.h"
+#include "kernels/pack.h"
+
+namespace forearm::check {
+namespace {
+
+struct Shape {
+  int64_t head_dim, kv_heads, group, context, tokens, window;
+  bool capped, sinks;
+};
+
+constexpr float kCap = 4.0f;
+
+// One layer's inputs: `context` keys before the step's own tokens.
+struct Problem {
+  Shape shape;
+  DType dtype;
+  std::vector<float> q, k, v, sinks;
+  float scale;
+
+  Problem(const Shape& s, DType type) : shape(s), dtype(type), scale(1.0f / sqrtf(static_cast<float>(s.head_dim))) {
+    Random random(s.head_dim * 31 + s.tokens);
+    q = random.floats(s.tokens * heads() * s.head_dim, 3.0f);
+    k = rounded(random.floats(keys() * s.kv_heads * s.head_dim, 3.0f), dtype);
+    v = rounded(random.floats(keys() * s.kv_heads * s.head_dim), dtype);
+    sinks = random.floats(heads());
+  }
+  int64_t heads() const { return shape.kv_heads * shape.group; }
+  int64_t keys() const { return shape.context + shape.tokens; }
+  int64_t out_columns() const { return heads() * shape.head_dim; }
+};
+
+// The cache of one tier, its blocks in descending order, written in two calls.
+class Cache {
+ public:
+  Cache(const Kernels& tier, const Problem& p) : tier_(tier), problem_(p) {
+    const int64_t blocks = (p.keys() + kBlockTokens - 1) / kBlockTokens, padded = round_up(p.shape.head_dim, 16);
+    const int64_t head_bytes = kBlockTokens * padded * dtype_bytes(p.dtype), bytes = head_bytes * p.shape.kv_heads;
+    keys_.resize(bytes * blocks + 64);
+    values_.resize(bytes * blocks + 64);
+    cache = {aligned(keys_), aligned(values_), bytes, head_bytes, p.dtype, padded};
+    for (int64_t b = blocks; b-- > 0;) this->blocks.push_back(static_cast<int32_t>(b));
+    for (int64_t i = 0; i < p.keys(); ++i) {
+      slots_.push_back(this->blocks[i / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
+                       static_cast<int32_t>(i % kBlockTokens));
+    }
+    for (int64_t head = 0; head < p.shape.kv_heads; ++head) {
+      write(head, 0, p.keys() / 2);
+      write(head, p.keys() / 2, p.keys());
+    }
+  }
+
+  // What stands in the cache, token by token: keys and values of each head, with the padding.
+  std::vector<float> contents() const {
+    std::vector<float> all;
+    const int64_t dim = cache.head_dim;
+    for (const int32_t slot : slots_) {
+      const int64_t block = slot / kBlockTokens, token = slot % kBlockTokens;
+      for (int64_t head = 0; head < problem_.shape.kv_heads; ++head) {
+        const int64_t offset = block * cache.block_bytes + head * cache.head_bytes;
+        for (int64_t d = 0; d < dim; ++d) all.push_back(element(cache.keys + offset, token, d, dim));
+        for (int64_t d = 0; d < dim; ++d) all.push_back(element(cache.values + offset, d, token, kBlockTokens));
+      }
+    }
+    return all;
+  }
+
+  KvCache cache;
+  std::vector<int32_t> blocks;
+
+ private:
+  static char* aligned(std::vector<char>& bytes) {
+    return bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64;
+  }
+  void write(int64_t head, int64_t begin, int64_t end) {
+    const int64_t dim = problem_.shape.head_dim, stride = problem_.shape.kv_heads * dim,
+                  at = begin * stride + head * dim;
+    tier_.write_kv(
+        {cache, problem_.k.data() + at, problem_.v.data() + at, stride, end - begin, dim, head, slots_.data() + begin});
+  }
+  float element(const char* packed, int64_t n, int64_t k, int64_t depth) const {
+    const int64_t quantum = tier_.layout[static_cast<int>(cache.dtype)].quantum;
+    const int64_t at = n / 16 * 16 * depth + k / quantum * quantum * 16 + n % 16 * quantum + k % quantum;
+    if (cache.dtype == DType::f32) return reinterpret_cast<const float*>(packed)[at];
+    return widen(reinterpret_cast<const uint16_t*>(packed)[at], cache.dtype);
+  }
+
+  const Kernels& tier_;
+  const Problem& problem_;
+  std::vector<char> keys_, values_;
+  std::vector<int32_t> slots_;
+};
+
+// How the work is divided; nothing of it may show in the result.
+struct Division {
+  int64_t tokens;  // of a task
+  bool chunks;     // each by itself, then merged
+};
+
+void attend_chunks(const Kernels& tier, AttendTask task) {
+  const int64_t rows = (task.token_end - task.token_begin) * task.group;
+  MergeTask merge{task, task.chunk_end, rows * (2 + task.cache.head_dim) + 5};
+  std::vector<float> partials(merge.chunks * merge.chunk_stride, NAN);
+  for (int64_t chunk = merge.chunks; chunk-- > 0;) {
+    task.chunk_begin = chunk;
+    task.chunk_end = chunk + 1;
+    task.partials = partials.data() + chunk * merge.chunk_stride;
+    tier.attend(task);
+  }
+  merge.attend.partials = partials.data();
+  tier.merge(merge);
+}
+
+std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& cache, Form form, Division division) {
+  const Shape& s = p.shape;
+  const Rows out(form, s.tokens + 1, p.out_columns());
+  std::vector<float> memory(tier.attend_scratch_bytes(cache.cache.head_dim) / 4 + 16,
+                            NAN);  // nothing is expected of it
+  float* scratch = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64 / 4;
+  for (int64_t head = 0; head < s.kv_heads; ++head) {
+    for (int64_t token = 0; token < s.tokens; token += division.tokens) {
+      const int64_t end = std::min(s.tokens, token + division.tokens);
+      const int64_t chunks = (s.context + end - 1) / kChunkTokens + 1;
+      const AttendTask task{cache.cache,
+                            cache.blocks.data(),
+                            p.q.data(),
+                            p.out_columns(),
+                            s.head_dim,
+                            head,
+                            s.group,
+                            token,
+                            end,
+                            s.context,
+                            s.window,
+                            p.scale,
+                            s.capped ? kCap : 0.0f,
+                            s.sinks ? p.sinks.data() : nullptr,
+                            0,
+                            chunks,
+                            nullptr,
+                            out.operand(),
+                            1,
+                            scratch};
+      division.chunks ? attend_chunks(tier, task) : tier.attend(task);
+    }
+  }
+  auto values = out.values();  // row 0 of `out` is nobody's
+  return {values.begin() + p.out_columns(), values.end()};
+}
+
+// One row in float64, and how far bf16 pairs may be from it: q and the weights are rounded to bf16 (half of 2^-8 of
+// each), products of bf16 are exact, sums take two roundings to odd a product.
+struct Exact {
+  const Problem& p;
+  std::vector<double> wanted{}, tolerance{};
+
+  double dot(int64_t token, int64_t head, int64_t key, double* magnitude) const {
+    const int64_t dim = p.shape.head_dim;
+    const float* q = p.q.data() + (token * p.heads() + head) * dim;
+    const float* k = p.k.data() + (key * p.shape.kv_heads + head / p.shape.group) * dim;
+    double sum = 0;
+    *magnitude = 0;
+    for (int64_t d = 0; d < dim; ++d) {
+      sum += static_cast<double>(q[d]) * p.scale * k[d];
+      *magnitude += fabs(static_cast<double>(q[d]) * p.scale * k[d]);
+    }
+    return sum;
+  }
+
+  void add_row(int64_t token, int64_t head) {
+    const Shape& s = p.shape;
+    const int64_t position = s.context + token, dim = s.head_dim;
+    const int64_t begin = s.window > 0 ? std::max<int64_t>(0, position - s.window + 1) : 0;
+    std::vector<double> weight;
+    double top = s.sinks ? p.sinks[head] : -INFINITY, error = 0;
+    for (int64_t key = begin; key <= position; ++key) {
+      double magnitude;
+      double score = dot(token, head, key, &magnitude);
+      if (s.capped) score = kCap * tanh(score / kCap);
+      error = fmax(error, magnitude * (0x1p-9 + 2 * static_cast<double>(dim + 4) * kUnit));
+      weight.push_back(score);
+      top = fmax(top, score);
+    }
+    double total = s.sinks ? exp(p.sinks[head] - top) : 0;
+    for (double& w : weight) total += w = exp(w - top);
+    for (int64_t d = 0; d < dim; ++d) {
+      double sum = 0, spread = 0;
+      for (size_t i = 0; i < weight.size(); ++i) {
+        const double value = p.v[((begin + i) * s.kv_heads + head / s.group) * dim + d];
+        sum += weight[i] / total * value;
+        spread += weight[i] / total * fabs(value);
+      }
+      wanted.push_back(sum);
+      tolerance.push_back(spread * (2 * error + 0x1p-9 + 300 * kUnit) + 0x1p-126);
+    }
+  }
+};
+
+void check_case(Report& report, const Kernels& tier, const Kernels& scalar, const Shape& s, DType dtype) {
+  report.begin(sizes({{"dtype", static_cast<int>(dtype)},
+                      {"head_dim", s.head_dim},
+                      {"group", s.group},
+                      {"context", s.context},
+                      {"tokens", s.tokens},
+                      {"window", s.window},
+                      {"capped", s.capped}}));
+  const Problem p(s, dtype);
+  const Cache cache(tier, p), scalar_cache(scalar, p);
+  report.same_bits(cache.contents(), scalar_cache.contents(), "write_kv");
+
+  const auto whole = attend(tier, p, cache, Form::f32_rows, {s.tokens, false});
+  report.same_bits(attend(tier, p, cache, Form::f32_rows, {s.tokens, true}), whole, "attend by chunks, merged");
+  report.same_bits(attend(tier, p, cache, Form::f32_rows, {1, false}), whole, "attend token by token");
+  report.same_bits(attend(tier, p, cache, Form::f32_rows, {3, true}), whole, "attend by threes and chunks");
+  report.same_bits(attend(tier, p, cache, Form::bf16_pairs, {2, false}), rounded(whole, DType::bf16),
+                   "attend to pairs");
+
+  const bool pairs = tier.layout[static_cast<int>(dtype)].form == Form::bf16_pairs;
+  if (!pairs) {
+    report.same_bits(attend(scalar, p, scalar_cache, Form::f32_rows, {s.tokens, false}), whole,
+                     "attend as scalar does");
+  } else {
+    Exact exact{p};
+    for (int64_t token = 0; token < s.tokens; ++token) {
+      for (int64_t head = 0; head < p.heads(); ++head) exact.add_row(token, head);
+    }
+    report.within(whole, exact.wanted, exact.tolerance, "attend against float64");
+  }
+}
+
+constexpr Shape kShapes[] = {
+    {8, 2, 1, 0, 1, 0, false, false},   {8, 1, 2, 31, 3, 0, false, true},     {20, 2, 3, 33, 5, 0, false, false},
+    {64, 1, 8, 64, 2, 0, false, false}, {64, 2, 4, 0, 40, 0, false, true},    {80, 1, 1, 10, 7, 0, true, false},
+    {96, 1, 5, 50, 3, 20, true, true},  {128, 1, 6, 100, 2, 0, false, false}, {128, 1, 12, 3, 9, 33, false, false},
+    {256, 1, 2, 40, 3, 0, true, false}, {10, 1, 3, 20, 4, 0, false, false},
+};
+constexpr Shape kLong[] = {
+    {16, 1, 2, 511, 3, 0, false, false},
+    {16, 2, 1, 1100, 4, 0, false, true},
+    {24, 1, 1, 1030, 20, 70, false, false},
+};
+
+}  // namespace
+
+void check_attention(Report& report, const Kernels& tier, const Kernels& scalar) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const Shape& shape : kShapes) check_case(report, tier, scalar, shape, dtype);
+    for (const Shape& shape : kLong) check_case(report, tier, scalar, shape, dtype);
+  }
+}
+
+}  // namespace forearm::check
