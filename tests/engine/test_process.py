@@ -34,7 +34,8 @@ class Process:
         self.writers: list[asyncio.StreamWriter] = []
 
     async def start(self, **settings: Any) -> None:
-        config = replace(engine_config(**settings), socket=str(self.socket), threads=1)
+        given = {"threads": 1, **settings}
+        config = replace(engine_config(), socket=str(self.socket), **given)
         self._config.write_text(to_json(config))
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "forearm.engine.process", str(self._config), stderr=asyncio.subprocess.PIPE
@@ -148,6 +149,18 @@ async def test_an_idle_engine_uses_less_than_one_percent_of_a_core(engine: Proce
     await asyncio.sleep(4.0)
 
     assert engine.cpu_s() - before <= 0.04
+
+
+async def test_its_loop_keeps_to_the_first_core_and_connections_are_served_on_others(engine: Process) -> None:
+    first, *others = sorted(os.sched_getaffinity(0))
+    await engine.start(cores=(first,))
+
+    await engine.connect()
+
+    threads = [int(task.name) for task in Path(f"/proc/{engine.process.pid}/task").iterdir()]
+    assert {first} in [os.sched_getaffinity(thread) for thread in threads]
+    if others:
+        assert os.sched_getaffinity(engine.process.pid) == set(others)
 
 
 async def test_a_kv_cache_that_cannot_fit_is_refused_with_the_arithmetic(engine: Process) -> None:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         log.error("the model cannot be loaded: %s", error)
         return ConfigError.exit_status
     try:
-        asyncio.run(_serve(EngineServer(loop), config))
+        asyncio.run(_serve(EngineServer(loop, config.cores), config))
     except Exception:
         log.exception("the engine has failed")
         return FAILED

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -33,10 +34,15 @@ log = logging.getLogger(__name__)
 
 
 class EngineServer:
-    """One loop and the connections to it."""
+    """One loop and the connections to it.
 
-    def __init__(self, loop: EngineLoop, unread_bytes: int = MAX_UNREAD_BYTES) -> None:
+    cores: of the engine's threads, one CPU id each; () when they are not pinned. The loop, which is the first of them
+    during a step, keeps to its core between steps as well; connections are served elsewhere, where there is room.
+    """
+
+    def __init__(self, loop: EngineLoop, cores: Sequence[int] = (), unread_bytes: int = MAX_UNREAD_BYTES) -> None:
         self._loop = loop
+        self._cores = cores
         self._unread_bytes = unread_bytes
         self._inbox: SimpleQueue[Inward] = SimpleQueue()
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -50,6 +56,9 @@ class EngineServer:
         """
         listening = _listen(path)
         done = self._start_loop()
+        others = os.sched_getaffinity(0) - set(self._cores)
+        if others:
+            os.sched_setaffinity(0, others)
         server = await asyncio.start_unix_server(self._connected, sock=listening)
         try:
             await done
@@ -107,6 +116,8 @@ class EngineServer:
 
         def run() -> None:
             try:
+                if self._cores:
+                    os.sched_setaffinity(0, self._cores[:1])
                 self._loop.run(self._inbox, publish)
                 here.call_soon_threadsafe(done.set_result, None)
             except BaseException as error:
