@@ -188,6 +188,7 @@ std::vector<Logits> compute_with(const char* tier) {
 std::vector<Logits> logits_of(const char* tier) {
   int ends[2];
   if (pipe(ends) != 0) return {};
+  std::fflush(stdout);  // or the child would print it again
   const pid_t child = fork();
   if (child == 0) {
     FILE* out = fdopen(ends[1], "wb");
