@@ -14,7 +14,7 @@ from forearm.errors import EngineUnavailable, ForearmError
 
 log = logging.getLogger(__name__)
 
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 1.0
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 0.2  # of a Unix socket on this machine: it costs next to nothing
 _ANSWER_TIMEOUT_S = 5.0  # an engine answers questions between steps on a thread of its own: at once, or it is stuck
 _HEAD_BYTES = 4
 

@@ -1,0 +1,148 @@
+"""`forearm serve` with the demo model, as a user starts it: real processes on a loopback port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+
+READY_TIMEOUT_S = 90.0  # the machines that run this have other things to do
+# As long as it gets: the demo model's context is 2048 tokens, some seconds of work.
+ENDLESS: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "What is a glacier?"}],
+    "ignore_eos": True,
+    "max_tokens": 1900,
+}
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    http: httpx.Client
+    openai: openai.OpenAI
+
+    def engine(self) -> psutil.Process:
+        """The engine's process."""
+        return next(p for p in self._all() if "forearm.engine.process" in p.cmdline())
+
+    def workers(self) -> list[psutil.Process]:
+        """gunicorn's workers."""
+        master = next(p for p in psutil.Process(self.process.pid).children() if "gunicorn" in p.cmdline())
+        return master.children()
+
+    def running(self) -> float:
+        """Requests that the engine computes or has waiting."""
+        return sum(
+            value
+            for name, value in series(self.http.get("/metrics").text).items()
+            if name.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{"))
+        )
+
+    def chat(self, content: str = "What is a glacier?", **fields: Any) -> httpx.Response:
+        return self.http.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": content}], **fields}
+        )
+
+    @contextlib.contextmanager
+    def endless(self, **fields: Any) -> Iterator[Iterator[str]]:
+        """An open stream on a connection of its own. Yields: its lines; the first token is there."""
+        with (
+            httpx.Client(base_url=self.url, timeout=60, verify=False) as client,  # no time for certificates
+            client.stream("POST", "/v1/chat/completions", json={**ENDLESS, "stream": True, **fields}) as reply,
+        ):
+            assert reply.status_code == 200
+            lines = (line for line in reply.iter_lines() if line)
+            next(lines)
+            yield lines
+
+    def _all(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@contextlib.contextmanager
+def serve(
+    folder: Path,
+    *flags: str,
+    env: Mapping[str, str] | None = None,
+    key: str = "none",
+    scheme: str = "http",
+    transport: httpx.HTTPTransport | None = None,
+    after: Callable[[], bool] = lambda: True,
+) -> Iterator[Served]:
+    """Start it, wait until it is ready; stop it at the end, by pid."""
+    port = free_port()
+    log = folder / "serve.log"
+    argv = [sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(port), *flags]
+    with log.open("wb") as output, contextlib.ExitStack() as stack:
+        process = subprocess.Popen(argv, stdout=output, stderr=output, env={**os.environ, **(env or {})})
+        stack.callback(stop, process)
+        url = f"{scheme}://127.0.0.1:{port}"
+        headers = {"Authorization": f"Bearer {key}"}
+        # A connection each: requests reach every worker.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        http = stack.enter_context(
+            httpx.Client(base_url=url, timeout=60, limits=limits, headers=headers, transport=transport)
+        )
+        sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
+        stack.callback(sdk.close)
+        served = Served(url, process, log, http, sdk)
+        wait_until(lambda: after() and is_ready(served), READY_TIMEOUT_S, lambda: log.read_text())
+        yield served
+
+
+def is_ready(served: Served) -> bool:
+    """Whether it says so; a server that has ended never will."""
+    assert served.process.poll() is None, served.log.read_text()
+    try:
+        return served.http.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Let it end, and see to it that it does."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 20.0, say: Callable[[], str] = str) -> None:
+    """Raises: AssertionError."""
+    end = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end, f"not so after {timeout_s} s\n{say()}"
+        time.sleep(0.01)
+
+
+def series(text: str) -> dict[str, float]:
+    """Prometheus' text as values by name and labels."""
+    lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}

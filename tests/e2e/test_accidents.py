@@ -1,0 +1,156 @@
+"""What goes wrong in real life: workers and engines that die, too much work, an end in the middle of it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.e2e.served import serve, wait_until
+
+
+def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> None:
+    with serve(tmp_path, "--max-num-seqs", "2", "--max-num-queued-reqs", "1") as served:
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(served.endless())
+            waiting = stack.enter_context(httpx.Client(base_url=served.url, timeout=60))
+            stack.enter_context(
+                waiting.stream(
+                    "POST",
+                    "/v1/chat/completions",
+                    json={"messages": [{"role": "user", "content": "x"}], "stream": True},
+                )
+            )
+            refused = served.chat()
+            assert refused.status_code in (429, 503)
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["message"]
+
+        wait_until(lambda: served.running() == 0)
+        assert served.chat(max_tokens=3).status_code == 200
+
+
+def test_a_worker_killed_frees_its_sequences_and_is_replaced(tmp_path: Path) -> None:
+    with serve(tmp_path, "--api-server-count", "2") as served, contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(served.endless(n=8, max_tokens=1000)) for _ in range(6)]
+        wait_until(lambda: served.running() == 6 * 8)
+        killed = max(served.workers(), key=lambda worker: len(worker.net_connections("tcp")))
+
+        killed.kill()
+        wait_until(lambda: served.running() < 6 * 8)
+        left = served.running()
+
+        broken = sum(breaks_off(lines) for lines in streams)
+        assert broken >= 3  # it had most of them
+        assert left == (6 - broken) * 8
+        wait_until(lambda: len(served.workers()) == 2 and killed.pid not in [p.pid for p in served.workers()])
+        assert served.chat(max_tokens=3).status_code == 200
+
+
+def breaks_off(lines: Iterator[str]) -> bool:
+    """Whether the stream's connection is gone before its end."""
+    try:
+        return list(lines)[-1] != "data: [DONE]"
+    except httpx.TransportError:
+        return True
+
+
+def test_an_engine_killed_ends_its_streams_with_an_error_and_comes_back(tmp_path: Path) -> None:
+    with serve(tmp_path, "--api-server-count", "2") as served:
+        with served.endless() as lines:
+            killed = served.engine()
+            killed.kill()
+            rest = list(lines)
+
+        assert rest[-2].startswith('data: {"error":{')
+        assert '"code":503' in rest[-2]
+        assert rest[-1] == "data: [DONE]"
+        assert served.http.get("/readyz").status_code == 503
+        refused = served.chat()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, 503)
+        assert int(refused.headers["retry-after"]) >= 1
+
+        # Of two workers one may find the new engine a moment before the other.
+        wait_until(lambda: all(served.http.get("/readyz").status_code == 200 for _ in range(10)), 60)
+        assert served.engine().pid != killed.pid
+        assert served.chat(max_tokens=3).status_code == 200
+
+
+def test_sigterm_lets_open_streams_end_and_takes_nothing_new(tmp_path: Path) -> None:
+    with serve(tmp_path, "--api-server-count", "2") as served:
+        with served.endless(max_tokens=1500) as lines:
+            served.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: refused_or_unready(served.url))
+            rest = list(lines)
+
+        assert rest[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in rest[-2]
+        assert served.process.wait(30) == 0
+
+
+def test_a_drain_has_an_end(tmp_path: Path) -> None:
+    with serve(tmp_path, "--shutdown-timeout", "1") as served, served.endless(max_tokens=1900, n=16) as lines:
+        begun = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(httpx.TransportError):
+            list(lines)
+        served.process.wait(30)
+
+        assert time.monotonic() - begun < 10
+
+
+def refused_or_unready(url: str) -> bool:
+    """Whether who comes now is told to go elsewhere."""
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 503
+    except httpx.TransportError:
+        return True
+
+
+def test_a_key_in_the_environment_guards_the_server(tmp_path: Path) -> None:
+    with serve(tmp_path, env={"VLLM_API_KEY": "secret"}, key="secret") as served:
+        assert httpx.post(f"{served.url}/v1/completions", json={"prompt": "x"}).status_code == 401
+        assert httpx.post(f"{served.url}/tokenize", json={"prompt": "x"}).status_code == 401
+        assert httpx.get(f"{served.url}/metrics").status_code == 200
+        assert served.openai.models.list().data
+
+
+def test_a_unix_socket_can_stand_for_the_port(tmp_path: Path) -> None:
+    socket = tmp_path / "api.sock"
+    transport = httpx.HTTPTransport(uds=str(socket))
+    with serve(tmp_path, "--uds", str(socket), transport=transport, after=socket.exists) as served:
+        assert served.chat(max_tokens=3).status_code == 200
+
+
+def test_https_with_a_certificate(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    trusting = httpx.HTTPTransport(verify=ssl.create_default_context(cafile=certificate))
+    with serve(
+        tmp_path, "--ssl-keyfile", str(key), "--ssl-certfile", str(certificate), scheme="https", transport=trusting
+    ) as served:
+        assert served.chat(max_tokens=3).status_code == 200
+        with pytest.raises(httpx.TransportError):
+            httpx.get(served.url.replace("https", "http"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(["--chat-template", "no/such/file"], "no/such/file"), (["--generation-config", "no/such"], "no/such")],
+)
+def test_a_wrong_setting_of_the_api_ends_the_start_with_its_message(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
+    with pytest.raises(AssertionError, match=said), serve(tmp_path, *flags):
+        pass
