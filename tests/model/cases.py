@@ -115,7 +115,7 @@ _GEMMA3_ROPES = {
 
 CASES: list[Case] = [
     # Llama: grouped, single and full sets of key heads; head sizes 8 to 256; tied; biases; sharded
-    _llama("gqa"),
+    replace(_llama("gqa"), seed=1),
     replace(_llama("sharded-mqa-tied", num_key_value_heads=1, tie_word_embeddings=True), shard="50KB"),
     _llama("mha-40", hidden_size=40, num_attention_heads=5, num_key_value_heads=5),
     _llama("biases", attention_bias=True, mlp_bias=True, hidden_act="gelu"),

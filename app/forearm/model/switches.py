@@ -46,6 +46,9 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "adapter_config": (None,),
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
+    "lm_head_bias": (None, False),
+    "full_attn_mod": (None, 1),
+    "interpolate_factor": (None, 1),
 }
 
 # Keys that say nothing about inference, or only about training, files and tokenizers.
@@ -97,6 +100,8 @@ def check_unread(outer: Keys, inner: Keys) -> None:
         for key in sorted(set(_ONLY) & (set(keys.values) - keys.read)):
             if keys.values[key] not in _ONLY[key]:
                 raise keys.wrong(key, f"{' or '.join(json.dumps(v) for v in _ONLY[key])}: more is not supported")
+    if set(inner.values.get("layer_types") or []) - {FULL, SLIDING}:
+        raise inner.wrong("layer_types", f"a list of {FULL} and {SLIDING}")
     unknown = sorted(set(inner.values) - inner.read - _IGNORED - set(_ONLY))
     if unknown:
         log.warning("%s: keys this version does not know, and leaves out: %s", inner.source, ", ".join(unknown))

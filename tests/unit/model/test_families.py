@@ -1,0 +1,199 @@
+"""Published config.json files become the right ModelConfig; what can't be computed is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.model.published import PUBLISHED
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from forearm.errors import ConfigError
+from forearm.model.config import ModelConfig
+from forearm.model.families import FAMILIES, read_config
+from forearm.model.names import parts
+
+
+def folder_of(folder: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return folder
+
+
+def read(folder: Path, model: str, *, max_model_len: int | None = None, **changes: Any) -> ModelConfig:
+    return read_config(folder_of(folder, PUBLISHED[model] | changes), max_model_len=max_model_len)
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = read(tmp_path, model)
+    with torch.device("meta"):
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    shapes = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
+    text = {name: shape for name, shape in shapes.items() if "vision" not in name and "projector" not in name}
+
+    ours: dict[str, tuple[int, ...]] = {}
+    for part in parts(config, shapes):
+        rows = ours[part.stored][0] if part.stored in ours else 0
+        assert part.row == rows, part
+        ours[part.stored] = (rows + part.shape[0], *part.shape[1:])
+
+    if config.tied_head:
+        del text["lm_head.weight"]
+    assert ours == text
+    unknown = [r.getMessage() for r in caplog.records if r.name.startswith("forearm")]
+    assert not unknown
+
+
+def test_every_family_has_a_published_config() -> None:
+    assert {config["model_type"] for config in PUBLISHED.values()} == set(FAMILIES)
+
+
+def test_llama_3_2_is_grouped_tied_and_ends_with_three_tokens(tmp_path: Path) -> None:
+    config = read(tmp_path, "Llama-3.2-1B-Instruct")
+
+    assert (config.heads, config.kv_heads, config.head_dim) == (32, 8, 64)
+    assert config.tied_head
+    assert config.eos_token_ids == (128001, 128008, 128009)
+    assert config.max_positions == 131072
+    assert config.dtype == "bfloat16"
+
+
+def test_end_tokens_are_those_of_both_files(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, PUBLISHED["Qwen2.5-0.5B-Instruct"], {"eos_token_id": [151645, 151643]}))
+
+    assert config.eos_token_ids == (151643, 151645)
+
+
+def test_end_tokens_of_a_multimodal_wrapper_count(tmp_path: Path) -> None:
+    assert read(tmp_path, "gemma-3-4b-it").eos_token_ids == (1, 106)
+
+
+def test_gemma_3_sees_everything_on_every_sixth_layer_with_stretched_angles(tmp_path: Path) -> None:
+    config = read(tmp_path, "gemma-3-4b-it")
+
+    assert [layer.window for layer in config.layers[:7]] == [1024] * 5 + [0] + [1024]
+    full, local = config.ropes[config.layers[5].rope or 0], config.ropes[config.layers[0].rope or 0]
+    assert full.inv_freq[0] == pytest.approx(1 / 8)
+    assert local.inv_freq[0] == 1.0
+    assert config.heads == 8  # transformers' default: the file leaves it out
+    assert config.vocab_size == 262208
+
+
+def test_gemma_scales_embeddings_by_a_root_in_the_weights_dtype(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, PUBLISHED["gemma-2-2b-it"] | {"hidden_size": 3072})
+
+    assert read_config(folder).embedding_scale == 55.5  # not 55.4256: transformers pull request 29402
+    assert read_config(folder, weight_dtype="float32").embedding_scale == float(np.float32(3072**0.5))
+
+
+def test_a_missing_window_of_mistral_is_4096_and_null_is_none(tmp_path: Path) -> None:
+    published = {k: v for k, v in PUBLISHED["Mistral-7B-v0.1"].items() if k != "sliding_window"}
+
+    assert read_config(folder_of(tmp_path, published)).layers[0].window == 4096
+    assert read_config(folder_of(tmp_path, published | {"sliding_window": None})).layers[0].window == 0
+
+
+def test_a_window_of_qwen_counts_only_if_it_is_switched_on(tmp_path: Path) -> None:
+    off = read(tmp_path, "DeepSeek-R1-Distill-Qwen-1.5B")
+    on = read(tmp_path, "DeepSeek-R1-Distill-Qwen-1.5B", use_sliding_window=True)
+
+    assert {layer.window for layer in off.layers} == {0}
+    assert [layer.window for layer in on.layers] == [0] * 21 + [4096] * 7
+
+
+def test_smollm3_sees_no_positions_on_every_fourth_layer(tmp_path: Path) -> None:
+    assert [layer.rope for layer in read(tmp_path, "SmolLM3-3B").layers[:8]] == [0, 0, 0, None] * 2
+
+
+def test_phi_4_mini_takes_long_factors_only_when_it_serves_long_contexts(tmp_path: Path) -> None:
+    short = read(tmp_path, "Phi-4-mini-instruct", max_model_len=4096)
+    long = read(tmp_path, "Phi-4-mini-instruct", max_model_len=4097)
+
+    assert len(short.ropes[0].inv_freq) == 48  # three quarters of 128, in pairs
+    assert short.ropes[0].inv_freq[1] / long.ropes[0].inv_freq[1] == pytest.approx(1.5)
+    assert short.ropes[0].scale == long.ropes[0].scale == pytest.approx((1 + np.log(32) / np.log(4096)) ** 0.5)
+
+
+def test_yarn_stretches_the_context(tmp_path: Path) -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+    assert read(tmp_path, "Qwen2.5-0.5B-Instruct", rope_scaling=scaling).max_positions == 131072
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "named"),
+    [
+        ("Llama-2-7b-chat-hf", {"model_type": "rwkv"}, 'model_type = "rwkv"'),
+        ("Llama-2-7b-chat-hf", {"architectures": ["LlamaForSequenceClassification"]}, "architectures = "),
+        ("Llama-2-7b-chat-hf", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config = "),
+        ("Llama-2-7b-chat-hf", {"hidden_act": "xielu"}, 'hidden_act = "xielu"'),
+        ("Llama-2-7b-chat-hf", {"rope_scaling": {"rope_type": "spiral"}}, 'rope_type = "spiral"'),
+        ("Llama-2-7b-chat-hf", {"rope_scaling": {"type": "spiral"}}, 'type = "spiral"'),
+        ("Llama-2-7b-chat-hf", {"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
+        ("Llama-2-7b-chat-hf", {"rope_scaling": {"rope_type": "linear", "factor": "x"}}, 'factor = "x"'),
+        ("Llama-2-7b-chat-hf", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ("Llama-2-7b-chat-hf", {"hidden_size": "big"}, 'hidden_size = "big"'),
+        ("Llama-2-7b-chat-hf", {"hidden_size": None}, "hidden_size = null"),
+        ("Llama-2-7b-chat-hf", {"num_key_value_heads": 5}, "num_key_value_heads = 5"),
+        ("Llama-2-7b-chat-hf", {"num_hidden_layers": 0}, "num_hidden_layers = 0"),
+        ("Llama-2-7b-chat-hf", {"head_dim": 65}, "head_dim = 65"),
+        ("Llama-2-7b-chat-hf", {"torch_dtype": "float8_e4m3fn"}, "torch_dtype = "),
+        ("Llama-2-7b-chat-hf", {"eos_token_id": "</s>"}, "eos_token_id = "),
+        ("Llama-2-7b-chat-hf", {"tie_word_embeddings": "no"}, 'tie_word_embeddings = "no"'),
+        ("Mistral-7B-v0.1", {"mlp_bias": True}, "mlp_bias = true"),
+        ("Mistral-7B-v0.1", {"num_local_experts": 8}, "num_local_experts = 8"),
+        ("Qwen2.5-0.5B-Instruct", {"dual_chunk_attention_config": {"chunk_size": 1}}, "dual_chunk_attention_config"),
+        ("SmolLM3-3B", {"layer_types": ["linear_attention"] * 36}, "layer_types = "),
+        ("SmolLM3-3B", {"no_rope_layers": [1]}, "no_rope_layers = "),
+        ("gemma-2-2b-it", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
+        ("gemma-3-1b-it", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        ("opt-125m", {"do_layer_norm_before": False}, "do_layer_norm_before = false"),
+        ("opt-125m", {"word_embed_proj_dim": 512}, "word_embed_proj_dim = 512"),
+        ("Phi-4-mini-instruct", {"partial_rotary_factor": 1.0}, "short_factor = "),
+    ],
+)
+def test_what_can_not_be_computed_is_refused_by_name(
+    model: str, changes: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, model, **changes)
+
+    assert named in str(caught.value)
+    assert "config.json" in str(caught.value)
+
+
+def test_a_key_nobody_knows_is_named_in_one_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read(tmp_path, "Llama-2-7b-chat-hf", wobble=3)
+
+    assert [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.name.startswith("forearm")] == [
+        "keys this version does not know, and leaves out: wobble"
+    ]
+
+
+def test_more_positions_than_the_model_has_are_refused_unless_allowed(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, PUBLISHED["Llama-2-7b-chat-hf"])
+
+    with pytest.raises(ConfigError, match=r"max_model_len = 4097 is more than the 4096"):
+        read_config(folder, max_model_len=4097)
+    assert read_config(folder, max_model_len=4097, allow_longer=True).max_positions == 4096
+
+
+def test_learned_positions_can_not_be_exceeded_even_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="2048"):
+        read_config(folder_of(tmp_path, PUBLISHED["opt-125m"]), max_model_len=2049, allow_longer=True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\xff"])
+def test_a_damaged_config_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read_config(tmp_path)
