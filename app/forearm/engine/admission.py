@@ -67,6 +67,7 @@ class Admission:
             root=self._root(submit.cache_salt),
             arrived_s=now_s,
         )
+        self._check_choice(request)
         due = due_s(now_s, submit.priority)
         seed = self._seeds.getrandbits(64) if params.seed in (None, -1) else params.seed
         assert seed is not None
@@ -88,6 +89,20 @@ class Admission:
                     f"prompt_logprobs asks for {each} alternatives at each of {prompt} tokens; ask for fewer",
                     "prompt_logprobs",
                 )
+
+    def _check_choice(self, request: Request) -> None:
+        """Raises: InvalidRequest if nothing could be chosen: an error of the request, not of the engine."""
+        params = request.params
+        if params.allowed_token_ids is None:
+            return
+        left = set(params.allowed_token_ids) - {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+        if params.min_tokens:
+            left -= request.eos_ids | request.stop_ids
+        if not left:
+            raise InvalidRequest(
+                "allowed_token_ids leaves nothing to choose: bad_words and min_tokens forbid all of it",
+                "allowed_token_ids",
+            )
 
     def _prompt(self, token_ids: list[int]) -> array[int]:
         if not token_ids:

@@ -356,6 +356,10 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9; max_tokens is 8"),
         ({"allowed_token_ids": []}, "allowed_token_ids is empty"),
+        (
+            {"allowed_token_ids": [3, 4], "bad_words_token_ids": ((3,),), "stop_token_ids": [4], "min_tokens": 1},
+            "allowed_token_ids leaves nothing to choose",
+        ),
         ({"logit_bias": {50: 1.0}}, "logit_bias has token id 50; the vocabulary has 50 tokens"),
         ({"stop_token_ids": [-1]}, "stop_token_ids has token id -1"),
         ({"logprobs": -2}, "logprobs is -2"),

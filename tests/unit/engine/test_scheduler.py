@@ -150,6 +150,23 @@ def test_a_level_of_priority_is_worth_so_much_waiting_and_no_more() -> None:
     assert line.step() == {"patient": 1}
 
 
+def test_a_stream_of_urgent_requests_does_not_starve_who_waits() -> None:
+    line = Line(running=1)
+    line.add("patient", 1, now_s=0.0, priority=3)
+    ran = []
+
+    for second in range(200):
+        urgent = line.add(f"urgent {second}", 1, now_s=float(second), priority=0)
+        ran += line.step()
+        line.scheduler.remove(line.scheduler.running[0])
+        if "patient" in ran:
+            break
+        assert urgent.sequences[0] not in line.scheduler.waiting
+
+    # Those who came in the first 3 levels' worth of waiting went first; nobody who came after.
+    assert ran == [f"urgent {second}" for second in range(int(3 * PRIORITY_HEAD_START_S))] + ["patient"]
+
+
 def test_no_priority_puts_others_off_for_longer_than_the_bound() -> None:
     line = Line(running=1)
     line.add("patient", 1, now_s=0.0, priority=10**9)
