@@ -38,18 +38,36 @@ struct RowsMma {
   }
 
  private:
+  // What there is less of stays in registers: the factors of few rows, or the columns of few panels.
   template <int I, int Units, int Panels>
   static void step_k(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w,
                      int64_t panel_bytes) {
-    F16 b[Panels];
+    if constexpr (Units <= Panels) {
+      Factor factors[Units];
 #pragma GCC unroll 16
-    for (int p = 0; p < Panels; ++p) b[p] = columns<W, I>(w + p * panel_bytes);
+      for (int u = 0; u < Units; ++u) factors[u] = factor<I>(a + u * unit_bytes);
 #pragma GCC unroll 16
-    for (int u = 0; u < Units; ++u) {
-      const Factor factor = load_factor(reinterpret_cast<const float*>(a + u * unit_bytes) + I);
+      for (int p = 0; p < Panels; ++p) {
+        const F16 b = columns<W, I>(w + p * panel_bytes);
 #pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) sums[u][p] = multiply_add(factor, b[p], sums[u][p]);
+        for (int u = 0; u < Units; ++u) sums[u][p] = multiply_add(factors[u], b, sums[u][p]);
+      }
+    } else {
+      F16 b[Panels];
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p) b[p] = columns<W, I>(w + p * panel_bytes);
+#pragma GCC unroll 16
+      for (int u = 0; u < Units; ++u) {
+        const Factor row = factor<I>(a + u * unit_bytes);
+#pragma GCC unroll 16
+        for (int p = 0; p < Panels; ++p) sums[u][p] = multiply_add(row, b[p], sums[u][p]);
+      }
     }
+  }
+
+  template <int I>
+  static Factor factor(const char* row) {
+    return load_factor(reinterpret_cast<const float*>(row) + I);
   }
 };
 
