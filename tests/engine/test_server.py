@@ -22,7 +22,7 @@ from forearm.engine.batch import Batch
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
 from forearm.engine.scheduler import Limits
-from forearm.engine.server import EngineServer
+from forearm.engine.server import MAX_UNTAKEN, EngineServer
 from forearm.errors import EngineFailed
 
 WAIT_S = 10.0
@@ -173,6 +173,38 @@ async def test_metrics_and_state_are_answered_while_a_step_runs(running: Running
     assert isinstance(metrics, wire.Metrics)
     assert "vllm:num_requests_running" in metrics.text
     assert state.last_step_age_s >= 0.04
+
+
+async def test_requests_do_not_pile_up_without_end_while_a_step_runs(running: Running) -> None:
+    worker = await running.connect()
+    running.executor.gate.clear()
+    worker.submit("running", [1], max_tokens=1)
+    await worker.receive()
+    await asyncio.to_thread(running.executor.began.wait, WAIT_S)
+
+    for i in range(MAX_UNTAKEN + 1):
+        worker.submit(str(i), [1], max_tokens=1)
+
+    refused = await worker.receive()
+    assert isinstance(refused, wire.Refused)
+    assert (refused.request_id, refused.error) == (str(MAX_UNTAKEN), "Overloaded")
+
+
+async def test_figures_are_logged_while_there_is_something_to_tell(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await running.connect()
+    with caplog.at_level("INFO"):
+        task = asyncio.create_task(running.server.log_figures(0.05))
+        await asyncio.sleep(0.15)
+        quiet = len(caplog.records)
+        worker.submit("a", [1, 2], max_tokens=50)
+        await worker.answer("a")
+        await asyncio.sleep(0.15)
+        task.cancel()
+
+    assert quiet == 0
+    assert any("generation" in record.message and "running" in record.message for record in caplog.records)
 
 
 async def test_a_closed_connection_aborts_what_was_its(running: Running) -> None:

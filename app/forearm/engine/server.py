@@ -27,6 +27,8 @@ from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop
 
 # What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
 MAX_UNREAD_BYTES = 64 << 20
+# Messages that may wait for the end of a step; beyond them requests are refused at once.
+MAX_UNTAKEN = 4096
 _FLUSH_TIMEOUT_S = 5.0
 _HEAD_BYTES = 4
 
@@ -168,6 +170,11 @@ class EngineServer:
             self._write(writer, wire.frame(wire.Metrics(self._loop.meter.text())))
         elif isinstance(message, wire.AskState):
             self._write(writer, wire.frame(self.state()))
+        elif isinstance(message, wire.Submit) and self._inbox.qsize() >= MAX_UNTAKEN:
+            text = f"{MAX_UNTAKEN} messages wait for the end of a step"
+            self._write(
+                writer, wire.frame(wire.Refused(request_id=message.request_id, error="Overloaded", message=text))
+            )
         else:
             self._inbox.put(From(connection, message))
 
