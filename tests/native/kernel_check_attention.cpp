@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "kernel_check.h"
 #include "kernels/pack.h"
@@ -236,6 +237,30 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
   }
 }
 
+// Halfway cases, subnormals, overflow and infinity, stored in 16 bits and read again as pack.h narrows them.
+void check_narrowing(Report& report, const Kernels& tier, DType dtype) {
+  report.begin(sizes({{"narrowing to dtype", static_cast<int>(dtype)}}));
+  Problem p({64, 1, 1, 0, 40, 0, false, false}, dtype);
+  Random random(9);
+  for (size_t i = 0; i < p.k.size(); ++i) {
+    const float value = ldexpf(random.next(), static_cast<int>(i % 60) - 35);
+    const uint32_t tie = (std::bit_cast<uint32_t>(value) & 0xfffff000u) | 0x8000u >> i % 4 * 4;
+    p.k[i] = i % 2 ? value : std::bit_cast<float>(tie);
+  }
+  p.k[5] = INFINITY;
+  p.k[6] = -INFINITY;
+  p.k[7] = 65519.996f;  // the last float that float16 holds as a number
+  p.k[8] = 65520.0f;
+  p.v = p.k;
+  const auto contents = Cache(tier, p).contents();
+  const auto wanted = rounded(p.k, dtype);
+  for (int64_t token = 0; token < p.keys(); ++token) {
+    const auto key = contents.begin() + token * 128, expected = wanted.begin() + token * 64;
+    report.same_bits(std::vector<float>(key, key + 64), std::vector<float>(expected, expected + 64), "key");
+    report.same_bits(std::vector<float>(key + 64, key + 128), std::vector<float>(expected, expected + 64), "value");
+  }
+}
+
 constexpr Shape kShapes[] = {
     {8, 2, 1, 0, 1, 0, false, false},   {8, 1, 2, 31, 3, 0, false, true},     {20, 2, 3, 33, 5, 0, false, false},
     {64, 1, 8, 64, 2, 0, false, false}, {64, 2, 4, 0, 40, 0, false, true},    {80, 1, 1, 10, 7, 0, true, false},
@@ -252,6 +277,7 @@ constexpr Shape kLong[] = {
 
 void check_attention(Report& report, const Kernels& tier, const Kernels& scalar) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    check_narrowing(report, tier, dtype);
     for (const Shape& shape : kShapes) check_case(report, tier, scalar, shape, dtype);
     for (const Shape& shape : kLong) check_case(report, tier, scalar, shape, dtype);
   }

@@ -19,7 +19,7 @@ inline Exponential split_exp(F16 x) {
   const F16 n = sub(shifted, shift);
   F16 r = fma(n, broadcast(-0x1.62e400p-1f), x);  // ln(2) in two parts: n times the first is exact
   r = fma(n, broadcast(-0x1.7f7d1cp-20f), r);
-  F16 p = broadcast(0x1.6db452p-10f);             // (e^r - 1 - r) / r^2; e^r is 3.1e-9 off
+  F16 p = broadcast(0x1.6db452p-10f);  // (e^r - 1 - r) / r^2; e^r is 3.1e-9 off
   p = fma(p, r, broadcast(0x1.123b72p-7f));
   p = fma(p, r, broadcast(0x1.55545ep-5f));
   p = fma(p, r, broadcast(0x1.55548ep-3f));
