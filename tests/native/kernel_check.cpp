@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-namespace forearm::check {
+namespace forearm::checks {
 
 void check_pack(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gemm(Report&, const Kernels& tier, const Kernels& scalar);
@@ -15,6 +15,7 @@ void check_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rope(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rows(Report&, const Kernels& tier, const Kernels& scalar);
 void check_attention(Report&, const Kernels& tier, const Kernels& scalar);
+void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
 
 namespace {
 
@@ -29,6 +30,7 @@ constexpr struct {
     {"rope", check_rope},
     {"rows", check_rows},
     {"attention", check_attention},
+    {"sampling", check_sampling},
 };
 
 int check_tier(const Kernels& tier, const char* only_group) {
@@ -64,8 +66,8 @@ int run(const char* only_tier, const char* only_group) {
 }
 
 }  // namespace
-}  // namespace forearm::check
+}  // namespace forearm::checks
 
 int main(int argc, char** argv) {
-  return forearm::check::run(argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : nullptr);
+  return forearm::checks::run(argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : nullptr);
 }

@@ -10,7 +10,7 @@
 
 #include "kernels/kernels.h"
 
-namespace forearm::check {
+namespace forearm::checks {
 
 // Counts the cases of one group in one tier, and prints those that fail.
 class Report {
@@ -95,4 +95,4 @@ class Rows {
   Operand operand_;
 };
 
-}  // namespace forearm::check
+}  // namespace forearm::checks

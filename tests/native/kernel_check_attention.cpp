@@ -10,7 +10,7 @@
 #include "kernel_check.h"
 #include "kernels/pack.h"
 
-namespace forearm::check {
+namespace forearm::checks {
 namespace {
 
 struct Shape {
@@ -283,4 +283,4 @@ void check_attention(Report& report, const Kernels& tier, const Kernels& scalar)
   }
 }
 
-}  // namespace forearm::check
+}  // namespace forearm::checks

@@ -6,7 +6,7 @@
 #include "kernel_check.h"
 #include "kernels/pack.h"
 
-namespace forearm::check {
+namespace forearm::checks {
 
 namespace {
 constexpr int kPrinted = 10;  // failures of a group that are printed
@@ -142,4 +142,4 @@ bool Rows::padding_is_zero() const {
   return true;
 }
 
-}  // namespace forearm::check
+}  // namespace forearm::checks

@@ -3,7 +3,7 @@
 
 #include "kernel_check.h"
 
-namespace forearm::check {
+namespace forearm::checks {
 namespace {
 
 struct Shape {
@@ -211,4 +211,4 @@ void check_embed(Report& report, const Kernels& tier, const Kernels&) {
   }
 }
 
-}  // namespace forearm::check
+}  // namespace forearm::checks

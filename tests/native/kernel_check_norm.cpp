@@ -1,7 +1,7 @@
 // norm, add_norm, head_norm and rope: the same bits as scalar.
 #include "kernel_check.h"
 
-namespace forearm::check {
+namespace forearm::checks {
 namespace {
 
 constexpr int64_t kDims[] = {1, 7, 16, 20, 63, 64, 100, 257, 1536};
@@ -96,4 +96,4 @@ void check_rope(Report& report, const Kernels& tier, const Kernels& scalar) {
   }
 }
 
-}  // namespace forearm::check
+}  // namespace forearm::checks

@@ -4,7 +4,7 @@
 #include "kernel_check.h"
 #include "kernels/pack.h"
 
-namespace forearm::check {
+namespace forearm::checks {
 namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
@@ -106,4 +106,4 @@ void check_pack(Report& report, const Kernels& tier, const Kernels&) {
   }
 }
 
-}  // namespace forearm::check
+}  // namespace forearm::checks

@@ -3,7 +3,7 @@
 
 #include "kernel_check.h"
 
-namespace forearm::check {
+namespace forearm::checks {
 namespace {
 
 // Logits with equal ones among them, and with a few of `special`.
@@ -64,4 +64,4 @@ void check_rows(Report& report, const Kernels& tier, const Kernels& scalar) {
   }
 }
 
-}  // namespace forearm::check
+}  // namespace forearm::checks
