@@ -100,7 +100,8 @@ def check_unread(outer: Keys, inner: Keys) -> None:
         for key in sorted(set(_ONLY) & (set(keys.values) - keys.read)):
             if keys.values[key] not in _ONLY[key]:
                 raise keys.wrong(key, f"{' or '.join(json.dumps(v) for v in _ONLY[key])}: more is not supported")
-    if set(inner.values.get("layer_types") or []) - {FULL, SLIDING}:
+    kinds = inner.values.get("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)):
         raise inner.wrong("layer_types", f"a list of {FULL} and {SLIDING}")
     unknown = sorted(set(inner.values) - inner.read - _IGNORED - set(_ONLY))
     if unknown:
