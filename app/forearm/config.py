@@ -223,7 +223,6 @@ class ApiConfig(Common):
     )
     max_stop_strings: int = setting(4, "most stop strings of one request", env="VLLM_MAX_STOP_STRINGS", parse=whole(1))
     max_num_bad_words: int = setting(128, "most bad_words of one request", env="VLLM_MAX_NUM_BAD_WORDS", parse=whole(1))
-    request_id_headers: bool = setting(False, "answers carry X-Request-Id", flag="--enable-request-id-headers")
     prompt_tokens_details: bool = setting(False, "usage tells the cached tokens", flag="--enable-prompt-tokens-details")
     force_include_usage: bool = setting(False, "every stream ends with usage", flag="--enable-force-include-usage")
     tokens_as_token_ids: bool = setting(

@@ -35,6 +35,7 @@ FLAGS: dict[str, Foreign] = {
     **_rows(False, NO_JIT, "--enforce-eager --no-enforce-eager --disable-custom-all-reduce --disable-cascade-attn"),
     **_rows(True, NO_JIT, "-O --compilation-config --optimization-level --attention-backend --moe-backend"),
     **_rows(True, NO_JIT, "--linear-backend"),
+    **_rows(False, "every answer carries X-Request-Id", "--enable-request-id-headers"),
     **_rows(False, "code from checkpoints is never run", "--trust-remote-code"),
     **_rows(True, "files are read as they are", "--tokenizer-mode --config-format --code-revision"),
     **_rows(True, "KV blocks have 32 tokens", "--block-size"),

@@ -166,3 +166,14 @@ def test_the_engine_comes_later_than_the_server(start_server: StartServer) -> No
     wait_until(lambda: server.http.get("/readyz").status_code == 503)
 
     assert server.http.get("/v1/models").json()["data"][0]["max_model_len"] is None
+
+
+def test_prompts_are_logged_where_asked_for(start_server: StartServer, caplog: pytest.LogCaptureFixture) -> None:
+    server = start_server(log_requests=True, max_log_len=3)
+
+    with caplog.at_level("INFO"):
+        server.chat("hello", seed=7)
+
+    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request ")]
+    assert "6 tokens, 'hel', SamplingParams(" in line
+    assert "seed=7" in line

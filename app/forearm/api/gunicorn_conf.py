@@ -38,8 +38,10 @@ worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None
 control_socket_disable = True
 proc_name = "forearm-api"
 
+# At INFO these two tell of every socket and worker; what an operator should know, serve.py says.
+loglevel = "debug" if _config.logging_level == "DEBUG" else "warning"
+logger_class = "forearm.api.worker.Log"
 accesslog = "-" if _config.access_log else None
-loglevel = _config.logging_level.lower()
 
 keyfile = _config.ssl_keyfile or None
 certfile = _config.ssl_certfile or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from forearm.api.engine_client import Generation
 from forearm.api.schema import GenerationBody
 from forearm.api.served import Served
 from forearm.text.detokenizer import OutputText, TextOptions
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,10 @@ async def submit(
     Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
     """
     name = uuid.uuid4().hex  # the client's own request_id need not be unique
+    if served.config.log_requests:
+        for number, prompt in enumerate(prompts):
+            text = served.tokenizer.decode(prompt, skip_special_tokens=False)[: served.config.max_log_len]
+            log.info("request %s-%d: %d tokens, %r, %s", name, number, len(prompt), text, params[number])
     return await served.engine.submit(
         [
             wire.Submit(
