@@ -177,7 +177,8 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
             cores=plan.api_cores,
             on_death=signal.SIGQUIT,  # gunicorn's master passes it on to its workers
             ready=lambda: api_answers(api),
-            environment={"FOREARM_API_CONFIG": str(api_path)},
+            # Without the second, transformers says in every log that torch is not there: it need not be.
+            environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"},
         ),
     )
 
