@@ -144,7 +144,7 @@ class Executor:
         """As engine/batch.py's Scored, in order. `alternatives` 0: the given tokens alone."""
 
 class Kernels:
-    """One tier's operations by itself, for tests and benchmarks: float32 arrays in and out, shapes as kernels.h has them.
+    """One tier's operations, for tests and benchmarks: float32 arrays in and out, shapes as kernels.h has them.
 
     Raises: ValueError if this CPU has no such tier.
     """
@@ -175,7 +175,9 @@ class Kernels:
         step_tokens: int,
         in_chunks: bool,
     ) -> Float32Array:
-        """Causal attention of the last tokens of a context: q [tokens, heads, head_dim], k and v [keys, kv_heads, head_dim].
+        """Causal attention of the last tokens of a context.
+
+        q [tokens, heads, head_dim], k and v [keys, kv_heads, head_dim].
 
         The cache is written in `dtype`; `step_tokens` query tokens go together; `in_chunks` computes chunks of keys
         apart and merges them. Returns [tokens, heads, head_dim].
