@@ -67,17 +67,25 @@ class BlockPool:
         logits are wanted; so are prompt positions whose log-probabilities are.
         """
         before = sequence.computed
-        last = len(sequence.tokens) - 1
-        if sequence.to_score:
-            last = len(sequence.request.prompt_logprobs) - 1
-        while sequence.computed == len(sequence.blocks) * BLOCK_TOKENS and sequence.computed + BLOCK_TOKENS <= last:
-            block = self._cache.find(self._digest(sequence, len(sequence.blocks)))
-            if block is None:
-                break
+        while (digest := self.next_digest(sequence)) and (block := self._cache.find(digest)) is not None:
             self._use(block)
             sequence.blocks.append(block)
             sequence.computed += BLOCK_TOKENS
         return sequence.computed - before
+
+    def next_digest(self, sequence: Sequence) -> bytes:
+        """Digest of the next block, if the sequence could adopt it, else empty."""
+        last = len(sequence.tokens) - 1
+        if sequence.to_score:
+            last = len(sequence.request.prompt_logprobs) - 1
+        if sequence.computed != len(sequence.blocks) * BLOCK_TOKENS or sequence.computed + BLOCK_TOKENS > last:
+            return b""
+        return self._digest(sequence, len(sequence.blocks))
+
+    def coming_digests(self, sequence: Sequence, tokens: int) -> list[bytes]:
+        """Digests of the blocks that become full when `tokens` more tokens are computed."""
+        first, end = sequence.computed // BLOCK_TOKENS, (sequence.computed + tokens) // BLOCK_TOKENS
+        return [self._digest(sequence, i) for i in range(first, end)]
 
     def publish(self, sequence: Sequence, start: int) -> None:
         """Make known the full blocks that were completed since `start` tokens were computed.

@@ -79,7 +79,7 @@ class Scheduler:
             self.blocks.adopt(sequence)
             count = step.share(sequence, others=len(self.running) - index - 1)
             if self._make_room(sequence, count):
-                step.add(sequence, count)
+                step.add(sequence, count, self.blocks.coming_digests(sequence, count))
                 index += 1
 
         if self.preemptions == preemptions:  # else blocks are short: whoever came in would be put out again
@@ -87,11 +87,20 @@ class Scheduler:
         return step.slices
 
     def _admit(self, step: _Step) -> None:
-        """Let in who waits, the first in rank first; nobody overtakes one that is ready and does not fit."""
-        for sequence in [waiting for waiting in self.waiting if waiting.ready]:
+        """Let in who waits, the first in rank first; nobody overtakes one that is ready and does not fit.
+
+        Whoever would compute the very block that another computes in this step adopts it in the next one instead: of
+        prompts that begin alike and come together, the beginning is computed once.
+        """
+        for sequence in tuple(self.waiting):
             if not step.tokens or not step.rows or len(self.running) == self.limits.running:
                 return
+            if not sequence.ready:
+                continue
             adopted = self.blocks.adopt(sequence)
+            if self.blocks.next_digest(sequence) in step.coming:
+                self.blocks.release(sequence)
+                continue
             fits_step = sequence.pending <= step.tokens or not self.limits.whole_prompts
             # Room for all that is pending, not for this step's share alone: a prompt that is put out again half-way
             # has cost the others its time.
@@ -104,7 +113,7 @@ class Scheduler:
             insort(self.running, sequence, key=_rank)
             count = step.share(sequence, others=0)
             self.blocks.grow(sequence, count)
-            step.add(sequence, count)
+            step.add(sequence, count, self.blocks.coming_digests(sequence, count))
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Blocks for `count` more tokens; for want of them, who ranks last is put out.
@@ -125,10 +134,11 @@ class Scheduler:
 
 @dataclass
 class _Step:
-    """A step being put together: what of the limits is left, and the slices so far."""
+    """A step being put together: what of the limits is left, the slices so far, the digests of blocks they complete."""
 
     limits: Limits
     slices: list[Slice] = field(default_factory=list)
+    coming: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.tokens = self.limits.step_tokens
@@ -139,7 +149,8 @@ class _Step:
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
         return min(sequence.pending, room - others, self.limits.slice_tokens or room)
 
-    def add(self, sequence: Sequence, count: int) -> None:
+    def add(self, sequence: Sequence, count: int, coming: list[bytes]) -> None:
+        self.coming.update(coming)
         self.slices.append(Slice.next(sequence, count))
         self.tokens -= count
         self.rows -= count if sequence.to_score else 1

@@ -213,6 +213,37 @@ def test_outputs_of_one_request_wait_for_their_prompt_and_share_its_full_blocks(
     assert len({sequence.blocks[2] for sequence in request.sequences}) == 3
 
 
+def test_prompts_that_begin_alike_and_come_together_compute_the_beginning_once() -> None:
+    line = Line(step_tokens=256, running=8)
+    for name in ("a", "a", "a"):
+        line.add(name, 70)
+    line.add("other", 70)
+
+    steps = [line.scheduler.schedule()]
+    for piece in steps[0]:
+        line._compute(piece)
+    steps.append(line.scheduler.schedule())
+
+    assert [(p.sequence.request.request_id, p.end - p.start) for p in steps[0]] == [("a", 70), ("other", 70)]
+    assert [(p.sequence.request.request_id, p.end - p.start) for p in steps[1]] == [
+        ("a", 1),
+        ("other", 1),
+        ("a", 6),
+        ("a", 6),
+    ]
+
+
+def test_who_waits_for_a_block_computes_it_when_the_other_leaves() -> None:
+    line = Line(step_tokens=32, running=8)
+    first = line.add("same", 96)
+    line.add("same", 96)
+    assert len(line.scheduler.schedule()) == 1
+
+    line.scheduler.remove(first.sequences[0])
+
+    assert line.step() == {"same": 32}
+
+
 def test_a_prompt_that_is_scored_stays_within_the_rows_of_a_step() -> None:
     line = Line(step_tokens=64, running=4, step_rows=6)
     line.add("stream", 1)
