@@ -16,7 +16,9 @@ _ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def find_model(model: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
-    """The folder of MODEL; a Hugging Face id is downloaded, with a progress bar, going on where it broke off.
+    """The folder of MODEL; a Hugging Face id is downloaded, with a progress bar.
+
+    A connection that breaks goes on inside the file; a download that was stopped goes on with the files it lacks.
 
     model: a folder, a Hugging Face id, or empty: the demo model. revision: branch, tag, commit; empty: main.
     download_dir: empty is Hugging Face's cache (HF_HOME). token: empty is HF_TOKEN or the stored login.
