@@ -24,7 +24,7 @@ _RANGES = (
     ("min_p", 0.0, 1.0),
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 0.0, math.inf),
+    ("repetition_penalty", 1e-30, 1e30),  # logits times it, or divided by it, are float32
     ("n", 1, MAX_OUTPUTS),
     ("top_k", -1, math.inf),
     ("min_tokens", 0, math.inf),
