@@ -224,7 +224,8 @@ struct Kernels {
   // Indices (ascending) and values of all x[i] >= threshold; returns how many there are, writes at most `room`.
   int64_t (*row_collect)(const float* x, int64_t n, float threshold, int32_t* index, float* value, int64_t room);
 
-  // What this CPU can do, for bench/ and `forearm doctor` (ops/limits.h). Results only keep the work from being dropped.
+  // What this CPU can do, for bench/ and `forearm doctor` (ops/limits.h). Results only keep the work from being
+  // dropped.
   //   read_all loads every byte of data[0 .. bytes) once, bytes a multiple of 4096.
   //   fma_rounds does `rounds` rounds of float32 multiply-add on registers alone and adds to *flops what it did.
   float (*read_all)(const void* data, int64_t bytes);

@@ -23,14 +23,8 @@ constexpr struct {
   const char* name;
   Group run;
 } kGroups[] = {
-    {"pack", check_pack},
-    {"gemm", check_gemm},
-    {"embed", check_embed},
-    {"norm", check_norm},
-    {"rope", check_rope},
-    {"rows", check_rows},
-    {"attention", check_attention},
-    {"sampling", check_sampling},
+    {"pack", check_pack}, {"gemm", check_gemm}, {"embed", check_embed},         {"norm", check_norm},
+    {"rope", check_rope}, {"rows", check_rows}, {"attention", check_attention}, {"sampling", check_sampling},
 };
 
 int check_tier(const Kernels& tier, const char* only_group) {
