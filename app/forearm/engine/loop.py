@@ -19,7 +19,7 @@ from forearm.engine.blocks import BlockPool, blocks_for
 from forearm.engine.executor import Executor
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot
 from forearm.engine.meter import Meter
-from forearm.engine.sampling import alternatives, columns, finish, sampled_logprobs, scored_logprobs
+from forearm.engine.sampling import MAX_OUTPUTS, alternatives, columns, finish, sampled_logprobs, scored_logprobs
 from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
@@ -130,6 +130,11 @@ class EngineLoop:
         places = self.scheduler.limits.running - len(self.scheduler.running)
         if queued >= limit + places:
             raise Overloaded(f"{queued} requests are waiting; the limit is {limit}")
+        waiting, most = len(self.scheduler.waiting), max(limit, MAX_OUTPUTS)
+        if waiting + submit.params.n > most:
+            raise Overloaded(
+                f"{waiting} outputs are waiting, {submit.params.n} more are asked for; the limit is {most}"
+            )
 
     def _abort(self, connection: int, abort: wire.Abort) -> None:
         """The client may abort what has just finished: then there is nothing to do."""
@@ -204,7 +209,7 @@ class EngineLoop:
         if sampled.nan[line]:
             self._corrupted(sequence)
             return
-        sequence.tokens.append(int(sampled.token[line]))
+        sequence.append(int(sampled.token[line]))
         self.meter.token(sequence, now_s)
         sequence.last_token_s = now_s
         logprobs = None

@@ -19,7 +19,7 @@ LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds of logit_bias
 MIN_TEMPERATURE = 0.01
 
 _RANGES = (
-    ("temperature", 0.0, math.inf),
+    ("temperature", 0.0, 1e30),  # a float32 as well
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
     ("presence_penalty", -2.0, 2.0),
@@ -32,22 +32,22 @@ _RANGES = (
     ("prompt_logprobs", -1, math.inf),
     ("max_tokens", 1, math.inf),
 )
-_ABOVE_ZERO = ("top_p", "repetition_penalty")
 
 
 def check(params: SamplingParams, vocab_size: int) -> None:
     """Raises: InvalidRequest naming the first field that is out of range, its value and what it may be."""
     for name, low, high in _RANGES:
         value = getattr(params, name)
-        if value is not None and not (math.isfinite(value) and low <= value <= high):
+        if value is not None and not low <= value <= high:  # a NaN is in no range
             raise InvalidRequest(f"{name} is {value}; it must be {_range(low, high)}", name)
-    for name in _ABOVE_ZERO:
-        if getattr(params, name) == 0:
-            raise InvalidRequest(f"{name} is 0; it must be above 0", name)
+    if params.top_p == 0:
+        raise InvalidRequest("top_p is 0; it must be above 0", "top_p")
     if params.n > 1 and params.temperature == 0:
         raise InvalidRequest(f"n is {params.n} with temperature 0; greedy outputs would all be equal", "n")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(f"min_tokens is {params.min_tokens}; max_tokens is {params.max_tokens}", "min_tokens")
+    if params.logit_bias and not all(math.isfinite(bias) for bias in params.logit_bias.values()):
+        raise InvalidRequest("logit_bias has a value that is no number", "logit_bias")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise InvalidRequest("allowed_token_ids is empty; nothing could be generated", "allowed_token_ids")
     for name, ids in _token_ids(params):

@@ -49,7 +49,7 @@ class Request:
 class Sequence:
     """One output of a request.
 
-    tokens    int32: the prompt and what was generated; appended to as tokens are sampled
+    tokens    int32: the prompt and what was generated; the request's own prompt until something was
     computed  the first `computed` tokens have their keys and values in `blocks`
     blocks    int32: block i holds positions 32 i .. 32 i + 31
     digests   of the full blocks of `tokens`, as far as they have been needed
@@ -69,7 +69,13 @@ class Sequence:
     preemptions: int = 0
 
     def __post_init__(self) -> None:
-        self.tokens = array("i", self.request.prompt)
+        self.tokens = self.request.prompt
+
+    def append(self, token: int) -> None:
+        """The newest token. Until the first one the prompt is shared: thousands of outputs may wait with it."""
+        if self.tokens is self.request.prompt:
+            self.tokens = self.tokens[:]
+        self.tokens.append(token)
 
     @property
     def pending(self) -> int:

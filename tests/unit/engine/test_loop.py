@@ -344,13 +344,15 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": math.nan}, "temperature is nan; it must be 0.0 or more"),
+        ({"temperature": math.nan}, "temperature is nan; it must be between 0.0 and 1e+30"),
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"top_p": 0.0}, "top_p is 0; it must be above 0"),
         ({"top_k": -2}, "top_k is -2; it must be -1 or more"),
         ({"min_p": 1.5}, "min_p is 1.5; it must be between 0.0 and 1.0"),
         ({"presence_penalty": 3.0}, "presence_penalty is 3.0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
+        ({"temperature": 1e300}, "temperature is 1e+300"),
+        ({"logit_bias": {5: math.nan}}, "logit_bias has a value that is no number"),
         ({"n": 0}, "n is 0; it must be between 1 and 16384"),
         ({"n": 2, "temperature": 0.0}, "n is 2 with temperature 0"),
         ({"max_tokens": 0}, "max_tokens is 0"),
@@ -400,6 +402,16 @@ def test_a_full_queue_refuses_the_next_request_and_says_when_to_come_back() -> N
     refused = client.refused["d"]
     assert (refused.error, refused.message) == ("Overloaded", "1 requests are waiting; the limit is 1")
     assert refused.retry_after_s >= 1
+
+
+def test_outputs_that_wait_have_an_end_too() -> None:
+    client = Client(limits=Limits(8, 2, 2), queued=100)
+    client.submit("a", [1], n=16000)
+
+    client.submit("b", [1], n=1000)
+
+    assert client.refused.keys() == {"b"}
+    assert client.refused["b"].message == "16000 outputs are waiting, 1000 more are asked for; the limit is 16384"
 
 
 def test_priority_needs_its_policy() -> None:

@@ -46,7 +46,7 @@ class Line:
         piece.sequence.computed = piece.end
         self.scheduler.blocks.publish(piece.sequence, piece.start)
         if piece.samples:
-            piece.sequence.tokens.append(1)
+            piece.sequence.append(1)
 
     def waiting(self) -> list[str]:
         return [sequence.request.request_id for sequence in self.scheduler.waiting]
