@@ -106,11 +106,11 @@ class EchoEngine:
                 )
             )
             return
+        outputs = [(submit.request_id, index) for index in range(submit.params.n)]
+        self.running.update(outputs)  # before anybody hears of it
+        mine.update(outputs)
         writer.write(wire.frame(wire.Accepted(request_id=submit.request_id)))
-        for index in range(submit.params.n):
-            output = (submit.request_id, index)
-            self.running.add(output)
-            mine.add(output)
+        for index, output in enumerate(outputs):
             self._tasks[output] = asyncio.get_running_loop().create_task(self._answer(submit, index, writer))
 
     async def _answer(self, submit: wire.Submit, index: int, writer: asyncio.StreamWriter) -> None:

@@ -147,6 +147,14 @@ def test_a_body_has_a_limit_however_it_is_sent(start_server: StartServer) -> Non
     assert declared.json()["error"]["message"] == "the request body is larger than 1000 bytes (FOREARM_MAX_BODY_BYTES)"
 
 
+def test_a_text_that_is_hopelessly_long_is_not_even_tokenised(server: Server) -> None:
+    reply = server.complete("x" * 30_000, truncate_prompt_tokens=5)  # 4 x 1000 tokens x 5 characters ("<eos>")
+
+    assert reply.status_code == 400
+    assert "30000 characters" in reply.json()["error"]["message"]
+    assert server.complete("x" * 10_000, truncate_prompt_tokens=5).status_code == 200
+
+
 def test_an_unknown_model_is_a_404(server: Server) -> None:
     with pytest.raises(openai.NotFoundError, match=r"The model `gpt-9` does not exist\."):
         server.openai.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])

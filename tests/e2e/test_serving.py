@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from tests.e2e.served import Served, series, serve, wait_until
+from tests.e2e.served import ENDLESS, Served, series, serve, wait_until
 
 GLACIER = "What is a glacier?"
 
@@ -130,11 +130,24 @@ def test_a_prompt_that_is_too_long_is_a_400(served: Served) -> None:
         served.openai.chat.completions.create(model="demo", messages=[{"role": "user", "content": "ice " * 5000}])
 
 
-def test_a_client_that_leaves_frees_its_sequence(served: Served) -> None:
-    with served.endless():
-        wait_until(lambda: served.running() == 1)
+def test_a_client_that_leaves_frees_its_sequences(served: Served) -> None:
+    before = counted(served)
+    with served.endless(n=8):
+        wait_until(lambda: served.running() == 8)
 
     wait_until(lambda: served.running() == 0)
+    after = counted(served)
+    assert after["aborted"] == before["aborted"] + 1
+    assert after["tokens"] - before["tokens"] < 8 * ENDLESS["max_tokens"] / 2
+
+
+def counted(served: Served) -> dict[str, float]:
+    """Aborted requests, and tokens generated, so far."""
+    values = series(served.http.get("/metrics").text)
+    return {
+        "aborted": sum(v for k, v in values.items() if k.startswith("vllm:request_success") and "abort" in k),
+        "tokens": sum(v for k, v in values.items() if k.startswith("vllm:generation_tokens_total")),
+    }
 
 
 def test_a_hundred_scrapes_in_a_row_never_fall(served: Served) -> None:

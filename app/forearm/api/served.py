@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from forearm.text.tokenizer import Tokenizer, load_tokenizer
 # Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
 # every stream of this worker for more than 10 ms.
 _LONG_TEXT = 20_000
+# So many times what the context can hold is not tokenised at all; what is cut afterwards (truncate_prompt_tokens) may
+# be longer than the context.
+_HOPELESS = 4
 _UNKNOWN_FIELDS = 1000  # clients choose their names: what is kept of them has an end
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
@@ -50,7 +54,7 @@ class Served:
         """What clients may call the model; the first one is used in answers."""
         return self.config.served_model_name or (self.config.model or Path(self.config.model_folder).name,)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Changes with whatever may change answers: this software and the model."""
         digest = hashlib.sha256(f"{__version__} {self.config.model_folder} {self.defaults}".encode()).hexdigest()
@@ -76,7 +80,16 @@ class Served:
             self.meter.unknown_field(name[:100])
 
     async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids."""
+        """Token ids.
+
+        Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it.
+        """
+        context = self.engine.state.max_model_len
+        if len(text) > _HOPELESS * context * self.tokenizer.longest_token:
+            raise InvalidRequest(
+                f"This model's maximum context length is {context} tokens. However, your text has {len(text)} "
+                f"characters, and no token has more than {self.tokenizer.longest_token}. Please shorten it."
+            )
         if len(text) < _LONG_TEXT:
             return self.tokenizer.encode(text, add_special_tokens)
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)

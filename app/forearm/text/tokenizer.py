@@ -64,6 +64,11 @@ class Tokenizer:
         return self.token_bytes(token_id).decode(errors="replace")
 
     @cached_property
+    def longest_token(self) -> int:
+        """In characters, as the vocabulary spells them: never fewer than it stands for in a text."""
+        return max(map(len, self._rust.get_vocab(with_added_tokens=True)))
+
+    @cached_property
     def _decoders(self) -> frozenset[str]:
         if self._rust.decoder is None:
             return frozenset()

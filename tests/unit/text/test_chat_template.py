@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from forearm.errors import ConfigError, InvalidRequest
+from forearm.model.hub import DEMO_MODEL
 from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
+from forearm.text.tokenizer import load_tokenizer
 
 TURNS = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls is defined %}!{% endif %}"
@@ -76,3 +78,22 @@ def test_a_template_is_found_where_models_keep_it(tmp_path: Path) -> None:
 def test_a_template_that_is_not_there_is_said_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no/such/file"):
         find_chat_template(tmp_path, "no/such/file", None)
+
+
+def test_the_demo_models_template_renders_as_transformers_renders_it() -> None:
+    tokenizer = load_tokenizer(DEMO_MODEL)
+    source = find_chat_template(DEMO_MODEL, None, tokenizer.backend.chat_template)
+    assert source is not None
+    turns = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is ice?"},
+        {"role": "assistant", "content": "Frozen water."},
+        {"role": "user", "content": "And snow?"},
+    ]
+
+    rendered = ChatTemplate(source, tokenizer.backend.special_tokens_map).render(turns)
+
+    expected = tokenizer.backend.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    assert rendered == expected
+    token_ids = tokenizer.backend.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert tokenizer.encode(rendered, add_special_tokens=False) == token_ids
