@@ -52,6 +52,20 @@ def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
     assert not unknown
 
 
+@pytest.mark.parametrize("model", [name for name in PUBLISHED if name != "opt-125m"])
+def test_the_angles_of_a_published_model_are_those_of_transformers(model: str, tmp_path: Path) -> None:
+    own = read(tmp_path, model, max_model_len=64)  # where dynamic and longrope have not set in
+    with torch.device("meta"):
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    kinds = {type(m) for name, m in theirs.named_modules() if type(m).__name__.endswith("RotaryEmbedding")}
+    (rotary,) = (kind(theirs.config.get_text_config()) for kind in kinds)
+
+    buffers = dict(rotary.named_buffers())
+    names = ["full_attention_inv_freq", "sliding_attention_inv_freq"] if len(own.ropes) == 2 else ["inv_freq"]
+    for angles, name in zip(own.ropes, names, strict=True):
+        np.testing.assert_allclose(angles.inv_freq, buffers[name].numpy(), rtol=8 * 2.0**-24, atol=0)
+
+
 def test_every_family_has_a_published_config() -> None:
     assert {config["model_type"] for config in PUBLISHED.values()} == set(FAMILIES)
 
