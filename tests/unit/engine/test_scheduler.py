@@ -20,11 +20,12 @@ class Line:
     def __init__(self, step_tokens: int = 8, running: int = 4, blocks: int = 64, **limits: Any) -> None:
         rows = limits.pop("step_rows", running)
         self.scheduler = Scheduler(Limits(step_tokens, running, rows, **limits), BlockPool(blocks))
+        self.names: dict[str, int] = {}
         self.admission = Admission(Terms(vocab_size=100, max_model_len=32 * blocks, priorities=True))
 
     def add(self, name: str, tokens: int, *, now_s: float = 0.0, priority: int = 0, **params: Any) -> Request:
-        # Each prompt is another one: nothing is shared unless a test wants it.
-        prompt = [hash(name) % 97] * tokens
+        # Each name is another prompt: nothing is shared unless a test wants it.
+        prompt = [self.names.setdefault(name, len(self.names)) % 100] * tokens
         submit = Submit(
             request_id=name,
             prompt_token_ids=prompt,
