@@ -8,7 +8,6 @@ for_tests=${2:-}
 missing=()
 
 command -v g++ >/dev/null || missing+=(g++)
-[ -e /usr/include/numa.h ] || missing+=(libnuma-dev)
 command -v flock >/dev/null || missing+=(util-linux)
 if ! "$python" -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; then
   missing+=(python3-dev)
@@ -28,6 +27,6 @@ fi
 echo "--- installing system packages: ${missing[*]}"
 apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 && exit 0
-# The lists are old or absent: fetch them once and try again, aloud.
+# The lists are old or absent: fetch them once and try again; what goes wrong now is said.
 "${apt[@]}" update
-"${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
