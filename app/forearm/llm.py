@@ -37,6 +37,8 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 _CONNECTION = 0
 _RENAMED = {"gpu_memory_utilization": "memory_utilization"}
+# Arguments of vLLM's LLM that are no flags: right as long as they ask for nothing.
+_NOT_BUILT = ("logits_processors", "override_pooler_config", "skip_tokenizer_init", "tokenizer_revision")
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str = "",
+        model: str | Path = "",
         *,
         tokenizer: str | None = None,
         dtype: str = "auto",
@@ -64,7 +66,8 @@ class LLM:
 
         Raises: ConfigError naming the value and the remedy; TypeError for a name that vLLM does not have either.
         """
-        given = {"model": model, "dtype": dtype, "max_model_len": max_model_len, "seed": seed}
+        dtype = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
+        given = {"model": str(model), "dtype": dtype, "max_model_len": max_model_len, "seed": seed}
         self._loop: EngineLoop = start(engine_config(**given, **_settings(others)), queued=sys.maxsize)
         folder = self._loop.executor.folder
         assert folder is not None
@@ -287,9 +290,9 @@ def _settings(others: Mapping[str, Any]) -> dict[str, Any]:
             if value is not None:
                 for line in foreign.check_flag(flag, str(value)):
                     log.info("%s", line)
-        elif flag in foreign.REFUSED:
+        elif flag in foreign.REFUSED or name in _NOT_BUILT:
             if value:
-                raise ConfigError(f"{name}={value!r}: {foreign.REFUSED[flag]}")
+                raise ConfigError(f"{name}={value!r}: {foreign.REFUSED.get(flag, 'it is not built yet')}")
         else:
             raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
     return settings

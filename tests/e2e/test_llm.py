@@ -15,7 +15,7 @@ QUESTION = [{"role": "user", "content": "What is a glacier?"}]
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    return LLM(max_model_len=256, max_num_seqs=16, enforce_eager=True, tensor_parallel_size=1)
+    return LLM(max_model_len=256, max_num_seqs=16, enforce_eager=True, tensor_parallel_size=1, quantization=None)
 
 
 def test_answers_come_in_the_order_of_the_prompts_with_all_their_fields(llm: LLM) -> None:
@@ -163,5 +163,7 @@ def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_err
         LLM(tensor_parallel_size=2)
     with pytest.raises(ConfigError, match="LoRA adapters are not built yet"):
         LLM(enable_lora=True)
+    with pytest.raises(ConfigError, match="skip_tokenizer_init=True: it is not built yet"):
+        LLM(skip_tokenizer_init=True)
     with pytest.raises(TypeError, match="no_such_argument"):
         LLM(no_such_argument=1)

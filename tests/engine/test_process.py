@@ -21,7 +21,7 @@ from forearm.config import engine_config
 from forearm.errors import ConfigError
 from forearm.settings import to_json
 
-START_S, WAIT_S = 60.0, 20.0
+START_S, WAIT_S = 120.0, 60.0
 
 
 class Process:
