@@ -143,3 +143,15 @@ def test_put_out_and_resumed(submits: list[wire.Submit], alone: Answers) -> None
     assert answers(loop, submits) == alone
     assert loop.executor.blocks == few
     assert loop.scheduler.preemptions >= 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_in_other_dtypes_too(dtype: str, submits: list[wire.Submit]) -> None:
+    loop = engine(threads=1, dtype=dtype, enable_prefix_caching=False)
+    alone: Answers = {}
+    for submit in submits:
+        alone.update(answers(loop, [submit]))
+
+    together = answers(engine(dtype=dtype, max_num_batched_tokens=50), submits)
+
+    assert together == alone
