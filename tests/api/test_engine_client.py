@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.api.echo_engine import EchoEngine, echo_engine
+from tests.api.server import wait_until
+
+from forearm import wire
+from forearm.api.engine_client import EngineClient
+from forearm.errors import EngineUnavailable
+
+
+def submit(name: str, n: int = 1, max_tokens: int = 3) -> wire.Submit:
+    params = wire.SamplingParams(n=n, max_tokens=max_tokens)
+    return wire.Submit(request_id=name, prompt_token_ids=[1, 2], params=params)
+
+
+@contextlib.asynccontextmanager
+async def connected(*engines: EchoEngine) -> AsyncIterator[EngineClient]:
+    client = EngineClient([str(engine.path) for engine in engines])
+    client.start()
+    while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    yield client
+    await client.close()
+
+
+async def until(engine: EchoEngine, running: int) -> None:
+    await asyncio.to_thread(wait_until, lambda: len(engine.running) == running)
+
+
+async def test_tokens_come_by_prompt_and_output_until_all_have_ended(tmp_path: Path) -> None:
+    with echo_engine(tmp_path / "a") as engine:
+        async with connected(engine) as client:
+            generation = await client.submit([submit("x", n=2), submit("y")])
+            found: dict[tuple[int, int], list[int]] = {}
+            async for number, message in generation:
+                found.setdefault((number, message.index), []).extend(message.token_ids)
+
+            assert found == {(0, 0): [1, 2, 1], (0, 1): [2, 1, 2], (1, 0): [1, 2, 1]}
+            assert client.connections[0].open == {}
+
+
+async def test_one_output_can_be_stopped_and_the_others_go_on(tmp_path: Path) -> None:
+    with echo_engine(tmp_path / "a") as engine:
+        engine.pause_s = 0.01
+        async with connected(engine) as client:
+            generation = await client.submit([submit("x", n=2, max_tokens=20)])
+            seen: list[int] = []
+            async for _, message in generation:
+                seen.append(message.index)
+                generation.stop(0, 0)
+
+    assert seen.count(1) == 20
+    assert seen.count(0) <= 1
+
+
+async def test_the_least_loaded_engine_gets_the_next_request(tmp_path: Path) -> None:
+    with echo_engine(tmp_path / "a") as a, echo_engine(tmp_path / "b") as b:
+        a.silent = b.silent = True
+        async with connected(a, b) as client:
+            for name in "wxyz":
+                await client.submit([submit(name)])
+
+            assert (len(a.running), len(b.running)) == (2, 2)
+
+
+async def test_while_one_engine_is_away_the_other_gets_all(tmp_path: Path) -> None:
+    with echo_engine(tmp_path / "a") as a, echo_engine(tmp_path / "b") as b:
+        async with connected(a, b) as client:
+            await asyncio.to_thread(a.stop)
+            while client.connections[0].state is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+            for name in "xy":
+                assert [message.token_ids async for _, message in await client.submit([submit(name)])]
+            assert len(b.submits) == 2
+
+            await asyncio.to_thread(b.stop)
+            with pytest.raises(EngineUnavailable):
+                await client.submit([submit("z")])
+
+
+async def test_a_submit_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    with echo_engine(tmp_path / "a") as engine:
+        engine.silent = True
+        async with connected(engine) as client:
+            generation = await client.submit([submit("x"), submit("y")])
+            await until(engine, 2)
+
+            generation.close()
+            generation.close()
+
+            await until(engine, 0)
+            assert client.connections[0].open == {}
+            assert [event async for event in generation] == []
+
+
+async def test_an_answer_that_comes_late_is_not_the_next_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forearm.api.engine_client._ANSWER_TIMEOUT_S", 0.2)
+    release = asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(wire.frame(state(0)))
+        for running in (1, 2):
+            await reader.readexactly(wire.body_length(await reader.readexactly(4)))
+            if running == 1:
+                await release.wait()
+            writer.write(wire.frame(state(running)))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(slow, tmp_path / "slow")
+    client = EngineClient([str(tmp_path / "slow")])
+    client.start()
+    connection = client.connections[0]
+    while connection.state is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(EngineUnavailable, match="not answered"):
+        await connection.ask_state()
+    release.set()
+
+    assert (await connection.ask_state()).running == 2
+    await client.close()
+    server.close()
+
+
+def state(running: int) -> wire.State:
+    return wire.State(max_model_len=1, vocab_size=1, running=running, waiting=0, kv_usage=0.0, last_step_age_s=0.0)
+
+
+@pytest.mark.parametrize("modules", [("forearm.api.app",), ("forearm.api.app", "forearm.cli", "forearm.serve")])
+def test_serving_imports_no_torch(modules: Sequence[str]) -> None:
+    code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
