@@ -150,6 +150,24 @@ class Kernels:
     """
 
     def __init__(self, tier: str) -> None: ...
+    def gemm(
+        self,
+        a: Float32Array,
+        w: Float32Array,
+        dtype: str,
+        bias: Float32Array | None = None,
+        epilogue: str = "store",
+        activation: str = "none",
+        scale: float = 1.0,
+        softcap: float = 0.0,
+        residual: Float32Array | None = None,
+    ) -> Float32Array:
+        """epilogue(a w^T): a [m, k], w [n, k] rounded to `dtype`, bias [n]; returns [m, n].
+
+        Gated: rows of w (and bias) are the gate's, then up's; returns [m, n / 2]. `residual` is what "add" adds to.
+        """
+    def embed(self, tokens: Int32Array, w: Float32Array, dtype: str, scale: float = 1.0) -> Float32Array:
+        """scale * w[tokens], w [n, k] rounded to `dtype`."""
     def norm(
         self, x: Float32Array, weight: Float32Array | None, bias: Float32Array | None, eps: float, layer_norm: bool
     ) -> Float32Array:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bindings/config.h"
+#include "bindings/gemm_py.h"
 #include "bindings/sampling_py.h"
 #include "kernels/kernels.h"
 #include "sampling/sampler.h"
@@ -219,8 +220,9 @@ py::tuple score_rows(const Kernels& kernels, const Floats& logits, const Ints& r
 
 void bind_kernels(py::module_& module) {
   using namespace py::literals;
-  py::class_<Kernels>(module, "Kernels")
-      .def(py::init(&tier_named), "tier"_a)
+  py::class_<Kernels> kernels(module, "Kernels");
+  bind_gemm(kernels);
+  kernels.def(py::init(&tier_named), "tier"_a)
       .def("norm", &norm, "x"_a, "weight"_a, "bias"_a, "eps"_a, "layer_norm"_a)
       .def("add_norm", &add_norm, "residual"_a, "x"_a, "weight"_a, "eps"_a, "scale"_a)
       .def("head_norm", &head_norm, "x"_a, "weight"_a, "eps"_a)

@@ -1,0 +1,120 @@
+"""Multiplication and embedding of the scalar tier against float64. The other tiers: tests/native/kernel_check_gemm.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf
+
+import numpy as np
+import pytest
+from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random, rounded
+
+from forearm._native import Kernels, tier_names
+
+DTYPES = ["float32", "float16", "bfloat16"]
+SHAPES = [(1, 1, 1), (1, 16, 2), (2, 17, 3), (3, 33, 64), (5, 48, 97), (7, 40, 130)]  # m, n, k
+
+
+def product(a: Floats, w: Doubles, bias: Floats | None = None) -> tuple[Doubles, Doubles]:
+    """a w^T + bias in float64, and how far k rounded additions may be from it (Higham, section 3.1), and the bias's."""
+    wide = a.astype(np.float64)
+    exact = wide @ w.T
+    if bias is not None:
+        exact = exact + bias
+    return exact, UNIT * (a.shape[1] * (np.abs(wide) @ np.abs(w).T) + np.abs(exact)) + 1e-38
+
+
+ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {
+    "none": lambda x: x,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "gelu_erf": lambda x: 0.5 * x * (1 + np.vectorize(erf)(x / np.sqrt(2))),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu_squared": lambda x: np.maximum(x, 0) ** 2,
+}
+
+
+def activated(name: str, x: Doubles, error: Doubles) -> tuple[Doubles, Doubles]:
+    """The activation of x, and what x's error and 16 roundings of its own (of x or of the result) make of it."""
+    f = ACTIVATIONS[name]
+    value = f(x)
+    spread = np.maximum(np.abs(f(x + error) - value), np.abs(f(x - error) - value))
+    return value, 2 * spread + 16 * UNIT * (np.abs(value) + np.abs(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_a_product_is_within_its_roundings(m: int, n: int, k: int, dtype: str) -> None:
+    a, w, bias = random(1, m, k), random(2, n, k), random(3, n)
+
+    got = Kernels("scalar").gemm(a, w, dtype, bias, scale=0.5)
+
+    exact, error = product(a, rounded(w, dtype), bias)
+    assert_within(got, 0.5 * exact, 0.5 * error)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_adds_to_what_is_there(dtype: str) -> None:
+    a, w, residual = random(1, 5, 33), random(2, 20, 33), random(3, 5, 20)
+
+    got = Kernels("scalar").gemm(a, w, dtype, epilogue="add", scale=2.0, residual=residual)
+
+    exact, error = product(a, rounded(w, dtype))
+    assert_within(got, residual + 2 * exact, 2 * error + UNIT * np.abs(residual + 2 * exact))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activate_applies_the_activation(activation: str) -> None:
+    a, w, bias = random(1, 4, 40), random(2, 35, 40), random(3, 35)
+
+    got = Kernels("scalar").gemm(a, w, "float32", bias, epilogue="activate", activation=activation)
+
+    assert_within(got, *activated(activation, *product(a, rounded(w, "float32"), bias)))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("half", [1, 16, 17, 40])
+def test_gated_multiplies_up_by_the_activated_gate(half: int, activation: str) -> None:
+    a, w, bias = random(1, 3, 21, scale=0.3), random(2, 2 * half, 21), random(3, 2 * half)
+
+    got = Kernels("scalar").gemm(a, w, "bfloat16", bias, epilogue="gated", activation=activation)
+
+    exact, error = product(a, rounded(w, "bfloat16"), bias)
+    gate, gate_error = activated(activation, exact[:, :half], error[:, :half])
+    up, up_error = exact[:, half:], error[:, half:]
+    bound = np.abs(up) * gate_error + np.abs(gate) * up_error + gate_error * up_error
+    assert_within(got, gate * up, bound + UNIT * np.abs(gate * up))
+
+
+def test_softcap_keeps_below_its_cap() -> None:
+    a, w = random(1, 4, 64), random(2, 30, 64)
+
+    got = Kernels("scalar").gemm(a, w, "float32", epilogue="softcap", scale=0.5, softcap=3.0)
+
+    exact, error = product(a, rounded(w, "float32"))
+    wanted = 3 * np.tanh(0.5 * exact / 3)
+    assert_within(got, wanted, 0.5 * error + 16 * UNIT * np.abs(wanted))
+    assert np.abs(got).max() <= 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (16, 3), (45, 97)])
+def test_embed_gives_the_tokens_rows(n: int, k: int, dtype: str) -> None:
+    w = random(1, n, k)
+    tokens = np.array([n - 1, 0, n // 2, n - 1], np.int32)
+
+    got = Kernels("scalar").embed(tokens, w, dtype, scale=0.5)
+
+    assert np.array_equal(got, (0.5 * rounded(w, dtype)[tokens]).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tier", tier_names())
+def test_a_row_gives_the_same_bits_alone_as_among_many(tier: str, dtype: str) -> None:
+    a, w = random(1, 29, 50), random(2, 70, 50)
+    kernels = Kernels(tier)
+
+    together = kernels.gemm(a, w, dtype)
+
+    for row in (0, 13, 28):
+        assert np.array_equal(kernels.gemm(a[row : row + 1], w, dtype)[0], together[row])
