@@ -1,4 +1,4 @@
-"""Multiplication and embedding of the scalar tier against float64. The other tiers: tests/native/kernel_check_gemm.cpp."""
+"""Multiplication and embedding, scalar against float64; tests/native/kernel_check_gemm.cpp has the other tiers."""
 
 from __future__ import annotations
 
