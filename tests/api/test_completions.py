@@ -44,6 +44,7 @@ def test_sixteen_tokens_are_the_default(server: Server) -> None:
     assert texts(server.complete("ab").json()) == ["ab" * 8]
     assert texts(server.complete("ab", max_tokens=None).json()) == ["ab" * 8]
     assert len(texts(server.complete("a" * 990).json())[0]) == 10  # what the context leaves
+    assert len(texts(server.complete("a" * 990, max_tokens=None).json())[0]) == 10
 
 
 def test_prompts_may_be_text_or_ids_one_or_several(server: Server) -> None:

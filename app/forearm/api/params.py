@@ -73,9 +73,11 @@ def _max_tokens(body: GenerationBody, served: Served, prompt_tokens: int) -> int
             "prompt" if isinstance(body, CompletionRequest) else "messages",
         )
     asked, limit = body.asked_max_tokens, served.defaults.get("max_tokens")
-    if asked is None or not {"max_tokens", "max_completion_tokens"} & body.model_fields_set:
+    named = {"max_tokens", "max_completion_tokens"} & body.model_fields_set
+    if not any(getattr(body, name) is not None for name in named):
         wanted = [tokens for tokens in (asked, limit) if tokens is not None]
         return min(*wanted, context - prompt_tokens, context) if wanted else None
+    assert asked is not None
     if prompt_tokens + asked > context:
         raise InvalidRequest(
             f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum context length is "
