@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import openai
+import psutil
 import pytest
 from tests.e2e.served import ENDLESS, Served, series, serve, wait_until
 
@@ -168,3 +169,9 @@ def test_a_hundred_scrapes_in_a_row_never_fall(served: Served) -> None:
     assert len(before) > 100
     answered = sum(v for k, v in before.items() if k.startswith("http_requests_total") and "chat" in k)
     assert answered >= 10
+
+
+def test_workers_may_have_as_many_streams_as_the_system_allows(served: Served) -> None:
+    for worker in served.workers():
+        soft, hard = worker.rlimit(psutil.RLIMIT_NOFILE)
+        assert soft == hard

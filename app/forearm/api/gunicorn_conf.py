@@ -7,6 +7,7 @@ once. serve.py has bound the master to the cores that are reserved for HTTP; the
 from __future__ import annotations
 
 import math
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ _config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
 _metrics = _path.parent / METRICS_FOLDER
 _metrics.mkdir(exist_ok=True)
 set_up(_config, "api")
+# Every stream is a file descriptor; the usual soft limit of 1024 is there for select(), which nobody uses here.
+_, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files, _most_files))
 
 wsgi_app = "forearm.api.app:worker_app()"
 worker_class = "forearm.api.worker.Worker"
