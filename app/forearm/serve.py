@@ -175,7 +175,7 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
             name="API",
             argv=[sys.executable, "-m", "gunicorn", "--config", "python:forearm.api.gunicorn_conf"],
             cores=plan.api_cores,
-            on_death=signal.SIGQUIT,  # gunicorn's master passes it on to its workers
+            on_death=signal.SIGTERM,  # gunicorn passes it on; at SIGQUIT its uvicorn workers would hang for 30 s
             ready=lambda: api_answers(api),
             # Without the second, transformers says in every log that torch is not there: it need not be.
             environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"},
