@@ -44,6 +44,7 @@ inline F16 columns(const char* step) {
   return {_mm256_cvtph_ps(_mm256_castsi256_si128(in_order)), _mm256_cvtph_ps(_mm256_extracti128_si256(in_order, 1))};
 }
 
+constexpr int kColumnRegisters = 2;
 constexpr int kTileUnits = 6;
 constexpr int tile_panels(int units) { return units == 1 ? 4 : units == 2 ? 2 : 1; }
 

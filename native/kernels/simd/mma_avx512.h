@@ -22,6 +22,7 @@ inline F16 columns(const char* step) {
   return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(I == 0 ? pairs : _mm512_srli_epi32(pairs, 16)))};
 }
 
+constexpr int kColumnRegisters = 1;
 constexpr int kTileUnits = 12;
 // Few rows take more panels, so that there are enough sums to wait for none of them and several streams of W to fetch.
 constexpr int tile_panels(int units) { return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2; }

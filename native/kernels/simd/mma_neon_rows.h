@@ -37,6 +37,7 @@ inline F16 columns(const char* step) {
           vcvt_f32_f16(vget_high_f16(high))};
 }
 
+constexpr int kColumnRegisters = 4;
 constexpr int kTileUnits = 6;
 constexpr int tile_panels(int units) { return units == 1 ? 4 : units == 2 ? 3 : units == 3 ? 2 : 1; }
 

@@ -6,8 +6,8 @@
 //   Sums                     the sums of one unit by one panel, in registers
 //   step                     adds one step of kQuantum k to the sums of Units x Panels
 //   store                    the sums as floats, row r of the unit at out + r * stride
-// mma_<isa>.h gives this file kTileUnits, tile_panels, Factor, load_factor, multiply_add, and columns<dtype, i>: the 16
-// columns of the i-th k of a step.
+// mma_<isa>.h gives this file kTileUnits, tile_panels, Factor, load_factor, multiply_add, columns<dtype, i> (the 16
+// columns of the i-th k of a step) and kColumnRegisters that these take.
 #pragma once
 #include "kernels/kernels.h"
 
@@ -38,11 +38,12 @@ struct RowsMma {
   }
 
  private:
-  // What there is less of stays in registers: the factors of few rows, or the columns of few panels.
+  // What takes fewer registers is held: the factors of all rows beside one panel, or the columns of all panels beside
+  // one factor.
   template <int I, int Units, int Panels>
   static void step_k(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w,
                      int64_t panel_bytes) {
-    if constexpr (Units <= Panels) {
+    if constexpr (Units + kColumnRegisters <= Panels * kColumnRegisters + 1) {
       Factor factors[Units];
 #pragma GCC unroll 16
       for (int u = 0; u < Units; ++u) factors[u] = factor<I>(a + u * unit_bytes);
