@@ -160,7 +160,10 @@ class ApiConfig(Common):
     uds: str = setting("", "Unix socket to listen on instead", flag="--uds")
     root_path: str = setting("", "path under which a proxy offers this server", flag="--root-path")
     workers: int | None = setting(
-        None, "HTTP processes; absent: one for each reserved core", flag="--api-server-count", parse=whole(1, 256)
+        None,
+        "HTTP processes; absent: one for each reserved core, at most 4",
+        flag="--api-server-count",
+        parse=whole(1, 256),
     )
     served_model_name: tuple[str, ...] = setting(
         (), "names that clients use, the first one in answers; absent: MODEL", flag="--served-model-name", parse=words

@@ -12,7 +12,7 @@ from forearm.errors import ConfigError
 
 GIB = 1 << 30
 BLOCK_TOKENS = 32
-MOST_WORKERS = 4  # unless --api-server-count says more: each takes about 200 MB
+MOST_WORKERS = 4  # unless --api-server-count says more: memory for each is set aside (serve.py)
 RESERVE_FROM = ((32, 2), (4, 1))  # physical cores -> cores for the API; fewer than four are shared
 SLOW = 0.75  # cores below this share of the fastest kind's capacity are efficiency cores
 
