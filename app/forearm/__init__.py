@@ -6,6 +6,7 @@ stays quick.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
+
+# transformers is here for its tokenizers. That it finds no torch is as it should be, and no news at every start.
+logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
 
 
 def __getattr__(name: str) -> object:

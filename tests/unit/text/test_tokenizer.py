@@ -38,3 +38,15 @@ def test_the_text_layer_imports_no_torch() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_text_layer_does_not_complain_where_there_is_no_torch() -> None:
+    code = (
+        "import importlib.util as util; found = util.find_spec;"
+        "util.find_spec = lambda name, *rest: None if name == 'torch' else found(name, *rest);"
+        "import forearm.text.tokenizer, transformers; assert not transformers.is_torch_available()"
+    )
+
+    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+    assert (run.returncode, run.stderr) == (0, "")
