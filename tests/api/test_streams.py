@@ -14,7 +14,8 @@ ENDLESS: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "
 def test_a_client_that_leaves_its_stream_frees_its_place(server: Server) -> None:
     server.engine.pause_s = 0.005
     with server.http.stream("POST", "/v1/chat/completions", json={**ENDLESS, "stream": True, "n": 3}) as reply:
-        next(reply.iter_lines())
+        lines = reply.iter_lines()  # kept: a generator that is dropped closes the connection
+        next(lines)
         assert len(server.engine.running) == 3
 
     wait_until(lambda: not server.engine.running)
