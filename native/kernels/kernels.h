@@ -46,7 +46,7 @@ enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_sq
 
 // What happens to a tile of sums before it leaves the registers. v = sum + bias[n].
 //   store       out[m, n]  = scale * v
-//   add         out[m, n] += scale * v                    (out is f32_rows: the residual stream)
+//   add         out[m, n] += scale * v, fused             (out is f32_rows: the residual stream)
 //   activate    out[m, n]  = activation(v)
 //   gated       panels alternate gate, up (panel 2p is gate, 2p + 1 is up of columns 16p .. 16p + 15):
 //               out[m, 16p + i] = activation(gate_v) * up_v;  n counts packed columns, so slices are multiples of 32
@@ -65,7 +65,7 @@ struct GemmTask {
   DType w_dtype;
   int64_t n, k;  // shape of W, unpadded; n counts both halves when gated
   int64_t n_begin, n_end;
-  const float* bias;  // [n] (gated: packed order) or null
+  const float* bias;  // [n] (gated: in packed order, [n rounded up to whole pairs of panels]) or null
   Epilogue epilogue;
   Activation activation;
   float scale;
