@@ -68,10 +68,18 @@ int64_t keep_top(int64_t count, int64_t k, SamplerScratch& scratch) {
 }
 
 // Halves the range in which the last one to keep lies: what is left of the middle is likelier than what is right of it.
-int64_t keep_mass(int64_t count, double mass, SamplerScratch& scratch) {
-  number(count, scratch);
-  int64_t low = 0, high = count;  // the first `low` do not reach `mass`
+int64_t keep_mass(int64_t count, double mass, float sure, SamplerScratch& scratch) {
   double reached = 0;
+  int64_t high = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    if (scratch.value[i] < sure) {
+      scratch.order[high++] = i;
+    } else {
+      reached += scratch.weight[i];
+    }
+  }
+  if (high == 0) return count;
+  int64_t low = 0;  // the first `low` do not reach `mass`
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     std::nth_element(scratch.order + low, scratch.order + middle, scratch.order + high, Before{scratch.value});

@@ -25,10 +25,11 @@ float bound_of_top(const Kernels& kernels, const Row& row, int64_t k, SamplerScr
 // The tokens whose logit is at least `bound`, in scratch.index and .value; returns how many.
 int64_t collect(const Kernels& kernels, const Row& row, float bound, SamplerScratch& scratch);
 
-// Narrow the candidates to the k likeliest; to the fewest of the likeliest whose weights reach `mass`, at least one.
-// Return how many are left; ids stay ascending. keep_mass reads scratch.weight, which is not narrowed.
+// Narrow the candidates to the k likeliest; to the fewest of the likeliest whose weights reach `mass`, at least one,
+// where those of a logit of `sure` or more are known not to. Return how many are left; ids stay ascending. keep_mass
+// reads scratch.weight, which is not narrowed.
 int64_t keep_top(int64_t count, int64_t k, SamplerScratch& scratch);
-int64_t keep_mass(int64_t count, double mass, SamplerScratch& scratch);
+int64_t keep_mass(int64_t count, double mass, float sure, SamplerScratch& scratch);
 
 // Puts the k likeliest of the candidates first in scratch.order, likeliest first.
 void sort_top(int64_t count, int64_t k, SamplerScratch& scratch);

@@ -8,21 +8,40 @@ namespace forearm {
 namespace {
 
 // In units of the temperature below the largest logit: everything lower has a weight of 0 in float32.
-constexpr float kFirstDepth = 8.0f, kDeepest = 104.0f;
+constexpr float kFirstDepth = 8.0f, kDeepest = 104.0f, kFinest = 0.01f;
+constexpr int64_t kFew = 2000;  // candidates that are quicker to select from than to count once more
 
 double weigh_candidates(const Kernels& kernels, int64_t count, float max, const Draw& draw, SamplerScratch& scratch) {
   return exp_sum(kernels, scratch.value, count, max, 1.0f / draw.temperature, scratch.weight, nullptr);
 }
 
-// top-p alone: candidates are taken from deeper and deeper below the largest logit until they hold the share asked for.
+// top-p alone: candidates are taken from as deep below the largest logit as it needs to find the share asked for. The
+// depth is doubled until it is enough, then halved into until few candidates lie between enough and not enough.
 int64_t narrow_by_mass(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
   const double total = exp_sum(kernels, row.x, row.n, row.max, 1.0f / draw.temperature, nullptr, nullptr);
   const double wanted = draw.top_p * total;
-  for (float depth = kFirstDepth;; depth *= 2) {
-    const int64_t count = collect(kernels, row, row.max - depth * draw.temperature, scratch);
-    const double mass = weigh_candidates(kernels, count, row.max, draw, scratch);
-    if (mass >= wanted || depth > kDeepest) return keep_mass(count, wanted, scratch);
+  const auto bound = [&](float depth) { return row.max - depth * draw.temperature; };
+  int64_t count = 0;
+  const auto suffices = [&](float depth) {
+    count = collect(kernels, row, bound(depth), scratch);
+    return weigh_candidates(kernels, count, row.max, draw, scratch) >= wanted;
+  };
+
+  float low = 0, high = kFirstDepth;
+  int64_t within_low = 0;
+  while (!suffices(high) && high < kDeepest) {
+    low = high;
+    within_low = count;
+    high *= 2;
   }
+  for (int64_t within_high = count; within_high - within_low > kFew && high - low > kFinest;) {
+    const float middle = low + (high - low) / 2;
+    const bool enough = suffices(middle);
+    (enough ? high : low) = middle;
+    (enough ? within_high : within_low) = count;
+  }
+  suffices(high);  // takes these candidates again
+  return keep_mass(count, wanted, low > 0 ? bound(low) : INFINITY, scratch);
 }
 
 int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
@@ -35,7 +54,7 @@ int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, Sampler
   if (by_count) count = keep_top(count, draw.top_k, scratch);
   if (!by_mass) return count;
   const double mass = weigh_candidates(kernels, count, row.max, draw, scratch);
-  return keep_mass(count, draw.top_p * mass, scratch);
+  return keep_mass(count, draw.top_p * mass, INFINITY, scratch);
 }
 
 // Position in x whose share of the weights `uniform` falls into.
