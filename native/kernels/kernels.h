@@ -162,8 +162,10 @@ struct KvWriteTask {
 //   score    = softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over blocks of 32 keys,
 // ascending. A chunk gives (max, sum, weighted values); chunks are folded in ascending order. So a result depends on
-// positions alone, whoever computes which chunk.
-// attend computes chunks [chunk_begin, chunk_end) and either
+// positions alone, whoever computes which chunk. Products are summed as gemm sums them, keys ascending within a block;
+// weights in 16 lanes (key j in lane j % 16). Where the layout takes bf16_pairs, the scaled q and the weights are
+// rounded to bf16 for the products, the sum of the weights is not. A weight of 0 times a value that is not finite is
+// NaN. attend computes chunks [chunk_begin, chunk_end) and either
 //   partials == null: folds them (all chunks that any of the tokens sees must be in the range), divides, and writes
 //                     rows t, columns of the heads, of `out`;
 //   else: chunk_end == chunk_begin + 1, and writes float partials[token - token_begin][head][2 + cache.head_dim]
