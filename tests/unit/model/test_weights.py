@@ -69,6 +69,17 @@ def test_small_pieces_load_what_large_ones_load(tmp_path: Path, monkeypatch: pyt
     assert (whole == pieces).all()
 
 
+def test_data_at_an_odd_byte_of_the_file_loads_the_same(tmp_path: Path) -> None:
+    path = random_llama(tmp_path, torch.bfloat16) / "model.safetensors"
+    even = logits(load(tmp_path))
+
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    path.write_bytes((length + 1).to_bytes(8, "little") + content[8 : 8 + length] + b" " + content[8 + length :])
+
+    assert (logits(load(tmp_path)) == even).all()
+
+
 def test_the_plan_is_what_the_executor_takes(tmp_path: Path) -> None:
     for dtype in ("float32", "bfloat16"):
         checkpoint = open_checkpoint(llama(tmp_path), dtype=dtype)
