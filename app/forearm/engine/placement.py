@@ -206,7 +206,8 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
     asked = config.kv_cache_memory_bytes
     if asked is not None and asked > room:
         raise ConfigError(
-            f"KV cache of {in_gib(asked)} does not fit: {arithmetic}. Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or leave them out"
+            f"KV cache of {in_gib(asked)} does not fit: {arithmetic}. "
+            "Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or leave them out"
         )
     sequence = -(-model_len // BLOCK_TOKENS)
     blocks = min((room if asked is None else asked) // block_bytes, config.max_num_seqs * sequence)
