@@ -34,7 +34,7 @@ $(VENV)/bin/python:
 	@tools/system_packages.sh $(PYTHON)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"error: Python 3.10 or newer is needed, not {sys.version.split()[0]}; set PYTHON=")'
 	@echo "--- creating $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # Run-time packages and the build tools, by name and version: no torch.
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
