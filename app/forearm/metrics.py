@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 _LATENCY_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _FIRST_TOKEN_S = (
@@ -118,6 +118,7 @@ def register(metrics: Iterable[Metric], registry: CollectorRegistry | None) -> d
 
     The library writes counters with `_total` at the end. Any, because the caller knows which kind a name is.
     """
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge for every counter, which nobody reads
     made: dict[str, Any] = {}
     for metric in metrics:
         buckets = {"buckets": metric.buckets} if metric.kind is Histogram else {}

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import Any
 
 import httpx
 import openai
+import pytest
 from tests.api.server import Server, StartServer, wait_until
 
 ENDLESS: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "ignore_eos": True}
@@ -82,3 +84,17 @@ def test_the_openai_client_reads_past_comments(start_server: StartServer) -> Non
         model="letters", messages=[{"role": "user", "content": "hi"}], stream=True
     ) as stream:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "hi"
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_error(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0)) as half:
+        half.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{"
+        )
+
+    wait_until(lambda: 'handler="/v1/completions",method="POST",status="4xx"' in server.http.get("/metrics").text)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from forearm import __version__
@@ -18,7 +19,6 @@ from forearm.api import chat, completions, health, models, tokens
 from forearm.api.edge import Edge, KeyGuard
 from forearm.api.faults import answer_error
 from forearm.api.served import load_served
-from forearm.api.sse import ClientLeft
 from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.errors import ConfigError, ForearmError
 from forearm.settings import from_json
@@ -46,7 +46,7 @@ def create_app(config: ApiConfig) -> FastAPI:
         app.include_router(noun.router)
     for kind in (ForearmError, HTTPException):
         app.add_exception_handler(kind, answer_error)
-    app.add_exception_handler(ClientLeft, _nobody)
+    app.add_exception_handler(ClientDisconnect, _nobody)
     # The last one added is the outermost.
     if config.api_key:
         app.add_middleware(KeyGuard, keys=config.api_key)

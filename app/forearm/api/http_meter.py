@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from forearm.metrics import HTTP, register
@@ -12,7 +12,6 @@ class HttpMeter:
     """`folder` is where PROMETHEUS_MULTIPROC_DIR lay when this process began; "": this is the only worker."""
 
     def __init__(self, folder: str = "") -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge for every counter, which nobody reads
         self._registry = CollectorRegistry()
         if folder:
             MultiProcessCollector(self._registry, path=folder)  # type: ignore[no-untyped-call]

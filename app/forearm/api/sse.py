@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -19,10 +19,6 @@ from forearm.api.replies import ChunkHead, Usage, encoder
 Result = TypeVar("Result")
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
-
-
-class ClientLeft(Exception):
-    """Nobody is there to be answered."""
 
 
 class Chunks:
@@ -93,11 +89,11 @@ class EventStream(Response):
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """The result of `work`, which is cancelled should the client leave before.
 
-    Raises: what `work` raises; ClientLeft.
+    Raises: what `work` raises; ClientDisconnect.
     """
     result: Result | None = await _first_of([work, _until_gone(request.receive)])
     if result is None:
-        raise ClientLeft
+        raise ClientDisconnect
     return result
 
 
