@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.e2e.served import serve, wait_until
+from tests.e2e.served import Served, series, serve, wait_until
 
 
 def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> None:
@@ -41,6 +41,7 @@ def test_a_worker_killed_frees_its_sequences_and_is_replaced(tmp_path: Path) -> 
     with serve(tmp_path, "--api-server-count", "2") as served, contextlib.ExitStack() as stack:
         streams = [stack.enter_context(served.endless(n=8, max_tokens=1000)) for _ in range(6)]
         wait_until(lambda: served.running() == 6 * 8)
+        answered = requests_answered(served)
         killed = max(served.workers(), key=lambda worker: len(worker.net_connections("tcp")))
 
         killed.kill()
@@ -52,6 +53,13 @@ def test_a_worker_killed_frees_its_sequences_and_is_replaced(tmp_path: Path) -> 
         assert left == (6 - broken) * 8
         wait_until(lambda: len(served.workers()) == 2 and killed.pid not in [p.pid for p in served.workers()])
         assert served.chat(max_tokens=3).status_code == 200
+        assert requests_answered(served) > answered, "a dead worker's counters stay"
+
+
+def requests_answered(served: Served) -> float:
+    """By all workers, so far."""
+    values = series(served.http.get("/metrics").text)
+    return sum(value for name, value in values.items() if name.startswith("http_requests_total"))
 
 
 def breaks_off(lines: Iterator[str]) -> bool:
