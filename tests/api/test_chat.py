@@ -119,6 +119,15 @@ def test_usage_comes_with_every_chunk_where_asked_for(server: Server) -> None:
     assert counts == [1, 1, 2, 3, 3]
 
 
+def test_several_tokens_can_go_into_one_chunk(server: Server) -> None:
+    reply = server.chat("hello", stream=True, stream_interval=2, return_token_ids=True)
+
+    choices = [json.loads(line[6:])["choices"][0] for line in reply.text.split("\n\n")[:-2]]
+    assert [choice["delta"]["content"] for choice in choices] == ["", "h", "el", "lo", ""]
+    assert [choice.get("token_ids") for choice in choices] == [None, [104], [101, 108], [108, 111], [256]]
+    assert server.chat("hello", stream=True, stream_interval=0).status_code == 400
+
+
 def test_n_choices_come_side_by_side(server: Server) -> None:
     whole = server.openai.chat.completions.create(
         model="letters", messages=[{"role": "user", "content": "abc"}], n=3, temperature=1

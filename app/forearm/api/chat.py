@@ -13,7 +13,7 @@ from forearm.api.answer import Heading, UsagePlan, heading, json_response, token
 from forearm.api.body import describes
 from forearm.api.dependencies import ChatBody, Served
 from forearm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from forearm.api.output import Answer, Choice, Piece, submit
+from forearm.api.output import Answer, Choice, Piece, spaced, submit
 from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_chat
 from forearm.api.replies import ChatChoice, ChatChunkChoice, ChatCompletion, ChatMessage, Delta, encoder
@@ -91,7 +91,7 @@ def _template_kwargs(body: ChatRequest) -> dict[str, object]:
 async def _events(turn: ChatTurn, answer: Answer) -> AsyncIterator[bytes]:
     """Each choice begins with its role; then come its pieces; usage comes last, where it is wanted."""
     chunks, tally, begun = Chunks(turn.head.of_chunks("chat.completion.chunk")), answer.tally, set()
-    async for piece in answer.pieces():
+    async for piece in spaced(answer.pieces(), turn.body.stream_interval):
         if piece.choice not in begun:
             begun.add(piece.choice)
             first = ChatChunkChoice(index=piece.choice, delta=Delta(role=turn.role, content=""))

@@ -14,7 +14,7 @@ from forearm.api.answer import Heading, UsagePlan, heading, json_response, token
 from forearm.api.body import describes
 from forearm.api.dependencies import CompletionBody, Served
 from forearm.api.logprobs import TokenNames, completion_logprobs, prompt_logprobs
-from forearm.api.output import Answer, Choice, Piece, submit
+from forearm.api.output import Answer, Choice, Piece, spaced, submit
 from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_completion
 from forearm.api.replies import Completion, CompletionChoice, CompletionLogprobs
@@ -107,7 +107,7 @@ async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
     """The echo comes with a choice's first piece; usage comes last, where it is wanted."""
     chunks, tally = Chunks(work.head.of_chunks("text_completion")), answer.tally
     ends: dict[int, int] = {}  # by choice: where its text ends, in characters
-    async for piece in answer.pieces():
+    async for piece in spaced(answer.pieces(), work.body.stream_interval):
         shown = replace(piece, text="", token_ids=[], logprobs=None) if work.echo_only else piece
         first = piece.choice not in ends
         if first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forearm import wire
 from forearm.api.engine_client import Generation
@@ -122,6 +122,27 @@ class Answer:
             if output.matched is not None:
                 return "".join(texts), position + 1
         return "".join(texts), last + 1
+
+
+async def spaced(pieces: AsyncIterator[Piece], interval: int) -> AsyncIterator[Piece]:
+    """The pieces of each choice, joined to `interval` tokens at least; its first and its last do not wait."""
+    waiting: dict[int, Piece] = {}
+    begun: set[int] = set()
+    async for piece in pieces:
+        before = waiting.pop(piece.choice, None)
+        whole = piece if before is None else _joined(before, piece)
+        if piece.choice not in begun or whole.finish_reason or len(whole.token_ids) >= interval:
+            begun.add(piece.choice)
+            yield whole
+        else:
+            waiting[piece.choice] = whole
+
+
+def _joined(before: Piece, piece: Piece) -> Piece:
+    logprobs = None if piece.logprobs is None else [*(before.logprobs or ()), *piece.logprobs]
+    return replace(
+        piece, text=before.text + piece.text, token_ids=[*before.token_ids, *piece.token_ids], logprobs=logprobs
+    )
 
 
 async def submit(

@@ -57,6 +57,7 @@ class GenerationBody(Body):
     prompt_logprobs: LogprobCount | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stream_interval: Annotated[int, Field(ge=1)] = 1  # tokens of a choice that go into one chunk
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     priority: Int64 = 0
