@@ -39,7 +39,8 @@ struct CpuId {
 
 CpuId cpuid(uint32_t leaf) {
   CpuId id{};
-  if (leaf <= __get_cpuid_max(0, nullptr)) __cpuid_count(leaf, 0, id.eax, id.ebx, id.ecx, id.edx);
+  if (leaf <= static_cast<uint32_t>(__get_cpuid_max(0, nullptr)))
+    __cpuid_count(leaf, 0, id.eax, id.ebx, id.ecx, id.edx);
   return id;
 }
 
