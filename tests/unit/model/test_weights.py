@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tests.unit.model.stored import LLAMA, llama, llama_shapes
 
 from forearm import _native
@@ -67,6 +67,20 @@ def test_small_pieces_load_what_large_ones_load(tmp_path: Path, monkeypatch: pyt
 
     assert np.abs(whole).max() > 0
     assert (whole == pieces).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_float32_checkpoint_is_rounded_as_torch_rounds(dtype: torch.dtype, tmp_path: Path) -> None:
+    full, rounded = random_llama(tmp_path, torch.float32), tmp_path / "rounded"
+    rounded.mkdir()
+    (rounded / "config.json").write_text(json.dumps(LLAMA))
+    tensors = load_file(full / "model.safetensors")
+    # Vectors stay in float32 whatever the dtype, so only matrices are rounded here.
+    save_file({n: t.to(dtype) if t.dim() == 2 else t for n, t in tensors.items()}, rounded / "model.safetensors")
+
+    asked = str(dtype).removeprefix("torch.")
+    assert (logits(load(full, dtype=asked)) == logits(load(rounded, dtype=asked))).all()
+    assert (logits(load(full, dtype=asked)) != logits(load(full))).any()
 
 
 def test_data_at_an_odd_byte_of_the_file_loads_the_same(tmp_path: Path) -> None:
