@@ -163,6 +163,17 @@ inline void add_values(AttendTile& t, const char* block, int64_t units, int64_t 
   }
 }
 
+// Where the task's head begins in the block that holds `key`.
+inline int64_t block_offset(const AttendTask& task, int64_t key) {
+  return task.blocks[key / kBlockTokens] * task.cache.block_bytes + task.kv_head * task.cache.head_bytes;
+}
+
+// Asks for a head's part of the next block: blocks lie anywhere, so that no prefetcher of the CPU foresees them. Into
+// the second-level cache: of the first level, half is in use.
+inline void fetch(const char* block, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(block + at, 0, 2);
+}
+
 template <typename Mma>
 inline void attend_chunk(AttendTile& t, int64_t chunk) {
   const AttendTask& task = t.task;
@@ -175,11 +186,13 @@ inline void attend_chunk(AttendTile& t, int64_t chunk) {
   if (begin < t.begin[0]) begin = t.begin[0] / kBlockTokens * kBlockTokens;
   if (end > t.end[t.rows - 1]) end = t.end[t.rows - 1];
   for (int64_t key = begin; key < end; key += kBlockTokens) {
-    const int64_t block = task.blocks[key / kBlockTokens];
-    const int64_t offset = block * task.cache.block_bytes + task.kv_head * task.cache.head_bytes;
+    const int64_t offset = block_offset(task, key);
     const Walk walk = walk_block<Mma>(t.q, task.cache.keys + offset, dim);
+    const int64_t next = key + kBlockTokens < end ? block_offset(task, key + kBlockTokens) : offset;
+    fetch(task.cache.keys + next, task.cache.head_bytes);
     multiply_units<Mma>(walk, units, kBlockTokens / kPanel, t.scores, kBlockTokens);
     weigh_scores(t, key);
+    fetch(task.cache.values + next, task.cache.head_bytes);
     add_values<Mma>(t, task.cache.values + offset, units, key);
   }
 }
