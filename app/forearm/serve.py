@@ -147,6 +147,7 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         configs.engine,
         others_bytes=OTHERS_BYTES + workers * WORKER_BYTES,
         model=str(folder),
+        hf_token="",  # has served its purpose
         name=next(iter(given.served_model_name), configs.engine.model or folder.name),
         socket=str(engine_socket),
         cores=plan.cores,
@@ -155,6 +156,7 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
     api = replace(
         given,
         model_folder=str(folder),
+        hf_token="",
         tokenizer=str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else "",
         engine_sockets=(str(engine_socket),),
         workers=workers,
