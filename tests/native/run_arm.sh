@@ -49,6 +49,11 @@ for object in "$build"/CMakeFiles/forearm_kernels.dir/kernels/tiers/neon*.o; do
       if (!tiles) { print "FAIL " object ": no tile was found"; bad = 1 }
       exit bad
     }' || failed=1
+  # A weak symbol could become everybody's copy of a function (tests/house/test_objects.py, for the host's tiers).
+  if "${objdump%objdump}nm" "$object" | grep ' [VWvw] '; then
+    echo "FAIL ${object##*/}: weak symbols"
+    failed=1
+  fi
 done
 
 # run_on CPU TIERS CHECK: one check, its output in a log; on a core of its own kind a check looks at the best tier, and at
