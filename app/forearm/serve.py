@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forearm import log as logs
-from forearm.config import ApiConfig, Configs, environment
+from forearm.config import ApiConfig, Configs, EngineConfig, environment
 from forearm.engine import placement
 from forearm.errors import ConfigError
 from forearm.model.hub import find_model
@@ -136,10 +136,10 @@ def check_address(api: ApiConfig) -> None:
             ) from None
 
 
-def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[Child, Child]:
-    """The engine and the API, their configs written where they read them."""
-    engine_socket = runtime / "engine.sock"
-    if len(str(engine_socket)) > LONGEST_SOCKET_PATH:
+def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[EngineConfig, ApiConfig]:
+    """What the engine and the API need to know beyond what was set. The hub's token stays here."""
+    engine_socket = str(runtime / "engine.sock")
+    if len(engine_socket) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
     given = configs.api
     workers = given.workers or plan.api_workers
@@ -147,9 +147,9 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         configs.engine,
         others_bytes=OTHERS_BYTES + workers * WORKER_BYTES,
         model=str(folder),
-        hf_token="",  # has served its purpose
+        hf_token="",
         name=next(iter(given.served_model_name), configs.engine.model or folder.name),
-        socket=str(engine_socket),
+        socket=engine_socket,
         cores=plan.cores,
         threads=plan.threads,
     )
@@ -158,9 +158,15 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         model_folder=str(folder),
         hf_token="",
         tokenizer=str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else "",
-        engine_sockets=(str(engine_socket),),
+        engine_sockets=(engine_socket,),
         workers=workers,
     )
+    return engine, api
+
+
+def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[Child, Child]:
+    """The engine and the API, their configs written where they read them."""
+    engine, api = fill_in(configs, plan, folder, runtime)
     engine_path, api_path = runtime / "engine.json", runtime / "api.json"
     engine_path.write_text(to_json(engine))
     api_path.write_text(to_json(api))
@@ -170,7 +176,7 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
             argv=[sys.executable, "-m", "forearm.engine.process", str(engine_path)],
             cores=(),  # its threads bind themselves
             on_death=signal.SIGKILL,
-            ready=lambda: answers(socket.AF_UNIX, str(engine_socket)),
+            ready=lambda: answers(socket.AF_UNIX, engine.socket),
             environment={},
         ),
         Child(
