@@ -1,4 +1,4 @@
-"""Serve the demo model, ask it one question as a client would, print the answer as it comes, keep serving.
+"""Serve the demo model on loopback, ask it one question as a client would, print the answer as it comes, keep serving.
 
 --once stops the server afterwards. Exit status 0 when an answer came and the server ended cleanly.
 """
@@ -32,8 +32,10 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8000)
     given = parser.parse_args()
     url = f"http://127.0.0.1:{given.port}"
-    print(f"--- starting: forearm serve --port {given.port}", flush=True)
-    server = subprocess.Popen([sys.executable, "-m", "forearm", "serve", "--port", str(given.port)])
+    print(f"--- starting: forearm serve --host 127.0.0.1 --port {given.port}", flush=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(given.port)]
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         model = wait_until_ready(server, url)

@@ -8,14 +8,17 @@ from forearm.api.schema import Body, ChatRequest, CompletionRequest, GenerationB
 from forearm.config import ApiConfig
 from forearm.errors import InvalidRequest
 
-# Refused wherever they say anything: not null, false, empty.
-_UNSUPPORTED = (
+# Refused unless null: even an empty one constrains ({} as guided_json: any JSON).
+_CONSTRAINTS = (
     "structured_outputs",
     "guided_json",
     "guided_regex",
     "guided_choice",
     "guided_grammar",
     "guided_whitespace_pattern",
+)
+# Refused wherever they say anything: not null, false, empty.
+_UNSUPPORTED = (
     "functions",
     "function_call",
     "use_beam_search",
@@ -36,8 +39,9 @@ _UNSUPPORTED = (
 def refuse_unsupported(body: Body) -> None:
     """Raises: InvalidRequest naming the field."""
     extra = body.model_extra or {}
-    for name in _UNSUPPORTED:
-        if extra.get(name, getattr(body, name, None)):
+    said = {name: extra.get(name, getattr(body, name, None)) for name in _CONSTRAINTS + _UNSUPPORTED}
+    for name, value in said.items():
+        if value is not None if name in _CONSTRAINTS else value:
             raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
     if "audio" in (extra.get("modalities") or ()):
         raise InvalidRequest("modalities: this server answers with text only", "modalities")
