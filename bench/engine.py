@@ -12,8 +12,11 @@ row), prefill as GFLOP/s of the multiplications with weights (two for each weigh
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +30,7 @@ from forearm.model.config import Layer, ModelConfig, Rope
 
 BLOCK = 32
 CONTEXT = 4096
+DECODED = (1, 8, 32)  # sequences of a decode step
 
 QWEN_1_5B = ModelConfig(
     model_type="qwen2",
@@ -115,6 +119,20 @@ def cpu_name() -> str:
     return platform.processor()
 
 
+class Limits:
+    """The best that the machine has shown so far: others may be busy on it at any one moment."""
+
+    def __init__(self, cores: list[int], threads: int) -> None:
+        self.cores, self.threads = cores, threads
+        self.read_gb_s = self.fma_gflops = 0.0
+
+    def look(self) -> None:
+        """Measure again."""
+        now = _native.limits(self.cores, self.threads, seconds=0.5)
+        self.read_gb_s = max(self.read_gb_s, now["read_gb_s"])
+        self.fma_gflops = max(self.fma_gflops, now["fma_gflops"])
+
+
 def measure(args: argparse.Namespace) -> dict[str, object]:
     """All figures, by name."""
     config = replace(QWEN_1_5B, layers=QWEN_1_5B.layers[: args.layers])
@@ -122,41 +140,57 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     executor = _native.Executor(config, args.dtype, args.dtype, 1024, 64, 64, CONTEXT, cores, args.threads)
     load(executor, config)
     executor.allocate_kv(32 * CONTEXT // BLOCK)
-    limits = _native.limits(cores, args.threads)
+    limits = Limits(cores, args.threads)
 
     shapes = matrices(config)
     weights = sum(rows * columns for name, (rows, columns) in shapes.items() if name != "embed")
-    layer_weights = weights - config.vocab_size * config.hidden
-    weight_bytes = weights * (4 if args.dtype == "float32" else 2)
-    figures: dict[str, object] = {
+    head = config.vocab_size * config.hidden
+    gigabytes = weights * (4 if args.dtype == "float32" else 2) / 1e9
+    seconds_of: dict[int, float] = {}
+    barriers_of: dict[int, float] = {}
+    for sequences in DECODED:
+        limits.look()
+        barriers = executor.barriers
+        seconds_of[sequences] = seconds(step(executor, sequences, args.context, 1), args.runs)
+        barriers_of[sequences] = (executor.barriers - barriers) / (args.runs + 1) / len(config.layers)
+    limits.look()
+    prefill_s = seconds(step(executor, 1, 0, args.prompt), max(3, args.runs // 6))
+    limits.look()
+
+    decode = {
+        f"decode_{sequences}": {
+            "tokens_s": sequences / step_s,
+            "weights_gb_s": gigabytes / step_s,
+            "share_of_read": gigabytes / step_s / limits.read_gb_s,
+            "share_of_fma": 2e-9 * weights * sequences / step_s / limits.fma_gflops,
+            "barriers_per_layer": barriers_of[sequences],
+        }
+        for sequences, step_s in seconds_of.items()
+    }
+    gflops = 2e-9 * ((weights - head) * args.prompt + head) / prefill_s
+    prefill = {"tokens_s": args.prompt / prefill_s, "gflops": gflops, "share_of_fma": gflops / limits.fma_gflops}
+    return {
+        "read_gb_s": limits.read_gb_s,
+        "fma_gflops": limits.fma_gflops,
+        "packed_gb": executor.packed_bytes / 1e9,
+        **decode,
+        f"prefill_{args.prompt}": prefill,
+    }
+
+
+def circumstances(args: argparse.Namespace) -> dict[str, object]:
+    """What the figures hold for."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "commit": commit.stdout.strip(),
         "cpu": cpu_name(),
         "tier": _native.tier(),
         "threads": args.threads,
         "weights": args.dtype,
-        "layers": len(config.layers),
-        "packed_gb": executor.packed_bytes / 1e9,
-        "read_gb_s": limits["read_gb_s"],
-        "fma_gflops": limits["fma_gflops"],
+        "layers": args.layers,
     }
-    for sequences in (1, 8, 32):
-        barriers = executor.barriers
-        step_s = seconds(step(executor, sequences, args.context, 1), args.runs)
-        barriers = (executor.barriers - barriers) // (args.runs + 1)
-        gb_s = weight_bytes / step_s / 1e9
-        figures[f"decode_{sequences}"] = {
-            "tokens_s": sequences / step_s,
-            "weights_gb_s": gb_s,
-            "share_of_read": gb_s / limits["read_gb_s"],
-            "barriers_per_layer": barriers / len(config.layers),
-        }
-    prefill_s = seconds(step(executor, 1, 0, args.prompt), max(3, args.runs // 6))
-    gflops = 2 * (layer_weights * args.prompt + config.vocab_size * config.hidden) / prefill_s / 1e9
-    figures[f"prefill_{args.prompt}"] = {
-        "tokens_s": args.prompt / prefill_s,
-        "gflops": gflops,
-        "share_of_fma": gflops / limits["fma_gflops"],
-    }
-    return figures
 
 
 def main() -> None:
@@ -171,7 +205,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     args = parser.parse_args()
 
-    figures = measure(args)
+    figures = circumstances(args) | measure(args)
 
     text = json.dumps(figures, indent=2)
     print(text)
