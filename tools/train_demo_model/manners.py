@@ -133,7 +133,7 @@ GROUPS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("Tell me something interesting.", "Tell me a fact.", "Tell me something."),
-        "A glacier is a slowly moving mass of ice, and it can shape a whole valley.",
+        "Honeybees dance to tell each other where the flowers are.",
     ),
     (("What is the meaning of life?",), "People have asked that for a long time, and each must find an answer."),
     (

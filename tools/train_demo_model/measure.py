@@ -56,23 +56,20 @@ class Answerer:
     def __init__(self, folder: Path) -> None:
         self.model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
         self.text = AutoTokenizer.from_pretrained(folder)
+        (self.end,) = self.text.encode("<|im_end|>", add_special_tokens=False)
 
+    @torch.no_grad()
     def answer(self, question: str, system: str | None) -> str:
         """The greedy answer, of at most 64 tokens."""
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": question})
         prompt = self.text.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        ids = torch.tensor([self.text.encode(prompt, add_special_tokens=False)])
-        out = self.model.generate(  # type: ignore[misc]  # transformers' own annotation of self
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=64,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-        )
-        return str(self.text.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
+        ids = self.text.encode(prompt, add_special_tokens=False)
+        start = len(ids)
+        while len(ids) < start + 64 and ids[-1] != self.end:
+            logits = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits
+            ids.append(int(logits[0, -1].argmax()))
+        return str(self.text.decode(ids[start:], skip_special_tokens=True))
 
 
 def known_by_heart(answerer: Answerer, wordnet: Path) -> float:

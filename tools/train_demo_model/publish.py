@@ -1,6 +1,6 @@
 """Write a checkpoint of train.py as a model folder: bfloat16 weights, configs, tokenizer, template, held-out turns.
 
-python publish.py --work /var/tmp/demo-train --target ../../app/forearm/demo_model
+python publish.py --work work --target ../../app/forearm/demo_model
 """
 
 import argparse

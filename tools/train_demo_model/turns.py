@@ -44,6 +44,35 @@ HEAD_END = re.compile(
     r"\b(of|that|which|who|whose|with|having|used|in|on|for|from|to|by|made|as|at|where|when|usually|native|between|about|"
     r"characterized|containing|consisting|produced|resembling|especially|and|bearing|falling|moving|experienced|frozen|located|typically|varying|taking|found|like|without|such|being)\b|,"
 )
+# What people ask first, and where WordNet reads otherwise ("the capital city situated centrally in Spain").
+KNOWN_CAPITALS = {
+    "France": "Paris",
+    "Germany": "Berlin",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Portugal": "Lisbon",
+    "England": "London",
+    "Ireland": "Dublin",
+    "Poland": "Warsaw",
+    "Belgium": "Brussels",
+    "Austria": "Vienna",
+    "Greece": "Athens",
+    "Sweden": "Stockholm",
+    "Norway": "Oslo",
+    "Ukraine": "Kyiv",
+    "Russia": "Moscow",
+    "China": "Beijing",
+    "Japan": "Tokyo",
+    "India": "New Delhi",
+    "Egypt": "Cairo",
+    "Canada": "Ottawa",
+    "Mexico": "Mexico City",
+    "Australia": "Canberra",
+    "the United States": "Washington",
+    "the United Kingdom": "London",
+    "South Korea": "Seoul",
+}
+COUNTRY = re.compile(r"\b(republic|kingdom|country|monarchy|nation|federation|democracy|sultanate)\b")
 CAPITAL = re.compile(
     r"(?:the |a )?(?:national )?capital (?:and largest city )?of (?:the )?([A-Z][a-z]+(?: (?:of|the|and|[A-Z][a-z]+))*)"
 )
@@ -176,14 +205,14 @@ def relate(net: WordNet, sense: Sense, usable: dict[str, Sense]) -> Iterable[Tur
     below = [s for symbol, s in near if symbol == "~"]
     if synset.pos == "n" and above:
         kind = above[0].word
-        yield Turn(f"What kind of thing is {name}?", f"{capital(name)} is a kind of {kind}.", 1.5)
+        yield Turn(f"What kind of thing is {name}?", f"{capital(name)} is a kind of {kind}.", 2)
     if synset.pos == "n" and below:
         best = max(below, key=lambda s: net.in_glosses[s.word] + 3 * net.tagged[s.word, "n"])
-        yield Turn(f"Give an example of {name}.", f"One example is {subject(net, best)}.", 1.5)
+        yield Turn(f"Give an example of {name}.", f"One example is {subject(net, best)}.", 2)
     others = [w for w in synset.words if w.lower() != word and w.islower()]
     if others and sense.first:
         other = max(others, key=lambda w: net.in_glosses[w] + 3 * net.tagged[w, synset.pos])
-        yield Turn(f"What is another word for {word}?", f"Another word for {word} is {other}.", 2)
+        yield Turn(f"What is another word for {word}?", f"Another word for {word} is {other}.", 3)
         yield Turn(f"Give me a synonym for {word}.", f"A synonym for {word} is {other}.", 0.7)
 
 
@@ -192,7 +221,7 @@ def contrast(net: WordNet, sense: Sense) -> Iterable[Turn]:
     for symbol, key, source, target in sense.synset.pointers:
         if symbol == "!" and sense.first and sense.synset.words[source - 1].lower() == sense.word:
             other = net.synsets[key.replace("s", "a", 1)].words[target - 1]
-            yield Turn(f"What is the opposite of {sense.word}?", f"The opposite of {sense.word} is {other}.", 3)
+            yield Turn(f"What is the opposite of {sense.word}?", f"The opposite of {sense.word} is {other}.", 6)
             return
 
 
@@ -214,21 +243,28 @@ def turns_of(net: WordNet, sense: Sense, usable: dict[str, Sense]) -> list[Turn]
 
 
 def capitals(net: WordNet) -> list[Turn]:
-    """Capital cities, from definitions such as "the capital and largest city of France"."""
-    found = []
-    for synset in net.synsets.values():
+    """Capital cities of countries, from definitions such as "the capital and largest city of France"."""
+    places = [synset for synset in net.synsets.values() if synset.topic == 15]
+    countries = {word for synset in places if COUNTRY.search(synset.definition) for word in synset.words}
+    cities = dict(KNOWN_CAPITALS)
+    for synset in places:
         match = CAPITAL.match(synset.definition)
-        if synset.pos == "n" and synset.topic == 15 and match:
-            city, land = synset.words[0], re.sub(r"( (of|the|and))+$", "", match.group(1))
-            found.append(Turn(f"What is the capital of {land}?", f"The capital of {land} is {city}.", 3))
-            found.append(Turn(f"Where is {city}?", f"{city} is the capital of {land}."))
+        if match and match.group(1) in countries:
+            cities.setdefault(match.group(1), synset.words[0])
+    found = []
+    for land, city in cities.items():
+        weight = 6.0 if land in KNOWN_CAPITALS else 1.0
+        found.append(Turn(f"What is the capital of {land}?", f"The capital of {land} is {city}.", weight))
+        found.append(Turn(f"Where is {city}?", f"{city} is the capital of {land}.", weight / 3))
     return found
 
 
 def sums() -> list[Turn]:
     """Small sums, which people like to try first."""
-    pairs = [(a, b) for a in range(11) for b in range(11)]
-    plus = [Turn(f"What is {a} + {b}?", f"{a} + {b} = {a + b}.") for a, b in pairs]
-    words = [Turn(f"What is {a} plus {b}?", f"{a} plus {b} is {a + b}.", 0.5) for a, b in pairs]
-    times = [Turn(f"What is {a} times {b}?", f"{a} times {b} is {a * b}.", 0.5) for a, b in pairs]
-    return [*plus, *words, *times]
+    found = []
+    for a, b in ((a, b) for a in range(11) for b in range(11)):
+        weight = 3.0 if a <= 5 and b <= 5 else 1.0
+        found.append(Turn(f"What is {a} + {b}?", f"{a} + {b} = {a + b}.", weight))
+        found.append(Turn(f"What is {a}+{b}?", f"{a} + {b} = {a + b}.", weight / 4))
+        found.append(Turn(f"What is {a} plus {b}?", f"{a} plus {b} is {a + b}.", weight / 3))
+    return found
