@@ -7,6 +7,9 @@ Random weights of the DeepSeek-R1-Distill-Qwen-1.5B shape (or of --layers fewer)
 Decode is stated as GB/s of the packed weights that a step reads (all but the embedding table, of which it reads one
 row), prefill as GFLOP/s of the multiplications with weights (two for each weight and token; attention's own, below
 2 % at 512 tokens, are left out).
+
+On a shared machine both limits change from one second to the next. So each step is timed next to its limit, reading
+as many bytes as decode reads, and a share is the median of the ratios of such pairs.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -100,15 +105,45 @@ def step(executor: _native.Executor, sequences: int, first: int, count: int) -> 
     return lambda: executor.forward(*columns)
 
 
-def seconds(action: Callable[[], None], runs: int) -> float:
-    """Least time of one call, after one that does not count: the limits are best passes too."""
+def seconds(action: Callable[[], None]) -> float:
+    """Of one call."""
+    begin = time.perf_counter()
     action()
-    times = []
-    for _ in range(runs):
-        begin = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+    return time.perf_counter() - begin
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Steps, and the limits measured right before and after each: seconds, GB/s and GFLOP/s."""
+
+    step_s: list[float]
+    read_gb_s: list[float]
+    fma_gflops: list[float]
+
+    def share_of_read(self, gigabytes: float) -> float:
+        """Median share of the read bandwidth, for a step that reads so much."""
+        return median(gigabytes / s / limit for s, limit in zip(self.step_s, self.read_gb_s, strict=True))
+
+    def share_of_fma(self, gflop: float) -> float:
+        """Median share of the multiply-add peak, for a step that computes so much."""
+        return median(gflop / s / limit for s, limit in zip(self.step_s, self.fma_gflops, strict=True))
+
+
+def measure_pairs(action: Callable[[], None], args: argparse.Namespace, gigabytes: float) -> Pairs:
+    """`args.runs` steps, after one that does not count; each between two looks at the limits, whose mean is its own."""
+    cores = [int(core) for core in args.cores.split(",")] if args.cores else []
+
+    def look() -> tuple[float, float]:
+        found = _native.limits(cores, args.threads, megabytes=int(gigabytes * 1000), seconds=0.0)
+        return found["read_gb_s"], found["fma_gflops"]
+
+    action()
+    looks, steps = [look()], []
+    for _ in range(args.runs):
+        steps.append(seconds(action))
+        looks.append(look())
+    read, fma = ([(a + b) / 2 for a, b in pairwise(column)] for column in zip(*looks, strict=True))
+    return Pairs(steps, read, fma)
 
 
 def cpu_name() -> str:
@@ -119,20 +154,6 @@ def cpu_name() -> str:
     return platform.processor()
 
 
-class Limits:
-    """The best that the machine has shown so far: others may be busy on it at any one moment."""
-
-    def __init__(self, cores: list[int], threads: int) -> None:
-        self.cores, self.threads = cores, threads
-        self.read_gb_s = self.fma_gflops = 0.0
-
-    def look(self) -> None:
-        """Measure again."""
-        now = _native.limits(self.cores, self.threads, seconds=0.5)
-        self.read_gb_s = max(self.read_gb_s, now["read_gb_s"])
-        self.fma_gflops = max(self.fma_gflops, now["fma_gflops"])
-
-
 def measure(args: argparse.Namespace) -> dict[str, object]:
     """All figures, by name."""
     config = replace(QWEN_1_5B, layers=QWEN_1_5B.layers[: args.layers])
@@ -140,42 +161,33 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     executor = _native.Executor(config, args.dtype, args.dtype, 1024, 64, 64, CONTEXT, cores, args.threads)
     load(executor, config)
     executor.allocate_kv(32 * CONTEXT // BLOCK)
-    limits = Limits(cores, args.threads)
 
     shapes = matrices(config)
     weights = sum(rows * columns for name, (rows, columns) in shapes.items() if name != "embed")
     head = config.vocab_size * config.hidden
     gigabytes = weights * (4 if args.dtype == "float32" else 2) / 1e9
-    seconds_of: dict[int, float] = {}
-    barriers_of: dict[int, float] = {}
+    figures: dict[str, object] = {"packed_gb": executor.packed_bytes / 1e9}
     for sequences in DECODED:
-        limits.look()
         barriers = executor.barriers
-        seconds_of[sequences] = seconds(step(executor, sequences, args.context, 1), args.runs)
-        barriers_of[sequences] = (executor.barriers - barriers) / (args.runs + 1) / len(config.layers)
-    limits.look()
-    prefill_s = seconds(step(executor, 1, 0, args.prompt), max(3, args.runs // 6))
-    limits.look()
-
-    decode = {
-        f"decode_{sequences}": {
+        pairs = measure_pairs(step(executor, sequences, args.context, 1), args, gigabytes)
+        step_s = median(pairs.step_s)
+        figures[f"decode_{sequences}"] = {
             "tokens_s": sequences / step_s,
             "weights_gb_s": gigabytes / step_s,
-            "share_of_read": gigabytes / step_s / limits.read_gb_s,
-            "share_of_fma": 2e-9 * weights * sequences / step_s / limits.fma_gflops,
-            "barriers_per_layer": barriers_of[sequences],
+            "read_gb_s": median(pairs.read_gb_s),
+            "share_of_read": pairs.share_of_read(gigabytes),
+            "share_of_fma": pairs.share_of_fma(2e-9 * weights * sequences),
+            "barriers_per_layer": (executor.barriers - barriers) / (args.runs + 1) / len(config.layers),
         }
-        for sequences, step_s in seconds_of.items()
+    pairs = measure_pairs(step(executor, 1, 0, args.prompt), args, gigabytes)
+    gflop = 2e-9 * ((weights - head) * args.prompt + head)
+    figures[f"prefill_{args.prompt}"] = {
+        "tokens_s": args.prompt / median(pairs.step_s),
+        "gflops": gflop / median(pairs.step_s),
+        "fma_gflops": median(pairs.fma_gflops),
+        "share_of_fma": pairs.share_of_fma(gflop),
     }
-    gflops = 2e-9 * ((weights - head) * args.prompt + head) / prefill_s
-    prefill = {"tokens_s": args.prompt / prefill_s, "gflops": gflops, "share_of_fma": gflops / limits.fma_gflops}
-    return {
-        "read_gb_s": limits.read_gb_s,
-        "fma_gflops": limits.fma_gflops,
-        "packed_gb": executor.packed_bytes / 1e9,
-        **decode,
-        f"prefill_{args.prompt}": prefill,
-    }
+    return figures
 
 
 def circumstances(args: argparse.Namespace) -> dict[str, object]:
@@ -201,7 +213,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=28)
     parser.add_argument("--context", type=int, default=256, help="position of the decoded token")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prefill")
-    parser.add_argument("--runs", type=int, default=24)
+    parser.add_argument("--runs", type=int, default=9, help="steps of each kind")
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     args = parser.parse_args()
 

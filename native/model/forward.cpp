@@ -8,9 +8,11 @@
 namespace forearm {
 namespace {
 
-// Up to so many rows a step is bound by reading the weights, and every member multiplies its own columns. Beyond, work
-// is handed out in blocks, so that a slow core does not hold up the others.
+// Up to so many rows a step is bound by reading the weights, and every member multiplies its own columns first. Beyond,
+// blocks of rows and columns are handed out to whoever is free.
 constexpr int64_t kStaticRows = 32;
+constexpr int64_t kPieceColumns = 8 * kPanel;  // the widest tile of one row
+constexpr int kHelped = 3;                     // neighbours: each look at another's counter is a cache miss
 constexpr int64_t kBlockColumns = 4 * kPanel;
 constexpr int64_t kBlockRows = 48;  // a multiple of every tile's height
 
@@ -40,17 +42,17 @@ Forward::Forward(const Config& config, const Weights& weights, const KvBlocks& k
       at_(config),
       plan_(config, kv.padded_head_dim(), scratch.partial_floats, pool.threads()),
       phases_(5 * static_cast<int64_t>(config.layers.size()) + 2),
-      counters_(std::make_unique<Counter[]>(static_cast<size_t>(phases_))) {}
+      counters_(std::make_unique<Counter[]>(static_cast<size_t>(phases_ * pool.threads()))) {}
 
 void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
   batch_ = &batch;
   plan_.make(batch);
-  for (int64_t i = 0; i < phases_; ++i) counters_[i].next.store(0, std::memory_order_relaxed);
   pool_.run([this](int member) { walk({member}); });
 }
 
 void Forward::walk(Walk w) {
+  for (int phase = 0; phase < phases_; ++phase) counter(phase, w.member).store(0, std::memory_order_relaxed);
   prepare(w);
   barrier(w);
   for (size_t i = 0; i < c_.layers.size(); ++i) {
@@ -296,6 +298,26 @@ void Forward::head(Walk& w) {
   multiply(w, weights_.head(), weights_.head_bias(), task);
 }
 
+void Forward::multiply_piece(GemmTask& task, Range columns) {
+  task.n_begin = columns.begin;
+  task.n_end = columns.end;
+  if (columns.size() > 0) k_.gemm(task);
+}
+
+// A member's own columns piece by piece, then pieces that its neighbours have not come to yet: a core that other work
+// holds up (HTTP on a small machine, a hypervisor) does not hold up the step.
+void Forward::multiply_columns(const Walk& w, const Matrix& matrix, GemmTask task) {
+  for (int i = 0; i <= std::min(kHelped, pool_.threads() - 1); ++i) {
+    const int owner = (w.member + i) % pool_.threads();
+    const Range columns = matrix.partition[static_cast<size_t>(owner)].front();
+    for (;;) {
+      const int64_t begin = columns.begin + kPieceColumns * take(w.phase, owner);
+      if (begin >= columns.end) break;
+      multiply_piece(task, {begin, std::min(begin + kPieceColumns, columns.end)});
+    }
+  }
+}
+
 // The whole multiplication that `task` describes but for the matrix and the columns, divided among the members.
 void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, GemmTask task) {
   task.w = matrix.data;
@@ -305,11 +327,11 @@ void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<float>& 
   task.bias = or_null(bias);
   const int64_t rows = task.row_end;
   if (rows <= kStaticRows) {
-    for (const Range columns : matrix.partition[static_cast<size_t>(w.member)]) {
-      task.n_begin = columns.begin;
-      task.n_end = columns.end;
-      if (columns.size() > 0) k_.gemm(task);
-    }
+    const auto& own = matrix.partition[static_cast<size_t>(w.member)];
+    if (own.size() == 1)
+      multiply_columns(w, matrix, task);
+    else  // whole heads, which their member goes on with: nobody else may hold them up
+      for (const Range columns : own) multiply_piece(task, columns);
     ++w.phase;
     return;
   }

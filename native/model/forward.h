@@ -48,8 +48,12 @@ class Forward {
   void head(Walk& w);
 
   void multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, GemmTask task);
+  void multiply_columns(const Walk& w, const Matrix& matrix, GemmTask task);
+  void multiply_piece(GemmTask& task, Range columns);
   void normalise(const Norm& norm, const float* x, Range rows, const Operand& out);
-  int64_t next(const Walk& w) { return counters_[w.phase].next.fetch_add(1, std::memory_order_relaxed); }
+  std::atomic<int64_t>& counter(int phase, int member) { return counters_[phase * pool_.threads() + member].next; }
+  int64_t take(int phase, int member) { return counter(phase, member).fetch_add(1, std::memory_order_relaxed); }
+  int64_t next(const Walk& w) { return take(w.phase, 0); }  // of a phase that is handed out to all from one counter
   void barrier(const Walk& w) { pool_.barrier(w.member); }
   Range mine(const Walk& w, int64_t rows) const { return share(rows, 2, w.member, pool_.threads()); }
   float* residual_row(int64_t row) const { return static_cast<float*>(s_.residual.data) + row * s_.residual.stride; }
@@ -66,7 +70,7 @@ class Forward {
   const QkvColumns at_;
   AttentionPlan plan_;
   int64_t phases_;
-  std::unique_ptr<Counter[]> counters_;  // by phase
+  std::unique_ptr<Counter[]> counters_;  // by phase and member; each member clears its own
   const Batch* batch_ = nullptr;
 };
 
