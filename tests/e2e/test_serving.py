@@ -120,9 +120,17 @@ def test_a_stop_string_across_tokens_ends_the_answer(served: Served) -> None:
 
 def test_n_answers_differ_and_come_together(served: Served) -> None:
     reply = served.openai.chat.completions.create(
-        model="demo", messages=[{"role": "user", "content": GLACIER}], n=3, temperature=1, seed=1, max_tokens=20
+        model="demo",
+        messages=[{"role": "user", "content": GLACIER}],
+        n=3,
+        temperature=2,  # the model knows this answer by heart
+        top_p=1,
+        seed=1,
+        max_tokens=20,
+        extra_body={"top_k": 0},
     )
 
+    assert [choice.index for choice in reply.choices] == [0, 1, 2]
     assert len({choice.message.content for choice in reply.choices}) > 1
 
 
