@@ -19,7 +19,7 @@ def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> N
     with serve(tmp_path, "--max-num-seqs", "2", "--max-num-queued-reqs", "1") as served:
         with contextlib.ExitStack() as stack:
             for _ in range(2):
-                stack.enter_context(served.endless())
+                stack.enter_context(served.endless(n=16))
             waiting = stack.enter_context(httpx.Client(base_url=served.url, timeout=60))
             stack.enter_context(
                 waiting.stream(
