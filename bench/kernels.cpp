@@ -104,8 +104,8 @@ double multiply(const Kernels& tier, const Machine& machine, DType dtype, int64_
   return best(rounds, machine.threads,
               [&](int t) {
                 for (int64_t copy = 0; copy < copies; ++copy) {
-                  tier.gemm({a, 0, m, machine.weights + copy * bytes, dtype, n, k, slice(n, t, machine.threads),
-                             slice(n, t + 1, machine.threads), nullptr, Epilogue::store, Activation::none, 1, 0, out});
+                  tier.gemm({a, 0, m, {machine.weights + copy * bytes, dtype, n, k}, slice(n, t, machine.threads),
+                             slice(n, t + 1, machine.threads), nullptr, Epilogue::store, Activation::none, 1, 0, out, nullptr});
                 }
               }) /
          static_cast<double>(copies);

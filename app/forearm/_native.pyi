@@ -6,13 +6,13 @@ scratch) is its own; arrays that come out are copies that Python owns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from forearm.engine.batch import Float32Array, Int32Array, UInt64Array
-from forearm.model.config import ModelConfig
+from forearm.model.config import ModelConfig, WeightFormat
 
 def tier() -> str:
     """Name of the kernel tier in use; chosen at the first call.
@@ -38,7 +38,8 @@ class Executor:
     """One model in memory, its KV cache, its threads. Calls come from one thread at a time.
 
     config: read through the attributes of model/config.py's dataclass.
-    weight_dtype, kv_dtype: "float32", "float16" or "bfloat16".
+    formats: of each packed matrix, by name: embed, positions, head, layers.{i}.{qkv,o,up,down}. `up` is gate and up.
+    kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.
     Raises: ValueError naming what is wrong; MemoryError with the arithmetic before anything impossible is allocated.
@@ -47,7 +48,7 @@ class Executor:
     def __init__(
         self,
         config: ModelConfig,
-        weight_dtype: str,
+        formats: Mapping[str, WeightFormat],
         kv_dtype: str,
         step_tokens: int,
         step_sequences: int,
@@ -71,12 +72,30 @@ class Executor:
     def barriers(self) -> int:
         """Barriers passed since the executor was made."""
     def load_matrix(self, name: str, data: Float32Array | npt.NDArray[np.uint16], dtype: str, row: int = 0) -> None:
-        """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, converted to weight_dtype.
+        """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
+        has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
         name: embed, positions, head, or layers.{i}.{q,k,v,o,gate,up,down}.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
         Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
+        """
+    def load_codes(
+        self,
+        name: str,
+        codes: npt.NDArray[np.int8] | npt.NDArray[np.uint8],
+        scales: Float32Array,
+        zeros: npt.NDArray[np.int8] | None = None,
+        offsets: Float32Array | None = None,
+        order: Int32Array | None = None,
+        row: int = 0,
+    ) -> None:
+        """Pack rows that are already quantised, bit for bit.
+
+        codes: [rows, k], int8 (int4: -8 .. 7), or the bytes of fp8 as uint8. scales, zeros, offsets: [rows, groups],
+        groups = ceil(k / group); scales must be representable in the format's scale_dtype.
+        order: int32 [k], code column k multiplies activation order[k]; the same for all parts of a packed matrix.
+        Raises: ValueError if there is no such matrix, its format has no codes, or shapes or values are not its.
         """
     def load_vector(self, name: str, data: Float32Array) -> None:
         """Set a norm or bias: float32 [n].

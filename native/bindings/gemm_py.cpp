@@ -121,10 +121,7 @@ Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std:
   kernels.gemm({rows.operand,
                 0,
                 m,
-                weights.data(),
-                dtype,
-                n,
-                k,
+                {weights.data(), dtype, n, k},
                 0,
                 packed_columns,
                 bias ? biases.data() : nullptr,
@@ -132,7 +129,8 @@ Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std:
                 activation_of(activation),
                 scale,
                 softcap,
-                {out.mutable_data(), columns, Form::f32_rows}});
+                {out.mutable_data(), columns, Form::f32_rows},
+                nullptr});
   return out;
 }
 
@@ -141,7 +139,7 @@ Floats embed(const Kernels& kernels, const Ints& tokens, const Floats& w, const 
   const std::vector<char> weights = packed(kernels, w, dtype, false);
   Floats out({static_cast<int64_t>(tokens.size()), static_cast<int64_t>(w.shape(1))});
   kernels.embed(
-      {tokens.data(), tokens.size(), weights.data(), dtype, w.shape(1), scale, out.mutable_data(), w.shape(1)});
+      {tokens.data(), tokens.size(), {weights.data(), dtype, w.shape(0), w.shape(1)}, scale, out.mutable_data(), w.shape(1)});
   return out;
 }
 

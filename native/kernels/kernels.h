@@ -11,9 +11,14 @@
 
 namespace forearm {
 
-enum class DType : int32_t { f32 = 0, f16 = 1, bf16 = 2 };
-constexpr int kDTypes = 3;
-constexpr int64_t dtype_bytes(DType d) { return d == DType::f32 ? 4 : 2; }
+// f32, f16, bf16 are numbers. The others are codes, which scales turn into numbers (PackedWeights, KvCache): int8 and int4
+// signed, fp8 as OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only.
+enum class DType : int32_t { f32 = 0, f16 = 1, bf16 = 2, int8 = 3, int4 = 4, fp8_e4m3 = 5, fp8_e5m2 = 6 };
+constexpr int kFloatDTypes = 3;
+constexpr int kDTypes = 7;
+constexpr bool is_float(DType d) { return d <= DType::bf16; }
+constexpr int64_t dtype_bits(DType d) { return d == DType::f32 ? 32 : is_float(d) ? 16 : d == DType::int4 ? 4 : 8; }
+constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // not of int4
 
 constexpr int64_t kPanel = 16;         // output columns of a packed panel
 constexpr int64_t kBlockTokens = 32;   // tokens of a KV block
@@ -21,26 +26,69 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 
 // Left operand of a multiplication (activations), in the form that a tier's MMA reads.
 //   f32_rows    float    [rows][stride]                stride in elements, >= dim rounded up to 4
+//   bf16_rows   uint16_t [rows][stride]                as f32_rows, rounded to bf16
 //   bf16_pairs  uint16_t [rows / 2][stride / 4][2][4]  two rows by four k in 16 bytes, as BFMMLA takes them
-// Row r of bf16_pairs is row r % 2 of pair r / 2; rows are allocated in pairs. Columns from dim up to the next
-// multiple of 4 are zero: allocated zeroed and never written.
-enum class Form : int32_t { f32_rows, bf16_pairs };
+//   f16_rows    uint16_t [rows][stride]                as f32_rows, rounded to f16
+//   i8_rows     int8_t   [rows][stride]                stride >= dim rounded up to 64
+//   i8_pairs    int8_t   [rows / 2][stride / 8][2][8]  two rows by eight k in 16 bytes, as SMMLA takes them
+// Row r of a form in pairs is row r % 2 of pair r / 2; rows are allocated in pairs. Columns from dim up to the next
+// multiple of 4 (i8: of 64) are zero: allocated zeroed and never written.
+//
+// The i8 forms hold codes with one scale for each row and group of `group` columns (the last group may be shorter):
+//   x[r][k] ~ scales[r * groups + k / group] * code[r][k],  groups = ceil(dim / group)
+//   sums[r * groups + g] is the sum of the group's codes.
+// scale = absmax / 127, code = x * (127 / absmax) rounded to nearest even; a group of zeros has scale 0. The absmax is the
+// largest |x| by its bits, so that an infinity or a NaN makes the scale, and all that is multiplied with it, not finite.
+enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs };
+constexpr bool is_quantised(Form f) { return f >= Form::i8_rows; }
 struct Operand {
   void* data;
   int64_t stride;
   Form form;
+  int64_t group = 0;
+  float* scales = nullptr;
+  int32_t* sums = nullptr;
 };
 
 // How a tier packs matrices of one dtype, and the form of the operand that is multiplied with them.
 //   W [n, k] is stored as  B[ceil(n / 16)][ceil(k / quantum)][16][quantum],  zeros beyond n and k.
-// The quantum is 1 for f32; for 16-bit types 2 (4 bytes) where k is widened pairwise, 4 (8 bytes) where MMLA reads it.
+// The quantum is 1 for f32; for 16-bit types 2 (4 bytes) where k is widened or multiplied pairwise, 4 (8 bytes) where MMLA
+// reads it; for int8 4 or 8 (SMMLA). int4 stands two chunks of k to a byte: B[ceil(n / 16)][ceil(k / (2 quantum))][16]
+// [quantum], k chunk 2i in the low and 2i + 1 in the high nibbles, quantum as int8's. A stored code is code + bias, as
+// an unsigned number where bias is not 0 (VPDPBUSD multiplies unsigned by signed): zeros beyond n and k are `bias` then.
 struct Layout {
   int32_t quantum;
   Form form;
+  int32_t bias = 0;
 };
 constexpr int64_t packed_elements(int64_t n, int64_t k, int64_t quantum) {
   return (n + kPanel - 1) / kPanel * kPanel * ((k + quantum - 1) / quantum * quantum);
 }
+constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantum) {
+  return packed_elements(n, k, dtype == DType::int4 ? 2 * quantum : quantum) * dtype_bits(dtype) / 8;
+}
+
+// A packed matrix W [n, k]. Of a dtype of codes, w[n, k] = s * (code - zero) or s * code + offset, where s, zero and
+// offset are those of column n's group k / group, stored by panel: [ceil(n / 16)][groups][16], groups = ceil(k / group).
+// `group` is a multiple of 16 or >= k: one scale for a whole row. At most one of zeros and offsets is there; neither is
+// symmetric. fp8 has neither.
+//
+// Which multiplication it is follows from the operand's form:
+//   i8 forms (int8, int4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in int32;
+//     acc = fma(float(i) * a_scale, s, acc);  where there is a zero or an offset o (o = -s * zero, float32):
+//     acc = fma(float(a_sum) * a_scale, o, acc).  acc starts at 0.
+//   float forms: weights are widened to `wide` (Kernels): w = fma(s, code, o) in float32, rounded to `wide`, and
+//     multiplied as a matrix of that dtype is.
+struct PackedWeights {
+  const void* data;
+  DType dtype;
+  int64_t n, k;  // unpadded
+  int64_t group = 0;
+  const void* scales = nullptr;
+  DType scale_dtype = DType::f32;  // f32, f16 or bf16
+  const int8_t* zeros = nullptr;
+  const float* offsets = nullptr;
+};
 
 enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_squared };
 
@@ -61,25 +109,22 @@ enum class Epilogue : int32_t { store, add, activate, gated, softcap };
 struct GemmTask {
   Operand a;
   int64_t row_begin, row_end;
-  const void* w;
-  DType w_dtype;
-  int64_t n, k;  // shape of W, unpadded; n counts both halves when gated
+  PackedWeights w;  // w.n counts both halves when gated
   int64_t n_begin, n_end;
   const float* bias;  // [n] (gated: in packed order, [n rounded up to whole pairs of panels]) or null
   Epilogue epilogue;
   Activation activation;
   float scale;
   float softcap;
-  Operand out;
+  Operand out;    // a float form; gated and activate into i8 forms: what follows quantises
+  void* scratch;  // gemm_scratch_bytes(k) of the calling thread's own memory, 64-byte aligned; null for float dtypes
 };
 
-// out[r] = scale * W[tokens[r]] for a packed W [n, k]; out float [rows][out_stride].
+// out[r] = scale * W[tokens[r]] for a packed W [n, k]; out float [rows][out_stride]. Codes: w = fma(s, code, o).
 struct EmbedTask {
   const int32_t* tokens;
   int64_t rows;
-  const void* w;
-  DType w_dtype;
-  int64_t k;
+  PackedWeights w;
   float scale;
   float* out;
   int64_t out_stride;
@@ -106,6 +151,29 @@ struct NormTask {
 struct AddNormTask {
   NormTask norm;
   float scale;
+};
+
+// Rows [row_begin, row_end) of float x [rows][x_stride] in the form of `out`: a copy, rounded or quantised as Operand
+// says. Column k of `out` is column order[k] of x where order is given (checkpoints that sorted k by importance).
+struct QuantizeTask {
+  const float* x;
+  int64_t x_stride;
+  int64_t row_begin, row_end;
+  int64_t dim;
+  const int32_t* order;
+  Operand out;
+};
+
+// Rounds weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~ s *
+// code. int8: s = absmax / 127. int4: of some scales around absmax / 8 (the largest weight at code -8, so s may be
+// negative) the one with the least squared error over the group. Scales are rounded to scale_dtype before codes are.
+struct RoundTask {
+  const float* w;
+  int64_t rows, k, group;
+  DType dtype;  // int8 or int4
+  DType scale_dtype;
+  int8_t* codes;
+  float* scales;
 };
 
 // RMSNorm over each head, in place: x float [rows][x_stride], heads x head_dim from the row's start.
@@ -206,9 +274,13 @@ struct RowMax {
 
 struct Kernels {
   const char* tier;
-  Layout layout[kDTypes];  // by DType
+  Layout layout[kDTypes];  // by DType; of fp8: as `wide`'s
+  DType wide;              // what codes are widened to where the operand is a float form: f32 or bf16
 
   void (*gemm)(const GemmTask&);
+  int64_t (*gemm_scratch_bytes)(int64_t k);
+  void (*quantize)(const QuantizeTask&);
+  void (*round)(const RoundTask&);
   void (*embed)(const EmbedTask&);
   void (*norm)(const NormTask&);
   void (*add_norm)(const AddNormTask&);

@@ -136,6 +136,8 @@ void pack_from(const void* src, int64_t rows, const PackedMatrix& to, int64_t ro
       return pack_quantum<From, DType::f16>(src, rows, to, row0, map);
     case DType::bf16:
       return pack_quantum<From, DType::bf16>(src, rows, to, row0, map);
+    default:
+      __builtin_unreachable();  // codes are packed by another function
   }
 }
 
@@ -149,6 +151,8 @@ void pack_rows(const void* src, DType src_dtype, int64_t rows, const PackedMatri
       return pack_from<DType::f16>(src, rows, to, row0, map);
     case DType::bf16:
       return pack_from<DType::bf16>(src, rows, to, row0, map);
+    default:
+      __builtin_unreachable();
   }
 }
 

@@ -124,7 +124,7 @@ void Weights::place_matrices() {
   Pieces pieces;
   std::vector<int64_t> offsets;
   for (const Matrix* m : shaped_)
-    offsets.push_back(pieces.take(packed_elements(m->n, m->k, quantum) * dtype_bytes(dtype_)));
+    offsets.push_back(pieces.take(packed_bytes(dtype_, m->n, m->k, quantum)));
   region_ = Region("the model's packed weights", pieces.bytes());
   for (size_t i = 0; i < shaped_.size(); ++i) shaped_[i]->data = region_.data() + offsets[i];
 }

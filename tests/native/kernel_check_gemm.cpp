@@ -46,8 +46,8 @@ std::vector<float> multiply(const Kernels& tier, const Problem& p, Form form, co
   const bool adds = s.epilogue == Epilogue::add;
   const Rows out(form, s.m, p.out_columns(), adds ? &p.residual : nullptr);
   for (const Cut& cut : cuts) {
-    tier.gemm({a.operand(), cut.row_begin, cut.row_end, w.data(), s.dtype, s.n, s.k, cut.n_begin, cut.n_end,
-               s.bias ? p.bias.data() : nullptr, s.epilogue, s.activation, p.scale, p.softcap, out.operand()});
+    tier.gemm({a.operand(), cut.row_begin, cut.row_end, {w.data(), s.dtype, s.n, s.k}, cut.n_begin, cut.n_end,
+               s.bias ? p.bias.data() : nullptr, s.epilogue, s.activation, p.scale, p.softcap, out.operand(), nullptr});
   }
   if (padding_is_zero) *padding_is_zero = out.padding_is_zero();
   return out.values();
@@ -198,7 +198,7 @@ void check_embed(Report& report, const Kernels& tier, const Kernels&) {
         const std::vector<int32_t> tokens = {static_cast<int32_t>(n - 1), 0, static_cast<int32_t>(n / 2)};
         const Rows out(Form::f32_rows, 3, k);
         const auto stride = out.operand().stride;
-        tier.embed({tokens.data(), 3, w.data(), dtype, k, 1.5f, static_cast<float*>(out.operand().data), stride});
+        tier.embed({tokens.data(), 3, {w.data(), dtype, n, k}, 1.5f, static_cast<float*>(out.operand().data), stride});
 
         std::vector<float> wanted;
         for (int32_t token : tokens) {

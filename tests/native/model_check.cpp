@@ -32,7 +32,7 @@ const char* const kDTypeNames[] = {"float32", "float16", "bfloat16"};
 
 // The last step's first logits, from the scalar tier on x86-64 with gcc 12 (model_check --expected).
 constexpr int kExpectedLogits = 6;
-constexpr float kExpected[kDTypes][kExpectedLogits] = {
+constexpr float kExpected[kFloatDTypes][kExpectedLogits] = {
     {-1.552075595e-01f, -1.010086179e+00f, -1.988068074e-01f, -5.736503005e-01f, -1.853834838e-01f, 1.261484861e+00f},
     {-1.529093236e-01f, -1.011314034e+00f, -1.978412569e-01f, -5.751087666e-01f, -1.844946295e-01f, 1.261122108e+00f},
     {-1.544195414e-01f, -9.949365854e-01f, -1.946826577e-01f, -5.648876429e-01f, -1.902765185e-01f, 1.255121231e+00f},
@@ -198,7 +198,7 @@ std::vector<Logits> logits_of(const char* tier) {
   }
   close(ends[1]);
   FILE* in = fdopen(ends[0], "rb");
-  std::vector<Logits> all(kDTypes, Logits((1 + kDecoded) * kVocab));
+  std::vector<Logits> all(kFloatDTypes, Logits((1 + kDecoded) * kVocab));
   bool whole = true;
   for (Logits& logits : all)
     whole = std::fread(logits.data(), sizeof(float), logits.size(), in) == logits.size() && whole;
@@ -219,7 +219,7 @@ int check_tier(const char* tier, const std::vector<Logits>& scalar) {
     return 1;
   }
   int failures = 0;
-  for (int d = 0; d < kDTypes; ++d) {
+  for (int d = 0; d < kFloatDTypes; ++d) {
     const Logits &mine = got[static_cast<size_t>(d)], &reference = scalar[static_cast<size_t>(d)];
     const bool rounds = find_tier(tier)->layout[d].form != Form::f32_rows;
     const float from_scalar = furthest(mine.data(), reference.data(), mine.size());

@@ -11,6 +11,7 @@ import numpy.typing as npt
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 DTypeName = Literal["float32", "float16", "bfloat16"]
+CodeName = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,21 @@ class Rope:
     inv_freq: npt.NDArray[np.float32]
     scale: float = 1.0
     interleaved: bool = False
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """How one packed matrix is kept in memory and multiplied (native/kernels/kernels.h, PackedWeights).
+
+    Codes: w = scale * (code - zero) or scale * code + offset, one scale for `group` values of a row.
+    """
+
+    dtype: DTypeName | CodeName
+    group: int = 0  # values of a row that share a scale, a multiple of 16; 0: the whole row
+    scale_dtype: DTypeName = "float32"
+    zero: Literal["none", "int8", "float32"] = "none"  # symmetric, zero points, offsets
+    wide: bool = False  # activations stay 16 or 32 bits wide (W4A16); else int8, a scale for each token and group
+    ordered: bool = False  # columns were sorted at load: load_codes' `order`
 
 
 @dataclass(frozen=True)

@@ -278,6 +278,8 @@ inline void attend(const AttendTask& task) {
       return attend_rows<Mma<DType::f16>>(task);
     case DType::bf16:
       return attend_rows<Mma<DType::bf16>>(task);
+    default:
+      __builtin_unreachable();  // codes: not yet
   }
 }
 

@@ -9,11 +9,11 @@ namespace {
 template <DType W, typename Element>
 inline void embed_row(const EmbedTask& task, int64_t token, float* out) {
   constexpr int64_t kQuantum = Mma<W>::kQuantum;
-  const int64_t steps = (task.k + kQuantum - 1) / kQuantum;
+  const int64_t steps = (task.w.k + kQuantum - 1) / kQuantum;
   const Element* row =
-      static_cast<const Element*>(task.w) + (token / kPanel * steps * kPanel + token % kPanel) * kQuantum;
-  for (int64_t k = 0; k < task.k; k += 16) {
-    const int64_t count = task.k - k < 16 ? task.k - k : 16;
+      static_cast<const Element*>(task.w.data) + (token / kPanel * steps * kPanel + token % kPanel) * kQuantum;
+  for (int64_t k = 0; k < task.w.k; k += 16) {
+    const int64_t count = task.w.k - k < 16 ? task.w.k - k : 16;
     Element values[16] = {};
     for (int64_t i = 0; i < count; ++i) {
       values[i] = row[(k + i) / kQuantum * kPanel * kQuantum + (k + i) % kQuantum];
@@ -29,7 +29,7 @@ inline void embed_row(const EmbedTask& task, int64_t token, float* out) {
 inline void embed(const EmbedTask& task) {
   for (int64_t r = 0; r < task.rows; ++r) {
     float* out = task.out + r * task.out_stride;
-    switch (task.w_dtype) {
+    switch (task.w.dtype) {
       case DType::f32:
         embed_row<DType::f32, float>(task, task.tokens[r], out);
         break;
@@ -39,6 +39,8 @@ inline void embed(const EmbedTask& task) {
       case DType::bf16:
         embed_row<DType::bf16, uint16_t>(task, task.tokens[r], out);
         break;
+      default:
+        __builtin_unreachable();  // codes: not yet
     }
   }
 }

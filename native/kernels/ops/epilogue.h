@@ -23,7 +23,7 @@ inline F16 with_bias(const GemmTask& task, F16 sums, int64_t column, int64_t cou
 
 template <Activation kind>
 inline void finish_gated(const GemmTask& task, const float* sums, int64_t row, int64_t column, int64_t) {
-  const int64_t out_column = column / 2, left = task.n / 2 - out_column, count = left < kPanel ? left : kPanel;
+  const int64_t out_column = column / 2, left = task.w.n / 2 - out_column, count = left < kPanel ? left : kPanel;
   const F16 gate = with_bias(task, load(sums), column, count);
   const F16 up = with_bias(task, load(sums + kPanel), column + kPanel, count);
   store_operand(task.out, row, out_column, mul(activate<kind>(gate), up), count);

@@ -85,13 +85,13 @@ inline void multiply(const GemmTask& task) {
   if (task.epilogue == Epilogue::gated) group = group < 2 ? 2 : group / 2 * 2;
 
   Walk walk;
-  walk.steps = (task.k + Mma::kQuantum - 1) / Mma::kQuantum;
+  walk.steps = (task.w.k + Mma::kQuantum - 1) / Mma::kQuantum;
   walk.unit_bytes = task.a.stride * Mma::kRows * (Mma::kForm == Form::f32_rows ? 4 : 2);
   walk.panel_bytes = walk.steps * Mma::kStepBytes;
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += group) {
     const int64_t panels = end - panel < group ? end - panel : group;
-    walk.w = static_cast<const char*>(task.w) + panel * walk.panel_bytes;
+    walk.w = static_cast<const char*>(task.w.data) + panel * walk.panel_bytes;
     for (int64_t tile = 0; tile < row_tiles; ++tile) {
       const int64_t unit = units * tile / row_tiles, unit_end = units * (tile + 1) / row_tiles;
       alignas(64) float sums[kTileFloats];
@@ -104,18 +104,21 @@ inline void multiply(const GemmTask& task) {
 
 inline void gemm(const GemmTask& task) {
   if (task.row_begin >= task.row_end || task.n_begin >= task.n_end) return;
-  switch (task.w_dtype) {
+  switch (task.w.dtype) {
     case DType::f32:
       return multiply<Mma<DType::f32>>(task);
     case DType::f16:
       return multiply<Mma<DType::f16>>(task);
     case DType::bf16:
       return multiply<Mma<DType::bf16>>(task);
+    default:
+      __builtin_unreachable();  // codes: not yet
   }
 }
 
 constexpr Layout mma_layout(DType dtype) {
   if (dtype == DType::f32) return {Mma<DType::f32>::kQuantum, Mma<DType::f32>::kForm};
+  if (!is_float(dtype)) return {0, Form::f32_rows};
   if (dtype == DType::f16) return {Mma<DType::f16>::kQuantum, Mma<DType::f16>::kForm};
   return {Mma<DType::bf16>::kQuantum, Mma<DType::bf16>::kForm};
 }
