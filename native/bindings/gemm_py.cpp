@@ -61,20 +61,22 @@ class Rows {
       operand = {floats_.data(), quads * 4, form};
       return;
     }
-    pairs_.resize((rows + 1) / 2 * quads * 8);
+    halves_.resize((rows + 1) / 2 * quads * 8);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < dim; ++c) {
-        pairs_[((r / 2 * quads + c / 4) * 2 + r % 2) * 4 + c % 4] = narrow(at(r, c), DType::bf16);
+        const int64_t pair = ((r / 2 * quads + c / 4) * 2 + r % 2) * 4 + c % 4;
+        halves_[form == Form::bf16_pairs ? pair : r * quads * 4 + c] =
+            narrow(at(r, c), form == Form::f16_rows ? DType::f16 : DType::bf16);
       }
     }
-    operand = {pairs_.data(), quads * 4, form};
+    operand = {halves_.data(), quads * 4, form};
   }
 
   Operand operand;
 
  private:
   std::vector<float> floats_;
-  std::vector<uint16_t> pairs_;
+  std::vector<uint16_t> halves_;
 };
 
 // W [n, k] packed for a tier. Gated: the first half of its rows is the gate, the second up.
@@ -138,8 +140,12 @@ Floats embed(const Kernels& kernels, const Ints& tokens, const Floats& w, const 
   const DType dtype = dtype_of(dtype_name);
   const std::vector<char> weights = packed(kernels, w, dtype, false);
   Floats out({static_cast<int64_t>(tokens.size()), static_cast<int64_t>(w.shape(1))});
-  kernels.embed(
-      {tokens.data(), tokens.size(), {weights.data(), dtype, w.shape(0), w.shape(1)}, scale, out.mutable_data(), w.shape(1)});
+  kernels.embed({tokens.data(),
+                 tokens.size(),
+                 {weights.data(), dtype, w.shape(0), w.shape(1)},
+                 scale,
+                 out.mutable_data(),
+                 w.shape(1)});
   return out;
 }
 

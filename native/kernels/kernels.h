@@ -105,7 +105,8 @@ enum class Epilogue : int32_t { store, add, activate, gated, softcap };
 //   n_begin is a multiple of 16 (32 when gated); n_end is one too, or the last column of W (columns beyond n in the
 //   last panel are not written).
 //   Sums are float32, one accumulator per output element, added in the order of k (f32_rows: fused multiply-add, k
-//   ascending; bf16_pairs: BFMMLA steps of 4 k, ascending). 16-bit weights are widened exactly.
+//   ascending; bf16_rows: VDPBF16PS, pairs of k ascending, the odd k of a pair first; bf16_pairs: BFMMLA steps of 4 k,
+//   ascending). 16-bit weights are widened exactly.
 struct GemmTask {
   Operand a;
   int64_t row_begin, row_end;
@@ -231,7 +232,7 @@ struct KvWriteTask {
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over blocks of 32 keys,
 // ascending. A chunk gives (max, sum, weighted values); chunks are folded in ascending order. So a result depends on
 // positions alone, whoever computes which chunk. Products are summed as gemm sums them, keys ascending within a block;
-// weights in 16 lanes (key j in lane j % 16). Where the layout takes bf16_pairs, the scaled q and the weights are
+// weights in 16 lanes (key j in lane j % 16). Where the layout takes a bf16 form, the scaled q and the weights are
 // rounded to bf16 for the products, the sum of the weights is not. A weight of 0 times a value that is not finite is
 // NaN. attend computes chunks [chunk_begin, chunk_end) and either
 //   partials == null: folds them (all chunks that any of the tokens sees must be in the range), divides, and writes

@@ -20,6 +20,7 @@ extern const Kernels scalar_tier;
 #if defined(__x86_64__)
 extern const Kernels avx2_tier;
 extern const Kernels avx512_tier;
+extern const Kernels avx512_bf16_tier;
 #elif defined(__aarch64__)
 extern const Kernels neon_tier;
 extern const Kernels neon_dot_tier;
@@ -37,10 +38,10 @@ struct CpuId {
   uint32_t eax, ebx, ecx, edx;
 };
 
-CpuId cpuid(uint32_t leaf) {
+CpuId cpuid(uint32_t leaf, uint32_t subleaf = 0) {
   CpuId id{};
   if (leaf <= static_cast<uint32_t>(__get_cpuid_max(0, nullptr)))
-    __cpuid_count(leaf, 0, id.eax, id.ebx, id.ecx, id.edx);
+    __cpuid_count(leaf, subleaf, id.eax, id.ebx, id.ecx, id.edx);
   return id;
 }
 
@@ -66,6 +67,12 @@ bool runs_avx512() {
   constexpr uint64_t kZmm = 0xe6;
   return runs_avx2() && has(saved_state(), kZmm) && has(cpuid(7).ebx, kF_DQ_CD_BW_VL);
 }
+
+// Leaf 7: VNNI in ecx of subleaf 0, BF16 in eax of subleaf 1.
+bool runs_avx512_bf16() {
+  constexpr uint32_t kVnni = 1u << 11, kBf16 = 1u << 5;
+  return runs_avx512() && has(cpuid(7).ecx, kVnni) && cpuid(7).eax >= 1 && has(cpuid(7, 1).eax, kBf16);
+}
 #elif defined(__aarch64__)
 // -march=armv8.2-a lets the compiler use atomics and rounding multiplies as well.
 bool runs_neon_dot() {
@@ -87,6 +94,7 @@ struct Tier {
 // Best first.
 constexpr Tier kTiers[] = {
 #if defined(__x86_64__)
+    {&avx512_bf16_tier, runs_avx512_bf16},
     {&avx512_tier, runs_avx512},
     {&avx2_tier, runs_avx2},
 #elif defined(__aarch64__)

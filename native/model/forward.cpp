@@ -25,8 +25,9 @@ void copy_rows(const float* x, int64_t stride, Range rows, int64_t dim, const Op
       std::copy_n(x + r * stride, dim, static_cast<float*>(out.data) + r * out.stride);
       continue;
     }
-    uint16_t* row = static_cast<uint16_t*>(out.data) + r / 2 * out.stride * 2 + r % 2 * 4;
-    for (int64_t k = 0; k < dim; ++k) row[k / 4 * 8 + k % 4] = narrow(x[r * stride + k], DType::bf16);
+    const bool pairs = out.form == Form::bf16_pairs;
+    uint16_t* row = static_cast<uint16_t*>(out.data) + (pairs ? r / 2 * out.stride * 2 + r % 2 * 4 : r * out.stride);
+    for (int64_t k = 0; k < dim; ++k) row[pairs ? k / 4 * 8 + k % 4 : k] = narrow(x[r * stride + k], DType::bf16);
   }
 }
 

@@ -78,20 +78,25 @@ class Packed {
   std::vector<char> bytes_;
 };
 
+// What a float form rounds to.
+constexpr DType operand_dtype(Form form) {
+  return form == Form::f32_rows ? DType::f32 : form == Form::f16_rows ? DType::f16 : DType::bf16;
+}
+
 // An operand with its memory: zeroed, or filled from values [rows, dim].
 class Rows {
  public:
   Rows(Form form, int64_t rows, int64_t dim, const std::vector<float>* values = nullptr);
   Operand operand() const { return operand_; }
   std::vector<float> values() const;  // [rows, dim]
-  bool padding_is_zero() const;       // columns from dim up to the stride, and a row that only completes a pair
+  bool padding_is_zero() const;       // columns from dim up to the stride, and what only completes a pair
 
  private:
-  uint16_t* pair_element(int64_t row, int64_t column) const;
+  uint16_t* half(int64_t row, int64_t column) const;  // of a 16-bit form
 
   int64_t rows_, dim_;
   std::vector<float> floats_;
-  std::vector<uint16_t> pairs_;
+  std::vector<uint16_t> halves_;
   Operand operand_;
 };
 

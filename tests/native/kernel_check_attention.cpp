@@ -1,5 +1,5 @@
 // write_kv, attend and merge: the same bits as scalar where the tier multiplies floats, near float64 where it
-// multiplies bf16 pairs; and in every tier the same bits for a token whoever shares its tile and however its chunks are
+// multiplies bf16; and in every tier the same bits for a token whoever shares its tile and however its chunks are
 // divided.
 #include <math.h>
 #include <string.h>
@@ -157,8 +157,8 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
   return {values.begin() + p.out_columns(), values.end()};
 }
 
-// One row in float64, and how far bf16 pairs may be from it: q and the weights are rounded to bf16 (half of 2^-8 of
-// each), products of bf16 are exact, sums take two roundings to odd a product.
+// One row in float64, and how far products of bf16 may be from it: q and the weights are rounded to bf16 (half of 2^-8
+// of each), products of bf16 are exact, sums take two roundings a product at most.
 struct Exact {
   const Problem& p;
   std::vector<double> wanted{}, tolerance{};
@@ -221,11 +221,12 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {s.tokens, true}), whole, "attend by chunks, merged");
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {1, false}), whole, "attend token by token");
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {3, true}), whole, "attend by threes and chunks");
-  report.same_bits(attend(tier, p, cache, Form::bf16_pairs, {2, false}), rounded(whole, DType::bf16),
-                   "attend to pairs");
+  for (const Form form : {Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
+    report.same_bits(attend(tier, p, cache, form, {2, false}), rounded(whole, operand_dtype(form)),
+                     "attend to 16 bits");
+  }
 
-  const bool pairs = tier.layout[static_cast<int>(dtype)].form == Form::bf16_pairs;
-  if (!pairs) {
+  if (tier.layout[static_cast<int>(dtype)].form == Form::f32_rows) {
     report.same_bits(attend(scalar, p, scalar_cache, Form::f32_rows, {s.tokens, false}), whole,
                      "attend as scalar does");
   } else {

@@ -105,38 +105,40 @@ Rows::Rows(Form form, int64_t rows, int64_t dim, const std::vector<float>* value
     floats_.resize(rows * operand_.stride);
     operand_.data = floats_.data();
   } else {
-    pairs_.resize(round_up(rows, 2) * operand_.stride);
-    operand_.data = pairs_.data();
+    halves_.resize(round_up(rows, 2) * operand_.stride);
+    operand_.data = halves_.data();
   }
   if (!values) return;
   for (int64_t i = 0; i < rows * dim; ++i) {
     if (form == Form::f32_rows) {
       floats_[i / dim * operand_.stride + i % dim] = (*values)[i];
     } else {
-      *pair_element(i / dim, i % dim) = narrow((*values)[i], DType::bf16);
+      *half(i / dim, i % dim) = narrow((*values)[i], operand_dtype(form));
     }
   }
 }
 
-uint16_t* Rows::pair_element(int64_t row, int64_t column) const {
+uint16_t* Rows::half(int64_t row, int64_t column) const {
   const int64_t quads = operand_.stride / 4;
-  return static_cast<uint16_t*>(operand_.data) + ((row / 2 * quads + column / 4) * 2 + row % 2) * 4 + column % 4;
+  uint16_t* first = static_cast<uint16_t*>(operand_.data);
+  if (operand_.form != Form::bf16_pairs) return first + row * operand_.stride + column;
+  return first + ((row / 2 * quads + column / 4) * 2 + row % 2) * 4 + column % 4;
 }
 
 std::vector<float> Rows::values() const {
   std::vector<float> out(rows_ * dim_);
   for (int64_t i = 0; i < rows_ * dim_; ++i) {
     out[i] = operand_.form == Form::f32_rows ? floats_[i / dim_ * operand_.stride + i % dim_]
-                                             : widen(*pair_element(i / dim_, i % dim_), DType::bf16);
+                                             : widen(*half(i / dim_, i % dim_), operand_dtype(operand_.form));
   }
   return out;
 }
 
 bool Rows::padding_is_zero() const {
-  const bool pairs = operand_.form == Form::bf16_pairs;
-  for (int64_t row = 0; row < (pairs ? round_up(rows_, 2) : rows_); ++row) {
+  const bool floats = operand_.form == Form::f32_rows;
+  for (int64_t row = 0; row < (floats ? rows_ : round_up(rows_, 2)); ++row) {
     for (int64_t column = row < rows_ ? dim_ : 0; column < operand_.stride; ++column) {
-      if (pairs ? *pair_element(row, column) != 0 : floats_[row * operand_.stride + column] != 0) return false;
+      if (floats ? floats_[row * operand_.stride + column] != 0 : *half(row, column) != 0) return false;
     }
   }
   return true;

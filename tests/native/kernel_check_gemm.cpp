@@ -1,4 +1,4 @@
-// gemm and embed: exact against scalar where A is float, within BFMMLA's rounding where it is bf16 pairs.
+// gemm and embed: the same bits as scalar where A is rows, within BFMMLA's rounding where it is bf16 pairs.
 #include <math.h>
 
 #include "kernel_check.h"
@@ -21,9 +21,9 @@ struct Problem {
   std::vector<float> a, w, bias, residual;
   float scale, softcap;
 
-  Problem(const Shape& s, uint64_t seed, bool bf16_operand) : shape(s), scale(0.75f), softcap(2.5f) {
+  Problem(const Shape& s, uint64_t seed, DType operand) : shape(s), scale(0.75f), softcap(2.5f) {
     Random random(seed);
-    a = rounded(random.floats(s.m * s.k), bf16_operand ? DType::bf16 : DType::f32);
+    a = rounded(random.floats(s.m * s.k), operand);
     w = rounded(random.floats(packed_rows() * s.k, 0.5f), s.dtype);
     bias = random.floats(packed_rows());
     residual = random.floats(s.m * out_columns());
@@ -46,8 +46,19 @@ std::vector<float> multiply(const Kernels& tier, const Problem& p, Form form, co
   const bool adds = s.epilogue == Epilogue::add;
   const Rows out(form, s.m, p.out_columns(), adds ? &p.residual : nullptr);
   for (const Cut& cut : cuts) {
-    tier.gemm({a.operand(), cut.row_begin, cut.row_end, {w.data(), s.dtype, s.n, s.k}, cut.n_begin, cut.n_end,
-               s.bias ? p.bias.data() : nullptr, s.epilogue, s.activation, p.scale, p.softcap, out.operand(), nullptr});
+    tier.gemm({a.operand(),
+               cut.row_begin,
+               cut.row_end,
+               {w.data(), s.dtype, s.n, s.k},
+               cut.n_begin,
+               cut.n_end,
+               s.bias ? p.bias.data() : nullptr,
+               s.epilogue,
+               s.activation,
+               p.scale,
+               p.softcap,
+               out.operand(),
+               nullptr});
   }
   if (padding_is_zero) *padding_is_zero = out.padding_is_zero();
   return out.values();
@@ -77,8 +88,8 @@ struct Sum {
 };
 
 // f32_rows: k roundings to nearest, so at most k units of the sum of magnitudes (Higham, Accuracy and Stability of
-// Numerical Algorithms, section 3.1). bf16_pairs: per two k one addition of products and one to the sum, each rounded
-// to odd, two units at most; products of bf16 are exact.
+// Numerical Algorithms, section 3.1). bf16_rows (VDPBF16PS): the same, since products of bf16 are exact. bf16_pairs:
+// per two k one addition of products and one to the sum, each rounded to odd, two units at most.
 Sum exact_sum(const Problem& p, int64_t row, int64_t column, Form form) {
   double sum = 0, magnitude = 0;
   for (int64_t k = 0; k < p.shape.k; ++k) {
@@ -86,7 +97,7 @@ Sum exact_sum(const Problem& p, int64_t row, int64_t column, Form form) {
     sum += product;
     magnitude += fabs(product);
   }
-  const double roundings = form == Form::f32_rows ? p.shape.k : 2 * (p.shape.k + 4);
+  const double roundings = form == Form::bf16_pairs ? 2 * (p.shape.k + 4) : p.shape.k;
   if (p.shape.bias) sum += p.bias[column];
   return {sum, roundings * kUnit * magnitude + kUnit * fabs(sum)};
 }
@@ -128,6 +139,21 @@ void against_float64(Report& report, const Problem& p, const std::vector<float>&
   report.within(got, wanted, tolerance, "out against float64");
 }
 
+// The same problem with each pair of k exchanged: scalar adds the products, which are exact in float32, in the order in
+// which VDPBF16PS does.
+Problem odd_first(Problem p) {
+  const auto exchanged = [&](const std::vector<float>& values) {
+    const int64_t k = p.shape.k, even = round_up(k, 2);
+    std::vector<float> out(static_cast<int64_t>(values.size()) / k * even);
+    for (int64_t i = 0; i < static_cast<int64_t>(values.size()); ++i) out[i / k * even + (i % k ^ 1)] = values[i];
+    return out;
+  };
+  p.a = exchanged(p.a);
+  p.w = exchanged(p.w);
+  p.shape.k = round_up(p.shape.k, 2);
+  return p;
+}
+
 // Rows cut at odd places and columns at every panel (or pair of panels), last piece first.
 std::vector<Cut> pieces(const Problem& p) {
   const int64_t width = p.gated() ? 32 : 16;
@@ -152,19 +178,24 @@ void check_shape(Report& report, const Kernels& tier, const Kernels& scalar, con
                       {"activation", static_cast<int>(s.activation)},
                       {"bias", s.bias}}));
   const Form form = tier.layout[static_cast<int>(s.dtype)].form;
-  const Problem p(s, static_cast<uint64_t>(s.m * 7919 + s.n * 31 + s.k), form == Form::bf16_pairs);
+  const Problem p(s, static_cast<uint64_t>(s.m * 7919 + s.n * 31 + s.k), operand_dtype(form));
   const Cut whole = {0, s.m, 0, p.gated() ? p.packed_rows() : s.n};
 
   bool padding_is_zero = false;
   const std::vector<float> out = multiply(tier, p, Form::f32_rows, {whole}, &padding_is_zero);
   report.holds(padding_is_zero, "nothing is written beyond the columns");
   against_float64(report, p, out, form);
-  if (form == Form::f32_rows) report.same_bits(out, multiply(scalar, p, Form::f32_rows, {whole}), "out");
+  if (form != Form::bf16_pairs) {
+    const Problem& same = form == Form::bf16_rows ? odd_first(p) : p;
+    report.same_bits(out, multiply(scalar, same, Form::f32_rows, {whole}), "out");
+  }
   report.same_bits(multiply(tier, p, Form::f32_rows, pieces(p)), out, "out in slices");
   if (s.epilogue == Epilogue::add) return;
-  report.same_bits(multiply(tier, p, Form::bf16_pairs, {whole}, &padding_is_zero), rounded(out, DType::bf16),
-                   "out as bf16 pairs");
-  report.holds(padding_is_zero, "nothing is written beyond the columns of bf16 pairs");
+  for (const Form narrow : {Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
+    report.same_bits(multiply(tier, p, narrow, {whole}, &padding_is_zero), rounded(out, operand_dtype(narrow)),
+                     "out in 16 bits");
+    report.holds(padding_is_zero, "nothing is written beyond the columns of 16 bits");
+  }
 }
 
 }  // namespace

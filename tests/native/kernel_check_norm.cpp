@@ -76,7 +76,7 @@ void check_rotation(Report& report, const Kernels& tier, const Kernels& scalar, 
 void check_norm(Report& report, const Kernels& tier, const Kernels& scalar) {
   for (const int64_t dim : kDims) {
     for (const bool layer_norm : {false, true}) {
-      for (const Form form : {Form::f32_rows, Form::bf16_pairs}) {
+      for (const Form form : {Form::f32_rows, Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
         check_rows(report, tier, scalar, dim, layer_norm, form);
       }
     }

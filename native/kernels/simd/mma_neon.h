@@ -5,6 +5,8 @@
 namespace forearm {
 namespace {
 template <DType W>
-using Mma = RowsMma<W>;
+struct Mma : RowsMma<W> {};
+template <>
+struct Mma<DType::f32> : ElementsMma {};
 }  // namespace
 }  // namespace forearm

@@ -55,6 +55,8 @@ struct PairsMma {
 template <DType W>
 struct Mma : RowsMma<W> {};
 template <>
+struct Mma<DType::f32> : ElementsMma {};
+template <>
 struct Mma<DType::bf16> : PairsMma {};
 
 }  // namespace

@@ -106,5 +106,39 @@ inline void store_f16(uint16_t* p, F16 x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline __m256 load_8_codes(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline F16 load_i8(const int8_t* p) { return {load_8_codes(p), load_8_codes(p + 8)}; }
+inline void store_low_bytes(int8_t* p, F16 x) {
+  const __m256i low = _mm256_set1_epi32(0xff);
+  const __m256i a = _mm256_and_si256(_mm256_castps_si256(x.a), low);
+  const __m256i b = _mm256_and_si256(_mm256_castps_si256(x.b), low);
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+
+inline __m128i load_codes(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+inline F16 widen_halves(__m256i halves) {
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
+// As float16: E4M3 with an exponent biased by 8 more, its NaN (all ones but for the sign) as all ones.
+inline F16 load_e4m3(const uint8_t* p) {
+  const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load_codes(p)), 7);
+  const __m256i ones = _mm256_set1_epi16(0x3f80), halves = _mm256_and_si256(words, _mm256_set1_epi16(-0x4001));
+  const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(words, ones), ones);
+  return mul(widen_halves(_mm256_or_si256(halves, nan)), broadcast(256.0f));
+}
+inline F16 load_e5m2(const uint8_t* p) {
+  return widen_halves(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load_codes(p)), 8));
+}
+inline void store_upper(uint16_t* p, F16 x) {
+  const __m256i a = _mm256_srli_epi32(_mm256_castps_si256(x.a), 16);
+  const __m256i b = _mm256_srli_epi32(_mm256_castps_si256(x.b), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+}
+inline bool any(M16 m) { return !_mm256_testz_ps(_mm256_or_ps(m.a, m.b), _mm256_or_ps(m.a, m.b)); }
+
 }  // namespace
 }  // namespace forearm

@@ -83,5 +83,30 @@ inline void store_f16(uint16_t* p, F16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline F16 load_i8(const int8_t* p) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))};
+}
+inline void store_low_bytes(int8_t* p, F16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(bits_of(a)));
+}
+
+// As float16: E4M3 with an exponent biased by 8 more, its NaN (all ones but for the sign) as all ones.
+inline F16 load_e4m3(const uint8_t* p) {
+  const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 7);
+  const __m256i ones = _mm256_set1_epi16(0x3f80), halves = _mm256_and_si256(words, _mm256_set1_epi16(-0x4001));
+  const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(words, ones), ones);
+  return mul({_mm512_cvtph_ps(_mm256_or_si256(halves, nan))}, broadcast(256.0f));
+}
+inline F16 load_e5m2(const uint8_t* p) {
+  const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {_mm512_cvtph_ps(_mm256_slli_epi16(words, 8))};
+}
+inline void store_upper(uint16_t* p, F16 a) {
+  const __m512i upper = _mm512_srli_epi32(bits_of(a), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(upper));
+}
+inline bool any(M16 m) { return m.m != 0; }
+
 }  // namespace
 }  // namespace forearm

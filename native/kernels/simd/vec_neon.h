@@ -139,5 +139,45 @@ inline void store_f16(uint16_t* p, F16 x) {
   vst1q_u16(p + 8, vcombine_u16(narrow_f16(x.c), narrow_f16(x.d)));
 }
 
+inline F16 load_i8(const int8_t* p) {
+  const int8x16_t codes = vld1q_s8(p);
+  const int16x8_t low = vmovl_s8(vget_low_s8(codes)), high = vmovl_s8(vget_high_s8(codes));
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+          vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))};
+}
+inline uint16x4_t low_half(float32x4_t x) { return vmovn_u32(vreinterpretq_u32_f32(x)); }
+inline void store_low_bytes(int8_t* p, F16 x) {
+  const uint8x8_t low = vmovn_u16(vcombine_u16(low_half(x.a), low_half(x.b)));
+  const uint8x8_t high = vmovn_u16(vcombine_u16(low_half(x.c), low_half(x.d)));
+  vst1q_u8(reinterpret_cast<uint8_t*>(p), vcombine_u8(low, high));
+}
+
+inline F16 widen_halves(uint16x8_t low, uint16x8_t high) {
+  const float16x8_t a = vreinterpretq_f16_u16(low), b = vreinterpretq_f16_u16(high);
+  return {vcvt_f32_f16(vget_low_f16(a)), vcvt_high_f32_f16(a), vcvt_f32_f16(vget_low_f16(b)), vcvt_high_f32_f16(b)};
+}
+// As float16: E4M3 with an exponent biased by 8 more, its NaN (all ones but for the sign) as all ones.
+inline uint16x8_t half_of_e4m3(int16x8_t code) {
+  const uint16x8_t words = vshlq_n_u16(vreinterpretq_u16_s16(code), 7), ones = vdupq_n_u16(0x3f80);
+  return vorrq_u16(vandq_u16(words, vdupq_n_u16(0xbfff)), vceqq_u16(vandq_u16(words, ones), ones));
+}
+inline F16 load_e4m3(const uint8_t* p) {
+  const int8x16_t codes = vreinterpretq_s8_u8(vld1q_u8(p));
+  return mul(widen_halves(half_of_e4m3(vmovl_s8(vget_low_s8(codes))), half_of_e4m3(vmovl_high_s8(codes))),
+             broadcast(256.0f));
+}
+inline F16 load_e5m2(const uint8_t* p) {
+  const uint8x16_t codes = vld1q_u8(p);
+  return widen_halves(vshll_n_u8(vget_low_u8(codes), 8), vshll_n_u8(vget_high_u8(codes), 8));
+}
+inline uint16x8_t upper_words(float32x4_t low, float32x4_t high) {
+  return vuzp2q_u16(vreinterpretq_u16_f32(low), vreinterpretq_u16_f32(high));
+}
+inline void store_upper(uint16_t* p, F16 x) {
+  vst1q_u16(p, upper_words(x.a, x.b));
+  vst1q_u16(p + 8, upper_words(x.c, x.d));
+}
+inline bool any(M16 m) { return vmaxvq_u32(vorrq_u32(vorrq_u32(m.a, m.b), vorrq_u32(m.c, m.d))) != 0; }
+
 }  // namespace
 }  // namespace forearm

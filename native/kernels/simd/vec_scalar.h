@@ -172,5 +172,32 @@ inline void store_f16(uint16_t* p, F16 a) {
   for (int i = 0; i < 16; ++i) p[i] = narrow_f16(a.lane[i]);
 }
 
+// Codes. The low byte of each lane's bits: x + 1.5 * 2^23 holds the integer nearest to x there.
+inline F16 load_i8(const int8_t* p) {
+  return each_lane([&](int i) { return static_cast<float>(p[i]); });
+}
+inline void store_low_bytes(int8_t* p, F16 a) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(bits_of(a.lane[i]));
+}
+
+// Codes of 8 bits (DType). Widening is exact; E4M3's NaN is a NaN.
+inline float widen_e5m2(uint8_t code) { return widen_f16(static_cast<uint16_t>(code << 8)); }
+inline float widen_e4m3(uint8_t code) {  // as a float16 whose exponent is biased by 8 more
+  const uint32_t magnitude = code & 0x7fu, sign = code & 0x80u;
+  if (magnitude == 0x7f) return __builtin_nanf("");
+  return widen_f16(static_cast<uint16_t>(sign << 8 | magnitude << 7)) * 256.0f;
+}
+inline F16 load_e4m3(const uint8_t* p) {
+  return each_lane([&](int i) { return widen_e4m3(p[i]); });
+}
+inline F16 load_e5m2(const uint8_t* p) {
+  return each_lane([&](int i) { return widen_e5m2(p[i]); });
+}
+// The upper 16 bits of each lane: exact for what bf16 can hold.
+inline void store_upper(uint16_t* p, F16 a) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(bits_of(a.lane[i]) >> 16);
+}
+inline bool any(M16 m) { return bitmask(m) != 0; }
+
 }  // namespace
 }  // namespace forearm

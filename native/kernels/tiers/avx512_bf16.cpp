@@ -1,0 +1,9 @@
+// x86-64 with AVX-512 and its BF16: Cooper Lake, Sapphire Rapids, Zen 4 and later.
+#include "kernels/simd/mma_avx512_bf16.h"
+
+#include "kernels/ops/table.h"
+
+namespace forearm {
+extern const Kernels avx512_bf16_tier;
+constinit const Kernels avx512_bf16_tier = table_of("avx512_bf16");
+}  // namespace forearm
