@@ -1,4 +1,5 @@
-"""A model folder, opened: its config, the dtypes it will have in memory, every tensor found and checked. Headers only.
+"""A model folder, opened: its config, the formats it will have in memory, every tensor found and checked. Headers only,
+and the order of columns where a checkpoint has sorted them.
 
 This is what the engine plans with before anything big is read: sizes in bytes, context length, end tokens.
 """
@@ -11,24 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.config import DTypeName, ModelConfig
+from forearm.model.codes import CodedMatrix, Find
+from forearm.model.config import DTypeName, ModelConfig, WeightFormat
 from forearm.model.families import read_config
+from forearm.model.formats import packed_bytes, packed_name, plan_formats
+from forearm.model.keys import read_json
 from forearm.model.names import Part, leftover, parts
+from forearm.model.quantization import Asked, find_coded, quantisation_of
 from forearm.model.shards import StoredTensor, read_tensors
 from forearm.model.switches import DTYPES
 
 log = logging.getLogger(__name__)
 
-_PANEL = 16  # kernels.h, kPanel: columns of a packed panel
-_QUANTUM = 4  # the most values of k a layout keeps together (kernels.h, Layout)
+DEFAULT = Asked()
+Stored = StoredTensor | CodedMatrix
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """One model folder and how it is to be served.
 
-    sources: what to load, each with the tensor it comes from, in the order of the files' bytes.
+    weight_dtype: of matrices that have no codes.
     max_model_len: longest sequence, tokens.
+    sources: what to load, each with the tensor or quantised matrix it comes from, in the order of the files' bytes.
+    formats: of each packed matrix, by the executor's name.
+    method: quant_method of the checkpoint; empty where it has floats.
     """
 
     folder: Path
@@ -36,18 +44,24 @@ class Checkpoint:
     weight_dtype: DTypeName
     kv_dtype: DTypeName
     max_model_len: int
-    sources: tuple[tuple[Part, StoredTensor], ...]
+    sources: tuple[tuple[Part, Stored], ...]
+    formats: dict[str, WeightFormat]
+    method: str = ""
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes the weights take in memory, at most: panels of 16 rows, columns in fours, vectors in float32."""
-        item = 4 if self.weight_dtype == "float32" else 2
-        return sum(_packed_bytes(part.shape, item) for part, _ in self.sources)
+        """Bytes the weights take in memory, at most; vectors are float32."""
+        return sum(
+            4 * part.shape[0]
+            if len(part.shape) == 1
+            else packed_bytes(self.formats[packed_name(part.name)], part.shape[0], part.shape[1])
+            for part, _ in self.sources
+        )
 
     @property
     def stored_bytes(self) -> int:
         """Bytes that loading reads."""
-        return sum(_bytes(part, tensor) for part, tensor in self.sources)
+        return sum(stored_bytes(part, stored) for part, stored in self.sources)
 
 
 def open_checkpoint(
@@ -57,25 +71,30 @@ def open_checkpoint(
     kv_dtype: str = "auto",
     max_model_len: int | None = None,
     allow_longer: bool = False,
+    quantization: Asked = DEFAULT,
 ) -> Checkpoint:
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
     dtype: auto (the checkpoint's), or bfloat16, float16, half, float32, float. kv_dtype: auto is the weights'.
     max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
+    quantization: what was asked; a quantised checkpoint is served as it is.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     tensors = read_tensors(folder)
     wanted = None if dtype == "auto" else _dtype(dtype, "--dtype")
     config = read_config(folder, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
     weight_dtype = wanted or config.dtype
-    found = _match(folder, config, tensors)
+    quantised = quantisation_of(read_json(folder / "config.json"), folder)
+    found = _match(folder, config, tensors, find_coded(quantised, quantization, tensors))
     return Checkpoint(
         folder=folder,
         config=config,
         weight_dtype=weight_dtype,
         kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype"),
         max_model_len=max_model_len or config.max_positions,
-        sources=tuple(sorted(found, key=lambda s: (str(s[1].path), s[1].begin, s[0].row))),
+        sources=tuple(sorted(found, key=_place)),
+        formats=plan_formats(found, weight_dtype, quantization, quantised is not None),
+        method="" if quantised is None else quantised[0],
     )
 
 
@@ -85,33 +104,52 @@ def _dtype(name: str, flag: str) -> DTypeName:
     return DTYPES[name]
 
 
-def _match(folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor]) -> list[tuple[Part, StoredTensor]]:
-    """Pair every part with its tensor; warn of tensors nothing uses.
+def _match(
+    folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], find: Find
+) -> list[tuple[Part, Stored]]:
+    """Pair every part with its tensor or quantised matrix; warn of tensors nothing uses.
 
     Raises: ConfigError naming what is missing or has another shape than config.json makes it.
     """
-    wanted = parts(config, tensors.keys())
-    missing = sorted({part.stored for part in wanted} - tensors.keys())
+    by_name: dict[str, list[Part]] = defaultdict(list)
+    for part in parts(config, tensors.keys()):
+        by_name[part.stored].append(part)
+    shapes = {name: (sum(p.shape[0] for p in sharing), *sharing[0].shape[1:]) for name, sharing in by_name.items()}
+    coded = {name: _coded(name, shape, find) for name, shape in shapes.items()}
+    missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
     if missing:
         raise ConfigError(
             f"{folder}: {_some(missing)} missing from its safetensors files; download it again, or see whether "
             "config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
         )
-    by_tensor: dict[str, list[Part]] = defaultdict(list)
-    for part in wanted:
-        by_tensor[part.stored].append(part)
-    for name, sharing in by_tensor.items():
-        expected = (sum(part.shape[0] for part in sharing), *sharing[0].shape[1:])
-        if tensors[name].shape != expected:
-            raise ConfigError(
-                f"{tensors[name].path}: tensor {name} has shape {list(tensors[name].shape)}; config.json makes it "
-                f"{list(expected)}"
-            )
-        _ = tensors[name].float_dtype
-    unused = leftover(tensors.keys(), by_tensor.keys(), config)
+    for name, expected in shapes.items():
+        if coded[name] is None:
+            _check(tensors[name], expected)
+    used = {t.name for matrix in coded.values() if matrix is not None for t in matrix.tensors} | set(by_name)
+    unused = leftover(tensors.keys(), used, config)
     if unused:
         log.warning("%s: %s in the files but not in the model that config.json describes", folder, _some(unused))
-    return [(part, tensors[part.stored]) for part in wanted]
+    return [(part, coded[name] or tensors[name]) for name, sharing in by_name.items() for part in sharing]
+
+
+def _coded(name: str, shape: tuple[int, ...], find: Find) -> CodedMatrix | None:
+    module = name.removesuffix(".weight")
+    return find(module, (shape[0], shape[1])) if len(shape) == 2 and module != name else None
+
+
+def _check(tensor: StoredTensor, expected: tuple[int, ...]) -> None:
+    if tensor.shape != expected:
+        raise ConfigError(
+            f"{tensor.path}: tensor {tensor.name} has shape {list(tensor.shape)}; config.json makes it {list(expected)}"
+        )
+    _ = tensor.float_dtype
+
+
+def _place(source: tuple[Part, Stored]) -> tuple[str, int, int]:
+    """Where the most of it lies."""
+    part, stored = source
+    tensor = stored.tensors[0] if isinstance(stored, CodedMatrix) else stored
+    return str(tensor.path), tensor.begin, part.row
 
 
 def _some(names: list[str]) -> str:
@@ -121,12 +159,8 @@ def _some(names: list[str]) -> str:
     )
 
 
-def _bytes(part: Part, tensor: StoredTensor) -> int:
-    return (tensor.end - tensor.begin) * part.shape[0] // tensor.shape[0]
-
-
-def _packed_bytes(shape: tuple[int, ...], item: int) -> int:
-    if len(shape) == 1:
-        return 4 * shape[0]
-    rows, columns = (-(-size // step) * step for size, step in zip(shape, (_PANEL, _QUANTUM), strict=True))
-    return rows * columns * item
+def stored_bytes(part: Part, stored: Stored) -> int:
+    """Bytes of the files that this part is read from."""
+    tensors = stored.tensors if isinstance(stored, CodedMatrix) else (stored,)
+    rows = stored.shape[0]
+    return sum(tensor.end - tensor.begin for tensor in tensors) * part.shape[0] // rows

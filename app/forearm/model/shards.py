@@ -11,8 +11,9 @@ import math
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,9 @@ _FLOATS: dict[str, tuple[DTypeName, type[np.generic]]] = {
     "F16": ("float16", np.uint16),
     "BF16": ("bfloat16", np.uint16),
 }
+_KINDS: dict[str, type[np.generic]] = {name: kind for name, (_, kind) in _FLOATS.items()} | {
+    "I64": np.int64, "I32": np.int32, "I8": np.int8, "U8": np.uint8, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,36 @@ class StoredTensor:
         """
         if self.dtype not in _FLOATS:
             raise ConfigError(
-                f"{self.path}: tensor {self.name} is {self.dtype}; weights must be F32, F16 or BF16 "
-                "(quantised checkpoints are not supported)"
+                f"{self.path}: tensor {self.name} is {self.dtype}; weights must be F32, F16 or BF16, or quantised in a "
+                "way that config.json's quantization_config names"
             )
         return _FLOATS[self.dtype][0]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files mapped as they are asked for: a quantised matrix may have its scales in another file than its codes."""
+
+    _mappings: dict[Path, Mapping] = field(default_factory=dict)
+
+    def mapping(self, path: Path) -> Mapping:
+        """That file, mapped once."""
+        if path not in self._mappings:
+            self._mappings[path] = Mapping(path)
+        return self._mappings[path]
+
+    def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
+        """All of a tensor in its shape, without a copy where its bytes are aligned; 8-bit floats are uint8, bfloat16
+        uint16."""
+        return self.mapping(tensor.path).array(tensor)
+
+    def floats(self, tensor: StoredTensor) -> npt.NDArray[np.float32]:
+        """All of a float tensor as float32, in its shape."""
+        return widened(self.array(tensor), tensor.float_dtype)
+
+    def release(self, tensor: StoredTensor) -> None:
+        """Give back the pages of this tensor."""
+        self.mapping(tensor.path).release(tensor.begin, tensor.end)
 
 
 def read_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -93,6 +123,16 @@ class Mapping:
         raw = np.frombuffer(self._map, np.uint8, (end - begin) * width * kind.itemsize, start)
         aligned = raw if start % kind.itemsize == 0 else raw.copy()
         return aligned.view(kind).reshape(end - begin, width)
+
+    def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
+        """All of a tensor in its shape; see Files.array."""
+        kind = np.dtype(_KINDS[tensor.dtype])
+        return self.bytes(tensor).view(kind).reshape(tensor.shape)
+
+    def bytes(self, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
+        """All of a tensor's bytes, copied only where they do not begin at a multiple of eight."""
+        raw = np.frombuffer(self._map, np.uint8, tensor.end - tensor.begin, tensor.begin)
+        return raw if tensor.begin % 8 == 0 else raw.copy()
 
     def release(self, begin: int, end: int) -> None:
         """Give back the pages that lie wholly within these bytes of the file: they have been read."""
@@ -175,7 +215,7 @@ def _by_offset(path: Path, header: object) -> list[tuple[str, dict[str, object]]
 
 _ITEM_BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
-    "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8,
+    "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
 }  # fmt: skip
 
 

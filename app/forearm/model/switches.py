@@ -26,8 +26,6 @@ DTYPES: dict[str, DTypeName] = {
 # Keys that change the maths, with the only values under which it is what the executor computes; for keys that the
 # family itself did not read.
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "quantization_config": (None,),
-    "compression_config": (None,),
     "is_encoder_decoder": (None, False),
     "add_cross_attention": (None, False),
     "use_bidirectional_attention": (None, False),
@@ -56,7 +54,7 @@ _IGNORED = {
     "_attn_implementation", "_attn_implementation_autoset", "_diffusers_version", "_name_or_path",
     "activation_dropout", "architectures", "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids",
     "begin_suppress_tokens", "boi_token_id", "boi_token_index", "bos_token_id", "cache_implementation",
-    "chunk_size_feed_forward", "decoder_start_token_id", "dropout", "dtype", "embd_pdrop", "eoi_token_id",
+    "chunk_size_feed_forward", "compression_config", "decoder_start_token_id", "dropout", "dtype", "embd_pdrop", "eoi_token_id",
     "eoi_token_index", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
     "gradient_checkpointing", "head_dim", "hidden_act", "hidden_activation", "hidden_dropout", "id2label",
     "image_token_id", "image_token_index", "init_std", "initializer_range", "is_decoder", "label2id",
@@ -64,6 +62,7 @@ _IGNORED = {
     "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "original_dtype",
     "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_to_multiple_of",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+    "quantization_config",
     "resid_pdrop", "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta",
     "sep_token_id", "sliding_window", "summary_type", "suppress_tokens", "task_specific_params", "text_config",
     "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",

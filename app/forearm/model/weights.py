@@ -1,23 +1,25 @@
-"""safetensors -> packed weights in the native executor, piece by piece in the order of the files' bytes.
+"""A checkpoint -> packed weights in the native executor, piece by piece in the order of the files' bytes.
 
-The files are memory-mapped; the executor packs a piece of at most 64 MiB at a time, and its pages are let go of at
-once. So loading needs the packed weights and little more, whatever the size of the files, and reads the disk in one
-direction.
+The files are memory-mapped; the executor packs a piece of at most 64 MiB at a time (quantised matrices are decoded
+first, to a byte a value), and its pages are let go of at once. So loading needs the packed weights and little more,
+whatever the size of the files, and reads the disk in one direction.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from forearm import _native
-from forearm.model.checkpoint import Checkpoint
+from forearm.model.checkpoint import Checkpoint, stored_bytes
+from forearm.model.codes import CodedMatrix, expressed
+from forearm.model.config import WeightFormat
+from forearm.model.formats import packed_name
 from forearm.model.names import Part
-from forearm.model.shards import Mapping, StoredTensor, widened
+from forearm.model.shards import Files, StoredTensor, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Never  # typing has it from 3.11 on
@@ -62,23 +64,22 @@ def load_native(
 
 
 def _load(checkpoint: Checkpoint, executor: _native.Executor, bar: tqdm[Never]) -> None:
-    path: Path | None = None
-    mapping: Mapping | None = None
-    for part, tensor in checkpoint.sources:
-        if mapping is None or tensor.path != path:
-            path, mapping = tensor.path, Mapping(tensor.path)
-        if len(part.shape) == 1:
-            values = mapping.rows(tensor, 0, 1)[0, part.row : part.row + part.shape[0]]
-            executor.load_vector(part.name, widened(values, tensor.float_dtype))
+    files = Files()
+    for part, stored in checkpoint.sources:
+        if isinstance(stored, CodedMatrix):
+            _load_codes(executor, part, stored, checkpoint.formats[packed_name(part.name)], files)
+            bar.update(stored_bytes(part, stored))
+        elif len(part.shape) == 1:
+            values = files.mapping(stored.path).rows(stored, 0, 1)[0, part.row : part.row + part.shape[0]]
+            executor.load_vector(part.name, widened(values, stored.float_dtype))
             bar.update(values.nbytes)
         else:
-            _load_matrix(executor, part, tensor, mapping, bar)
+            _load_matrix(executor, part, stored, files, bar)
 
 
-def _load_matrix(
-    executor: _native.Executor, part: Part, tensor: StoredTensor, mapping: Mapping, bar: tqdm[Never]
-) -> None:
+def _load_matrix(executor: _native.Executor, part: Part, tensor: StoredTensor, files: Files, bar: tqdm[Never]) -> None:
     rows = part.shape[0]
+    mapping = files.mapping(tensor.path)
     row_bytes = (tensor.end - tensor.begin) // tensor.shape[0]
     step = max(1, PIECE_BYTES // row_bytes)
     for row in range(0, rows, step):
@@ -86,6 +87,19 @@ def _load_matrix(
         executor.load_matrix(part.name, mapping.rows(tensor, begin, end), tensor.float_dtype, row)
         mapping.release(tensor.begin + begin * row_bytes, tensor.begin + end * row_bytes)
         bar.update((end - begin) * row_bytes)
+
+
+def _load_codes(
+    executor: _native.Executor, part: Part, matrix: CodedMatrix, format: WeightFormat, files: Files
+) -> None:
+    rows, k = part.shape
+    step = max(1, PIECE_BYTES // k)
+    for row in range(0, rows, step):
+        begin, end = part.row + row, part.row + min(row + step, rows)
+        codes = expressed(matrix.read(files, begin, end), matrix.format, format)
+        executor.load_codes(part.name, codes.codes, codes.scales, codes.zeros, codes.offsets, matrix.order, row)
+        for tensor in matrix.tensors:
+            files.release(tensor)
 
 
 def _log_arithmetic(checkpoint: Checkpoint) -> None:

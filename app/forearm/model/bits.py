@@ -1,0 +1,34 @@
+"""Packed integers -> int8, the way most quantised formats pack them: low bits first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int8Array = npt.NDArray[np.int8]
+
+
+def unpacked(words: npt.NDArray[Any], bits: int) -> Int8Array:
+    """Values along the last axis of contiguous int32 words or bytes, each less 2^(bits - 1): int8 [..., n].
+
+    bits: 4 or 8. So 0 .. 15 are -8 .. 7, and 0 .. 255 are -128 .. 127.
+    """
+    stored = words.view(np.uint8)
+    if bits == 8:
+        return (stored ^ np.uint8(128)).view(np.int8)
+    return nibbles(stored).view(np.int8) - np.int8(8)
+
+
+def nibbles(stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Low, then high half of each byte: uint8 [..., 2 n]."""
+    out = np.empty((*stored.shape[:-1], 2 * stored.shape[-1]), np.uint8)
+    np.bitwise_and(stored, 15, out=out[..., 0::2])
+    np.right_shift(stored, 4, out=out[..., 1::2])
+    return out
+
+
+def translated(values: npt.NDArray[np.uint8], table: bytes) -> Int8Array:
+    """table[v] for every value, as int8. (numpy's own look-up makes 8-byte indices first.)"""
+    return np.frombuffer(values.tobytes().translate(table), np.int8).reshape(values.shape)

@@ -1,0 +1,83 @@
+"""In which format each packed matrix is kept, and how many bytes that takes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from forearm.errors import ConfigError
+from forearm.model.codes import CodedMatrix, common_format, groups_of
+from forearm.model.config import DTypeName, WeightFormat
+from forearm.model.names import Part
+from forearm.model.quantization import AT_LOAD, Asked
+from forearm.model.shards import StoredTensor
+
+_PANEL = 16  # kernels.h, kPanel: columns of a packed panel
+# The most values of k that a layout keeps together (kernels.h, Layout), and their bytes.
+_QUANTUM = {"int8": (8, 8), "int4": (16, 8), "fp8_e4m3": (4, 4), "fp8_e5m2": (4, 4), "float32": (4, 16)}
+_HALF = (4, 8)
+_FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "up"}
+_EMBEDDINGS = ("embed", "head")
+
+Source = tuple[Part, StoredTensor | CodedMatrix]
+
+
+def packed_name(part: str) -> str:
+    """The packed matrix that a part belongs to: q, k and v are one, gate and up another."""
+    layer, _, matrix = part.rpartition(".")
+    return f"{layer}.{_FUSED[matrix]}" if matrix in _FUSED else part
+
+
+def plan_formats(
+    sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+) -> dict[str, WeightFormat]:
+    """The format of each packed matrix: the checkpoint's where that is quantised, else what was asked.
+
+    Raises: ConfigError naming parts of one matrix that have no common format.
+    """
+    members: dict[str, list[Source]] = defaultdict(list)
+    for part, stored in sources:
+        if len(part.shape) == 2:
+            members[packed_name(part.name)].append((part, stored))
+    return {name: _format(name, of, weight_dtype, asked, quantised) for name, of in members.items()}
+
+
+def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
+    """Bytes of a packed matrix, at most: rows in panels of 16, columns in the layout's quantum, scales by panel."""
+    values, item = _QUANTUM.get(format.dtype, _HALF)
+    padded = -(-rows // _PANEL) * _PANEL
+    codes = padded * -(-k // values) * item
+    if format.dtype in ("float32", "float16", "bfloat16"):
+        return codes
+    a_group = (4 if format.scale_dtype == "float32" else 2) + {"none": 0, "int8": 1, "float32": 4}[format.zero]
+    return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
+
+
+def described(format: WeightFormat) -> str:
+    """As in a log line: int4 in groups of 128."""
+    group = f" in groups of {format.group}" if format.group else ""
+    wide = " (activations not rounded)" if format.wide else ""
+    return f"{format.dtype}{group}{wide}"
+
+
+def _format(
+    name: str, members: Iterable[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+) -> WeightFormat:
+    coded = [stored for _, stored in members if isinstance(stored, CodedMatrix)]
+    floats = [stored.name for _, stored in members if isinstance(stored, StoredTensor)]
+    if coded and floats:
+        raise ConfigError(
+            f"{', '.join(matrix.name for matrix in coded)} is quantised and {', '.join(floats)} is not: they are kept "
+            "as one matrix, so this mixture is not supported"
+        )
+    if coded:
+        return common_format(coded)
+    at_load = asked.weights if not quantised else ""
+    if name in _EMBEDDINGS:
+        rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and bool(at_load))
+        return replace(AT_LOAD["int8"], wide=asked.activations == "float") if rounded else WeightFormat(weight_dtype)
+    if not at_load or name == "positions":
+        return WeightFormat(weight_dtype)
+    format = AT_LOAD[at_load]
+    return replace(format, wide=format.wide or asked.activations == "float")
