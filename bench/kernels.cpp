@@ -1,19 +1,23 @@
-// Multiplication against what the machine can do, all measured in the same run:
+// Multiplication against what the machine can do:
 //
-//   kernel_bench [THREADS [TIER...]]      2 threads and the tier in use unless given
+//   kernel_bench [-t THREADS] [-d DTYPE]... [-m ROWS]... [TIER...]     2 threads, all dtypes and the tier in use
 //
-// decode: m rows by bf16 matrices that no cache holds, as a share of the read bandwidth of the same threads.
-// prefill: 512 rows, as a share of the float32 multiply-add peak of the same threads. Each figure is the best of its
-// rounds, in time that the threads had a core: other work on the machine only ever takes away.
+// Each matrix multiplication reads packed weights that no cache holds. Its limit is the later of two times: that of
+// reading them at the read bandwidth of the same threads, and that of its multiply-adds at the peak of the instruction
+// that the format is multiplied with. Limits change from one second to the next on a shared machine, so each pass runs
+// between passes of its limits, and every figure is the best of its passes, in time that the threads had a core: other
+// work on the machine only ever takes away.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,6 +26,16 @@
 
 namespace forearm {
 namespace {
+
+constexpr int64_t kWeightBytes = int64_t{256} << 20;  // more than any cache
+constexpr int kPasses = 7;
+
+struct Wanted {
+  int threads = 2;
+  std::vector<DType> dtypes;
+  std::vector<int64_t> rows;
+  std::vector<const char*> tiers;
+};
 
 double core_time_s() {
   timespec time;
@@ -61,81 +75,118 @@ double timed(int threads, const std::function<void(int)>& work) {
   return *std::max_element(took.begin(), took.end());
 }
 
-double best(int rounds, int threads, const std::function<void(int)>& work) {
-  double least = 1e30;
-  for (int r = 0; r < rounds; ++r) least = std::min(least, timed(threads, work));
-  return least;
-}
-
 struct Machine {
+  const Kernels& tier;
   int threads;
-  char* weights;  // kWeightBytes, more than any cache
-  double read_gb_s, peak_gflops;
+  char* weights;  // [kWeightBytes]
+  char* rows;
+
+  double read_s() const {  // a byte, all threads together
+    const int64_t share = kWeightBytes / threads / 4096 * 4096;
+    std::vector<float> kept(threads * 64);  // a cache line and more for each thread
+    return timed(threads, [&](int t) { kept[t * 64] = tier.read_all(weights + t * share, share); }) / (share * threads);
+  }
+  double multiply_s(Form form) const {  // an operation
+    std::vector<float> kept(threads * 64);
+    std::vector<int64_t> operations(threads * 64);
+    const auto work = [&](int t) { kept[t * 64] = tier.multiply_rounds(form, 500'000, &operations[t * 64]); };
+    return timed(threads, work) / (operations[0] * threads);
+  }
 };
-constexpr int64_t kWeightBytes = int64_t{512} << 20;
 
-void measure_limits(const Kernels& tier, Machine* m) {
-  const int64_t share = kWeightBytes / m->threads / 4096 * 4096;
-  std::vector<float> kept(m->threads * 64);  // a cache line and more for each thread
-  m->read_gb_s = 1e-9 * share * m->threads /
-                 best(7, m->threads, [&](int t) { kept[t * 64] = tier.read_all(m->weights + t * share, share); });
-  int64_t flops = 0;
-  const int64_t rounds = 3'000'000;
-  const double seconds = best(7, m->threads, [&](int t) {
-    int64_t mine = 0;
-    kept[t * 64] = tier.fma_rounds(rounds, &mine);
-    if (t == 0) flops = mine;
-  });
-  m->peak_gflops = 1e-9 * flops * m->threads / seconds;
+// One m x n x k multiplication; as many matrices stand behind each other in the weights as a pass needs.
+struct Multiplication {
+  const Machine& machine;
+  DType dtype;
+  int64_t m, n, k;
+
+  Layout layout() const { return machine.tier.layout[static_cast<int>(dtype)]; }
+  int64_t bytes() const { return packed_bytes(dtype, n, k, layout().quantum); }
+  double operations() const { return 2.0 * static_cast<double>(m * n * k); }
+  // Panels from this one on belong to thread t; they come in pairs.
+  int64_t first_column(int t) const { return t == machine.threads ? n : n / 32 * t / machine.threads * 32; }
+
+  double pass_s() const {
+    const int64_t stride = k + 16, copies = std::max<int64_t>(1, std::min(kWeightBytes / bytes(), 512 / m));
+    const Operand a{machine.rows, stride, layout().form};
+    const Operand out{machine.rows + (m + 1) * stride * 4 / 64 * 64 + 64, n + 16, Form::f32_rows};
+    const auto work = [&](int t) {
+      for (int64_t copy = 0; copy < copies; ++copy) {
+        GemmTask task{};
+        task.a = a;
+        task.row_end = m;
+        task.w = {machine.weights + copy * bytes(), dtype, n, k};
+        task.n_begin = first_column(t);
+        task.n_end = first_column(t + 1);
+        task.scale = 1.0f;
+        task.out = out;
+        machine.tier.gemm(task);
+      }
+    };
+    return timed(machine.threads, work) / static_cast<double>(copies);
+  }
+};
+
+constexpr const char* kNames[kDTypes] = {"f32", "f16", "bf16", "int8", "int4", "fp8_e4m3", "fp8_e5m2"};
+
+void report(const Multiplication& one) {
+  double read_s = 1, multiply_s = 1, pass_s = 1;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    if (one.m <= 64) read_s = std::min(read_s, one.machine.read_s());
+    multiply_s = std::min(multiply_s, one.machine.multiply_s(one.layout().form));
+    pass_s = std::min(pass_s, one.pass_s());
+  }
+  const double bytes = static_cast<double>(one.bytes());
+  const double limit_s = std::max(one.m <= 64 ? bytes * read_s : 0.0, one.operations() * multiply_s);
+  printf(
+      "  %-4s m=%-3ld n=%-4ld k=%-4ld  %6.1f GB/s %6.0f GFLOP/s  = %3.0f %% of the limit (%3.0f GB/s, %.0f GFLOP/s)\n",
+      kNames[static_cast<int>(one.dtype)], one.m, one.n, one.k, 1e-9 * bytes / pass_s, 1e-9 * one.operations() / pass_s,
+      100 * limit_s / pass_s, 1e-9 / read_s, 1e-9 / multiply_s);
+  fflush(stdout);
 }
 
-// Panels [begin, end) of thread t, in pairs.
-int64_t slice(int64_t n, int t, int threads) { return t == threads ? n : n / 32 * t / threads * 32; }
-
-// Seconds of one m x n x k multiplication; `copies` matrices stand behind each other in the weights.
-double multiply(const Kernels& tier, const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k,
-                int64_t copies, int rounds) {
-  const Layout layout = tier.layout[static_cast<int>(dtype)];
-  const int64_t element = layout.form == Form::f32_rows ? 4 : 2, stride = k + 16;
-  static char* rows = allocate(int64_t{64} << 20);
-  Operand a{rows, stride, layout.form};
-  Operand out{rows + (m + 1) * stride * element / 64 * 64 + 64, n + 16, Form::f32_rows};
-  const int64_t bytes = packed_elements(n, k, layout.quantum) * dtype_bytes(dtype);
-  return best(rounds, machine.threads,
-              [&](int t) {
-                for (int64_t copy = 0; copy < copies; ++copy) {
-                  tier.gemm({a, 0, m, {machine.weights + copy * bytes, dtype, n, k}, slice(n, t, machine.threads),
-                             slice(n, t + 1, machine.threads), nullptr, Epilogue::store, Activation::none, 1, 0, out, nullptr});
-                }
-              }) /
-         static_cast<double>(copies);
-}
-
-void bench(const Kernels& tier, Machine machine) {
-  measure_limits(tier, &machine);
-  printf("%s, %d threads: read %.1f GB/s, float32 multiply-add %.0f GFLOP/s\n", tier.tier, machine.threads,
-         machine.read_gb_s, machine.peak_gflops);
+void bench(const Machine& machine, const Wanted& wanted) {
+  printf("%s, %d threads\n", machine.tier.tier, machine.threads);
   constexpr struct {
     int64_t n, k;
-  } kShapes[] = {{8960, 1536}, {1536, 8960}, {1536, 1536}};
-  for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
-    const char* name = dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "f32";
+  } kShapes[] = {{8960, 1536}, {1536, 8960}};
+  for (const DType dtype : wanted.dtypes) {
     for (const auto& [n, k] : kShapes) {
-      const int64_t bytes = packed_elements(n, k, 4) * dtype_bytes(dtype);
-      for (int64_t m : {1, 2, 4, 8}) {
-        const double seconds = multiply(tier, machine, dtype, m, n, k, kWeightBytes / bytes, 5);
-        printf("  %-4s m=%-3ld n=%ld k=%ld  %6.1f GB/s   = %3.0f %% of read bandwidth\n", name, m, n, k,
-               1e-9 * bytes / seconds, 100e-9 * bytes / seconds / machine.read_gb_s);
-      }
-      for (int64_t m : {12, 32, 512}) {
-        const double seconds = multiply(tier, machine, dtype, m, n, k, m < 512 ? 4 : 1, 5);
-        const double gflops = 2e-9 * m * n * k / seconds;
-        printf("  %-4s m=%-3ld n=%ld k=%ld  %6.0f GFLOP/s = %3.0f %% of peak\n", name, m, n, k, gflops,
-               100 * gflops / machine.peak_gflops);
-      }
-      fflush(stdout);
+      for (const int64_t m : wanted.rows) report({machine, dtype, m, n, k});
     }
   }
+}
+
+[[noreturn]] void refuse(const char* what, const char* value) {
+  fprintf(stderr, "error: %s %s\n", what, value);
+  exit(1);
+}
+
+DType dtype_named(const char* name) {
+  for (int i = 0; i < kFloatDTypes; ++i) {
+    if (strcmp(name, kNames[i]) == 0) return static_cast<DType>(i);
+  }
+  refuse("there is no dtype", name);
+}
+
+Wanted parse(int argc, char** argv) {
+  Wanted wanted;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word[0] != '-') {
+      wanted.tiers.push_back(argv[i]);
+      continue;
+    }
+    if (i + 1 == argc || (word != "-t" && word != "-d" && word != "-m")) refuse("cannot read", argv[i]);
+    const char* value = argv[++i];
+    if (word == "-t") wanted.threads = atoi(value);
+    if (word == "-d") wanted.dtypes.push_back(dtype_named(value));
+    if (word == "-m") wanted.rows.push_back(atoll(value));
+  }
+  if (wanted.dtypes.empty()) wanted.dtypes = {DType::bf16, DType::f16, DType::f32};
+  if (wanted.rows.empty()) wanted.rows = {1, 2, 4, 8, 16, 32, 512};
+  if (wanted.tiers.empty()) wanted.tiers = {kernels().tier};
+  return wanted;
 }
 
 }  // namespace
@@ -143,16 +194,14 @@ void bench(const Kernels& tier, Machine machine) {
 
 int main(int argc, char** argv) {
   using namespace forearm;
-  Machine machine{argc > 1 ? atoi(argv[1]) : 2, allocate(kWeightBytes), 0, 0};
-  // Whatever bits stand in a weight, widening takes as long; these are small numbers in every type.
-  for (int64_t i = 0; i < kWeightBytes / 4; ++i) reinterpret_cast<uint32_t*>(machine.weights)[i] = 0x3c003c00;
-  if (argc < 3) bench(kernels(), machine);
-  for (int i = 2; i < argc; ++i) {
-    const Kernels* tier = find_tier(argv[i]);
-    if (!tier) {
-      fprintf(stderr, "error: this CPU has no tier %s\n", argv[i]);
-      return 1;
-    }
-    bench(*tier, machine);
+  const Wanted wanted = parse(argc, argv);
+  char* weights = allocate(kWeightBytes);
+  // Whatever bits stand in a weight, multiplying takes as long; these are small numbers in every float type.
+  for (int64_t i = 0; i < kWeightBytes / 4; ++i) reinterpret_cast<uint32_t*>(weights)[i] = 0x3c003c00;
+  char* rows = allocate(int64_t{96} << 20);
+  for (const char* name : wanted.tiers) {
+    const Kernels* tier = find_tier(name);
+    if (!tier) refuse("this CPU has no tier", name);
+    bench({*tier, wanted.threads, weights, rows}, wanted);
   }
 }

@@ -31,6 +31,8 @@ def limits(cores: Sequence[int], threads: int, megabytes: int = 1024, seconds: f
 
     read_gb_s: GB/s at which `threads` threads read `megabytes` MB, each its own part.
     fma_gflops: GFLOP/s of float32 multiply-adds on registers, all threads.
+    bf16_gflops, int8_gops: the same by the instructions that multiply bf16 and int8 weights, two operations a
+    multiply-add; those of float32 where the tier has no others.
     Each is the best of the passes that start within `seconds`.
     """
 

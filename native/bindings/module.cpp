@@ -94,6 +94,8 @@ py::dict limits(std::vector<int> cores, int threads, int64_t megabytes, double s
   py::dict out;
   out["read_gb_s"] = measured.read_gb_s;
   out["fma_gflops"] = measured.fma_gflops;
+  out["bf16_gflops"] = measured.bf16_gflops;
+  out["int8_gops"] = measured.int8_gops;
   return out;
 }
 

@@ -302,9 +302,10 @@ struct Kernels {
   // What this CPU can do, for bench/ and `forearm doctor` (ops/limits.h). Results only keep the work from being
   // dropped.
   //   read_all loads every byte of data[0 .. bytes) once, bytes a multiple of 4096.
-  //   fma_rounds does `rounds` rounds of float32 multiply-add on registers alone and adds to *flops what it did.
+  //   multiply_rounds does `rounds` rounds of multiply-add on registers alone, by the instruction that multiplies operands
+  //   of this form (one that a layout of the tier has), and adds to *operations what it did: 2 a multiply-add.
   float (*read_all)(const void* data, int64_t bytes);
-  float (*fma_rounds)(int64_t rounds, int64_t* flops);
+  float (*multiply_rounds)(Form form, int64_t rounds, int64_t* operations);
 };
 
 // The table of the tier in use, chosen at the first call from what the CPU has or by FOREARM_TIER.

@@ -42,15 +42,19 @@ MachineLimits measure_limits(Pool& pool, int64_t megabytes, double seconds) {
   const double read_s = best_pass(pool, seconds, [&](int member) {
     sink.store(k.read_all(memory.data() + member * bytes, bytes), std::memory_order_relaxed);
   });
-  std::atomic<int64_t> flops{0};
-  const double fma_s = best_pass(pool, seconds, [&](int) {
-    int64_t done = 0;
-    sink.store(k.fma_rounds(1000000, &done), std::memory_order_relaxed);
-    flops.store(done, std::memory_order_relaxed);
-  });
   const double threads = pool.threads();
-  return {threads * static_cast<double>(bytes) / read_s / 1e9,
-          threads * static_cast<double>(flops.load()) / fma_s / 1e9};
+  const auto multiplied = [&](DType dtype) {
+    std::atomic<int64_t> operations{0};
+    const Form form = dtype == DType::f32 ? Form::f32_rows : k.layout[static_cast<int>(dtype)].form;
+    const double pass_s = best_pass(pool, seconds, [&](int) {
+      int64_t done = 0;
+      sink.store(k.multiply_rounds(form, 1000000, &done), std::memory_order_relaxed);
+      operations.store(done, std::memory_order_relaxed);
+    });
+    return threads * static_cast<double>(operations.load()) / pass_s / 1e9;
+  };
+  return {threads * static_cast<double>(bytes) / read_s / 1e9, multiplied(DType::f32), multiplied(DType::bf16),
+          multiplied(DType::int8)};
 }
 
 }  // namespace forearm

@@ -6,7 +6,9 @@ namespace forearm {
 
 struct MachineLimits {
   double read_gb_s;   // memory read by all threads, each its own part
-  double fma_gflops;  // float32 multiply-adds on registers, all threads
+  // Multiply-adds on registers, two operations each, all threads: float32, and by the instructions that multiply bf16
+  // and int8 weights.
+  double fma_gflops, bf16_gflops, int8_gops;
 };
 
 // Best of all passes that fit in `seconds` each. Reads `megabytes` MB in all, which must be well beyond the caches.

@@ -19,7 +19,7 @@ inline float read_all(const void* data, int64_t bytes) {
 }
 
 // As many sums as the largest tile keeps in registers, so that none is waited for.
-inline float fma_rounds(int64_t rounds, int64_t* flops) {
+inline float fma_rounds(int64_t rounds, int64_t* operations) {
   using Tile = Mma<DType::f32>;
   constexpr int kSums = Tile::kUnits * Tile::panels(Tile::kUnits);
   F16 sums[kSums];
@@ -29,10 +29,40 @@ inline float fma_rounds(int64_t rounds, int64_t* flops) {
 #pragma GCC unroll 32
     for (int i = 0; i < kSums; ++i) sums[i] = fma(sums[i], a, b);
   }
-  *flops += rounds * kSums * 16 * 2;
+  *operations += rounds * kSums * 16 * 2;
   F16 all = zero();
   for (int i = 0; i < kSums; ++i) all = add(all, sums[i]);
   return reduce_add(all);
+}
+
+// The same with the instruction of a tile that multiplies another form.
+template <typename Tile>
+inline float tile_rounds(int64_t rounds, int64_t* operations) {
+  constexpr int kSums = Tile::kUnits * Tile::panels(Tile::kUnits);
+  typename Tile::Sums sums[kSums];
+#pragma GCC unroll 32
+  for (int i = 0; i < kSums; ++i) sums[i] = Tile::none();
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kSums; ++i) Tile::multiply_ones(sums[i]);
+  }
+  *operations += rounds * kSums * Tile::kRows * Tile::kQuantum * kPanel * 2;
+  float total = 0;
+#pragma GCC unroll 32
+  for (int i = 0; i < kSums; ++i) {
+    float out[Tile::kRows * kPanel];
+    Tile::store(sums[i], out, kPanel);
+    total += out[0];
+  }
+  return total;
+}
+
+inline float multiply_rounds(Form form, int64_t rounds, int64_t* operations) {
+  using Halves = Mma<DType::bf16>;
+  if constexpr (Halves::kForm != Form::f32_rows) {
+    if (form == Halves::kForm) return tile_rounds<Halves>(rounds, operations);
+  }
+  return fma_rounds(rounds, operations);
 }
 
 }  // namespace

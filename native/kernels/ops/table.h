@@ -31,7 +31,7 @@ constexpr Kernels table_of(const char* tier) {
   table.row_exp_sum = row_exp_sum;
   table.row_collect = row_collect;
   table.read_all = read_all;
-  table.fma_rounds = fma_rounds;
+  table.multiply_rounds = multiply_rounds;
   return table;
 }
 

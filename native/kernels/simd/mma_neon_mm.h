@@ -33,6 +33,12 @@ struct PairsMma {
     }
   }
 
+  static void multiply_ones(Sums& sums) {
+    const bfloat16x8_t ones = vreinterpretq_bf16_u16(vdupq_n_u16(0x3f80));
+#pragma GCC unroll 8
+    for (int b = 0; b < 8; ++b) sums.block[b] = vbfmmlaq_f32(sums.block[b], ones, ones);
+  }
+
   template <int Units, int Panels>
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     bfloat16x8_t pair[Units];
