@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forearm.settings import (
+    boolean,
     build,
     choose,
     gibibytes,
@@ -28,6 +29,9 @@ from forearm.settings import (
 )
 
 DTYPES = {"half": "float16", "float": "float32"}
+ROUNDED = ("int8", "int4", "int4-g32", "int4-g64", "int4-g128", "fp8")  # while loading
+QUANTISED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # already, in the checkpoint
+SAME_QUANTISATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
 METRICS_FOLDER = "metrics"  # of the API's workers, beside their config
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -68,6 +72,27 @@ class EngineConfig(Common):
         "what weights are computed in; auto: the checkpoint's, or what this CPU does instead",
         flag="--dtype",
         parse=one_of("auto", "bfloat16", "float16", "float32", **DTYPES),
+    )
+    quantization: str = setting(
+        "none",
+        "round weights while loading: int8, int4 (-g32, -g64, -g128: values a scale), fp8; or what the checkpoint is",
+        flag="--quantization -q",
+        parse=one_of("none", *ROUNDED, *QUANTISED, **SAME_QUANTISATION),
+    )
+    quantization_embeddings: str = setting(
+        "auto",
+        "embedding and head: int8 rounds them, none leaves them; auto: int8 where --quantization rounds the others",
+        flag="--quantization-embeddings",
+        parse=one_of("auto", "int8", "none"),
+    )
+    quantization_activations: str = setting(
+        "auto",
+        "what int8 and int4 weights are multiplied with: int8 (fast), float (16 or 32 bits); auto: int8, but what a "
+        "compressed-tensors checkpoint says (VLLM_CPU_INT4_W4A8: 0 is float)",
+        flag="--quantization-activations",
+        env="VLLM_CPU_INT4_W4A8",
+        parse=one_of("auto", "int8", "float"),
+        parse_env=lambda value: "auto" if boolean(value) else "float",
     )
     kv_cache_dtype: str = setting(
         "auto",

@@ -79,7 +79,6 @@ FLAGS |= {
     ),
     **_rows(True, "log-probabilities are those of the raw logits", "--logprobs-mode", ("raw_logprobs",)),
     **_rows(True, "every token is sent when it is there", "--stream-interval", ("1",)),
-    **_rows(True, "weights are served as the checkpoint has them", "--quantization -q", ("none", "None")),
 }
 
 _REFUSED = {
@@ -107,7 +106,6 @@ REFUSED = {flag: reason for reason, flags in _REFUSED.items() for flag in flags.
 # Patterns of variables that have no effect, with the reason.
 VARIABLES: dict[str, str] = {
     "VLLM_CPU_ATTN_SPLIT_KV": "attention is split by the length of the context",
-    "VLLM_CPU_INT4_W4A8": "checkpoints are computed as they are",
     "VLLM_CPU_CI_ENV": NO_JIT,
     "VLLM_CPU_SIM_MULTI_NUMA": "one engine uses all nodes",
     "VLLM_ZENTORCH_WEIGHT_PREPACK": "weights are always packed",

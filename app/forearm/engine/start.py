@@ -21,6 +21,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.generation import generation_eos
 from forearm.model.hub import find_model
+from forearm.model.quantization import Asked
 from forearm.model.weights import load_native
 from forearm.wire import SamplingParams, Submit
 
@@ -134,6 +135,7 @@ def _open(config: EngineConfig, folder: Path) -> Checkpoint:
             kv_dtype=config.kv_cache_dtype,
             max_model_len=max_model_len,
             allow_longer=config.allow_long_max_model_len,
+            quantization=Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
         )
 
     asked = config.max_model_len

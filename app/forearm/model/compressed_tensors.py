@@ -12,7 +12,6 @@ import logging
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -29,7 +28,6 @@ log = logging.getLogger(__name__)
 
 _FORMATS = ("int-quantized", "naive-quantized", "pack-quantized", "float-quantized", "mxfp4-pack-quantized")
 _SEEN = ("input_scale", "input_zero_point", "weight_shape", "weight_g_idx", "output_scale")
-Activations = Literal["auto", "int8", "float"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,10 @@ class _Scheme:
     int8_activations: bool
 
 
-def compressed_tensors(settings: Keys, tensors: Tensors, activations: Activations) -> Find:
+def compressed_tensors(settings: Keys, tensors: Tensors, wide: bool | None) -> Find:
     """Matrices of a compressed-tensors checkpoint.
 
-    activations: auto is what the checkpoint says of each group.
+    wide: see WeightFormat; None is what the checkpoint says of each group.
     Raises: ConfigError naming the key that asks for what is not supported.
     """
     _check(settings)
@@ -69,8 +67,8 @@ def compressed_tensors(settings: Keys, tensors: Tensors, activations: Activation
         if not any(tensors.has(f"{module}.{name}") for name in ("weight_scale", "weight_packed")):
             return None
         scheme = _scheme_of(module, schemes)
-        wide = not scheme.int8_activations if activations == "auto" else activations == "float"
-        return _matrix(scheme, tensors, files, module, shape, wide)
+        kept = not scheme.int8_activations if wide is None else wide
+        return _matrix(scheme, tensors, files, module, shape, kept)
 
     return matrix
 

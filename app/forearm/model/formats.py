@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.codes import CodedMatrix, common_format, groups_of
 from forearm.model.config import DTypeName, WeightFormat
 from forearm.model.names import Part
-from forearm.model.quantization import AT_LOAD, Asked
+from forearm.model.quantization import Asked
 from forearm.model.shards import StoredTensor
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
@@ -73,11 +72,8 @@ def _format(
         )
     if coded:
         return common_format(coded)
-    at_load = asked.weights if not quantised else ""
+    at_load = None if quantised else asked.at_load
     if name in _EMBEDDINGS:
-        rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and bool(at_load))
-        return replace(AT_LOAD["int8"], wide=asked.activations == "float") if rounded else WeightFormat(weight_dtype)
-    if not at_load or name == "positions":
-        return WeightFormat(weight_dtype)
-    format = AT_LOAD[at_load]
-    return replace(format, wide=format.wide or asked.activations == "float")
+        rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
+        return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
+    return WeightFormat(weight_dtype) if at_load is None or name == "positions" else at_load

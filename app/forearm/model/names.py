@@ -43,6 +43,9 @@ _SKIPPED = (
     "audio_tower.",
     "multi_modal_projector.",
     "mtp.",
+    "rope_freqs.weight",  # GGUF's: gguf_config.py has read them
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
 )
 
 
@@ -77,7 +80,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[Part]:
     if config.final_norm:
         found.extend(_norm("final_norm", f"{prefix}{names['final_norm']}", width, config.layer_norm))
     if not config.tied_head:
-        found.append(Part("head", _head(stored), (config.vocab_size, width)))
+        found.append(Part("head", _head(config, stored), (config.vocab_size, width)))
     return found
 
 
@@ -134,7 +137,9 @@ def _prefix(config: ModelConfig, stored: Collection[str]) -> str:
     raise ConfigError(f"the checkpoint has no embedding: none of {tried}")
 
 
-def _head(stored: Collection[str]) -> str:
+def _head(config: ModelConfig, stored: Collection[str]) -> str:
+    if "head" in config.names:
+        return f"{config.names['head']}.weight"
     nested = "language_model.lm_head.weight"
     return nested if nested in stored else "lm_head.weight"
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from forearm.errors import ConfigError
 from forearm.model.codes import Find, Tensors
@@ -19,8 +18,6 @@ from forearm.model.shards import StoredTensor
 
 log = logging.getLogger(__name__)
 
-Activations = Literal["auto", "int8", "float"]
-
 # Formats that float weights are rounded to while they are loaded. float16 scales take half a bit a weight at group 32.
 AT_LOAD = {
     "int8": WeightFormat("int8"),
@@ -30,17 +27,16 @@ AT_LOAD = {
     "int4-g128": WeightFormat("int4", 128, "float16"),
     "fp8": WeightFormat("fp8_e4m3", wide=True),
 }
-# quant_method -> vLLM's names of the same.
+# quant_method -> what --quantization may call it.
 METHODS = {
-    "gptq": ("gptq", "gptq_marlin"),
-    "awq": ("awq", "awq_marlin"),
+    "gptq": ("gptq",),
+    "awq": ("awq",),
     "compressed-tensors": ("compressed-tensors",),
     "fp8": ("fp8",),
     "fbgemm_fp8": ("fbgemm_fp8", "fp8"),
     "mxfp4": ("mxfp4",),
     "gguf": ("gguf",),
 }
-_NAMES = {name for names in METHODS.values() for name in names}
 # Files that old quantisers wrote beside a config.json that says nothing.
 _BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 _REMEDY = "serve the original weights (--quantization int8 or int4 rounds them while loading), or a checkpoint in "
@@ -50,9 +46,20 @@ _REMEDY = "serve the original weights (--quantization int8 or int4 rounds them w
 class Asked:
     """--quantization, --quantization-embeddings and --quantization-activations."""
 
-    weights: str = ""
+    weights: str = "none"
     embeddings: str = "auto"
-    activations: Activations = "auto"
+    activations: str = "auto"
+
+    @property
+    def at_load(self) -> WeightFormat | None:
+        """The format that float weights are rounded to while they are loaded."""
+        format = AT_LOAD.get(self.weights)
+        return None if format is None else replace(format, wide=format.wide or self.wide)
+
+    @property
+    def wide(self) -> bool:
+        """Whether activations stay as they are where nothing else says so."""
+        return self.activations == "float"
 
 
 def quantisation_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
@@ -85,23 +92,27 @@ def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
         _check_float(asked)
         return lambda module, shape: None
     method, settings = quantised
-    if asked.weights and asked.weights not in METHODS[method]:
+    if asked.weights not in ("none", *METHODS[method]):
         raise ConfigError(
             f"--quantization {asked.weights}: the checkpoint is quantised already ({method}), and is served as it is; "
             f"leave the flag out, or take the original weights"
         )
-    # Eight bits for what is multiplied with 4 or 8 bits is what vLLM does with these on CPUs as well.
-    wide = asked.activations == "float"
+    wide = asked.wide  # auto is int8, as with vLLM on CPUs, where the checkpoint does not say
     stored = Tensors(tensors)
     make: dict[str, Callable[[], Find]] = {
         "gptq": lambda: gptq(settings, stored, wide),
         "awq": lambda: awq(settings, stored, wide),
-        "compressed-tensors": lambda: compressed_tensors(settings, stored, asked.activations),
+        "compressed-tensors": lambda: compressed_tensors(settings, stored, _said(asked)),
         "fp8": lambda: fp8(settings, stored),
         "fbgemm_fp8": lambda: fp8(settings, stored),
         "mxfp4": lambda: mxfp4(stored, wide),
     }
     return make[method]()
+
+
+def _said(asked: Asked) -> bool | None:
+    """Whether activations stay as they are; None: as the checkpoint says."""
+    return None if asked.activations == "auto" else asked.wide
 
 
 def _supported(method: str, settings: Keys) -> str:
@@ -113,7 +124,7 @@ def _supported(method: str, settings: Keys) -> str:
 
 def _check_float(asked: Asked) -> None:
     """Raises: ConfigError if --quantization names a method of checkpoints, and this one has floats."""
-    if asked.weights and asked.weights not in AT_LOAD:
+    if asked.weights != "none" and asked.at_load is None:
         raise ConfigError(
             f"--quantization {asked.weights}: the checkpoint is not quantised; {', '.join(AT_LOAD)} round it while it "
             "is loaded"

@@ -147,7 +147,6 @@ def test_yarn_stretches_the_context(tmp_path: Path) -> None:
     [
         ("Llama-2-7b-chat-hf", {"model_type": "rwkv"}, 'model_type = "rwkv"'),
         ("Llama-2-7b-chat-hf", {"architectures": ["LlamaForSequenceClassification"]}, "architectures = "),
-        ("Llama-2-7b-chat-hf", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config = "),
         ("Llama-2-7b-chat-hf", {"hidden_act": "xielu"}, 'hidden_act = "xielu"'),
         ("Llama-2-7b-chat-hf", {"rope_scaling": {"rope_type": "spiral"}}, 'rope_type = "spiral"'),
         ("Llama-2-7b-chat-hf", {"rope_scaling": {"type": "spiral"}}, 'type = "spiral"'),
