@@ -31,7 +31,7 @@ import numpy as np
 
 from forearm import _native
 from forearm.engine.batch import Int32Array
-from forearm.model.config import Layer, ModelConfig, Rope
+from forearm.model.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
 
 BLOCK = 32
 CONTEXT = 4096
@@ -158,7 +158,8 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     """All figures, by name."""
     config = replace(QWEN_1_5B, layers=QWEN_1_5B.layers[: args.layers])
     cores = [int(core) for core in args.cores.split(",")] if args.cores else []
-    executor = _native.Executor(config, args.dtype, args.dtype, 1024, 64, 64, CONTEXT, cores, args.threads)
+    formats = uniform_formats(config, WeightFormat(args.dtype))
+    executor = _native.Executor(config, formats, args.dtype, 1024, 64, 64, CONTEXT, cores, args.threads)
     load(executor, config)
     executor.allocate_kv(32 * CONTEXT // BLOCK)
 

@@ -24,7 +24,8 @@ def tier_names() -> list[str]:
     """The tiers this CPU runs, best first."""
 
 def operand_form(weight_dtype: str) -> str:
-    """How the tier in use rounds what it multiplies with weights of this dtype: "float32" or "bfloat16"."""
+    """What the tier in use rounds activations to, to multiply them with weights of this dtype: "float32", "float16",
+    "bfloat16" or "int8" (int8 and int4 weights of a format that is not `wide`)."""
 
 def limits(cores: Sequence[int], threads: int, megabytes: int = 1024, seconds: float = 1.0) -> dict[str, float]:
     """What this machine can do, measured with the instructions of the tier in use.
@@ -41,6 +42,7 @@ class Executor:
 
     config: read through the attributes of model/config.py's dataclass.
     formats: of each packed matrix, by name: embed, positions, head, layers.{i}.{qkv,o,up,down}. `up` is gate and up.
+    Every matrix of the model has one, and nothing else: model/config.py's uniform_formats gives the names.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.

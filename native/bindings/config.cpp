@@ -51,7 +51,31 @@ void read_kinds(const py::object& from, Config& c) {
 }  // namespace
 
 DType dtype_of(const std::string& name) {
-  return one_of<DType>("dtype", name, {{"float32", DType::f32}, {"float16", DType::f16}, {"bfloat16", DType::bf16}});
+  return one_of<DType>("dtype", name,
+                       {{"float32", DType::f32},
+                        {"float16", DType::f16},
+                        {"bfloat16", DType::bf16},
+                        {"int8", DType::int8},
+                        {"int4", DType::int4},
+                        {"fp8_e4m3", DType::fp8_e4m3},
+                        {"fp8_e5m2", DType::fp8_e5m2}});
+}
+
+Formats formats_of(const py::object& from) {
+  Formats formats;
+  for (const py::handle& item : from.attr("items")()) {
+    const auto [name, format] = item.cast<std::pair<std::string, py::object>>();
+    Format& f = formats[name];
+    f.dtype = dtype_of(format.attr("dtype").cast<std::string>());
+    f.group = format.attr("group").cast<int64_t>();
+    f.scale_dtype = dtype_of(format.attr("scale_dtype").cast<std::string>());
+    f.zero = one_of<Format::Zero>(
+        "zero", format.attr("zero").cast<std::string>(),
+        {{"none", Format::Zero::none}, {"int8", Format::Zero::int8}, {"float32", Format::Zero::float32}});
+    f.wide = format.attr("wide").cast<bool>();
+    f.ordered = format.attr("ordered").cast<bool>();
+  }
+  return formats;
 }
 
 Config config_of(const py::object& from) {

@@ -12,7 +12,10 @@ namespace forearm {
 // Throws std::invalid_argument naming a value that the executor does not know.
 Config config_of(const pybind11::object& config);
 
-// "float32", "float16" or "bfloat16".
+// Reads a mapping of names to that file's WeightFormat.
+Formats formats_of(const pybind11::object& formats);
+
+// "float32", "float16", "bfloat16", "int8", "int4", "fp8_e4m3" or "fp8_e5m2".
 DType dtype_of(const std::string& name);
 
 }  // namespace forearm

@@ -20,13 +20,12 @@ namespace py = pybind11;
 namespace forearm {
 namespace {
 
-std::unique_ptr<Executor> make_executor(const py::object& config, const std::string& weight_dtype,
+std::unique_ptr<Executor> make_executor(const py::object& config, const py::object& formats,
                                         const std::string& kv_dtype, int64_t step_tokens, int64_t step_sequences,
                                         int64_t step_logit_rows, int64_t max_model_len, std::vector<int> cores,
                                         int threads) {
-  const Limits limits{dtype_of(weight_dtype), dtype_of(kv_dtype), step_tokens,
-                      step_sequences,         step_logit_rows,    max_model_len};
-  return std::make_unique<Executor>(config_of(config), limits, std::move(cores), threads);
+  const Limits limits{dtype_of(kv_dtype), step_tokens, step_sequences, step_logit_rows, max_model_len};
+  return std::make_unique<Executor>(config_of(config), formats_of(formats), limits, std::move(cores), threads);
 }
 
 void load_matrix(Executor& executor, const std::string& name, const py::array& data, const std::string& dtype,
@@ -35,6 +34,7 @@ void load_matrix(Executor& executor, const std::string& name, const py::array& d
   const bool floats = py::isinstance<py::array_t<float>>(data), halves = py::isinstance<py::array_t<uint16_t>>(data);
   if (data.ndim() != 2 || !(data.flags() & py::array::c_style))
     throw std::invalid_argument("'" + name + "' must come as a C-contiguous array of two dimensions");
+  if (!is_float(kind)) throw std::invalid_argument("'" + name + "' is said to be " + dtype + "; codes go to load_codes");
   if (kind == DType::f32 ? !floats : !halves)
     throw std::invalid_argument("'" + name + "' is said to be " + dtype + ", but its array is " +
                                 py::str(data.dtype()).cast<std::string>());
@@ -81,7 +81,8 @@ std::vector<std::string> names_of_tiers() {
 
 std::string operand_form(const std::string& weight_dtype) {
   const Form form = kernels().layout[static_cast<int>(dtype_of(weight_dtype))].form;
-  return form == Form::f32_rows ? "float32" : "bfloat16";
+  if (is_quantised(form)) return "int8";
+  return form == Form::f32_rows ? "float32" : form == Form::f16_rows ? "float16" : "bfloat16";
 }
 
 py::dict limits(std::vector<int> cores, int threads, int64_t megabytes, double seconds) {
@@ -103,7 +104,7 @@ void bind_executor(py::module_& module) {
   using namespace py::literals;
   py::class_<Executor> executor(module, "Executor");
   executor
-      .def(py::init(&make_executor), "config"_a, "weight_dtype"_a, "kv_dtype"_a, "step_tokens"_a, "step_sequences"_a,
+      .def(py::init(&make_executor), "config"_a, "formats"_a, "kv_dtype"_a, "step_tokens"_a, "step_sequences"_a,
            "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a)
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
       .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)

@@ -1,7 +1,9 @@
 // One model as the executor reads it: app/forearm/model/config.py's ModelConfig in C++.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -49,15 +51,30 @@ struct Config {
   bool norm_after() const { return norm_placement != NormPlacement::pre; }
 };
 
+// How one packed matrix is kept and multiplied: WeightFormat in C++.
+struct Format {
+  enum class Zero { none, int8, float32 };
+  DType dtype = DType::f32;
+  int64_t group = 0;  // values of a row that share a scale; 0: the whole row
+  DType scale_dtype = DType::f32;
+  Zero zero = Zero::none;
+  bool wide = false;     // activations are not rounded to int8
+  bool ordered = false;  // columns of activations are permuted: Weights::load_codes' order
+};
+// By the names of the packed matrices: embed, positions, head, layers.{i}.{qkv,o,up,down}.
+using Formats = std::map<std::string, Format>;
+
 // What one executor is made for.
 struct Limits {
-  DType weight_dtype, kv_dtype;
+  DType kv_dtype;
   int64_t step_tokens, step_sequences, step_logit_rows, max_model_len;
 };
 
 // Throws std::invalid_argument naming the field and its value: sizes that can't be, heads that don't divide, an odd
 // rotary dimension.
 void check(const Config& config, const Limits& limits);
+// The same of a format that can't be: `name` is the matrix's, `k` its width.
+void check(const std::string& name, const Format& format, int64_t k);
 
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 

@@ -14,13 +14,13 @@ Config checked(Config config, const Limits& limits) {
 
 }  // namespace
 
-Executor::Executor(Config config, const Limits& limits, std::vector<int> cores, int threads)
+Executor::Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, int threads)
     : config_(checked(std::move(config), limits)),
       limits_(limits),
       pool_(threads, std::move(cores)),
-      weights_(config_, limits.weight_dtype, threads),
+      weights_(config_, formats, threads),
       kv_(config_, limits.kv_dtype),
-      scratch_(config_, limits, kv_.padded_head_dim(), threads),
+      scratch_(config_, limits, weights_, kv_.padded_head_dim(), threads),
       forward_(config_, weights_, kv_, scratch_, pool_) {
   check_memory(0);
 }

@@ -12,7 +12,7 @@ class Executor {
  public:
   // cores: empty (threads are not pinned), or one CPU id a thread.
   // Throws std::invalid_argument naming what is wrong, OutOfMemory with the arithmetic.
-  Executor(Config config, const Limits& limits, std::vector<int> cores, int threads);
+  Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, int threads);
 
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row) {
     weights_.load_matrix(name, tensor, row, pool_);

@@ -91,7 +91,7 @@ void Forward::prepare(const Walk& w) {
 
 void Forward::embed(Range rows) {
   const auto table = [&](const Matrix& matrix, const int32_t* ids, float scale, float* out, int64_t stride) {
-    k_.embed({ids, rows.size(), {matrix.data, weights_.dtype(), matrix.n, matrix.k}, scale, out, stride});
+    k_.embed({ids, rows.size(), matrix.weights(), scale, out, stride});
   };
   table(weights_.embed(), batch_->token + rows.begin, c_.embedding_scale, residual_row(rows.begin), s_.residual.stride);
   if (!c_.learned_positions) return;
@@ -321,7 +321,7 @@ void Forward::multiply_columns(const Walk& w, const Matrix& matrix, GemmTask tas
 
 // The whole multiplication that `task` describes but for the matrix and the columns, divided among the members.
 void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, GemmTask task) {
-  task.w = {matrix.data, weights_.dtype(), matrix.n, matrix.k};
+  task.w = matrix.weights();
   task.bias = or_null(bias);
   const int64_t rows = task.row_end;
   if (rows <= kStaticRows) {

@@ -43,9 +43,9 @@ class Carver {
 
 }  // namespace
 
-Scratch::Scratch(const Config& c, const Limits& limits, int64_t padded_head_dim, int threads)
+Scratch::Scratch(const Config& c, const Limits& limits, const Weights& weights, int64_t padded_head_dim, int threads)
     : partial_floats(partials_wanted(c, limits, padded_head_dim, threads)) {
-  const Form form = kernels().layout[static_cast<int>(limits.weight_dtype)].form;
+  const Form form = weights.head().form();
   const int64_t tokens = round_up(limits.step_tokens, 2), rows = limits.step_logit_rows;
   cosines.resize(c.ropes.size());
   sines.resize(c.ropes.size());

@@ -6,6 +6,7 @@
 
 #include "model/config.h"
 #include "model/memory.h"
+#include "model/weights.h"
 
 namespace forearm {
 
@@ -16,7 +17,7 @@ constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) 
 
 class Scratch {
  public:
-  Scratch(const Config& config, const Limits& limits, int64_t padded_head_dim, int threads);
+  Scratch(const Config& config, const Limits& limits, const Weights& weights, int64_t padded_head_dim, int threads);
 
   int64_t bytes() const { return region_.bytes(); }
 

@@ -25,18 +25,18 @@ bool owns(const Matrix& matrix, int member, int64_t column) {
 
 }  // namespace
 
-Weights::Weights(const Config& c, DType dtype, int threads)
-    : dtype_(dtype), layers_(c.layers.size()), heads_(plan_heads(c, threads)) {
+Weights::Weights(const Config& c, const Formats& formats, int threads)
+    : formats_(formats), layers_(c.layers.size()), heads_(plan_heads(c, threads)) {
   const auto columns = [threads](int64_t n) { return split_columns(n, kPanel, threads); };
-  shape(embed_, c.vocab_size, c.hidden, columns(c.vocab_size));
+  shape(embed_, "embed", c.vocab_size, c.hidden, columns(c.vocab_size));
   declare_part("embed", embed_, {c.vocab_size, {}});
   if (c.learned_positions) {
     const int64_t rows = c.max_positions + c.position_offset;
-    shape(positions_, rows, c.hidden, columns(rows));
+    shape(positions_, "positions", rows, c.hidden, columns(rows));
     declare_part("positions", positions_, {rows, {}});
   }
   if (!c.tied_head) {
-    shape(head_, c.vocab_size, c.hidden, columns(c.vocab_size));
+    shape(head_, "head", c.vocab_size, c.hidden, columns(c.vocab_size));
     declare_part("head", head_, {c.vocab_size, {}});
   }
   for (size_t i = 0; i < layers_.size(); ++i) declare_layer(c, i, threads);
@@ -54,10 +54,11 @@ void Weights::declare_layer(const Config& c, size_t index, int threads) {
       up{c.intermediate, c.gated ? PanelMap{2, 1} : PanelMap{}};
   const int64_t up_columns = c.gated ? 2 * round_up(c.intermediate, kPanel) : c.intermediate;
 
-  shape(layer.qkv, at.end, c.hidden, heads_.columns);
-  shape(layer.o, c.hidden, c.heads * c.head_dim, split_columns(c.hidden, kPanel, threads));
-  shape(layer.up, up_columns, c.hidden, split_columns(up_columns, c.gated ? 2 * kPanel : kPanel, threads));
-  shape(layer.down, c.hidden, c.intermediate, split_columns(c.hidden, kPanel, threads));
+  shape(layer.qkv, prefix + "qkv", at.end, c.hidden, heads_.columns);
+  shape(layer.o, prefix + "o", c.hidden, c.heads * c.head_dim, split_columns(c.hidden, kPanel, threads));
+  shape(layer.up, prefix + "up", up_columns, c.hidden,
+        split_columns(up_columns, c.gated ? 2 * kPanel : kPanel, threads));
+  shape(layer.down, prefix + "down", c.hidden, c.intermediate, split_columns(c.hidden, kPanel, threads));
   declare_part(prefix + "q", layer.qkv, q);
   declare_part(prefix + "k", layer.qkv, k);
   declare_part(prefix + "v", layer.qkv, v);
@@ -112,21 +113,20 @@ void Weights::declare_bias(const std::string& name, std::vector<float>& values, 
   vectors_.emplace(name, VectorPart{&values, place, 0.0f, false});
 }
 
-void Weights::shape(Matrix& matrix, int64_t n, int64_t k, Partition partition) {
-  matrix.n = n;
-  matrix.k = k;
-  matrix.partition = std::move(partition);
+void Weights::shape(Matrix& matrix, const std::string& name, int64_t n, int64_t k, Partition partition) {
+  const auto format = formats_.extract(name);
+  if (format.empty()) throw std::invalid_argument("there is no format for the matrix '" + name + "'");
+  matrix.shape(name, n, k, format.mapped(), std::move(partition));
   shaped_.push_back(&matrix);
 }
 
 void Weights::place_matrices() {
-  const int64_t quantum = kernels().layout[static_cast<int>(dtype_)].quantum;
+  if (!formats_.empty())
+    throw std::invalid_argument("there is a format for '" + formats_.begin()->first + "'; this model has no such matrix");
   Pieces pieces;
-  std::vector<int64_t> offsets;
-  for (const Matrix* m : shaped_)
-    offsets.push_back(pieces.take(packed_bytes(dtype_, m->n, m->k, quantum)));
+  for (Matrix* matrix : shaped_) matrix->place(pieces);
   region_ = Region("the model's packed weights", pieces.bytes());
-  for (size_t i = 0; i < shaped_.size(); ++i) shaped_[i]->data = region_.data() + offsets[i];
+  for (Matrix* matrix : shaped_) matrix->settle(region_.data());
 }
 
 void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool) {
@@ -139,14 +139,13 @@ void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t
                                 std::to_string(matrix.k) + "]; rows " + std::to_string(row) + " to " +
                                 std::to_string(row + tensor.rows - 1) + " of width " + std::to_string(tensor.k) +
                                 " do not fit");
-  const PackedMatrix packed{matrix.data, dtype_, kernels().layout[static_cast<int>(dtype_)].quantum, matrix.k};
   const int64_t row_bytes = tensor.k * dtype_bytes(tensor.dtype), end = row + tensor.rows;
   pool.run([&](int member) {
     for (int64_t first = row; first < end; first = round_up(first + 1, kPanel)) {
       if (!owns(matrix, member, part.place.column(first))) continue;
       const char* rows = static_cast<const char*>(tensor.data) + (first - row) * row_bytes;
       const int64_t count = std::min(round_up(first + 1, kPanel), end) - first;
-      pack_rows(rows, tensor.dtype, count, packed, first, part.place.panels);
+      matrix.pack({rows, tensor.dtype, count, tensor.k}, first, part.place.panels);
     }
   });
   std::fill_n(part.loaded.begin() + row, tensor.rows, true);

@@ -4,20 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/pack.h"
 #include "model/config.h"
+#include "model/matrix.h"
 #include "model/memory.h"
 #include "model/partition.h"
 #include "threads/pool.h"
 
 namespace forearm {
-
-// A packed matrix W [n, k] inside the weights' region; the members' columns.
-struct Matrix {
-  char* data = nullptr;
-  int64_t n = 0, k = 0;
-  Partition partition;
-};
 
 // weight empty: there is no such norm (or bias) in this model.
 struct Norm {
@@ -33,17 +26,11 @@ struct LayerWeights {
   Norm input_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm, q_norm, k_norm;
 };
 
-// A tensor as a checkpoint has it.
-struct Tensor {
-  const void* data;
-  DType dtype;
-  int64_t rows, k;  // C-contiguous
-};
-
 class Weights {
  public:
-  // Throws OutOfMemory if the packed weights are larger than the machine's memory.
-  Weights(const Config& config, DType dtype, int threads);
+  // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix has
+  // no format, or one that can't be.
+  Weights(const Config& config, const Formats& formats, int threads);
 
   // Packs `tensor` as rows row .. of `name`; each member packs, and so touches first, the columns it will read.
   // Pieces of a matrix come in ascending order.
@@ -54,8 +41,7 @@ class Weights {
   void finish();
 
   int64_t bytes() const { return region_.bytes() + vector_bytes_; }
-  DType dtype() const { return dtype_; }
-  const Matrix& head() const { return head_.n ? head_ : embed_; }
+  const Matrix& head() const { return head_.empty() ? embed_ : head_; }
   const Matrix& embed() const { return embed_; }
   const Matrix& positions() const { return positions_; }
   const LayerWeights& layer(size_t i) const { return layers_[i]; }
@@ -87,10 +73,10 @@ class Weights {
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_part(const std::string& name, Matrix& matrix, Place place);
   void declare_bias(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
-  void shape(Matrix& matrix, int64_t n, int64_t k, Partition partition);
+  void shape(Matrix& matrix, const std::string& name, int64_t n, int64_t k, Partition partition);
   void place_matrices();
 
-  const DType dtype_;
+  Formats formats_;  // that no matrix has taken yet; empty after construction
   Matrix embed_, positions_, head_;
   std::vector<LayerWeights> layers_;
   Norm final_norm_;
@@ -98,7 +84,7 @@ class Weights {
   HeadPlan heads_;
   std::map<std::string, MatrixPart> matrices_;
   std::map<std::string, VectorPart> vectors_;
-  std::vector<Matrix*> shaped_;
+  std::vector<Matrix*> shaped_;  // in the order of the region
   Region region_;
   int64_t vector_bytes_ = 0;
 };

@@ -10,7 +10,7 @@ import pytest
 
 from forearm import _native
 from forearm.engine.batch import Int32Array
-from forearm.model.config import Layer, ModelConfig, Rope
+from forearm.model.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
 
 CONFIG = ModelConfig(
     model_type="llama",
@@ -40,7 +40,8 @@ NORMS = ("final_norm", "layers.0.input_norm", "layers.0.pre_mlp_norm")
 
 
 def make(**changes: Any) -> _native.Executor:
-    return _native.Executor(replace(CONFIG, **changes), "float32", "float32", 8, 2, 2, 64, [], 2)
+    config = replace(CONFIG, **changes)
+    return _native.Executor(config, uniform_formats(config, WeightFormat("float32")), "float32", 8, 2, 2, 64, [], 2)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from forearm import _native
-from forearm.model.config import Layer, ModelConfig, Rope
+from forearm.model.config import DTypeName, Layer, ModelConfig, Rope, WeightFormat, uniform_formats
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -116,8 +116,9 @@ class Weights:
             self.vector(prefix + "k_norm", kv if full else config.head_dim, 1.0)
 
 
-def make(config: ModelConfig, dtype: str, threads: int) -> _native.Executor:
-    executor = _native.Executor(config, dtype, dtype, 2048, 40, 40, 4096, [], threads)
+def make(config: ModelConfig, dtype: DTypeName, threads: int) -> _native.Executor:
+    formats = uniform_formats(config, WeightFormat(dtype))
+    executor = _native.Executor(config, formats, dtype, 2048, 40, 40, 4096, [], threads)
     Weights(executor, config).load()
     executor.allocate_kv(400)
     return executor

@@ -121,9 +121,17 @@ void step(Executor& executor, const std::vector<int32_t>& tokens, int64_t first,
   out.insert(out.end(), executor.logits(), executor.logits() + kVocab);
 }
 
+// Every matrix in one format.
+Formats uniform(const Config& c, const Format& format) {
+  Formats formats{{"embed", format}, {"head", format}};
+  for (size_t i = 0; i < c.layers.size(); ++i)
+    for (const char* name : {"qkv", "o", "up", "down"}) formats["layers." + std::to_string(i) + "." + name] = format;
+  return formats;
+}
+
 // Logits of the prompt's last token and of each decoded one: [1 + kDecoded, kVocab].
 Logits generate(DType dtype, int threads, const std::vector<int64_t>& chunks) {
-  Executor executor(tiny(), {dtype, dtype, 64, 4, 4, 64}, {}, threads);
+  Executor executor(tiny(), uniform(tiny(), {dtype}), {dtype, 64, 4, 4, 64}, {}, threads);
   load(executor);
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < kPrompt; ++i) tokens.push_back(i * 31 % kVocab);

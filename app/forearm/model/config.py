@@ -100,3 +100,10 @@ class ModelConfig:
         padded = -(-self.head_dim // 16) * 16
         values = 2 * len(self.layers) * self.kv_heads * padded
         return {"float32": 4 * values, "float16": 2 * values, "bfloat16": 2 * values}
+
+
+def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
+    """One format for every packed matrix of the executor (its `formats`, native/model/weights.cpp)."""
+    names = ["embed", *(["positions"] if config.learned_positions else []), *([] if config.tied_head else ["head"])]
+    names += [f"layers.{i}.{name}" for i in range(len(config.layers)) for name in ("qkv", "o", "up", "down")]
+    return dict.fromkeys(names, weights)

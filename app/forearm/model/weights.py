@@ -46,7 +46,7 @@ def load_native(
     """
     executor = _native.Executor(
         checkpoint.config,
-        checkpoint.weight_dtype,
+        checkpoint.formats,
         checkpoint.kv_dtype,
         step_tokens,
         step_sequences,
