@@ -75,7 +75,10 @@ FLAGS |= {
     **_rows(True, "models generate text", "--runner --task", ("auto", "generate")),
     **_rows(True, "models generate text", "--convert", ("auto", "none")),
     **_rows(
-        True, "weights come from safetensors; pickled ones could run code", "--load-format", ("auto", "safetensors")
+        True,
+        "weights come from safetensors or GGUF; pickled ones could run code",
+        "--load-format",
+        ("auto", "safetensors", "gguf"),
     ),
     **_rows(True, "log-probabilities are those of the raw logits", "--logprobs-mode", ("raw_logprobs",)),
     **_rows(True, "every token is sent when it is there", "--stream-interval", ("1",)),

@@ -16,6 +16,8 @@ from forearm.model.codes import CodedMatrix, Find
 from forearm.model.config import DTypeName, ModelConfig, WeightFormat
 from forearm.model.families import read_config
 from forearm.model.formats import packed_bytes, packed_name, plan_formats
+from forearm.model.gguf import is_gguf, read_gguf
+from forearm.model.gguf_config import gguf_config, gguf_quantisation
 from forearm.model.keys import read_json
 from forearm.model.names import Part, leftover, parts
 from forearm.model.quantization import Asked, find_coded, quantisation_of
@@ -30,7 +32,7 @@ Stored = StoredTensor | CodedMatrix
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One model folder and how it is to be served.
+    """One model folder (or .gguf file) and how it is to be served.
 
     weight_dtype: of matrices that have no codes.
     max_model_len: longest sequence, tokens.
@@ -75,16 +77,22 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
+    folder: or a .gguf file, which has both.
     dtype: auto (the checkpoint's), or bfloat16, float16, half, float32, float. kv_dtype: auto is the weights'.
     max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
     quantization: what was asked; a quantised checkpoint is served as it is.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
-    tensors = read_tensors(folder)
     wanted = None if dtype == "auto" else _dtype(dtype, "--dtype")
-    config = read_config(folder, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
+    if is_gguf(folder):
+        gguf = read_gguf(folder)
+        config = gguf_config(gguf, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
+        tensors, quantised = gguf.tensors, gguf_quantisation(gguf)
+    else:
+        tensors = read_tensors(folder)
+        config = read_config(folder, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
+        quantised = quantisation_of(read_json(folder / "config.json"), folder)
     weight_dtype = wanted or config.dtype
-    quantised = quantisation_of(read_json(folder / "config.json"), folder)
     found = _match(folder, config, tensors, find_coded(quantised, quantization, tensors))
     return Checkpoint(
         folder=folder,
@@ -119,8 +127,8 @@ def _match(
     missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
     if missing:
         raise ConfigError(
-            f"{folder}: {_some(missing)} missing from its safetensors files; download it again, or see whether "
-            "config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
+            f"{folder}: {_some(missing)} missing from its {'tensors' if is_gguf(folder) else 'safetensors files'}; "
+            "download it again, or see whether config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
         )
     for name, expected in shapes.items():
         if coded[name] is None:

@@ -1,4 +1,4 @@
-"""MODEL -> a local folder: a path, a Hugging Face id (downloaded once, or from the cache offline), the demo model."""
+"""MODEL -> a local folder or .gguf file: a path, a Hugging Face id (downloaded, or from the cache), the demo model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def find_model(model: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
-    """The folder of MODEL; a Hugging Face id is downloaded, with a progress bar.
+    """The folder (or .gguf file) of MODEL; a Hugging Face id is downloaded, with a progress bar.
 
     A connection that breaks goes on inside the file; a download that was stopped goes on with the files it lacks.
 
-    model: a folder, a Hugging Face id, or empty: the demo model. revision: branch, tag, commit; empty: main.
+    model: a folder, a .gguf file, a Hugging Face id, or empty: the demo model.
+    revision: branch, tag, commit; empty: main.
     download_dir: empty is Hugging Face's cache (HF_HOME). token: empty is HF_TOKEN or the stored login.
     With HF_HUB_OFFLINE=1 only the cache is looked at.
     Raises: ConfigError that says what there is not, and what to do.
@@ -29,9 +30,13 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
         return _demo()
     path = Path(model).expanduser()
     if path.is_dir():
-        return path.resolve()
+        return _gguf_within(path.resolve())
     if path.exists():
-        raise ConfigError(f"model {model!r} is a file; give the folder that has config.json and the safetensors files")
+        if path.suffix == ".gguf":
+            return path.resolve()
+        raise ConfigError(
+            f"model {model!r} is a file; give the folder that has config.json and the safetensors files, or a .gguf"
+        )
     if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
         raise ConfigError(f"model {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
     folder = _download(model, revision or "main", download_dir, token)
@@ -42,6 +47,20 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
             "--revision refs/pr/NUMBER"
         )
     return folder
+
+
+def _gguf_within(folder: Path) -> Path:
+    """The .gguf file of a folder that has nothing else to serve, the first part of a split one; else the folder.
+
+    Raises: ConfigError where there are several.
+    """
+    found = sorted(folder.glob("*.gguf"))
+    if not found or any(folder.glob("*.safetensors")):
+        return folder
+    first = [path for path in found if "-of-" not in path.name or "-00001-of-" in path.name]
+    if len(first) != 1:
+        raise ConfigError(f"{folder} has {', '.join(path.name for path in found)}; give the one to serve")
+    return first[0]
 
 
 def _demo() -> Path:

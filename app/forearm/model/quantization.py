@@ -12,6 +12,7 @@ from forearm.model.codes import Find, Tensors
 from forearm.model.compressed_tensors import compressed_tensors
 from forearm.model.config import WeightFormat
 from forearm.model.fp8 import fp8, mxfp4
+from forearm.model.gguf_codes import gguf_matrices
 from forearm.model.gptq import awq, gptq
 from forearm.model.keys import Keys, read_json
 from forearm.model.shards import StoredTensor
@@ -106,6 +107,7 @@ def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
         "fp8": lambda: fp8(settings, stored),
         "fbgemm_fp8": lambda: fp8(settings, stored),
         "mxfp4": lambda: mxfp4(stored, wide),
+        "gguf": lambda: gguf_matrices(tensors, wide),
     }
     return make[method]()
 

@@ -12,6 +12,8 @@ from typing import Any
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from forearm.errors import ConfigError
+from forearm.model.gguf import is_gguf
+from forearm.text.gguf import gguf_tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _METASPACE = "\u2581"
@@ -76,11 +78,14 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a model folder: `tokenizer.json` as it stands, else whatever transformers can convert.
+    """The tokenizer of a model folder: `tokenizer.json` as it stands, else whatever transformers can convert; or of a
+    .gguf file.
 
     Raises: ConfigError if there is none, or it cannot be read.
     """
     try:
+        if is_gguf(folder):
+            return Tokenizer(gguf_tokenizer(folder))
         if (folder / "tokenizer.json").is_file():
             return Tokenizer(TokenizersBackend.from_pretrained(folder))
         # Here and not above: AutoTokenizer imports torch where it is installed, and costs two seconds.

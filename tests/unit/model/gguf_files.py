@@ -1,0 +1,69 @@
+"""GGUF files for tests, written by ggml's own package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter
+
+BLOCK_VALUES = {"Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "IQ4_NL": 32, "MXFP4": 32}
+# Where the float16 of a block lie, in bytes from its start.
+_HALVES = {
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
+}  # fmt: skip
+_BYTES = {
+    "Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34, "Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176,
+    "Q6_K": 210, "IQ4_NL": 18, "IQ4_XS": 136, "MXFP4": 17,
+}  # fmt: skip
+
+
+def random_blocks(dtype: str, rows: int, columns: int, size: float = 1.0, seed: int = 0) -> np.ndarray:
+    """Every bit of the codes random, scales of about `size`: uint8 [rows, bytes of a row]."""
+    random = np.random.default_rng(seed)
+    blocks = rows * columns // BLOCK_VALUES.get(dtype, 256)
+    stored = random.integers(0, 256, (blocks, _BYTES[dtype]), dtype=np.uint8)
+    for at in _HALVES[dtype]:
+        half = (size * random.uniform(0.5, 1.5, (blocks, 1)) * random.choice([-1, 1], (blocks, 1))).astype(np.float16)
+        stored[:, at : at + 2] = half.view(np.uint8)
+    if dtype == "MXFP4":
+        stored[:, 0] = random.integers(120, 130, blocks)
+    return stored.reshape(rows, -1)
+
+
+def write_gguf(
+    path: Path,
+    architecture: str,
+    keys: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray | tuple[str, np.ndarray]],
+) -> Path:
+    """A file of these keys and tensors; a tensor of blocks comes with its type."""
+    writer = GGUFWriter(path, architecture)
+    for key, value in keys.items():
+        _add(writer, key, value)
+    for name, tensor in tensors.items():
+        if isinstance(tensor, tuple):
+            writer.add_tensor(name, tensor[1], raw_dtype=GGMLQuantizationType[tensor[0]])
+        else:
+            writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
