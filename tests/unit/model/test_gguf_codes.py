@@ -1,0 +1,110 @@
+"""Every block type against a plain decoder, and against ggml's own in numpy; fused matrices of two types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+from tests.unit.model.ggml_blocks import PLAIN
+from tests.unit.model.gguf_files import random_blocks, write_gguf
+
+from forearm.errors import ConfigError
+from forearm.model.codes import CodedMatrix, Codes, common_format, expressed
+from forearm.model.gguf import read_gguf
+from forearm.model.gguf_codes import BLOCK_TYPES, decode_rows, gguf_matrices
+from forearm.model.shards import Files
+
+COLUMNS = 768
+SHIFTED = ("Q4_1", "Q4_K")  # their codes 0 .. 15 become -8 .. 7, and 8 scales join the offset
+
+
+def numbers(rows: Codes) -> np.ndarray:
+    """scale * code + offset, float32 and a rounding after each, as ggml has it."""
+    group = rows.codes.shape[1] // rows.scales.shape[1]
+    values = rows.codes.astype(np.float32) * np.repeat(rows.scales, group, axis=1)
+    return values if rows.offsets is None else values + np.repeat(rows.offsets, group, axis=1)
+
+
+@pytest.mark.parametrize("dtype", PLAIN)
+def test_codes_scales_and_offsets_are_those_of_a_plain_decoder(dtype: str) -> None:
+    stored = random_blocks(dtype, 3, COLUMNS)
+    block_bytes = BLOCK_TYPES[dtype].bytes
+
+    rows = decode_rows(dtype, stored, COLUMNS)
+
+    for row in range(3):
+        blocks = stored[row].reshape(-1, block_bytes)
+        scales, codes, offsets = map(
+            np.array, zip(*(v for b in blocks for v in PLAIN[dtype](b.tobytes())), strict=True)
+        )
+        group = BLOCK_TYPES[dtype].format.group
+        shift = 8 if dtype in SHIFTED else 0
+        assert np.array_equal(rows.codes[row], codes - shift)
+        assert np.array_equal(np.repeat(rows.scales[row], group), scales.astype(np.float32))
+        if rows.offsets is None:
+            assert not offsets.any()
+        else:
+            assert np.array_equal(np.repeat(rows.offsets[row], group), (offsets + shift * scales).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_numbers_are_those_of_ggml(dtype: str) -> None:
+    stored = random_blocks(dtype, 40, 512, seed=1)
+
+    rows = decode_rows(dtype, stored, 512)
+
+    theirs = dequantize(stored, GGMLQuantizationType[dtype])
+    if dtype in SHIFTED:  # the offset is rounded once more, to half a unit in its last place
+        assert rows.offsets is not None
+        np.testing.assert_allclose(numbers(rows), theirs, rtol=2**-23, atol=float(np.abs(rows.offsets).max()) * 2**-23)
+    else:
+        assert np.array_equal(numbers(rows), theirs)
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_codes_and_scales_are_within_their_format(dtype: str) -> None:
+    format = BLOCK_TYPES[dtype].format
+    rows = decode_rows(dtype, random_blocks(dtype, 5, 512, seed=2), 512)
+
+    assert rows.codes.shape == (5, 512)
+    assert rows.scales.shape == (5, 512 // format.group)
+    assert (rows.offsets is not None) == (format.zero == "float32")
+    if format.dtype == "int4":
+        assert rows.codes.min() >= -8
+        assert rows.codes.max() <= 7
+    if format.scale_dtype == "float16":
+        assert np.array_equal(rows.scales, rows.scales.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "pair", [("Q4_K", "Q6_K"), ("Q5_0", "Q8_0"), ("Q4_0", "Q4_1"), ("Q5_K", "Q3_K"), ("Q8_0", "Q6_K")]
+)
+def test_a_matrix_fused_of_two_types_keeps_the_numbers_of_both(tmp_path: Path, pair: tuple[str, str]) -> None:
+    blocks = {f"{name}.weight": (dtype, random_blocks(dtype, 6, 512)) for name, dtype in zip("ab", pair, strict=True)}
+    gguf = read_gguf(write_gguf(tmp_path / "m.gguf", "llama", {}, blocks))
+    find = gguf_matrices(gguf.tensors, wide=False)
+    matrices: list[CodedMatrix] = [matrix for name in "ab" if (matrix := find(name, (6, 512))) is not None]
+
+    common = common_format(matrices)
+
+    for matrix, dtype in zip(matrices, pair, strict=True):
+        own = matrix.read(Files(), 1, 5)
+        both = expressed(own, matrix.format, common)
+        assert both.scales.shape == (4, 512 // common.group)
+        assert (both.offsets is not None) == (common.zero == "float32")
+        assert np.array_equal(numbers(both), numbers(own)), dtype
+        assert np.array_equal(own.codes, decode_rows(dtype, blocks[f"{matrix.name}.weight"][1][1:5], 512).codes)
+
+
+def test_types_that_are_not_supported_and_wrong_shapes_are_named(tmp_path: Path) -> None:
+    blocks = {"a.weight": ("IQ2_XXS", np.zeros((2, 66), np.uint8)), "b.weight": ("Q8_0", random_blocks("Q8_0", 2, 64))}
+    find = gguf_matrices(read_gguf(write_gguf(tmp_path / "m.gguf", "llama", {}, blocks)).tensors, wide=False)
+
+    with pytest.raises(ConfigError, match=r"tensor a\.weight is IQ2_XXS; F32, F16, BF16, Q4_0"):
+        find("a", (2, 256))
+    with pytest.raises(ConfigError, match=r"tensor b\.weight has shape \[2, 64\]; the metadata makes it \[2, 32\]"):
+        find("b", (2, 32))
+    assert find("c", (2, 32)) is None
