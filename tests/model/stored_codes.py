@@ -197,7 +197,9 @@ def compressed(
         "num_bits": bits, "type": "int", "symmetric": sym, "strategy": "group" if group else "channel",
         "group_size": group or None, "actorder": "group" if act_order else None,
     }  # fmt: skip
-    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": not static}
+    inputs: dict[str, Any] = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+    if static:
+        inputs |= {"strategy": "tensor", "dynamic": False}
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": inputs if int8_activations else None}
     settings = {
         "quant_method": "compressed-tensors", "format": "pack-quantized" if packed else "int-quantized",
