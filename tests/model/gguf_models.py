@@ -1,0 +1,170 @@
+"""Models of transformers written as .gguf files, as llama.cpp's converter writes them.
+
+Matrices may be blocks of any type: random ones, whose numbers the model in transformers then gets.
+Source: convert_hf_to_gguf.py of ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+from tests.unit.model.gguf_files import random_blocks, write_gguf
+from transformers import PreTrainedConfig, PreTrainedModel
+
+TypeOf = Callable[[str], str]  # the type of a matrix, by its name in the file
+
+_OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_INNER = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+_AFTER = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}
+_PERMUTED = ("llama", "granite", "smollm3")
+VOCABULARY = {
+    "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<|im_end|>", "a"],
+    "tokenizer.ggml.token_type": [2, 3, 3, 3, 1],
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2,
+}
+
+
+def write_model(model: PreTrainedModel, path: Path, type_of: TypeOf = lambda name: "F32") -> Path:
+    """The model as a file; where a matrix is of blocks, the model's own becomes what they say."""
+    config = model.config
+    architecture = _ARCHITECTURES.get(config.model_type, config.model_type)
+    tensors: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        ours = gguf_name(name, config.model_type)
+        heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+        permuted = heads.get(ours.split(".")[-2], 0) if architecture in _PERMUTED else 0
+        tensors[ours] = _tensor(parameter, type_of(ours), permuted, config.model_type.startswith("gemma"))
+    return write_gguf(path, architecture, keys_of(config, architecture) | VOCABULARY, tensors | factors_of(config))
+
+
+def gguf_name(name: str, model_type: str) -> str:
+    """A parameter's name in the file."""
+    module, _, end = name.rpartition(".")
+    if module in _OUTER:
+        return f"{_OUTER[module]}.{end}"
+    _, _, layer, inner = module.split(".", 3)
+    table = _INNER | (_AFTER if model_type in ("gemma2", "gemma3_text", "olmo2") else {})
+    return f"blk.{layer}.{table[inner]}.{end}"
+
+
+def permuted_rows(rows: Any, heads: int) -> Any:
+    """Each head's halves interleaved, for angles that turn neighbours."""
+    return rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def restored_rows(rows: Any, heads: int) -> Any:
+    """`permuted_rows` undone."""
+    return rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _tensor(parameter: torch.Tensor, dtype: str, heads: int, plus_one: bool) -> Any:
+    values = parameter.detach().numpy()
+    if values.ndim == 1:
+        values = values + 1 if plus_one else values
+        return np.ascontiguousarray(permuted_rows(values, heads) if heads else values)
+    if dtype in ("F32", "F16", "BF16"):
+        rows = np.ascontiguousarray(permuted_rows(values, heads) if heads else values)
+        if dtype == "BF16":
+            return "BF16", (rows.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return rows.astype({"F32": np.float32, "F16": np.float16}[dtype])
+    stored = blocks_like(values, dtype)
+    rows = dequantize(stored, GGMLQuantizationType[dtype])
+    with torch.no_grad():
+        parameter.copy_(torch.from_numpy(restored_rows(rows, heads) if heads else rows))
+    return dtype, stored
+
+
+def blocks_like(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Random blocks whose numbers spread as these values do."""
+    seed = int(abs(float(values[0, 0])) * 1e6)
+    spread = float(dequantize(random_blocks(dtype, *values.shape, seed=seed), GGMLQuantizationType[dtype]).std())
+    return random_blocks(dtype, *values.shape, size=float(values.std()) / spread, seed=seed)
+
+
+def keys_of(config: PreTrainedConfig, architecture: str) -> dict[str, Any]:
+    """The architecture's keys."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    found: dict[str, Any] = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "vocab_size": config.vocab_size,
+    }
+    ropes = config.rope_parameters
+    _rope(found, ropes.get("full_attention", ropes), config, head_dim)
+    if architecture == "granite":
+        found |= {"embedding_scale": config.embedding_multiplier, "residual_scale": config.residual_multiplier}
+        found |= {"attention.scale": config.attention_multiplier, "logit_scale": config.logits_scaling}
+    if architecture in ("gemma2", "gemma3", "phi3") or config.model_type == "mistral":
+        found["attention.sliding_window"] = config.sliding_window or 0
+    if architecture == "gemma2":
+        found["attn_logit_softcapping"] = config.attn_logit_softcapping
+    if getattr(config, "final_logit_softcapping", None):
+        found["final_logit_softcapping"] = config.final_logit_softcapping
+    return {f"{architecture}.{key}": value for key, value in found.items()}
+
+
+def _rope(found: dict[str, Any], rope: dict[str, Any], config: PreTrainedConfig, head_dim: int) -> None:
+    found["rope.freq_base"] = float(rope["rope_theta"])
+    found["rope.dimension_count"] = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+    kind = rope.get("rope_type", "default")
+    if kind in ("linear", "yarn"):
+        found |= {"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]}
+    if kind == "yarn":
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    if config.model_type == "phi3":
+        found["rope.scaling.original_context_length"] = config.original_max_position_embeddings
+    if kind == "longrope":
+        original = config.original_max_position_embeddings
+        scale = config.max_position_embeddings / original
+        found["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
+
+
+def factors_of(config: PreTrainedConfig) -> dict[str, np.ndarray]:
+    """Llama 3's and Phi-3's stretched angles, which are tensors in these files."""
+    rope = config.rope_parameters
+    if rope.get("rope_type") == "longrope":
+        return {
+            "rope_factors_long.weight": np.array(rope["long_factor"], np.float32),
+            "rope_factors_short.weight": np.array(rope["short_factor"], np.float32),
+        }
+    if rope.get("rope_type") != "llama3":
+        return {}
+    head_dim = config.hidden_size // config.num_attention_heads
+    factors = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * math.pi * rope["rope_theta"] ** (i / head_dim)
+        turns = rope["original_max_position_embeddings"] / wavelength
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        if turns > high:
+            factors.append(1.0)
+        elif turns < low:
+            factors.append(rope["factor"])
+        else:
+            smooth = (turns - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return {"rope_freqs.weight": np.array(factors, np.float32)}
