@@ -11,6 +11,12 @@ namespace forearm::checks {
 void check_pack(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gemm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_embed(Report&, const Kernels& tier, const Kernels& scalar);
+void check_codes(Report&, const Kernels& tier, const Kernels& scalar);
+void check_wide(Report&, const Kernels& tier, const Kernels& scalar);
+void check_embed_codes(Report&, const Kernels& tier, const Kernels& scalar);
+void check_quantize(Report&, const Kernels& tier, const Kernels& scalar);
+void check_round(Report&, const Kernels& tier, const Kernels& scalar);
+void check_pack_codes(Report&, const Kernels& tier, const Kernels& scalar);
 void check_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rope(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rows(Report&, const Kernels& tier, const Kernels& scalar);
@@ -23,8 +29,20 @@ constexpr struct {
   const char* name;
   Group run;
 } kGroups[] = {
-    {"pack", check_pack}, {"gemm", check_gemm}, {"embed", check_embed},         {"norm", check_norm},
-    {"rope", check_rope}, {"rows", check_rows}, {"attention", check_attention}, {"sampling", check_sampling},
+    {"pack", check_pack},
+    {"pack_codes", check_pack_codes},
+    {"gemm", check_gemm},
+    {"codes", check_codes},
+    {"wide", check_wide},
+    {"embed", check_embed},
+    {"embed_codes", check_embed_codes},
+    {"quantize", check_quantize},
+    {"round", check_round},
+    {"norm", check_norm},
+    {"rope", check_rope},
+    {"rows", check_rows},
+    {"attention", check_attention},
+    {"sampling", check_sampling},
 };
 
 int check_tier(const Kernels& tier, const char* only_group) {
@@ -37,7 +55,7 @@ int check_tier(const Kernels& tier, const char* only_group) {
     const bool ran = report.cases() > 0;
     if (!ran) printf("FAIL %s %s: ran no case\n", tier.tier, group.name);
     failures += report.failures() + !ran;
-    printf("%-8s %-10s %5d cases, %d failed, worst error %.2f of its tolerance\n", tier.tier, group.name,
+    printf("%-11s %-11s %5d cases, %d failed, worst error %.2f of its tolerance\n", tier.tier, group.name,
            report.cases(), report.failures(), report.worst());
   }
   if (groups == 0) printf("FAIL there is no group %s\n", only_group);

@@ -86,7 +86,7 @@ void check_matrix(Report& report, DType from, DType to, int64_t quantum, int64_t
 void check_pack(Report& report, const Kernels& tier, const Kernels&) {
   for (const Layout& layout : tier.layout) {
     report.begin(sizes({{"quantum", layout.quantum}}));
-    report.holds(layout.quantum == 1 || layout.quantum == 2 || layout.quantum == 4,
+    report.holds(layout.quantum == 1 || layout.quantum == 2 || layout.quantum == 4 || layout.quantum == 8,
                  "the quantum is one that is packed");
   }
   if (!is_scalar(tier)) return;

@@ -7,7 +7,9 @@
 #include "kernels/ops/kv.h"
 #include "kernels/ops/limits.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/quantize.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/round.h"
 #include "kernels/ops/rows.h"
 
 namespace forearm {
@@ -17,7 +19,11 @@ constexpr Kernels table_of(const char* tier) {
   Kernels table{};
   table.tier = tier;
   for (int dtype = 0; dtype < kDTypes; ++dtype) table.layout[dtype] = mma_layout(static_cast<DType>(dtype));
+  table.wide = kWide;
   table.gemm = gemm;
+  table.gemm_scratch_bytes = gemm_scratch_bytes;
+  table.quantize = quantize;
+  table.round = round;
   table.embed = embed;
   table.norm = norm;
   table.add_norm = add_norm;

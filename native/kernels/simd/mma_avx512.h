@@ -6,5 +6,7 @@ namespace forearm {
 namespace {
 template <DType W>
 using Mma = RowsMma<W>;
+constexpr DType kWide = DType::f32;  // what codes are widened to
+
 }  // namespace
 }  // namespace forearm

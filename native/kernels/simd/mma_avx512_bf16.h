@@ -64,6 +64,7 @@ template <DType W>
 struct Mma : RowsMma<W> {};
 template <>
 struct Mma<DType::bf16> : DotMma {};
+constexpr DType kWide = DType::bf16;  // what codes are widened to
 
 }  // namespace
 }  // namespace forearm

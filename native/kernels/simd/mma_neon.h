@@ -8,5 +8,7 @@ template <DType W>
 struct Mma : RowsMma<W> {};
 template <>
 struct Mma<DType::f32> : ElementsMma {};
+constexpr DType kWide = DType::f32;  // what codes are widened to
+
 }  // namespace
 }  // namespace forearm

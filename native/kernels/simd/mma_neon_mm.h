@@ -25,6 +25,14 @@ struct PairsMma {
     return {{v, v, v, v, v, v, v, v}};
   }
 
+  static Sums load(const float* from, int64_t stride) {
+    Sums sums;
+#pragma GCC unroll 8
+    for (int b = 0; b < 8; ++b) {
+      sums.block[b] = vcombine_f32(vld1_f32(from + 2 * b), vld1_f32(from + stride + 2 * b));
+    }
+    return sums;
+  }
   static void store(const Sums& sums, float* out, int64_t stride) {
 #pragma GCC unroll 8
     for (int b = 0; b < 8; ++b) {
@@ -64,6 +72,7 @@ template <>
 struct Mma<DType::f32> : ElementsMma {};
 template <>
 struct Mma<DType::bf16> : PairsMma {};
+constexpr DType kWide = DType::bf16;  // what codes are widened to
 
 }  // namespace
 }  // namespace forearm

@@ -6,6 +6,7 @@
 //   Sums                     the sums of one unit by one panel, in registers
 //   step                     adds one step of kQuantum k to the sums of Units x Panels
 //   store                    the sums as floats, row r of the unit at out + r * stride
+//   load                     the other way round; rows of one need none
 // mma_<isa>.h gives this file kTileUnits, tile_panels, Factor, load_factor, multiply_add, columns<dtype, i> (the 16
 // columns of the i-th k of a step) and kColumnRegisters that these take.
 #pragma once

@@ -1,0 +1,151 @@
+// Codes by codes: exact int32 sums over a group, scaled and added to float sums in the order of the groups.
+//
+// Both are kept by the tile: int32 in registers over a group, floats beside it in the first-level cache, so that a
+// group costs two or three instructions a register of sums. int4 that more than one tile of rows multiplies is unpacked
+// first, panels at a time, into bytes that stay in the second-level cache; the integers are the same.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/ops/codes.h"
+#include "kernels/ops/epilogue.h"
+#include "kernels/ops/tile.h"
+
+namespace forearm {
+namespace {
+
+struct CodesWalk {
+  const char* a;  // first unit of A
+  int64_t unit_bytes;
+  const char* w;  // first panel of W
+  int64_t panel_bytes;
+  int64_t steps, group_steps;  // along k
+  int64_t groups;
+  const float* a_scales;  // of the first unit's first row
+  const int32_t* a_sums;
+  const PackedWeights* weights;  // whose scales they are,
+  int64_t scale;                 // from this one on
+
+  void skip_panels(int64_t panels) {
+    w += panels * panel_bytes;
+    scale += panels * groups * kPanel;
+  }
+};
+
+template <typename Mma, int Units, int Panels>
+inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::Sums (&sums)[Units][Panels],
+                      float (&acc)[Units][Panels][Mma::kRows * kPanel]) {
+#pragma GCC unroll 8
+  for (int p = 0; p < Panels; ++p) {
+    const int64_t at = walk.scale + (p * walk.groups + group) * kPanel;
+    const F16 scales = load_scales(*walk.weights, at);
+    const typename Mma::Scales s = Mma::scales(scales);
+    const float* a_scales = walk.a_scales + group;
+#pragma GCC unroll 16
+    for (int u = 0; u < Units; ++u, a_scales += Mma::kRows * walk.groups) {
+      Mma::fold(sums[u][p], a_scales, walk.groups, s, acc[u][p]);
+    }
+    if (!has_offsets(*walk.weights)) continue;
+    const typename Mma::Scales o = Mma::scales(load_offsets(*walk.weights, at, scales));
+    for (int u = 0; u < Units; ++u) {
+      const int64_t first = u * Mma::kRows * walk.groups + group;
+      Mma::fold_offsets(walk.a_sums + first, walk.a_scales + first, walk.groups, o, acc[u][p]);
+    }
+  }
+}
+
+template <typename Mma, int Units, int Panels>
+__attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, int64_t stride) {
+  alignas(64) float acc[Units][Panels][Mma::kRows * kPanel] = {};
+  constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
+  const char* a = walk.a;
+  const char* w = walk.w;
+  for (int64_t group = 0, left = walk.steps; group < walk.groups; ++group) {
+    typename Mma::Sums sums[Units][Panels];
+#pragma GCC unroll 16
+    for (int u = 0; u < Units; ++u)
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p)
+        sums[u][p] = Mma::start(walk.a_sums + u * Mma::kRows * walk.groups + group, walk.groups);
+    const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
+#pragma GCC unroll 2
+    for (int64_t s = 0; s < steps; ++s, a += kStepA, w += Mma::kStepBytes) {
+      if constexpr (Units * Mma::kRows >= 4) fetch_ahead<Panels, Mma::kStepBytes>(w, walk.panel_bytes);
+      Mma::step(sums, a, walk.unit_bytes, w, walk.panel_bytes);
+    }
+    left -= steps;
+    add_group<Mma>(walk, group, sums, acc);
+  }
+#pragma GCC unroll 16
+  for (int u = 0; u < Units; ++u)
+#pragma GCC unroll 16
+    for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], out + u * Mma::kRows * stride + p * kPanel, stride);
+}
+
+template <typename Mma>
+constexpr int64_t steps_of(int64_t k) {
+  return (k + Mma::kStepK - 1) / Mma::kStepK;
+}
+
+// The panels as tiles multiply them: those of W, or unpacked into the scratch.
+template <Codes kCodes>
+inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels) {
+  using Packed = IntMma<kCodes == Codes::unpacked ? Codes::nibbles : kCodes>;
+  const int64_t steps = steps_of<Packed>(task.w.k), bytes = steps * Packed::kStepBytes;
+  const char* packed = static_cast<const char*>(task.w.data) + panel * bytes;
+  if constexpr (kCodes != Codes::unpacked) return packed;
+  char* to = static_cast<char*>(task.scratch);
+  for (int64_t p = 0; p < panels; ++p) unpack(packed + p * bytes, to + p * 2 * bytes, steps);
+  return to;
+}
+
+constexpr int64_t kPairK = IntMma<Codes::nibbles>::kStepK;
+
+template <Codes kCodes>
+inline void multiply_codes(const GemmTask& task) {
+  using Mma = IntMma<kCodes>;
+  const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue);
+  const int64_t group = task.w.group;
+  CodesWalk walk;
+  walk.unit_bytes = task.a.stride * Mma::kRows;
+  walk.steps = steps_of<Mma>(task.w.dtype == DType::int4 ? (task.w.k + kPairK - 1) / kPairK * kPairK : task.w.k);
+  walk.group_steps = group < task.w.k ? group / Mma::kStepK : walk.steps;
+  walk.groups = groups_of(task.w.k, group);
+  walk.panel_bytes = walk.steps * Mma::kStepBytes;
+  walk.weights = &task.w;
+  const int64_t end = (task.n_end + kPanel - 1) / kPanel;
+  for (int64_t panel = task.n_begin / kPanel; panel < end; panel += cut.panels) {
+    const int64_t panels = end - panel < cut.panels ? end - panel : cut.panels;
+    walk.w = panels_of<kCodes>(task, panel, panels);
+    walk.scale = panel * walk.groups * kPanel;
+    for (int64_t tile = 0; tile < cut.tiles; ++tile) {
+      const int64_t unit = cut.begin(tile), unit_end = cut.begin(tile + 1);
+      alignas(64) float sums[kTileFloats];
+      walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes;
+      walk.a_scales = task.a.scales + unit * Mma::kRows * walk.groups;
+      walk.a_sums = task.a.sums + unit * Mma::kRows * walk.groups;
+      multiply_units<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
+      finish(task, {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels});
+    }
+  }
+}
+
+inline void multiply_codes(const GemmTask& task) {
+  if (task.w.dtype == DType::int8) return multiply_codes<Codes::bytes>(task);
+  using Mma = IntMma<Codes::nibbles>;
+  const int64_t rows = task.row_end - task.row_begin;
+  if (rows <= Mma::kUnits * Mma::kRows) return multiply_codes<Codes::nibbles>(task);
+  multiply_codes<Codes::unpacked>(task);
+}
+
+// Unpacked panels of one tile of many rows.
+constexpr int64_t codes_scratch_bytes(int64_t k) {
+  using Nibbles = IntMma<Codes::nibbles>;
+  using Unpacked = IntMma<Codes::unpacked>;
+  int64_t panels = 2;  // gated
+  for (int units = 1; units <= Unpacked::kUnits; ++units) {
+    if (Unpacked::panels(units) > panels && 2 * units > Unpacked::kUnits) panels = Unpacked::panels(units);
+  }
+  return panels * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
+}
+
+}  // namespace
+}  // namespace forearm

@@ -1,0 +1,138 @@
+// Codes by floats: strips of W are widened to `wide` in the scratch and multiplied as a matrix of that dtype is.
+//
+// A strip is as long as keeps it in the first-level cache; the sums of up to kWideRows rows go on from strip to strip,
+// so that each is the same chain of additions as without strips and widening is shared by many rows.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/ops/codes.h"
+#include "kernels/ops/epilogue.h"
+#include "kernels/ops/tile.h"
+
+namespace forearm {
+namespace {
+
+constexpr int64_t kStripBytes = 16 << 10;
+constexpr int64_t kWideRows = 96;
+constexpr int64_t kWidePanels = 8;  // at most, of a tile
+constexpr int64_t kWideScratchBytes = kStripBytes + kWideRows * 2 * kPanel * 4 + kTileFloats * 4;
+
+// 16 columns at `k` of a panel, as floats.
+template <DType D>
+inline F16 columns_at(const char* panel, int64_t k) {
+  if constexpr (is_fp8(D)) {
+    constexpr int64_t kQuantum = Mma<kWide>::kQuantum;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(panel) + k / kQuantum * kPanel * kQuantum + k % kQuantum;
+    uint8_t column[16];
+    for (int i = 0; i < 16; ++i) column[i] = bytes[i * kQuantum];
+    return load_fp8(column, D);
+  } else {
+    return code_columns<D>(panel, k);
+  }
+}
+
+// One quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
+template <int kQuantum>
+inline void store_quantum(const F16 (&of_k)[kQuantum], char* to) {
+  if constexpr (kWide == DType::f32) return store(reinterpret_cast<float*>(to), of_k[0]);
+  uint16_t narrow[kQuantum][16];
+  auto* out = reinterpret_cast<uint16_t*>(to);
+  for (int q = 0; q < kQuantum; ++q)
+    kWide == DType::f16 ? store_f16(narrow[q], of_k[q]) : store_bf16(narrow[q], of_k[q]);
+  for (int i = 0; i < 16; ++i) {
+    for (int q = 0; q < kQuantum; ++q) out[i * kQuantum + q] = narrow[q][i];
+  }
+}
+
+// k [begin, end) of a panel; begin is a multiple of 16, end another or k rounded up to the wide quantum.
+template <DType D>
+inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
+  constexpr int kQuantum = Mma<kWide>::kQuantum;
+  constexpr int64_t kStep = kPanel * kQuantum * dtype_bytes(kWide);
+  constexpr int64_t kChunk = is_fp8(D)                   ? kQuantum
+                             : IntMma < D == DType::int4 ? Codes::nibbles
+                                                         : Codes::bytes > ::kStepK;
+  const char* codes =
+      static_cast<const char*>(w.data) + panel * packed_elements(kPanel, w.k, kChunk) * dtype_bits(D) / 8;
+  const int64_t groups = groups_of(w.k, w.group);
+  for (int64_t k = begin; k < end;) {
+    const int64_t group = k / w.group, at = (panel * groups + group) * kPanel;
+    const int64_t group_end = (group + 1) * w.group < end ? (group + 1) * w.group : end;
+    const F16 s = load_scales(w, at), o = load_offsets(w, at, s);
+    for (; k < group_end; k += kQuantum, to += kStep) {
+      F16 of_k[kQuantum];
+#pragma GCC unroll 4
+      for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, columns_at<D>(codes, k + q), o);
+      store_quantum(of_k, to);
+    }
+  }
+}
+
+// Panels of W and rows of A whose sums are finished together.
+struct WideBlock {
+  TileRows cut;
+  int64_t panel, panels;
+  char* strip;
+  float* sums;  // [rows][panels * 16]
+};
+
+template <DType D>
+inline void multiply_block(const GemmTask& task, const WideBlock& block) {
+  using Wide = Mma<kWide>;
+  constexpr int64_t kElement = dtype_bytes(kWide);
+  const int64_t padded = (task.w.k + Wide::kQuantum - 1) / Wide::kQuantum * Wide::kQuantum;
+  const int64_t length = kStripBytes / (block.panels * kPanel * kElement) / 16 * 16;
+  Walk walk;
+  walk.w = block.strip;
+  walk.unit_bytes = task.a.stride * Wide::kRows * kElement;
+  for (int64_t k = 0; k < padded; k += length) {
+    const int64_t end = k + length < padded ? k + length : padded;
+    walk.panel_bytes = (end - k) * kPanel * kElement;
+    walk.steps = (end - k) / Wide::kQuantum;
+    walk.resume = k > 0;
+    for (int64_t p = 0; p < block.panels; ++p) {
+      widen_panel<D>(task.w, block.panel + p, k, end, block.strip + p * walk.panel_bytes);
+    }
+    for (int64_t tile = 0; tile < block.cut.tiles; ++tile) {
+      const int64_t unit = block.cut.begin(tile), units = block.cut.begin(tile + 1) - unit;
+      walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes + k * Wide::kRows * kElement;
+      float* sums = block.sums + (unit - block.cut.first_unit) * Wide::kRows * block.panels * kPanel;
+      multiply_units<Wide>(walk, units, block.panels, sums, block.panels * kPanel);
+    }
+  }
+  const int64_t first = block.cut.first_unit * Wide::kRows;
+  finish(task, {block.sums, first, first + block.cut.units * Wide::kRows, block.panel, block.panels});
+}
+
+template <DType D>
+inline void multiply_widened(const GemmTask& task) {
+  using Wide = Mma<kWide>;
+  char* scratch = static_cast<char*>(task.scratch);
+  const int64_t end = (task.n_end + kPanel - 1) / kPanel;
+  const int64_t most = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
+  for (int64_t panel = task.n_begin / kPanel; panel < end; panel += most) {
+    const int64_t panels = end - panel < most ? end - panel : most;
+    for (int64_t row = task.row_begin; row < task.row_end;) {
+      const int64_t block_end = row / kWideRows * kWideRows + kWideRows;
+      const int64_t row_end = block_end < task.row_end ? block_end : task.row_end;
+      const TileRows cut = cut_rows<Wide>(row, row_end, task.epilogue);
+      multiply_block<D>(task, {cut, panel, panels, scratch, reinterpret_cast<float*>(scratch + kStripBytes)});
+      row = row_end;
+    }
+  }
+}
+
+inline void multiply_wide(const GemmTask& task) {
+  switch (task.w.dtype) {
+    case DType::int8:
+      return multiply_widened<DType::int8>(task);
+    case DType::int4:
+      return multiply_widened<DType::int4>(task);
+    case DType::fp8_e4m3:
+      return multiply_widened<DType::fp8_e4m3>(task);
+    default:
+      return multiply_widened<DType::fp8_e5m2>(task);
+  }
+}
+
+}  // namespace
+}  // namespace forearm

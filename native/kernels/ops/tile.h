@@ -1,0 +1,111 @@
+// Tiles of float sums, and how a slice is cut into tiles: the parts that multiplications share.
+#pragma once
+#include "kernels/kernels.h"
+
+namespace forearm {
+namespace {
+
+// What one thread multiplies, in bytes and units of the Mma.
+struct Walk {
+  const char* a;  // first unit of A
+  int64_t unit_bytes;
+  const char* w;  // first panel of W
+  int64_t panel_bytes;
+  int64_t steps;        // along k
+  bool resume = false;  // the sums go on from those in memory
+
+  void skip_panels(int64_t panels) { w += panels * panel_bytes; }
+};
+
+// Tiles of many rows spend so long on a line of W that the hardware does not fetch far enough ahead: 1 KiB made 512
+// rows of bf16 in AVX2 go from 76 to 95 % of the peak, 12 rows from 54 to 86 % (bench/kernels.cpp, Zen 4). Tiles of few
+// rows, which the memory bounds, lose by it.
+template <int Panels, int64_t kStepBytes>
+inline void fetch_ahead(const char* w, int64_t panel_bytes) {
+#pragma GCC unroll 8
+  for (int p = 0; p < Panels; ++p) {
+#pragma GCC unroll 2
+    for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(w + p * panel_bytes + 1024 + line);
+  }
+}
+
+template <typename Mma>
+inline typename Mma::Sums sums_at(const float* sums, int64_t stride) {
+  if constexpr (Mma::kRows == 1) {
+    return load(sums);
+  } else {
+    return Mma::load(sums, stride);
+  }
+}
+
+// A function of its own: inlined wherever tiles are multiplied it would be there many times.
+template <typename Mma, int Units, int Panels>
+__attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int64_t stride) {
+  typename Mma::Sums acc[Units][Panels];
+#pragma GCC unroll 16
+  for (int u = 0; u < Units; ++u)
+#pragma GCC unroll 16
+    for (int p = 0; p < Panels; ++p) acc[u][p] = Mma::none();
+  if (walk.resume) {
+#pragma GCC unroll 16
+    for (int u = 0; u < Units; ++u)
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p) acc[u][p] = sums_at<Mma>(sums + u * Mma::kRows * stride + p * kPanel, stride);
+  }
+
+  constexpr int64_t kStepA = Mma::kQuantum * Mma::kRows * (Mma::kForm == Form::f32_rows ? 4 : 2);
+  constexpr int64_t kStepW = Mma::kStepBytes;
+  const char* a = walk.a;
+  const char* w = walk.w;
+#pragma GCC unroll 2
+  for (int64_t s = 0; s < walk.steps; ++s, a += kStepA, w += kStepW) {
+    if constexpr (Units * Mma::kRows >= 4) fetch_ahead<Panels, kStepW>(w, walk.panel_bytes);
+    Mma::step(acc, a, walk.unit_bytes, w, walk.panel_bytes);
+  }
+
+#pragma GCC unroll 16
+  for (int u = 0; u < Units; ++u)
+#pragma GCC unroll 16
+    for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], sums + u * Mma::kRows * stride + p * kPanel, stride);
+}
+
+// `panels` panels side by side, as many at once as registers hold, then one by one. There is a multiply_tile for each
+// kind of walk.
+template <typename Mma, int Units, int Panels, typename SomeWalk>
+inline void multiply_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stride) {
+  for (; panels >= Panels; panels -= Panels, sums += Panels * kPanel, walk.skip_panels(Panels)) {
+    multiply_tile<Mma, Units, Panels>(walk, sums, stride);
+  }
+  if constexpr (Panels > 1) {
+    if (panels > 0) multiply_panels<Mma, Units, 1>(walk, panels, sums, stride);
+  }
+}
+
+template <typename Mma, int Units = Mma::kUnits, typename SomeWalk>
+inline void multiply_units(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
+  if constexpr (Units > 1) {
+    if (units < Units) return multiply_units<Mma, Units - 1>(walk, units, panels, sums, stride);
+  }
+  multiply_panels<Mma, Units, Mma::panels(Units)>(walk, panels, sums, stride);
+}
+
+// How the rows of a slice fall into tiles of about the same height, in units of the Mma, and how many panels' sums are
+// finished together.
+struct TileRows {
+  int64_t first_unit, units, tiles, panels;
+
+  int64_t begin(int64_t tile) const { return first_unit + units * tile / tiles; }
+};
+template <typename Mma>
+inline TileRows cut_rows(int64_t row_begin, int64_t row_end, Epilogue epilogue) {
+  TileRows cut;
+  cut.first_unit = row_begin / Mma::kRows;
+  cut.units = (row_end + Mma::kRows - 1) / Mma::kRows - cut.first_unit;
+  cut.tiles = (cut.units + Mma::kUnits - 1) / Mma::kUnits;
+  cut.panels = Mma::panels(static_cast<int>((cut.units + cut.tiles - 1) / cut.tiles));
+  if (epilogue == Epilogue::gated) cut.panels = cut.panels < 2 ? 2 : cut.panels / 2 * 2;
+  return cut;
+}
+
+}  // namespace
+}  // namespace forearm

@@ -1,0 +1,153 @@
+// Packing codes and what belongs to their groups.
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/pack.h"
+
+namespace forearm {
+namespace {
+
+int64_t panel_of(int64_t row, PanelMap map) { return row / kPanel * map.step + map.offset; }
+
+// Rows [row0, row0 + rows) by panels: each(panel, first lane, rows of it, rows before them).
+template <typename Each>
+void for_panels(int64_t row0, int64_t rows, PanelMap map, Each each) {
+  for (int64_t row = row0; row < row0 + rows;) {
+    const int64_t lane = row % kPanel, count = std::min(kPanel - lane, row0 + rows - row);
+    each(panel_of(row, map), lane, count, row - row0);
+    row += count;
+  }
+}
+
+// Chunk `chunk` of a row: the codes of `quantum` k, biased, 0 beyond k.
+struct Chunks {
+  const int8_t* row;  // null: no row
+  int64_t k, quantum;
+  int32_t bias;
+
+  uint8_t at(int64_t chunk, int64_t i) const {
+    const int64_t at = chunk * quantum + i;
+    return static_cast<uint8_t>((row && at < k ? row[at] : 0) + bias);
+  }
+};
+
+void pack_lane(const Chunks& from, bool nibbles, int64_t steps, uint8_t* to) {
+  for (int64_t s = 0; s < steps; ++s, to += kPanel * from.quantum) {
+    for (int64_t i = 0; i < from.quantum; ++i) {
+      to[i] = nibbles ? static_cast<uint8_t>((from.at(2 * s, i) & 15) | from.at(2 * s + 1, i) << 4) : from.at(s, i);
+    }
+  }
+}
+
+int64_t steps_of(const PackedMatrix& m) {
+  const int64_t in_step = m.dtype == DType::int4 ? 2 * m.quantum : m.quantum;
+  return (m.k + in_step - 1) / in_step;
+}
+
+// Values of rows and groups by panel; `put` converts one and stores it at an index.
+template <typename T, typename Put>
+void pack_groups(const T* values, int64_t rows, int64_t groups, int64_t row0, PanelMap map, Put put) {
+  for_panels(row0, rows, map, [&](int64_t panel, int64_t lane, int64_t count, int64_t first) {
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t i = lane; i < kPanel; ++i) {
+        const bool real = i < lane + count;
+        put((panel * groups + g) * kPanel + i, real ? values[(first + i - lane) * groups + g] : T{});
+      }
+    }
+  });
+}
+
+template <typename Get>
+void unpack_groups(int64_t groups, int64_t row0, int64_t rows, PanelMap map, Get get) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t g = 0; g < groups; ++g) {
+      get(row * groups + g, (panel_of(row0 + row, map) * groups + g) * kPanel + (row0 + row) % kPanel);
+    }
+  }
+}
+
+}  // namespace
+
+void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64_t row0, PanelMap map) {
+  const int64_t steps = steps_of(to);
+  for_panels(row0, rows, map, [&](int64_t panel, int64_t lane, int64_t count, int64_t first) {
+    auto* start = static_cast<uint8_t*>(to.data) + panel * panel_bytes(to);
+    for (int64_t i = lane; i < kPanel; ++i) {
+      const int8_t* row = i < lane + count ? codes + (first + i - lane) * to.k : nullptr;
+      pack_lane({row, to.k, to.quantum, to.bias}, to.dtype == DType::int4, steps, start + i * to.quantum);
+    }
+  });
+}
+
+void unpack_codes(const PackedMatrix& from, int64_t row0, int64_t rows, int8_t* out, PanelMap map) {
+  const bool nibbles = from.dtype == DType::int4;
+  for (int64_t row = row0; row < row0 + rows; ++row) {
+    const auto* lane =
+        static_cast<const uint8_t*>(from.data) + panel_of(row, map) * panel_bytes(from) + row % kPanel * from.quantum;
+    for (int64_t k = 0; k < from.k; ++k, ++out) {
+      const int64_t chunk = k / from.quantum, step = nibbles ? chunk / 2 : chunk;
+      const uint8_t byte = lane[step * kPanel * from.quantum + k % from.quantum];
+      if (!nibbles) {
+        *out = static_cast<int8_t>(byte - from.bias);
+      } else if (from.bias != 0) {
+        *out = static_cast<int8_t>((chunk % 2 ? byte >> 4 : byte & 15) - from.bias);
+      } else {
+        *out = static_cast<int8_t>(static_cast<int8_t>(chunk % 2 ? byte & 0xf0 : byte << 4) >> 4);
+      }
+    }
+  }
+}
+
+void pack_scales(const float* scales, int64_t rows, int64_t groups, DType dtype, void* to, int64_t row0, PanelMap map) {
+  pack_groups(scales, rows, groups, row0, map, [&](int64_t at, float scale) {
+    if (dtype == DType::f32) {
+      static_cast<float*>(to)[at] = scale;
+    } else {
+      static_cast<uint16_t*>(to)[at] = narrow(scale, dtype);
+    }
+  });
+}
+
+void unpack_scales(const void* from, DType dtype, int64_t groups, int64_t row0, int64_t rows, float* out,
+                   PanelMap map) {
+  unpack_groups(groups, row0, rows, map, [&](int64_t to, int64_t at) {
+    out[to] = dtype == DType::f32 ? static_cast<const float*>(from)[at]
+                                  : widen(static_cast<const uint16_t*>(from)[at], dtype);
+  });
+}
+
+void pack_zeros(const int8_t* zeros, int64_t rows, int64_t groups, int8_t* to, int64_t row0, PanelMap map) {
+  pack_groups(zeros, rows, groups, row0, map, [&](int64_t at, int8_t zero) { to[at] = zero; });
+}
+
+void unpack_zeros(const int8_t* from, int64_t groups, int64_t row0, int64_t rows, int8_t* out, PanelMap map) {
+  unpack_groups(groups, row0, rows, map, [&](int64_t to, int64_t at) { out[to] = from[at]; });
+}
+
+// e5m2 is the upper half of an f16; e4m3 has three bits of fraction, exponents from -6 on, and no infinity.
+float widen_fp8(uint8_t value, DType dtype) {
+  if (dtype == DType::fp8_e5m2) return widen(static_cast<uint16_t>(value << 8), DType::f16);
+  const int exponent = value >> 3 & 15, fraction = value & 7;
+  float magnitude = std::ldexp(static_cast<float>(exponent ? 8 + fraction : fraction), std::max(exponent, 1) - 10);
+  if ((value & 0x7f) == 0x7f) magnitude = NAN;
+  return value & 0x80 ? -magnitude : magnitude;
+}
+
+// The place of the last bit is 2^(exponent - fraction bits), of subnormals as of the smallest normal number.
+uint8_t narrow_fp8(float value, DType dtype) {
+  const bool e4m3 = dtype == DType::fp8_e4m3;
+  const int fraction_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7e : 0x7b;
+  const int sign = std::signbit(value) ? 0x80 : 0;
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return static_cast<uint8_t>(sign | 0x7f);
+  if (magnitude == 0) return static_cast<uint8_t>(sign);
+  const int exponent = std::isinf(magnitude) ? 128 : std::max(std::ilogb(magnitude), 1 - bias);
+  if (exponent > 16) return static_cast<uint8_t>(sign | largest);
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, fraction_bits - exponent)));
+  const int code = ((exponent + bias - 1) << fraction_bits) + units;  // the units' leading bit counts up the exponent
+  return static_cast<uint8_t>(sign | std::min(code, largest));
+}
+
+}  // namespace forearm

@@ -1,0 +1,144 @@
+// quantize and round: the same bits as scalar, and scalar as their definitions say.
+#include <math.h>
+
+#include "kernel_check_codes.h"
+
+namespace forearm::checks {
+namespace {
+
+std::vector<float> as_floats(const std::vector<int8_t>& codes) { return {codes.begin(), codes.end()}; }
+
+void check_operand(Report& report, const Kernels& tier, Form form, int64_t rows, int64_t dim, int64_t group,
+                   bool ordered) {
+  report.begin(sizes({{"form", static_cast<int>(form)}, {"rows", rows}, {"dim", dim}, {"group", group}}));
+  std::vector<float> x = Random(static_cast<uint64_t>(dim)).floats(rows * dim, 4.0f);
+  for (int64_t i = 0; i < group && i < dim; ++i) x[i] = 0.0f;  // a group of zeros
+  std::vector<int32_t> order(dim);
+  for (int64_t i = 0; i < dim; ++i) order[i] = static_cast<int32_t>((i * 7 + 3) % dim);
+  const auto at = [&](int64_t row, int64_t k) { return x[row * dim + (ordered ? order[k] : k)]; };
+
+  const CodeRows out(form, rows, dim, group);
+  tier.quantize({x.data(), dim, 0, rows, dim, ordered ? order.data() : nullptr, out.operand()});
+
+  std::vector<float> codes, scales(out.scales().size());
+  std::vector<int32_t> sums(out.sums().size());
+  for (int64_t i = 0; i < rows * dim; ++i) {
+    const int64_t row = i / dim, k = i % dim, g = k / group;
+    float largest = 0.0f;
+    for (int64_t j = g * group; j < dim && j < (g + 1) * group; ++j) largest = fmaxf(largest, fabsf(at(row, j)));
+    scales[row * out.groups() + g] = largest / 127.0f;
+    codes.push_back(largest == 0 ? 0.0f : rintf(at(row, k) * (127.0f / largest)) + 0.0f);  // no -0
+    sums[row * out.groups() + g] += static_cast<int32_t>(codes.back());
+  }
+  report.same_bits(out.codes(), codes, "codes");
+  report.same_bits(out.scales(), scales, "scales");
+  report.holds(out.sums() == sums, "sums are those of the codes");
+  report.holds(out.padding_is_zero(), "nothing is written beyond the columns");
+}
+
+void check_not_finite(Report& report, const Kernels& tier, Form form) {
+  report.begin("infinity and NaN");
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    std::vector<float> x = Random(9).floats(64);
+    x[37] = bad;
+    const CodeRows out(form, 1, 64, 32);
+    tier.quantize({x.data(), 64, 0, 1, 64, nullptr, out.operand()});
+    report.holds(isfinite(out.scales()[0]) && !isfinite(out.scales()[1]), "the group's scale is not finite");
+    report.holds(isnan(bad) == isnan(out.scales()[1]), "a NaN gives a NaN");
+  }
+}
+
+void check_float_form(Report& report, const Kernels& tier, Form form, int64_t dim) {
+  report.begin(sizes({{"form", static_cast<int>(form)}, {"dim", dim}}));
+  const std::vector<float> x = Random(3).floats(3 * dim, 4.0f);
+  const Rows out(form, 3, dim);
+  tier.quantize({x.data(), dim, 0, 3, dim, nullptr, out.operand()});
+  report.same_bits(out.values(), rounded(x, operand_dtype(form)), "rows");
+  report.holds(out.padding_is_zero(), "nothing is written beyond the columns");
+}
+
+struct Rounded {
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+};
+
+Rounded round(const Kernels& tier, const std::vector<float>& w, int64_t rows, int64_t k, int64_t group, DType dtype,
+              DType scale_dtype) {
+  const int64_t groups = (k + group - 1) / group;
+  Rounded out{std::vector<int8_t>(rows * k), std::vector<float>(rows * groups)};
+  tier.round({w.data(), rows, k, group, dtype, scale_dtype, out.codes.data(), out.scales.data()});
+  return out;
+}
+
+double squared_error(const Rounded& r, const std::vector<float>& w, int64_t k, int64_t group) {
+  const int64_t groups = (k + group - 1) / group;
+  double error = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(w.size()); ++i) {
+    const double d = w[i] - static_cast<double>(r.scales[i / k * groups + i % k / group]) * r.codes[i];
+    error += d * d;
+  }
+  return error;
+}
+
+void check_round(Report& report, const Kernels& tier, const Kernels& scalar, int64_t k, int64_t group, DType dtype,
+                 DType scale_dtype) {
+  constexpr int64_t kRows = 5;
+  report.begin(sizes({{"k", k}, {"group", group}, {"dtype", static_cast<int>(dtype)}}));
+  Random random(static_cast<uint64_t>(k + group));
+  std::vector<float> w;  // near to normal
+  for (int64_t i = 0; i < kRows * k; ++i)
+    w.push_back(0.02f * (random.next() + random.next() + random.next() + random.next()));
+  for (int64_t i = 0; i < k; ++i) w[k + i] = 0.0f;  // a row of zeros
+  const Rounded got = round(tier, w, kRows, k, group, dtype, scale_dtype);
+  const Rounded wanted = round(scalar, w, kRows, k, group, dtype, scale_dtype);
+  report.same_bits(got.scales, wanted.scales, "scales");
+  report.same_bits(as_floats(got.codes), as_floats(wanted.codes), "codes");
+  report.same_bits(got.scales, rounded(got.scales, scale_dtype), "scales are of their dtype");
+
+  // Plain rounding, the largest weight at the lowest code: int8 is that, int4 must be better.
+  Rounded plain = got;
+  const int64_t groups = (k + group - 1) / group;
+  for (int64_t i = 0; i < kRows * k; ++i) {
+    const int64_t row = i / k, g = i % k / group;
+    float extreme = 0;
+    for (int64_t j = g * group; j < k && j < (g + 1) * group; ++j) {
+      if (fabsf(w[row * k + j]) > fabsf(extreme)) extreme = w[row * k + j];
+    }
+    const float scale = rounded({dtype == DType::int4 ? extreme / -8 : fabsf(extreme) / 127}, scale_dtype)[0];
+    plain.scales[row * groups + g] = scale;
+    const float code = scale == 0 ? 0 : rintf(w[i] / scale);
+    plain.codes[i] =
+        static_cast<int8_t>(dtype == DType::int4 ? fminf(fmaxf(code, -8), 7) : fminf(fmaxf(code, -127), 127));
+  }
+  const double error = squared_error(got, w, k, group), of_plain = squared_error(plain, w, k, group);
+  report.holds(error <= of_plain * (dtype == DType::int4 && group >= 32 && k >= 32 ? 0.98 : 1.0001),
+               "rounding is as good as it should be");
+}
+
+}  // namespace
+
+void check_quantize(Report& report, const Kernels& tier, const Kernels&) {
+  for (const Form form : {Form::i8_rows, Form::i8_pairs}) {
+    for (const int64_t dim : {1, 15, 16, 37, 128, 517}) {
+      for (const int64_t group : {16, 32, 128, 1000}) {
+        for (const int64_t rows : {1, 2, 5}) check_operand(report, tier, form, rows, dim, group, rows == 2);
+      }
+    }
+    check_not_finite(report, tier, form);
+  }
+  for (const Form form : {Form::f32_rows, Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
+    for (const int64_t dim : {1, 16, 37, 130}) check_float_form(report, tier, form, dim);
+  }
+}
+
+void check_round(Report& report, const Kernels& tier, const Kernels& scalar) {
+  for (const DType dtype : {DType::int8, DType::int4}) {
+    for (const DType scale_dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (const int64_t k : {16, 37, 256, 1000}) {
+        for (const int64_t group : {16, 32, 128, 1000}) check_round(report, tier, scalar, k, group, dtype, scale_dtype);
+      }
+    }
+  }
+}
+
+}  // namespace forearm::checks
