@@ -163,7 +163,7 @@ def test_sentencepiece_joins_by_score_as_it_is_defined_and_as_transformers_does(
         assert ids == (joined_by_score(" " + text, scores, vocabulary) if text else []), text
         if not text.startswith(
             (" ", "\u2581")
-        ):  # before those, this class (not Llama 2's own file) puts no second space
+        ):  # where this class, unlike Llama 2's own file, adds none
             assert ids == theirs.encode(text, add_special_tokens=False), text
         assert ours.decode(ids) == text.replace("\u2581", " ")
 
