@@ -1,14 +1,14 @@
-"""Decode and prefill of the executor against what the machine can do: memory bandwidth and multiply-add peak.
+"""Decode and prefill of the executor against what the machine can do: memory bandwidth and multiply peaks.
 
-Random weights of the DeepSeek-R1-Distill-Qwen-1.5B shape (or of --layers fewer), so nothing is downloaded:
+Random weights of a shape of bench/shapes.py (or of --layers of it), so nothing is downloaded:
 
-    python bench/engine.py --threads 2 --out bench/results/engine-<machine>.json
+    python bench/engine.py --shapes qwen2.5-0.5b --formats bfloat16,int8,int4 --out bench/results/engine-<machine>.json
 
-Decode is stated as GB/s of the packed weights that a step reads (all but the embedding table, of which it reads one
-row), prefill as GFLOP/s of the multiplications with weights (two for each weight and token; attention's own, below
-2 % at 512 tokens, are left out).
+Decode is stated as GB/s of all bytes that a step must read: packed weights with their scales (of the embedding table it
+reads one row), and keys and values of the context. Prefill as GFLOP/s of all multiplications, two operations each,
+attention's among them, against the peak of the instructions that multiply weights of the format (int8 and int4: int8).
 
-On a shared machine both limits change from one second to the next. So each step is timed next to its limit, reading
+On a shared machine the limits change from one second to the next. So each step is timed next to its limit, reading
 as many bytes as decode reads, and a share is the median of the ratios of such pairs.
 """
 
@@ -22,67 +22,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.executors import KV_DTYPE, make_executor
+from bench.shapes import SHAPES, Shape
+
 from forearm import _native
 from forearm.engine.batch import Int32Array
-from forearm.model.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
 
 BLOCK = 32
-CONTEXT = 4096
-DECODED = (1, 8, 32)  # sequences of a decode step
-
-QWEN_1_5B = ModelConfig(
-    model_type="qwen2",
-    dtype="bfloat16",
-    vocab_size=151936,
-    hidden=1536,
-    intermediate=8960,
-    heads=12,
-    kv_heads=2,
-    head_dim=128,
-    max_positions=131072,
-    layers=(Layer(rope=0),) * 28,
-    ropes=(Rope((10000.0 ** (-np.arange(0, 128, 2) / 128)).astype(np.float32)),),
-    qkv_bias=True,
-    attention_scale=128**-0.5,
-)
-
-
-def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Shape [rows, columns] of every matrix."""
-    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    hidden, wide = config.hidden, config.intermediate
-    layer = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q)}
-    layer |= {"gate": (wide, hidden), "up": (wide, hidden), "down": (hidden, wide)}
-    shapes = {"embed": (config.vocab_size, hidden), "head": (config.vocab_size, hidden)}
-    for i in range(len(config.layers)):
-        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
-    return shapes
-
-
-def load(executor: _native.Executor, config: ModelConfig) -> None:
-    """Fill with random weights: the bits of normal numbers around 1/sqrt(columns)."""
-    rng = np.random.default_rng(0)
-    pool = rng.normal(0, 1, 1 << 22).astype(np.float32)
-    for name, (rows, columns) in matrices(config).items():
-        for row in range(0, rows, 4096):
-            count = min(4096, rows - row)
-            values = np.resize(pool[int(rng.integers(1 << 20)) :], (count, columns)) * np.float32(columns**-0.5)
-            executor.load_matrix(name, (values.view(np.uint32) >> 16).astype(np.uint16), "bfloat16", row)
-    for i in range(len(config.layers)):
-        for norm in ("input_norm", "pre_mlp_norm"):
-            executor.load_vector(f"layers.{i}.{norm}", np.ones(config.hidden, np.float32))
-        for name in "qkv":
-            rows = matrices(config)[f"layers.{i}.{name}"][0]
-            executor.load_vector(f"layers.{i}.{name}.bias", np.zeros(rows, np.float32))
-    executor.load_vector("final_norm", np.ones(config.hidden, np.float32))
-    executor.finish_loading()
+STEP_TOKENS = 2048
+PEAKS = {"float32": "fma_gflops", "float16": "fma_gflops", "bfloat16": "bf16_gflops"}  # of codes: int8_gops
 
 
 def ints(values: object) -> Int32Array:
@@ -91,7 +48,7 @@ def ints(values: object) -> Int32Array:
 
 def step(executor: _native.Executor, sequences: int, first: int, count: int) -> Callable[[], None]:
     """A step of `count` tokens from position `first` on for each sequence, each with its own blocks, one logit row."""
-    per_sequence = CONTEXT // BLOCK
+    per_sequence = -(-(first + count) // BLOCK)
     rng = np.random.default_rng(1)
     starts = np.arange(sequences + 1) * count
     columns = (
@@ -114,36 +71,34 @@ def seconds(action: Callable[[], None]) -> float:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Steps, and the limits measured right before and after each: seconds, GB/s and GFLOP/s."""
+    """Steps, and the limits measured right before and after each: seconds, and by the names of _native.limits."""
 
     step_s: list[float]
-    read_gb_s: list[float]
-    fma_gflops: list[float]
+    limits: dict[str, list[float]]
 
-    def share_of_read(self, gigabytes: float) -> float:
-        """Median share of the read bandwidth, for a step that reads so much."""
-        return median(gigabytes / s / limit for s, limit in zip(self.step_s, self.read_gb_s, strict=True))
+    def share(self, limit: str, amount: float) -> float:
+        """Median share of a limit, for a step that reads or computes so much, in GB or in GFLOP."""
+        return median(amount / s / most for s, most in zip(self.step_s, self.limits[limit], strict=True))
 
-    def share_of_fma(self, gflop: float) -> float:
-        """Median share of the multiply-add peak, for a step that computes so much."""
-        return median(gflop / s / limit for s, limit in zip(self.step_s, self.fma_gflops, strict=True))
+
+def cores_of(args: argparse.Namespace) -> list[int]:
+    return [int(core) for core in args.cores.split(",")] if args.cores else []
+
+
+def limits(args: argparse.Namespace, gigabytes: float = 1.0) -> dict[str, float]:
+    """What the machine does now: one look."""
+    return _native.limits(cores_of(args), args.threads, megabytes=max(64, int(gigabytes * 1000)), seconds=0.0)
 
 
 def measure_pairs(action: Callable[[], None], args: argparse.Namespace, gigabytes: float) -> Pairs:
     """`args.runs` steps, after one that does not count; each between two looks at the limits, whose mean is its own."""
-    cores = [int(core) for core in args.cores.split(",")] if args.cores else []
-
-    def look() -> tuple[float, float]:
-        found = _native.limits(cores, args.threads, megabytes=int(gigabytes * 1000), seconds=0.0)
-        return found["read_gb_s"], found["fma_gflops"]
-
     action()
-    looks, steps = [look()], []
+    looks, steps = [limits(args, gigabytes)], []
     for _ in range(args.runs):
         steps.append(seconds(action))
-        looks.append(look())
-    read, fma = ([(a + b) / 2 for a, b in pairwise(column)] for column in zip(*looks, strict=True))
-    return Pairs(steps, read, fma)
+        looks.append(limits(args, gigabytes))
+    means = {name: [(a[name] + b[name]) / 2 for a, b in pairwise(looks)] for name in looks[0]}
+    return Pairs(steps, means)
 
 
 def cpu_name() -> str:
@@ -154,40 +109,63 @@ def cpu_name() -> str:
     return platform.processor()
 
 
-def measure(args: argparse.Namespace) -> dict[str, object]:
-    """All figures, by name."""
-    config = replace(QWEN_1_5B, layers=QWEN_1_5B.layers[: args.layers])
-    cores = [int(core) for core in args.cores.split(",")] if args.cores else []
-    formats = uniform_formats(config, WeightFormat(args.dtype))
-    executor = _native.Executor(config, formats, args.dtype, 1024, 64, 64, CONTEXT, cores, args.threads)
-    load(executor, config)
-    executor.allocate_kv(32 * CONTEXT // BLOCK)
-
-    shapes = matrices(config)
-    weights = sum(rows * columns for name, (rows, columns) in shapes.items() if name != "embed")
-    head = config.vocab_size * config.hidden
-    gigabytes = weights * (4 if args.dtype == "float32" else 2) / 1e9
-    figures: dict[str, object] = {"packed_gb": executor.packed_bytes / 1e9}
-    for sequences in DECODED:
-        barriers = executor.barriers
-        pairs = measure_pairs(step(executor, sequences, args.context, 1), args, gigabytes)
-        step_s = median(pairs.step_s)
-        figures[f"decode_{sequences}"] = {
-            "tokens_s": sequences / step_s,
-            "weights_gb_s": gigabytes / step_s,
-            "read_gb_s": median(pairs.read_gb_s),
-            "share_of_read": pairs.share_of_read(gigabytes),
-            "share_of_fma": pairs.share_of_fma(2e-9 * weights * sequences),
-            "barriers_per_layer": (executor.barriers - barriers) / (args.runs + 1) / len(config.layers),
-        }
-    pairs = measure_pairs(step(executor, 1, 0, args.prompt), args, gigabytes)
-    gflop = 2e-9 * ((weights - head) * args.prompt + head)
-    figures[f"prefill_{args.prompt}"] = {
-        "tokens_s": args.prompt / median(pairs.step_s),
-        "gflops": gflop / median(pairs.step_s),
-        "fma_gflops": median(pairs.fma_gflops),
-        "share_of_fma": pairs.share_of_fma(gflop),
+def measure_decode(
+    executor: _native.Executor, shape: Shape, name: str, sequences: int, context: int, args: argparse.Namespace
+) -> dict[str, float]:
+    """A step of one token for each sequence, at position `context`."""
+    table = executor.packed_bytes - executor.packed_bytes * shape.multiplied / (shape.multiplied + shape.head)
+    weights = (executor.packed_bytes - (0 if shape.tied else table)) / 1e9
+    kv = sequences * context * executor.kv_bytes_per_block / BLOCK / 1e9
+    barriers = executor.barriers
+    pairs = measure_pairs(step(executor, sequences, context, 1), args, weights + kv)
+    step_s = median(pairs.step_s)
+    attention = 4e-9 * shape.layers * shape.hidden * context * sequences
+    return {
+        "tokens_s": sequences / step_s,
+        "gb_read": weights + kv,
+        "read_gb_s": median(pairs.limits["read_gb_s"]),
+        "share_of_read": pairs.share("read_gb_s", weights + kv),
+        "share_of_peak": pairs.share(peak_of(name), 2e-9 * shape.multiplied * sequences + attention),
+        "barriers_per_layer": (executor.barriers - barriers) / (args.runs + 1) / shape.layers,
     }
+
+
+def measure_prefill(
+    executor: _native.Executor, shape: Shape, name: str, tokens: int, args: argparse.Namespace
+) -> dict[str, float]:
+    """One prompt in one step."""
+    pairs = measure_pairs(step(executor, 1, 0, tokens), args, 0.5)
+    gflop = 2e-9 * ((shape.multiplied - shape.head) * tokens + shape.head)
+    gflop += 2e-9 * shape.layers * shape.hidden * tokens * tokens  # half of the square is masked
+    return {
+        "tokens_s": tokens / median(pairs.step_s),
+        "gflops": gflop / median(pairs.step_s),
+        "peak_gflops": median(pairs.limits[peak_of(name)]),
+        "share_of_peak": pairs.share(peak_of(name), gflop),
+        "share_of_fma": pairs.share("fma_gflops", gflop),
+    }
+
+
+def peak_of(name: str) -> str:
+    return PEAKS.get(name, "int8_gops")
+
+
+def measure(shape: Shape, name: str, args: argparse.Namespace) -> dict[str, object]:
+    """All figures of one shape in one format."""
+    decoded = [(sequences, args.context) for sequences in args.decode] + [(1, c) for c in args.contexts]
+    executor = make_executor(
+        shape, name, args.kv_cache_dtype, cores_of(args), args.threads, STEP_TOKENS, max(args.decode)
+    )
+    tokens = max([sequences * (context + BLOCK) for sequences, context in decoded] + args.prefill)
+    executor.allocate_kv(-(-tokens // BLOCK))
+    figures: dict[str, object] = {"packed_gb": executor.packed_bytes / 1e9, "scratch_gb": executor.scratch_bytes / 1e9}
+    for sequences, context in decoded:
+        found = measure_decode(executor, shape, name, sequences, context, args)
+        figures[f"decode_{sequences}_at_{context}"] = found
+        print(f"{name} decode {sequences} at {context}: {found}", file=sys.stderr)
+    for count in args.prefill:
+        figures[f"prefill_{count}"] = measure_prefill(executor, shape, name, count, args)
+        print(f"{name} prefill {count}: {figures[f'prefill_{count}']}", file=sys.stderr)
     return figures
 
 
@@ -195,35 +173,43 @@ def circumstances(args: argparse.Namespace) -> dict[str, object]:
     """What the figures hold for."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", *(str(Path(word).name) if "/" in word else word for word in sys.argv)]),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": commit.stdout.strip(),
         "cpu": cpu_name(),
         "tier": _native.tier(),
         "threads": args.threads,
-        "weights": args.dtype,
-        "layers": args.layers,
     }
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cores", default="", help="CPU ids, one a thread, separated by commas; default: not pinned")
-    parser.add_argument("--dtype", default="bfloat16", help="of the packed weights and the KV cache")
-    parser.add_argument("--layers", type=int, default=28)
+    parser.add_argument("--shapes", default="r1-distill-qwen-1.5b", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--formats", default="bfloat16,int8,int4", help="float32 … int8, int4 (-g64, -g32)")
+    parser.add_argument("--kv-cache-dtype", default=KV_DTYPE)
+    parser.add_argument("--layers", type=int, default=0, help="of the shape; 0: all")
     parser.add_argument("--context", type=int, default=256, help="position of the decoded token")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prefill")
+    parser.add_argument("--decode", type=numbers, default=[1, 8, 32], help="sequences of a step")
+    parser.add_argument("--contexts", type=numbers, default=[4096], help="further positions, for one sequence")
+    parser.add_argument("--prefill", type=numbers, default=[512, 2048], help="tokens of a prompt, at most 2048")
     parser.add_argument("--runs", type=int, default=9, help="steps of each kind")
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     args = parser.parse_args()
 
-    figures = circumstances(args) | measure(args)
-
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    figures: dict[str, object] = circumstances(args)
+    for shape_name in args.shapes.split(","):
+        shape = SHAPES[shape_name].cut(args.layers)
+        for name in args.formats.split(","):
+            figures[f"{shape_name} {name}"] = measure(shape, name, args)
+            if args.out:
+                args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

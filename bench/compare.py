@@ -1,0 +1,214 @@
+"""This project and its peers side by side: one run, the same prompts, the same threads, in turns.
+
+    python bench/compare.py --install DIR                  virtual environments with the peers, once
+    python bench/compare.py --peers DIR --work DIR         measure; the work folder gets models with random weights
+
+Every contestant is a process of its own in its own virtual environment. Those of one weight width are loaded together
+and asked in turns, round after round, so that all meet the same machine; who is not asked sleeps. What the machine can
+do is measured in every round as well. A figure is the median of its rounds; a ratio the median of the rounds' ratios.
+
+prefill N: tokens per second of one prompt of N tokens, until its first token is there. decode B: tokens per second of B
+sequences together, from their median step. start: from the start of the process to the first token, files in the page
+cache. peak: largest resident set (files mapped into memory count).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import table
+from bench.engine import circumstances, limits
+from bench.http_load import Load, free_port, load, server
+from bench.peers import contestants
+from bench.peers.contestants import CONTESTANTS, Contestant, Missing
+from bench.peers.driven import Driven, prefill_s, step_s
+from bench.shapes import SHAPES, Shape, prompt
+
+SETTLE_S = 0.3  # threads of the one before stop spinning
+DECODED = {1: 16, 8: 10, 32: 6, 128: 4}  # steps by sequences
+DECODE_PROMPT = 32
+HTTP_REQUESTS, HTTP_PROMPT, HTTP_TOKENS = 16, 128, 64
+PEER_BYTES = 3 << 30  # what a contestant takes beside its weights: KV cache, scratch, libraries
+
+Row = dict[str, Any]
+
+
+def measure_prefill(engine: Driven, shape: Shape, tokens: int, seed: int) -> float:
+    return tokens / prefill_s(engine.generate([prompt(shape, tokens, seed)], 1))
+
+
+def measure_decode(engine: Driven, shape: Shape, sequences: int, seed: int) -> float:
+    prompts = [prompt(shape, DECODE_PROMPT, seed + i) for i in range(sequences)]
+    return sequences / step_s(engine.generate(prompts, DECODED[sequences] + 1), sequences)
+
+
+def measures(args: argparse.Namespace) -> dict[str, Callable[[Driven, Shape, int], float]]:
+    """By name, what a round asks every contestant."""
+
+    def prefill(tokens: int) -> Callable[[Driven, Shape, int], float]:
+        return lambda engine, shape, seed: measure_prefill(engine, shape, tokens, seed)
+
+    def decode(sequences: int) -> Callable[[Driven, Shape, int], float]:
+        return lambda engine, shape, seed: measure_decode(engine, shape, sequences, seed)
+
+    return {f"prefill_{n}": prefill(n) for n in args.prefill} | {f"decode_{n}": decode(n) for n in args.decode}
+
+
+def start_one(one: Contestant, model: Path, args: argparse.Namespace) -> Driven:
+    """Loaded, with its files read beforehand."""
+    for path in [model] if model.is_file() else model.iterdir():
+        with path.open("rb") as file:
+            while file.read(1 << 24):
+                pass
+    sequences = max([*args.decode, HTTP_REQUESTS])
+    settings = {"model": str(model), "format": one.format, "threads": args.threads}
+    settings |= {"context": max([*args.prefill, 512]) + 256, "sequences": sequences}
+    return Driven(contestants.python_of(one.engine, args.peers), one.engine, settings, args.timeout)
+
+
+def measure_group(group: list[Contestant], shape: Shape, work: Path, args: argparse.Namespace) -> dict[str, Row]:
+    """Rounds of those that fit into memory together."""
+    rows: dict[str, Row] = {}
+    asked = measures(args)
+    with ExitStack() as stack:
+        engines: dict[str, Driven] = {}
+        for one in group:
+            try:
+                engine = start_one(one, contestants.files_of(one, shape, work, args.peers), args)
+            except Missing as why:
+                rows[one.name] = {"failed": str(why)}
+                continue
+            stack.enter_context(closing(engine))
+            engines[one.name] = engine
+            rows[one.name] = {"version": engine.version, "start_s": engine.start_s, "rounds": {m: [] for m in asked}}
+        for round in range(args.rounds):
+            rows.setdefault("machine", {}).setdefault("rounds", []).append(limits(args))
+            for name, ask in asked.items():
+                for who in list(engines):
+                    time.sleep(SETTLE_S)
+                    try:
+                        rows[who]["rounds"][name].append(ask(engines[who], shape, 1000 * round))
+                        rows[who]["peak_mb"] = engines[who].peak_bytes / 1e6
+                    except Missing as why:
+                        rows[who]["failed"] = f"{name}: {why}"
+                        del engines[who]
+                    print(f"round {round + 1} {who} {name}: {rows[who]['rounds'][name][-1:]}", file=sys.stderr)
+    return rows
+
+
+def groups(chosen: list[Contestant], shape: Shape) -> list[list[Contestant]]:
+    """By weight width, or one by one where memory does not hold a width's."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    found = []
+    for width in sorted({one.width for one in chosen}):
+        group = [one for one in chosen if one.width == width]
+        fits = sum(one.bytes_read(shape) + PEER_BYTES for one in group) <= free
+        found += [group] if fits else [[one] for one in group]
+    return found
+
+
+def measure_http(one: Contestant, shape: Shape, work: Path, args: argparse.Namespace) -> Row:
+    """Requests at once: over HTTP where the engine has a server, else in its process."""
+    prompts = [prompt(shape, HTTP_PROMPT, 77 + i) for i in range(HTTP_REQUESTS)]
+    try:
+        model = contestants.files_of(one, shape, work, args.peers)
+        if one.engine == "openvino":
+            with closing(start_one(one, model, args)) as engine:
+                found = [in_process(engine, prompts) for _ in range(args.rounds + 1)]
+            return {"in_process": True} | medians(found[1:])
+        port = free_port()
+        command = contestants.server_of(one, model, args.peers, args.threads, port)
+        environment = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+        with server(command, port, args.timeout, environment) as address:
+            return medians([load(address, prompts, HTTP_TOKENS) for _ in range(args.rounds + 1)][1:])
+    except Missing as why:
+        return {"failed": str(why)}
+
+
+def in_process(engine: Driven, prompts: list[list[int]]) -> Load:
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for seconds, numbers in engine.generate(prompts, HTTP_TOKENS):
+        for number in numbers:
+            first.setdefault(number, seconds)
+            last[number] = seconds
+    return Load.of([(first[n], last[n]) for n in first], HTTP_TOKENS)
+
+
+def medians(found: list[Load]) -> Row:
+    columns = [asdict(one) for one in found]
+    return {name: median(column[name] for column in columns) for name in columns[0]}
+
+
+def measure_shape(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """All rows of one shape."""
+    shape, work = SHAPES[name], args.work / name
+    work.mkdir(parents=True, exist_ok=True)
+    chosen = [one for one in CONTESTANTS if one.engine in args.engines and one.width in args.widths]
+    rows: dict[str, Row] = {}
+    looks: list[dict[str, float]] = []
+    for group in groups(chosen, shape):
+        found = measure_group(group, shape, work, args)
+        looks += found.pop("machine", {}).get("rounds", [])
+        rows |= found
+    machine = {key: median(look[key] for look in looks) for key in looks[0]} if looks else {}
+    for one in chosen:
+        if args.http and one.engine != "torch":
+            rows[one.name]["http"] = measure_http(one, shape, work, args)
+        rows[one.name]["gb_read"] = one.bytes_read(shape) / 1e9
+        rows[one.name]["width"] = one.width
+    return {"machine": machine, "rows": rows}
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--install", type=Path, metavar="DIR", help="install the peers there and end")
+    parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where they were installed")
+    parser.add_argument("--work", type=Path, default=Path("build/compare"), help="for models; 10 bytes a weight")
+    parser.add_argument("--shapes", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)}; separated by commas")
+    parser.add_argument("--engines", default="forearm,llama,openvino,vllm,torch")
+    parser.add_argument("--widths", type=numbers, default=[16, 8, 4], help="bits of a weight")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cores", default="", help="CPU ids of the machine's limits; default: not pinned")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prefill", type=numbers, default=[512, 2048])
+    parser.add_argument("--decode", type=numbers, default=[1, 8, 32], help="sequences; 128 where memory allows")
+    parser.add_argument("--no-http", dest="http", action="store_false", help="leave the servers out")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for a start or an answer")
+    parser.add_argument("--out", type=Path, help="also write OUT.json, OUT.md and OUT.svg (without the suffix)")
+    args = parser.parse_args()
+    if args.install:
+        contestants.install(args.install)
+        return
+    args.engines = args.engines.split(",")
+    args.peers, args.work = args.peers.resolve(), args.work.resolve()
+
+    found: dict[str, Any] = circumstances(args) | {"shapes": {}}
+    for name in args.shapes.split(","):
+        found["shapes"][name] = measure_shape(name, args)
+        text = table.markdown(found)
+        if args.out:
+            args.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+            args.out.with_suffix(".md").write_text(text)
+            args.out.with_suffix(".svg").write_text(table.plot(found))
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

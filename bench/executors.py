@@ -1,0 +1,111 @@
+"""The native executor filled with random weights of a shape, without files in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from bench.shapes import POOL, Shape, bfloat16
+
+from forearm import _native
+from forearm.model.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.quantization import AT_LOAD
+
+KV_DTYPE = "bfloat16"
+FLOATS = ("float32", "float16", "bfloat16")
+FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "up"}
+PIECE_ROWS = 4096
+
+
+def config_of(shape: Shape) -> ModelConfig:
+    pairs = np.arange(0, shape.head_dim, 2) / shape.head_dim
+    return ModelConfig(
+        model_type=shape.architecture,
+        dtype="bfloat16",
+        vocab_size=shape.vocab,
+        hidden=shape.hidden,
+        intermediate=shape.intermediate,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_positions=131072,
+        layers=(Layer(rope=0),) * shape.layers,
+        ropes=(Rope((shape.rope_theta**-pairs).astype(np.float32)),),
+        qkv_bias=shape.architecture == "qwen2",
+        tied_head=shape.tied,
+        attention_scale=shape.head_dim**-0.5,
+    )
+
+
+def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
+    """As --quantization `name` has them (embedding and head int8), or all in a float dtype."""
+    if name in FLOATS:
+        return uniform_formats(config, WeightFormat(name))  # type: ignore[arg-type]  # one of FLOATS
+    formats = uniform_formats(config, AT_LOAD[name])
+    return formats | {matrix: AT_LOAD["int8"] for matrix in ("embed", "head") if matrix in formats}
+
+
+def make_executor(
+    shape: Shape, name: str, kv_dtype: str, cores: Sequence[int], threads: int, step_tokens: int, sequences: int
+) -> _native.Executor:
+    """Loaded; its KV cache is still to be allocated."""
+    config = config_of(shape)
+    formats = formats_of(config, name)
+    executor = _native.Executor(
+        config, formats, kv_dtype, step_tokens, sequences, sequences, config.max_positions, cores, threads
+    )
+    pool = np.random.default_rng(0).normal(0, 1, POOL).astype(np.float32)
+    for matrix, (rows, columns) in packed_rows(shape).items():
+        layer, _, part = matrix.rpartition(".")
+        format = formats[f"{layer}.{FUSED[part]}" if part in FUSED else matrix]
+        for row in range(0, rows, PIECE_ROWS):
+            values = np.resize(pool[row % 1021 :], (min(PIECE_ROWS, rows - row), columns))
+            load_piece(executor, matrix, row, values, format)
+    load_vectors(executor, shape)
+    executor.finish_loading()
+    return executor
+
+
+def load_piece(
+    executor: _native.Executor, matrix: str, row: int, values: np.ndarray[tuple[int, int], np.dtype[np.float32]],
+    format: WeightFormat,
+) -> None:  # fmt: skip
+    """Rows of a matrix from normal numbers; codes straight from them, with one scale for all groups."""
+    rows, columns = values.shape
+    if format.dtype in FLOATS:
+        executor.load_matrix(matrix, bfloat16(values * np.float32(columns**-0.5)), "bfloat16", row)
+        return
+    most = 7 if format.dtype == "int4" else 127
+    codes = np.clip(np.rint(values * (most / 3)), -most, most).astype(np.int8)
+    scale = 2.0 ** np.round(np.log2(3 / most * columns**-0.5))  # exact in any float
+    groups = -(-columns // format.group) if format.group else 1
+    executor.load_codes(matrix, codes, np.full((rows, groups), scale, np.float32), row=row)
+
+
+def packed_rows(shape: Shape) -> dict[str, tuple[int, int]]:
+    """The executor's names of the matrices, in its order."""
+    kv = shape.kv_heads * shape.head_dim
+    rows = {
+        "q": shape.hidden,
+        "k": kv,
+        "v": kv,
+        "o": shape.hidden,
+        "gate": shape.intermediate,
+        "up": shape.intermediate,
+    }
+    found = {"embed": (shape.vocab, shape.hidden)} | ({} if shape.tied else {"head": (shape.vocab, shape.hidden)})
+    for i in range(shape.layers):
+        found |= {f"layers.{i}.{part}": (n, shape.hidden) for part, n in rows.items()}
+        found[f"layers.{i}.down"] = (shape.hidden, shape.intermediate)
+    return found
+
+
+def load_vectors(executor: _native.Executor, shape: Shape) -> None:
+    """Norms of one, biases of zero."""
+    rows = packed_rows(shape)
+    for i in range(shape.layers):
+        for norm in ("input_norm", "pre_mlp_norm"):
+            executor.load_vector(f"layers.{i}.{norm}", np.ones(shape.hidden, np.float32))
+        for part in "qkv" if shape.architecture == "qwen2" else "":
+            executor.load_vector(f"layers.{i}.{part}.bias", np.zeros(rows[f"layers.{i}.{part}"][0], np.float32))
+    executor.load_vector("final_norm", np.ones(shape.hidden, np.float32))

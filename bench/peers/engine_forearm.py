@@ -1,0 +1,44 @@
+"""forearm: LLM's own engine, stepped one step at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from forearm import LLM, SamplingParams, wire
+from forearm.engine.messages import From
+
+
+class Engine:
+    """format: bfloat16, float16 or float32, or what --quantization takes."""
+
+    version = version("forearm")
+
+    def __init__(self, model: str, format: str, threads: int, context: int, sequences: int) -> None:
+        wide = format in ("bfloat16", "float16", "float32")
+        others: dict[str, Any] = {"dtype": format} if wide else {"quantization": format}
+        self._llm = LLM(
+            model,
+            max_model_len=context,
+            max_num_seqs=sequences,
+            max_num_batched_tokens=2048,
+            enable_prefix_caching=False,
+            omp_num_threads=threads,
+            kv_cache_memory_bytes=others.pop("kv_cache_memory_bytes", 2 << 30),
+            **others,
+        )
+
+    def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:
+        """When each step's tokens were there, and for which prompts."""
+        loop = self._llm._loop  # LLM.generate steps it too, but tells only when all has ended
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+        for number, ids in enumerate(prompts):
+            loop.take(From(0, wire.Submit(request_id=str(number), prompt_token_ids=ids, params=params)))
+        loop.outbox.clear()
+        while loop.busy:
+            loop.step()
+            numbers = [int(m.request_id) for _, m in loop.outbox if isinstance(m, wire.Tokens)]
+            loop.outbox.clear()
+            yield time.perf_counter(), numbers

@@ -1,0 +1,188 @@
+"""The shapes that are measured, and folders with random weights of such a shape: nothing is downloaded.
+
+A folder is what a model on the hub is: config.json, a tokenizer, bfloat16 safetensors. Weights are normal with variance
+1 / columns, so that what flows through the layers stays of the order of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+POOL = 1 << 22  # normal numbers that all matrices are cut from
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A dense decoder as config.json describes it."""
+
+    architecture: str  # qwen2 (with biases of q, k, v) or llama
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    rope_theta: float
+    tied: bool = False
+    max_positions: int = 4096
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """[rows, columns] of every matrix, by its name in the checkpoint."""
+        kv = self.kv_heads * self.head_dim
+        shapes = {"model.embed_tokens": (self.vocab, self.hidden)}
+        for i in range(self.layers):
+            layer = f"model.layers.{i}."
+            shapes |= {f"{layer}self_attn.{name}_proj": (self.hidden, self.hidden) for name in "qo"}
+            shapes |= {f"{layer}self_attn.{name}_proj": (kv, self.hidden) for name in "kv"}
+            shapes |= {f"{layer}mlp.{name}_proj": (self.intermediate, self.hidden) for name in ("gate", "up")}
+            shapes |= {f"{layer}mlp.down_proj": (self.hidden, self.intermediate)}
+        return shapes if self.tied else shapes | {"lm_head": (self.vocab, self.hidden)}
+
+    def cut(self, layers: int) -> Shape:
+        """With so many layers; 0: all."""
+        return replace(self, layers=layers or self.layers)
+
+    @property
+    def multiplied(self) -> int:
+        """Weights that a decoded token is multiplied with: all but the embedding table, of which it reads one row."""
+        rows = sum(rows * columns for name, (rows, columns) in self.matrices().items() if name != "model.embed_tokens")
+        return rows + (self.vocab * self.hidden if self.tied else 0)
+
+    @property
+    def head(self) -> int:
+        """Weights of the head, which a prompt is multiplied with once."""
+        return self.vocab * self.hidden
+
+
+SHAPES = {
+    "qwen2.5-0.5b": Shape("qwen2", 151936, 896, 4864, 24, 14, 2, 1e6, tied=True),
+    "r1-distill-qwen-1.5b": Shape("qwen2", 151936, 1536, 8960, 28, 12, 2, 1e4),
+    "tinyllama-1.1b": Shape("llama", 32000, 2048, 5632, 22, 32, 4, 1e4),
+    "llama-2-7b": Shape("llama", 32000, 4096, 11008, 32, 32, 32, 1e4),
+}
+
+
+def write_model(shape: Shape, folder: Path) -> None:
+    """The folder, unless it is there already."""
+    if (folder / "complete").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(shape, folder)
+    write_tokenizer(shape.vocab, folder)
+    write_weights(shape, folder / "model.safetensors")
+    (folder / "complete").touch()
+
+
+def write_config(shape: Shape, folder: Path) -> None:
+    named = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
+    config = {
+        "architectures": [named[shape.architecture]],
+        "model_type": shape.architecture,
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "max_position_embeddings": shape.max_positions,
+        "rope_theta": shape.rope_theta,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": shape.tied,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": shape.vocab - 1,
+        "bos_token_id": shape.vocab - 1,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Tokens and merges of a byte-level BPE: bytes, then pairs and triples of printable ones; the last ends a text."""
+    printable = [chr(c) for c in range(33, 127)]
+    others = [c for c in range(256) if not (33 <= c < 127 or 161 <= c <= 172 or 174 <= c <= 255)]
+    alphabet = printable + [chr(c) for c in [*range(161, 173), *range(174, 256)]]
+    alphabet += [chr(256 + i) for i in range(len(others))]  # GPT-2's names of the bytes that do not print
+    merges = list(product(printable, printable))
+    merges += [(a + b, c) for a, b, c in product(printable, printable, printable)]
+    merges = merges[: size - len(alphabet) - 1]
+    return [*alphabet, *(a + b for a, b in merges), "<|endoftext|>"], merges
+
+
+def write_tokenizer(size: int, folder: Path) -> None:
+    tokens, merges = vocabulary(size)
+    end = {"id": size - 1, "content": tokens[-1], "special": True, "normalized": False}
+    end |= {"single_word": False, "lstrip": False, "rstrip": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [end],
+        "pre_tokenizer": level,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "vocab": {token: i for i, token in enumerate(tokens)},
+            "merges": [list(pair) for pair in merges],
+        },
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokens[-1], "pad_token": tokens[-1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
+    """Name, shape, mean and deviation of every tensor."""
+    for name, (rows, columns) in shape.matrices().items():
+        yield f"{name}.weight", (rows, columns), 0.0, columns**-0.5
+        if shape.architecture == "qwen2" and name[-6:] in ("q_proj", "k_proj", "v_proj"):
+            yield f"{name}.bias", (rows,), 0.0, 0.1
+    for i in range(shape.layers):
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            yield f"model.layers.{i}.{norm}.weight", (shape.hidden,), 1.0, 0.1
+    yield "model.norm.weight", (shape.hidden,), 1.0, 0.1
+
+
+def write_weights(shape: Shape, path: Path) -> None:
+    """One safetensors file, streamed: 8 bytes with the header's length, the header, the tensors."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, size, _, _ in tensors(shape):
+        begin, end = end, end + 2 * int(np.prod(size))
+        header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    rng = np.random.default_rng(0)
+    pool = rng.normal(0, 1, POOL).astype(np.float32)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, size, mean, deviation in tensors(shape):
+            start = int(rng.integers(POOL // 4))
+            for part in cut(pool[start:], int(np.prod(size))):
+                file.write(bfloat16(part * np.float32(deviation) + np.float32(mean)).tobytes())
+
+
+def cut(pool: npt.NDArray[np.float32], count: int) -> Iterator[npt.NDArray[np.float32]]:
+    """`count` numbers, piece by piece; a piece of odd length, so that no two rows are alike."""
+    length = len(pool) // 2 * 2 - 1
+    for begin in range(0, count, length):
+        yield pool[: min(length, count - begin)]
+
+
+def bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Bits, cut off."""
+    return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def prompt(shape: Shape, length: int, seed: int) -> list[int]:
+    """Token ids of a prompt; no two prompts begin alike."""
+    return [int(token) for token in np.random.default_rng(seed).integers(300, shape.vocab - 1, length)]
