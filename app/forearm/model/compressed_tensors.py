@@ -22,7 +22,7 @@ from forearm.model.config import WeightFormat
 from forearm.model.fp8 import MX_SCALES, fp8_matrix, mxfp4_matrix
 from forearm.model.gptq import sorted_columns
 from forearm.model.keys import Keys
-from forearm.model.shards import Files, StoredTensor
+from forearm.model.shards import Files, StoredTensor, widened
 
 log = logging.getLogger(__name__)
 
@@ -211,10 +211,10 @@ def _rows(
         values = np.ascontiguousarray(unpacked(values, bits)[:, :k])
     if order is not None:
         values = np.take(values, order, axis=1)
-    spread = np.broadcast_to(files.floats(scales).reshape(-1, _groups(scales)), (rows, _groups(scales)))
+    spread = np.broadcast_to(files.array(scales).reshape(-1, _groups(scales)), (rows, _groups(scales)))
     return Codes(
         values,
-        np.ascontiguousarray(spread[begin:end]),
+        widened(np.ascontiguousarray(spread[begin:end]), scales.float_dtype),
         None if zeros is None else _zeros(files, zeros, bits, packed, rows)[begin:end],
     )
 

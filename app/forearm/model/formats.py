@@ -47,16 +47,30 @@ def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
     values, item = _QUANTUM.get(format.dtype, _HALF)
     padded = -(-rows // _PANEL) * _PANEL
     codes = padded * -(-k // values) * item
-    if format.dtype in ("float32", "float16", "bfloat16"):
+    if not is_codes(format):
         return codes
     a_group = (4 if format.scale_dtype == "float32" else 2) + {"none": 0, "int8": 1, "float32": 4}[format.zero]
     return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
 
 
+def is_codes(format: WeightFormat) -> bool:
+    """Whether it has codes and scales; else floats."""
+    return format.dtype not in ("float32", "float16", "bfloat16")
+
+
+def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
+    """Formats with their bytes, most first, for a log line."""
+    total: dict[str, int] = defaultdict(int)
+    for format, size in matrices:
+        total[described(format)] += size
+    ordered = sorted(total.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in ordered)
+
+
 def described(format: WeightFormat) -> str:
     """As in a log line: int4 in groups of 128."""
     group = f" in groups of {format.group}" if format.group else ""
-    wide = " (activations not rounded)" if format.wide else ""
+    wide = " (activations not rounded)" if format.wide and format.dtype in ("int8", "int4") else ""
     return f"{format.dtype}{group}{wide}"
 
 

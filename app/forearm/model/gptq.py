@@ -29,7 +29,7 @@ from forearm.model.codes import (
 )
 from forearm.model.config import WeightFormat
 from forearm.model.keys import Keys
-from forearm.model.shards import Files, StoredTensor
+from forearm.model.shards import Files, StoredTensor, widened
 
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # the row of a group of eight that is the i-th lowest nibble
 
@@ -111,7 +111,7 @@ def _gptq_rows(packed: _Packed, form: _Gptq, order: Int32Array | None, files: Fi
     zeros = _gptq_zeros(packed.zeros, form.bits, form.zero_less, files, begin, end)
     if form.symmetric:
         _check_symmetric(packed.zeros, zeros)
-    return Codes(codes, _columns(files.floats(packed.scales), begin, end), None if form.symmetric else zeros)
+    return Codes(codes, _columns(files, packed.scales, begin, end), None if form.symmetric else zeros)
 
 
 def _gptq_zeros(stored: StoredTensor, bits: int, less: int, files: Files, begin: int, end: int) -> Int8Array:
@@ -119,7 +119,10 @@ def _gptq_zeros(stored: StoredTensor, bits: int, less: int, files: Files, begin:
 
     Raises: ConfigError if one is beyond int8: 256 of 8-bit codes.
     """
-    signed = unpacked(np.ascontiguousarray(files.array(stored)), bits)[:, begin:end]
+    first = begin * bits // 32  # the word of row `begin`
+    words = np.ascontiguousarray(files.array(stored)[:, first : -(-end * bits // 32)])
+    skipped = begin - first * 32 // bits
+    signed = unpacked(words, bits)[:, skipped : skipped + end - begin]
     if less and signed.size and signed.max() > 127 - less:
         raise ConfigError(f"{stored.path}: tensor {stored.name} has a zero point of 256, which is not supported")
     return np.ascontiguousarray(signed.T) + np.int8(less)
@@ -158,9 +161,9 @@ def sorted_columns(stored: StoredTensor, g_idx: npt.NDArray[np.int32], group: in
     return None if np.array_equal(order, np.arange(k)) else order
 
 
-def _columns(stored: Float32Array, begin: int, end: int) -> Float32Array:
-    """[groups, rows] -> rows begin .. end - 1 as [rows, groups]."""
-    return np.ascontiguousarray(stored[:, begin:end].T)
+def _columns(files: Files, stored: StoredTensor, begin: int, end: int) -> Float32Array:
+    """Scales stored [groups, rows]: those of rows begin .. end - 1, [rows, groups]."""
+    return np.ascontiguousarray(widened(files.array(stored)[:, begin:end], stored.float_dtype).T)
 
 
 def awq(settings: Keys, tensors: Tensors, wide: bool) -> Find:
@@ -202,7 +205,7 @@ def _awq_matrix(tensors: Tensors, group: int, wide: bool, module: str, shape: tu
 def _awq_rows(packed: _Packed, files: Files, begin: int, end: int) -> Codes:
     return Codes(
         _awq_unpacked(files.array(packed.codes), begin, end),
-        _columns(files.floats(packed.scales), begin, end),
+        _columns(files, packed.scales, begin, end),
         _awq_unpacked(files.array(packed.zeros), begin, end),
     )
 

@@ -1,23 +1,25 @@
 """A checkpoint -> packed weights in the native executor, piece by piece in the order of the files' bytes.
 
-The files are memory-mapped; the executor packs a piece of at most 64 MiB at a time (quantised matrices are decoded
-first, to a byte a value), and its pages are let go of at once. So loading needs the packed weights and little more,
-whatever the size of the files, and reads the disk in one direction.
+The files are memory-mapped; the executor packs a piece of at most 64 MiB at a time, and its pages are let go of at
+once. So loading needs the packed weights and little more, whatever the size of the files, and reads the disk in one
+direction. Quantised matrices are decoded first, to a byte a value, by several threads, in slices that fit a core's
+cache.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from forearm import _native
 from forearm.model.checkpoint import Checkpoint, stored_bytes
-from forearm.model.codes import CodedMatrix, expressed
+from forearm.model.codes import CodedMatrix, Codes, expressed
 from forearm.model.config import WeightFormat
-from forearm.model.formats import packed_name
+from forearm.model.formats import is_codes, packed_bytes, packed_name, summary
 from forearm.model.names import Part
 from forearm.model.shards import Files, StoredTensor, widened
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 << 20
+SLICE_BYTES = 2 << 20  # decoded; a core's second-level cache
+MOST_DECODERS = 8  # threads; numpy lets go of the interpreter while it computes
 
 
 def load_native(
@@ -57,17 +61,22 @@ def load_native(
     )
     _log_arithmetic(checkpoint)
     size = checkpoint.stored_bytes
-    with tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar:
-        _load(checkpoint, executor, bar)
+    with (
+        tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar,
+        ThreadPoolExecutor(min(threads, MOST_DECODERS), "decode") as decoders,
+    ):
+        _load(checkpoint, executor, decoders, bar)
     executor.finish_loading()
     return executor
 
 
-def _load(checkpoint: Checkpoint, executor: _native.Executor, bar: tqdm[Never]) -> None:
+def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
     files = Files()
     for part, stored in checkpoint.sources:
         if isinstance(stored, CodedMatrix):
-            _load_codes(executor, part, stored, checkpoint.formats[packed_name(part.name)], files)
+            decoded = _decoded(part, stored, checkpoint.formats[packed_name(part.name)], files, decoders)
+            for row, rows in decoded:
+                executor.load_codes(part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, row)
             bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
             values = files.mapping(stored.path).rows(stored, 0, 1)[0, part.row : part.row + part.shape[0]]
@@ -89,15 +98,24 @@ def _load_matrix(executor: _native.Executor, part: Part, tensor: StoredTensor, f
         bar.update((end - begin) * row_bytes)
 
 
-def _load_codes(
-    executor: _native.Executor, part: Part, matrix: CodedMatrix, format: WeightFormat, files: Files
-) -> None:
+def _decoded(
+    part: Part, matrix: CodedMatrix, format: WeightFormat, files: Files, decoders: ThreadPoolExecutor
+) -> Iterator[tuple[int, Codes]]:
+    """Rows of a part in the format it is kept in, slice by slice, each with the number of its first."""
     rows, k = part.shape
-    step = max(1, PIECE_BYTES // k)
-    for row in range(0, rows, step):
-        begin, end = part.row + row, part.row + min(row + step, rows)
-        codes = expressed(matrix.read(files, begin, end), matrix.format, format)
-        executor.load_codes(part.name, codes.codes, codes.scales, codes.zeros, codes.offsets, matrix.order, row)
+    step = max(1, SLICE_BYTES // k)
+    starts = range(0, rows, step)
+    for tensor in matrix.tensors:
+        files.mapping(tensor.path)  # by this thread, not by all of them at once
+
+    def read(row: int) -> Codes:
+        own = matrix.read(files, part.row + row, part.row + min(row + step, rows))
+        return expressed(own, matrix.format, format)
+
+    at_once = max(1, PIECE_BYTES // SLICE_BYTES)
+    for first in range(0, len(starts), at_once):
+        piece = starts[first : first + at_once]
+        yield from zip(piece, decoders.map(read, piece), strict=True)
         for tensor in matrix.tensors:
             files.release(tensor)
 
@@ -112,3 +130,7 @@ def _log_arithmetic(checkpoint: Checkpoint) -> None:
         "dtype: checkpoint %s, weights %s, products in %s%s, KV cache %s; tier %s",
         checkpoint.config.dtype, checkpoint.weight_dtype, form, why, checkpoint.kv_dtype, tier,
     )  # fmt: skip
+    if any(is_codes(format) for format in checkpoint.formats.values()):
+        kept = [(checkpoint.formats[packed_name(p.name)], *p.shape) for p, _ in checkpoint.sources if len(p.shape) == 2]
+        sizes = [(format, packed_bytes(format, rows, k)) for format, rows, k in kept]
+        log.info("weights, %s: %s", checkpoint.method or "rounded while loading", summary(sizes))
