@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from forearm.errors import ConfigError
@@ -12,7 +13,7 @@ DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
 # What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names.
 _ALLOW = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
 _IGNORE = ["*/*.safetensors", "*/*.json", "consolidated*"]
-_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
 def find_model(model: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
@@ -20,7 +21,8 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
 
     A connection that breaks goes on inside the file; a download that was stopped goes on with the files it lacks.
 
-    model: a folder, a .gguf file, a Hugging Face id, or empty: the demo model.
+    model: a folder, a .gguf file, a Hugging Face id, owner/name:Q4_K_M for the .gguf of that quantisation in a
+    repository, or empty: the demo model.
     revision: branch, tag, commit; empty: main.
     download_dir: empty is Hugging Face's cache (HF_HOME). token: empty is HF_TOKEN or the stored login.
     With HF_HUB_OFFLINE=1 only the cache is looked at.
@@ -33,20 +35,41 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
         return _gguf_within(path.resolve())
     if path.exists():
         if path.suffix == ".gguf":
-            return path.resolve()
+            return path.absolute()  # not where a link of the hub's cache points to: there it has another name
         raise ConfigError(
             f"model {model!r} is a file; give the folder that has config.json and the safetensors files, or a .gguf"
         )
     if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
         raise ConfigError(f"model {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
-    folder = _download(model, revision or "main", download_dir, token)
+    name, _, quantisation = model.partition(":")
+    allow = _gguf_patterns(quantisation) if quantisation else _ALLOW
+    folder = _download(name, revision or "main", download_dir, token, allow)
+    if quantisation:
+        return _gguf_of(folder, model, allow)
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"model {model!r}, revision {revision or 'main'}, has no safetensors files, and pickles are never opened. "
             f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
-            "--revision refs/pr/NUMBER"
+            f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
         )
     return folder
+
+
+def _gguf_patterns(quantisation: str) -> list[str]:
+    """Names that files of one quantisation have, whole or split, alone or in a folder."""
+    spellings = sorted({quantisation, quantisation.upper(), quantisation.lower()})
+    return [f"*[-._/]{spelling}{end}" for spelling in spellings for end in (".gguf", "-?????-of-?????.gguf")]
+
+
+def _gguf_of(folder: Path, model: str, patterns: list[str]) -> Path:
+    """The file of that quantisation, the first part of a split one.
+
+    Raises: ConfigError if there is none.
+    """
+    files = (path for path in sorted(folder.rglob("*.gguf")) if any(fnmatchcase(str(path), p) for p in patterns))
+    for path in files:
+        return path
+    raise ConfigError(f"model {model!r}: the repository has no .gguf file of that quantisation; see its list of files")
 
 
 def _gguf_within(folder: Path) -> Path:
@@ -69,7 +92,7 @@ def _demo() -> Path:
     return DEMO_MODEL
 
 
-def _download(model: str, revision: str, download_dir: str, token: str) -> Path:
+def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str]) -> Path:
     # Imported here: a local folder needs none of it, and it takes a third of a second.
     from huggingface_hub import errors, snapshot_download
 
@@ -81,7 +104,7 @@ def _download(model: str, revision: str, download_dir: str, token: str) -> Path:
                 revision=revision,
                 cache_dir=download_dir or None,
                 token=token or None,
-                allow_patterns=_ALLOW,
+                allow_patterns=allow,
                 ignore_patterns=_IGNORE,
             )
         )

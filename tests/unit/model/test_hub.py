@@ -115,6 +115,12 @@ FILES = {
         "onnx/model.safetensors": b"elsewhere",
     },
     "someone/pickled": {"config.json": b"{}", "pytorch_model.bin": b"a pickle"},
+    "someone/tiny-GGUF": {
+        "tiny-q4_k_m.gguf": b"GGUF4",
+        "tiny-q4_k_s.gguf": b"GGUF4",
+        "BF16/tiny-BF16-00001-of-00002.gguf": b"GGUF16",
+        "BF16/tiny-BF16-00002-of-00002.gguf": b"GGUF16, the rest",
+    },
 }
 
 
@@ -225,6 +231,20 @@ def test_a_download_that_breaks_off_goes_on_from_there(tmp_path: Path, hub: Thre
         f"model.safetensors from {10 << 20}",
     ]
     assert (folder / "model.safetensors").read_bytes() == FILES["someone/tiny"]["model.safetensors"]
+
+
+def test_of_gguf_files_the_named_quantisation_alone_is_downloaded(tmp_path: Path, hub: ThreadingHTTPServer) -> None:
+    whole = Path(ask("someone/tiny-GGUF:Q4_K_M", tmp_path, HF_ENDPOINT=address(hub)))
+    assert whole.name == "tiny-q4_k_m.gguf"
+    assert Hub.asked == ["tiny-q4_k_m.gguf from 0"]
+
+    split = Path(ask("someone/tiny-GGUF:BF16", tmp_path, HF_ENDPOINT=address(hub)))
+    assert split.name == "tiny-BF16-00001-of-00002.gguf"
+    assert len(Hub.asked) == 3
+    assert ask("someone/tiny-GGUF:BF16", tmp_path, HF_HUB_OFFLINE="1") == str(split)
+
+    assert "has no .gguf file of that" in ask("someone/tiny-GGUF:Q4_K", tmp_path, HF_ENDPOINT=address(hub))
+    assert "name the quantisation: someone/tiny-GGUF:Q4" in ask("someone/tiny-GGUF", tmp_path, HF_ENDPOINT=address(hub))
 
 
 @pytest.mark.parametrize(
