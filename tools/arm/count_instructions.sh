@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Instructions per token on Arm, beside llama.cpp: the Qwen2.5-0.5B shape under emulation, counted by a plugin of qemu.
+#
+#   tools/arm/count_instructions.sh [OUT]      also write OUT.json and OUT.md (without the suffix)
+#
+# Both are compiled by the same compiler for the same CPU, run with one thread, and counted between the same marks: a
+# prompt of 128 tokens, then one token after it. Models have 1 and 2 layers; what the second adds is a layer, of which
+# there are 24. A count of instructions is no time: it says nothing about how many of them a core does in a cycle.
+#
+# On an x86-64 Debian 12 or Ubuntu; from a checkout alone it takes about half an hour, most of it to compile llama.cpp.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$root"
+out=$(realpath -m "${1:-build/arm/count/arm-instructions}")
+own=tools/arm/count_instructions
+work=build/arm/count
+prompt=128
+mkdir -p "$work"
+[ -x .venv/bin/python ] || make native
+tools/system_packages.sh python3 test
+PATH="$root/.venv/bin:$PATH"
+
+# name: compiler's CPU, its architecture for what is not a kernel, qemu's CPU. qemu 7.2 knows no Neoverse V1 and N2: `max`
+# with their vector lengths stands for them.
+cpus="
+graviton2 neoverse-n1 neoverse-n1
+graviton3 neoverse-v1 max,sve512=off,sve256=on,sve128=on,sme=off
+graviton4 neoverse-n2 max,sve512=off,sve256=off,sve128=on,sme=off
+"
+
+# Debian 12's qemu, which is linked dynamically and so loads plugins, with the libraries it wants; unpacked only.
+qemu=$work/qemu
+if [ ! -e "$qemu/complete" ]; then
+  rm -rf "$qemu"
+  mkdir -p "$qemu"
+  while read -r sum path; do
+    [ -n "$sum" ] || continue
+    deb=$qemu/${path##*/}
+    for archive in "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
+      http://snapshot.debian.org/archive/debian/20261120T000000Z; do
+      curl -fsSL --retry 3 -o "$deb" "$archive/pool/main/$path" && echo "$sum  $deb" | sha256sum --check --quiet && break
+      rm -f "$deb"
+    done
+    [ -e "$deb" ] || { echo "error: $path ($sum) was not found; set DEBIAN_MIRROR to an archive that has it" >&2; exit 1; }
+    dpkg-deb -x "$deb" "$qemu"
+  done <<< "
+02a7d6a2675a12dd7fdd474924295552470c0c933e0b543975887f493a84219f q/qemu/qemu-user_7.2+dfsg-7+deb12u18+b3_amd64.deb
+41277f0388184f6e3b9fc02eda3184afbc999314b25b77ed75e8049428bdfe5e c/capstone/libcapstone4_4.0.2-5_amd64.deb
+c23077e3640e6cb4b819c134b3f41d5cf21b3edac099654b1b4142c3069a39a3 libu/liburing/liburing2_2.3-3_amd64.deb
+"
+  touch "$qemu/complete"
+fi
+gcc -O2 -shared -fPIC -Wall -Wextra "$own/plugin.c" -o "$work/plugin.so"
+
+# llama.cpp as llama-cpp-python's sources have it. COUNT_LLAMA names a folder with builds that are there already.
+llama=${COUNT_LLAMA:-$work/llama}
+source=$llama/llama_cpp_python-0.3.36/vendor/llama.cpp
+mkdir -p "$llama"
+if [ ! -d "$source" ]; then
+  pip --disable-pip-version-check -q download --no-deps --no-binary :all: -d "$llama" llama-cpp-python==0.3.36
+  tar xzf "$llama"/llama_cpp_python-0.3.36.tar.gz -C "$llama" llama_cpp_python-0.3.36/vendor/llama.cpp
+fi
+cross=(-G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++)
+off=()
+for part in BUILD_SHARED_LIBS GGML_NATIVE GGML_OPENMP LLAMA_BUILD_{COMMON,TOOLS,EXAMPLES,TESTS,SERVER,APP} LLAMA_CURL; do
+  off+=("-D$part=OFF")
+done
+# build_llama CPU TARGET: its static libraries, compiled for this CPU
+build_llama() {
+  local build=$llama/llama-$1
+  [ -e "$build/build.ninja" ] || cmake -S "$source" -B "$build" "${cross[@]}" "${off[@]}" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_C_FLAGS="-mcpu=$1" -DCMAKE_CXX_FLAGS="-mcpu=$1" > "$build.log"
+  ninja -C "$build" "$2" > "$build.log"
+}
+echo "--- building llama.cpp for three CPUs"
+build_llama neoverse-n1 llama # what is not a kernel runs everywhere as Neoverse N1 has it
+common=$llama/llama-neoverse-n1/src/libllama.a
+
+echo "--- building forearm for aarch64"
+cmake -S native -B "$work/native" "${cross[@]}" > "$work/native.log"
+ninja -C "$work/native" forearm_model > "$work/native.log"
+ours=("$work"/native/libforearm_{model,sampling,threads,kernels}.a)
+aarch64-linux-gnu-g++ -std=c++20 -O2 -static -Inative -I"$own" "$own/forearm.cpp" -o "$work/forearm_count" \
+  -Wl,--start-group "${ours[@]}" -Wl,--end-group -pthread
+
+echo "--- writing models"
+[ -d "$work/gguf" ] || { python -m venv "$work/gguf" && "$work/gguf/bin/pip" -q install gguf==0.19.0; }
+"$work/gguf/bin/python" "$own/gguf_models.py" "$work"
+
+# count NAME CPU PROGRAM...: the counters at each mark
+count() {
+  local name=$1 cpu=$2
+  shift 2
+  echo "--- counting $name"
+  LD_LIBRARY_PATH=$qemu/usr/lib/x86_64-linux-gnu "$qemu/usr/bin/qemu-aarch64" -cpu "$cpu" \
+    -plugin "$work/plugin.so,out=$work/$name.count" "$@" > "$work/$name.log" 2>&1 ||
+    { tail -n 5 "$work/$name.log"; return 1; }
+}
+while read -r name compiled emulated; do
+  [ -n "$name" ] || continue
+  build_llama "$compiled" ggml
+  libraries=("$common" "$llama/llama-$compiled"/ggml/src/libggml{,-cpu,-base}.a)
+  aarch64-linux-gnu-g++ -O2 -static -w -mcpu="$compiled" -I"$source/include" -I"$source/ggml/include" -I"$own" \
+    "$own/llama.cpp" -o "$work/llama_count" -Wl,--start-group "${libraries[@]}" -Wl,--end-group -pthread 2> "$work/link.log"
+  for layers in 1 2; do
+    count "$name-llama-Q4_0-$layers" "$emulated" "$work/llama_count" "$work/Q4_0-$layers.gguf" "$prompt"
+    count "$name-forearm-int4-$layers" "$emulated" "$work/forearm_count" int4 "$layers" "$prompt"
+    count "$name-llama-BF16-$layers" "$emulated" "$work/llama_count" "$work/BF16-$layers.gguf" "$prompt"
+    count "$name-forearm-bfloat16-$layers" "$emulated" "$work/forearm_count" bfloat16 "$layers" "$prompt"
+  done
+done <<< "$cpus"
+python "$own/report.py" "$work" "$prompt" "$out"

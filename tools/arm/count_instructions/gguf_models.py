@@ -1,0 +1,67 @@
+"""Models of the Qwen2.5-0.5B shape with 1 and 2 layers as GGUF files: BF16, and Q4_0 with the head in Q8_0.
+
+    python gguf_models.py FOLDER
+
+Q4_0 with a Q8_0 head is what llama-quantize makes of this shape too: 896 columns are no multiple of Q6_K's 256.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from bench.peers.gguf_file import renamed
+from bench.shapes import POOL, SHAPES, Shape, tensors, vocabulary
+
+
+def write(shape: Shape, kind: str, out: Path) -> None:
+    """One file."""
+    gguf: Any = import_module("gguf")
+    writer = gguf.GGUFWriter(out, shape.architecture)
+    writer.add_context_length(shape.max_positions)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.intermediate)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_rope_freq_base(shape.rope_theta)
+    writer.add_layer_norm_rms_eps(1e-6)
+    words, merges = vocabulary(shape.vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(words)
+    writer.add_token_merges([" ".join(pair) for pair in merges[:1]])  # no text is read here
+    writer.add_eos_token_id(shape.vocab - 1)
+    pool = np.random.default_rng(0).normal(0, 1, POOL).astype(np.float32)
+    types = gguf.GGMLQuantizationType
+    for name, size, mean, deviation in tensors(shape):
+        values = np.resize(pool, size) * np.float32(deviation) + np.float32(mean)
+        if len(size) == 1:
+            writer.add_tensor(renamed(name), values)
+            continue
+        code = types.BF16 if kind == "BF16" else types.Q8_0 if "embed" in name else types.Q4_0
+        writer.add_tensor(renamed(name), gguf.quants.quantize(values, code), raw_dtype=code)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for layers in (1, 2):
+        for kind in ("BF16", "Q4_0"):
+            out = folder / f"{kind}-{layers}.gguf"
+            if not out.exists():
+                write(SHAPES["qwen2.5-0.5b"].cut(layers), kind, out.with_suffix(".part"))
+                out.with_suffix(".part").rename(out)
+
+
+if __name__ == "__main__":
+    main()
