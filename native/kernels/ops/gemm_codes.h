@@ -66,11 +66,9 @@ __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, 
       for (int p = 0; p < Panels; ++p)
         sums[u][p] = Mma::start(walk.a_sums + u * Mma::kRows * walk.groups + group, walk.groups);
     const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
-#pragma GCC unroll 2
-    for (int64_t s = 0; s < steps; ++s, a += kStepA, w += Mma::kStepBytes) {
-      if constexpr (Units * Mma::kRows >= 4) fetch_ahead<Panels, Mma::kStepBytes>(w, walk.panel_bytes);
-      Mma::step(sums, a, walk.unit_bytes, w, walk.panel_bytes);
-    }
+    add_steps<Mma, kStepA>(sums, a, walk.unit_bytes, w, walk.panel_bytes, steps);
+    a += steps * kStepA;
+    w += steps * Mma::kStepBytes;
     left -= steps;
     add_group<Mma>(walk, group, sums, acc);
   }

@@ -24,8 +24,29 @@ template <int Panels, int64_t kStepBytes>
 inline void fetch_ahead(const char* w, int64_t panel_bytes) {
 #pragma GCC unroll 8
   for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(w + p * panel_bytes + 1024 + line);
+  }
+}
+
+// Adds `steps` steps to the sums, kTogether at once where the Mma takes them so; kStepA are the bytes of A of a step.
+template <typename Mma, int64_t kStepA, typename Sums, int Units, int Panels>
+__attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
+                                                     const char* w, int64_t panel_bytes, int64_t steps) {
+  constexpr bool kFetch = Units * Mma::kRows >= 4;
+  constexpr int64_t kStepW = Mma::kStepBytes;
+  int64_t s = 0;
+  if constexpr (requires { Mma::kTogether; }) {
+    constexpr int64_t kMany = Mma::kTogether;
+    for (; s + kMany <= steps; s += kMany, a += kMany * kStepA, w += kMany * kStepW) {
+      if constexpr (kFetch) fetch_ahead<Panels, kMany * kStepW>(w, panel_bytes);
+      Mma::steps(sums, a, unit_bytes, w, panel_bytes);
+    }
+  }
+#pragma GCC unroll 2
+  for (; s < steps; ++s, a += kStepA, w += kStepW) {
+    if constexpr (kFetch) fetch_ahead<Panels, kStepW>(w, panel_bytes);
+    Mma::step(sums, a, unit_bytes, w, panel_bytes);
   }
 }
 
@@ -54,14 +75,7 @@ __attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int6
   }
 
   constexpr int64_t kStepA = Mma::kQuantum * Mma::kRows * (Mma::kForm == Form::f32_rows ? 4 : 2);
-  constexpr int64_t kStepW = Mma::kStepBytes;
-  const char* a = walk.a;
-  const char* w = walk.w;
-#pragma GCC unroll 2
-  for (int64_t s = 0; s < walk.steps; ++s, a += kStepA, w += kStepW) {
-    if constexpr (Units * Mma::kRows >= 4) fetch_ahead<Panels, kStepW>(w, walk.panel_bytes);
-    Mma::step(acc, a, walk.unit_bytes, w, walk.panel_bytes);
-  }
+  add_steps<Mma, kStepA>(acc, walk.a, walk.unit_bytes, walk.w, walk.panel_bytes, walk.steps);
 
 #pragma GCC unroll 16
   for (int u = 0; u < Units; ++u)

@@ -1,7 +1,7 @@
 // Armv8.0: every 64-bit Arm server, Graviton1 among them.
 #include "kernels/simd/mma_neon.h"
 
-#include "kernels/simd/mma_int_rows.h"
+#include "kernels/simd/mma_int_neon.h"
 
 #include "kernels/ops/table.h"
 

@@ -1,7 +1,7 @@
 // Armv8.2 with fp16 and dot products: Graviton2, Neoverse N1.
 #include "kernels/simd/mma_neon.h"
 
-#include "kernels/simd/mma_int_rows.h"
+#include "kernels/simd/mma_int_neon_dot.h"
 
 #include "kernels/ops/table.h"
 

@@ -1,7 +1,7 @@
 // Armv8.2 with bf16 and int8 matrix multiplication: Graviton3 and 4, Neoverse V1, N2 and V2.
 #include "kernels/simd/mma_neon_mm.h"
 
-#include "kernels/simd/mma_int_pairs.h"
+#include "kernels/simd/mma_int_neon_mm.h"
 
 #include "kernels/ops/table.h"
 
