@@ -1,6 +1,7 @@
 # make demo      set everything up, serve the demo model, ask it something, keep serving (ONCE=1 stops then, PORT=8000)
 # make test      set everything up and run every check that there is (.ci/run)
 # make native    build the C++ module and install the package, editable; quick when little has changed
+# make bench     measure this machine: its limits, every format, and beside the peers that BENCH_PEERS=DIR has or gets
 # make format    lay out Python and C++
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +14,7 @@ PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 TORCH_INDEX ?=
 TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: help demo test native format clean
+.PHONY: help demo test native bench format clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -35,6 +36,12 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"error: Python 3.10 or newer is needed, not {sys.version.split()[0]}; set PYTHON=")'
 	@echo "--- creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# Peers are installed, and llama.cpp is compiled for this CPU, only where a folder for them is named.
+bench: native
+	@$(VENV)/bin/python bench/engine.py --shapes qwen2.5-0.5b,r1-distill-qwen-1.5b --out build/engine.json
+	@$(if $(BENCH_PEERS),[ -d $(BENCH_PEERS) ] || $(VENV)/bin/python bench/compare.py --install $(BENCH_PEERS))
+	@$(VENV)/bin/python bench/compare.py $(if $(BENCH_PEERS),--peers $(BENCH_PEERS),--engines forearm) --out build/compare
 
 # Run-time packages and the build tools, by name and version: no torch.
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -184,7 +185,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)}; separated by commas")
     parser.add_argument("--engines", default="forearm,llama,openvino,vllm,torch")
     parser.add_argument("--widths", type=numbers, default=[16, 8, 4], help="bits of a weight")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cores", default="", help="CPU ids of the machine's limits; default: not pinned")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prefill", type=numbers, default=[512, 2048])

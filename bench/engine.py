@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -31,6 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.counters import counted
 from bench.executors import KV_DTYPE, make_executor
 from bench.shapes import SHAPES, Shape
 
@@ -150,7 +152,7 @@ def peak_of(name: str) -> str:
     return PEAKS.get(name, "int8_gops")
 
 
-def measure(shape: Shape, name: str, args: argparse.Namespace) -> dict[str, object]:
+def measure(shape: Shape, name: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """All figures of one shape in one format."""
     decoded = [(sequences, args.context) for sequences in args.decode] + [(1, c) for c in args.contexts]
     executor = make_executor(
@@ -158,15 +160,28 @@ def measure(shape: Shape, name: str, args: argparse.Namespace) -> dict[str, obje
     )
     tokens = max([sequences * (context + BLOCK) for sequences, context in decoded] + args.prefill)
     executor.allocate_kv(-(-tokens // BLOCK))
-    figures: dict[str, object] = {"packed_gb": executor.packed_bytes / 1e9, "scratch_gb": executor.scratch_bytes / 1e9}
+    figures = {"memory": {"packed_gb": executor.packed_bytes / 1e9, "scratch_gb": executor.scratch_bytes / 1e9}}
     for sequences, context in decoded:
-        found = measure_decode(executor, shape, name, sequences, context, args)
-        figures[f"decode_{sequences}_at_{context}"] = found
-        print(f"{name} decode {sequences} at {context}: {found}", file=sys.stderr)
+        label = f"decode_{sequences}_at_{context}"
+        figures[label] = measure_decode(executor, shape, name, sequences, context, args)
+        figures[label] |= count_step(step(executor, sequences, context, 1))
+        print(f"{name} {label}: {shown(figures[label])}", file=sys.stderr)
     for count in args.prefill:
-        figures[f"prefill_{count}"] = measure_prefill(executor, shape, name, count, args)
-        print(f"{name} prefill {count}: {figures[f'prefill_{count}']}", file=sys.stderr)
+        label = f"prefill_{count}"
+        figures[label] = measure_prefill(executor, shape, name, count, args) | count_step(step(executor, 1, 0, count))
+        print(f"{name} {label}: {shown(figures[label])}", file=sys.stderr)
     return figures
+
+
+def count_step(action: Callable[[], None]) -> dict[str, float]:
+    """The CPU's counters over one step of all threads; empty where they cannot be read."""
+    with counted() as found:
+        action()
+    return found
+
+
+def shown(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def circumstances(args: argparse.Namespace) -> dict[str, object]:
@@ -188,7 +203,7 @@ def numbers(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cores", default="", help="CPU ids, one a thread, separated by commas; default: not pinned")
     parser.add_argument("--shapes", default="r1-distill-qwen-1.5b", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--formats", default="bfloat16,int8,int4", help="float32 … int8, int4 (-g64, -g32)")
