@@ -8,8 +8,9 @@ the tolerance for that arithmetic, with this model's depth and sizes in it, inst
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +47,17 @@ class Rounding:
     and Mary 2019, "A new approach to probabilistic rounding error analysis", section 2), so they add up like sqrt(k).
     operands: unit to which what is multiplied with weights is rounded, 0 for not at all (2^-8: bfloat16).
     cache: the same for keys and values in the cache.
+    int8: what is multiplied with weights has int8 codes, a scale for each token and `group` values (0: all of them).
+        "codes" rounds to these, "noise" adds errors as large as theirs: half a step, even. int8_head: also the head's.
     """
 
     sums: float = 0.0
     operands: float = 0.0
     cache: float = 0.0
     seed: int = 0
+    int8: Literal["", "codes", "noise"] = ""
+    group: int = 0
+    int8_head: bool = False
     random: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +69,16 @@ class Rounding:
             return x
         spread = unit / math.sqrt(3) * math.sqrt(terms) * (np.abs(x) if size is None else size)
         return x + spread * self.random.standard_normal(x.shape)
+
+    def in_codes(self, x: Array) -> Array:
+        """x [tokens, k] as int8 holds it: scale = absmax / 127 of each group."""
+        groups = np.split(x, range(self.group, x.shape[1], self.group), axis=1) if self.group else [x]
+        steps = [np.abs(part).max(axis=1, keepdims=True) / 127 for part in groups]
+        if self.int8 == "noise":
+            pairs = zip(groups, steps, strict=True)
+            return np.concatenate([p + s * self.random.uniform(-0.5, 0.5, p.shape) for p, s in pairs], axis=1)
+        steps = [np.where(step > 0, step, 1) for step in steps]
+        return np.concatenate([np.rint(p / s) * s for p, s in zip(groups, steps, strict=True)], axis=1)
 
     def summed(self, y: Array, squares: Array, terms: int) -> Array:
         """y after adding up `terms` products whose squares add up to `squares`.
@@ -92,7 +108,7 @@ def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], ro
 
     x = norm(config, weights, "final_norm", x, rounding)
     head = weights["embed" if config.tied_head else "head"]
-    out = linear(x, head, None, rounding) * config.logits_scale
+    out = linear(x, head, None, rounding, rounding.int8_head) * config.logits_scale
     return config.logits_softcap * np.tanh(out / config.logits_softcap) if config.logits_softcap else out
 
 
@@ -142,9 +158,9 @@ def mlp(config: ModelConfig, w: dict[str, Array], x: Array, e: Rounding) -> Arra
     return linear(up, w["down"], w.get("down.bias"), e)
 
 
-def linear(x: Array, w: Array, bias: Array | None, e: Rounding) -> Array:
+def linear(x: Array, w: Array, bias: Array | None, e: Rounding, codes: bool = True) -> Array:
     """x W^T + bias."""
-    x = e.around(x, e.operands)
+    x = e.in_codes(x) if e.int8 and codes else e.around(x, e.operands)
     y = x @ w.T
     if e.sums:
         y = e.summed(y, (x * x) @ (w * w).T, w.shape[1])
@@ -199,6 +215,5 @@ def tolerance(config: ModelConfig, weights: dict[str, Array], tokens: list[int],
     last bits.
     """
     exact = logits(config, weights, tokens)
-    seeds = (rounding.seed, rounding.seed + 1, rounding.seed + 2)
-    noisy = (Rounding(rounding.sums, rounding.operands, rounding.cache, s) for s in seeds)
+    noisy = (replace(rounding, seed=rounding.seed + i) for i in range(3))
     return 2 * max(float(np.abs(logits(config, weights, tokens, e) - exact).max()) for e in noisy)

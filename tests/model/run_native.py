@@ -18,6 +18,7 @@ import numpy as np
 
 from forearm import _native
 from forearm.model.checkpoint import open_checkpoint
+from forearm.model.quantization import Asked
 from forearm.model.weights import load_native
 
 CHUNK = 33  # a prompt is computed in steps of so many tokens, so that steps begin inside blocks
@@ -34,6 +35,9 @@ class Run:
     dtype: str = "auto"
     kv_dtype: str = "auto"
     max_model_len: int | None = None
+    quantization: str = "none"
+    embeddings: str = "auto"
+    activations: str = "auto"
 
 
 class Stepper:
@@ -41,7 +45,11 @@ class Stepper:
 
     def __init__(self, run: Run) -> None:
         checkpoint = open_checkpoint(
-            Path(run.folder), dtype=run.dtype, kv_dtype=run.kv_dtype, max_model_len=run.max_model_len
+            Path(run.folder),
+            dtype=run.dtype,
+            kv_dtype=run.kv_dtype,
+            max_model_len=run.max_model_len,
+            quantization=Asked(run.quantization, run.embeddings, run.activations),
         )
         self.executor = load_native(
             checkpoint, step_tokens=CHUNK, step_sequences=1, step_logit_rows=CHUNK, cores=(), threads=2, progress=False
@@ -85,7 +93,7 @@ def main(job: str, out: str) -> None:
     for i, run in enumerate(json.loads(Path(job).read_text())):
         arrays[f"logits{i}"], arrays[f"chosen{i}"] = compute(Run(**run))
     np.savez(out, **arrays)
-    print(json.dumps({dtype: _native.operand_form(dtype) for dtype in ("float32", "float16", "bfloat16")}))
+    print(json.dumps({dtype: _native.operand_form(dtype) for dtype in ("float32", "float16", "bfloat16", "fp8_e4m3")}))
 
 
 if __name__ == "__main__":

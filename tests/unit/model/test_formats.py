@@ -1,0 +1,130 @@
+"""Which format each packed matrix gets: what was asked for, what the checkpoint has, and what can't be one matrix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.model.stored_codes import Format, awq, gptq
+from tests.unit.model.stored import LLAMA, llama, llama_shapes
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint import open_checkpoint
+from forearm.model.config import WeightFormat
+from forearm.model.quantization import Asked
+
+INT8 = WeightFormat("int8")
+INT4 = WeightFormat("int4", 128, "float16")
+SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def formats(folder: Path, *asked: str) -> dict[str, WeightFormat]:
+    return open_checkpoint(folder, quantization=Asked(*asked)).formats
+
+
+def quantised(folder: Path, format: Format, floats: tuple[str, ...] = (), **config: Any) -> Path:
+    """A Llama of zeros, its layers' matrices but `floats` in this format."""
+    settings = LLAMA | SIZES | config
+    (folder / "config.json").write_text(json.dumps(settings | {"quantization_config": format.settings}))
+    stored = {}
+    for name, shape in llama_shapes(settings).items():
+        if len(shape) == 2 and "layers" in name and not any(end in name for end in floats):
+            encoded = format.encode(torch.ones(shape).double().numpy())
+            stored |= {f"{name.removesuffix('.weight')}.{end}": tensor for end, tensor in encoded.items()}
+        else:
+            stored[name] = torch.zeros(shape, dtype=torch.float16)
+    save_file(stored, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers", "embeddings"),
+    [
+        (("none",), WeightFormat("bfloat16"), WeightFormat("bfloat16")),
+        (("none", "int8"), WeightFormat("bfloat16"), INT8),
+        (("int8",), INT8, INT8),
+        (("int4",), INT4, INT8),
+        (("int4-g32",), WeightFormat("int4", 32, "float16"), INT8),
+        (("int4", "none"), INT4, WeightFormat("bfloat16")),
+        (("int4", "auto", "float"), WeightFormat("int4", 128, "float16", wide=True), WeightFormat("int8", wide=True)),
+        (("fp8",), WeightFormat("fp8_e4m3", wide=True), INT8),
+    ],
+    ids=str,
+)
+def test_what_was_asked_is_what_each_matrix_gets(
+    asked: tuple[str, ...], layers: WeightFormat, embeddings: WeightFormat, tmp_path: Path
+) -> None:
+    found = formats(llama(tmp_path, "BF16"), *asked)
+
+    of_layers = {f"layers.{i}.{name}" for i in range(2) for name in ("qkv", "o", "up", "down")}
+    assert found == dict.fromkeys(of_layers, layers) | {"embed": embeddings, "head": embeddings}
+
+
+def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
+    assert "head" not in formats(llama(tmp_path, "BF16", tie_word_embeddings=True), "int8")
+
+
+def test_learned_positions_are_not_rounded(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["OPTForCausalLM"], "model_type": "opt", "vocab_size": 50, "hidden_size": 32, "ffn_dim": 64,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16, "word_embed_proj_dim": 32,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    at = "model.decoder.layers.0"
+    matrices = {f"{at}.self_attn.{n}_proj": (32, 32) for n in ("q", "k", "v", "out")}
+    matrices |= {f"{at}.fc1": (64, 32), f"{at}.fc2": (32, 64)}
+    stored = {f"{name}.weight": torch.zeros(shape) for name, shape in matrices.items()}
+    stored |= {f"{name}.bias": torch.zeros(shape[0]) for name, shape in matrices.items()}
+    for norm in (f"{at}.self_attn_layer_norm", f"{at}.final_layer_norm", "model.decoder.final_layer_norm"):
+        stored |= {f"{norm}.weight": torch.zeros(32), f"{norm}.bias": torch.zeros(32)}
+    stored |= {"model.decoder.embed_tokens.weight": torch.zeros(50, 32)}
+    stored |= {"model.decoder.embed_positions.weight": torch.zeros(18, 32)}
+    save_file(stored, tmp_path / "model.safetensors")
+
+    found = formats(tmp_path, "int8")
+
+    assert found["positions"] == WeightFormat("float32")
+    assert found["embed"] == found["layers.0.up"] == INT8
+
+
+def test_a_quantised_checkpoint_keeps_its_formats_and_the_dtype_of_the_rest(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(quantised(tmp_path, gptq(4, 32, sym=True)))
+
+    assert checkpoint.method == "gptq"
+    assert checkpoint.formats["layers.1.qkv"] == WeightFormat("int4", 32, "float16")
+    assert checkpoint.formats["embed"] == checkpoint.formats["head"] == WeightFormat("float16")
+    files = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
+    assert 0.9 * files < checkpoint.stored_bytes < files
+
+
+def test_the_embedding_of_a_quantised_checkpoint_is_rounded_where_asked(tmp_path: Path) -> None:
+    found = formats(quantised(tmp_path, awq(32)), "awq", "int8")
+
+    assert found["embed"] == found["head"] == INT8
+    assert found["layers.0.o"].dtype == "int4"
+
+
+def test_modules_left_as_floats_stay_floats(tmp_path: Path) -> None:
+    found = formats(quantised(tmp_path, gptq(4, 32, sym=True), floats=("down_proj",)))
+
+    assert found["layers.0.down"] == WeightFormat("float16")
+    assert found["layers.0.up"].dtype == "int4"
+
+
+def test_parts_of_one_matrix_of_which_some_are_floats_are_refused(tmp_path: Path) -> None:
+    folder = quantised(tmp_path, gptq(4, 32, sym=True), floats=("v_proj",))
+
+    with pytest.raises(ConfigError, match=r"q_proj, .*k_proj is quantised and .*v_proj\.weight is not"):
+        open_checkpoint(folder)
+
+
+def test_gptq_tensors_under_a_config_that_does_not_say_so_are_missing_weights(tmp_path: Path) -> None:
+    quantised(tmp_path, gptq(4, 32, sym=True))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | SIZES))
+
+    with pytest.raises(ConfigError, match=r"down_proj\.weight.* missing from its safetensors files"):
+        open_checkpoint(tmp_path)
