@@ -96,9 +96,12 @@ class EngineConfig(Common):
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "what the KV cache is kept in; auto: as dtype",
+        "what the KV cache is kept in; auto: as dtype; int8 (a scale for each token and head), fp8_e4m3 (fp8) and "
+        "fp8_e5m2 take half of what 16 bits take",
         flag="--kv-cache-dtype",
-        parse=one_of("auto", "bfloat16", "float16", "float32"),
+        parse=one_of(
+            "auto", "bfloat16", "float16", "float32", "int8", "fp8_e4m3", "fp8_e5m2", fp8="fp8_e4m3", **DTYPES
+        ),
     )
     max_model_len: int | Literal["auto"] | None = setting(
         None,

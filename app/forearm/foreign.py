@@ -40,6 +40,11 @@ FLAGS: dict[str, Foreign] = {
     **_rows(True, "files are read as they are", "--tokenizer-mode --config-format --code-revision"),
     **_rows(True, "KV blocks have 32 tokens", "--block-size"),
     **_rows(True, "use --kv-cache-memory-bytes", "--num-gpu-blocks-override --swap-space --cpu-offload-gb"),
+    **_rows(
+        False,
+        "an int8 cache has a scale for each token and head, calculated always; fp8 has none",
+        "--calculate-kv-scales --no-calculate-kv-scales",
+    ),
     **_rows(True, "the step's budget is --max-num-batched-tokens", "--max-num-scheduled-tokens"),
     **_rows(True, "one prompt is part-way at a time", "--max-num-partial-prefills --max-long-partial-prefills"),
     **_rows(True, "blocks are told apart by SHA-256", "--prefix-caching-hash-algo"),
@@ -101,7 +106,6 @@ _REFUSED = {
     "use --max-num-queued-reqs": "--max-num-queued-tokens --max-num-active-seqs",
     "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES": "--numa-bind --numa-bind-nodes --numa-bind-cpus",
     "no foreign code is loaded into the server": "--middleware",
-    "the KV cache is not quantised": "--calculate-kv-scales",
     "a model's window is part of it; lower --max-model-len instead": "--disable-sliding-window",
 }
 REFUSED = {flag: reason for reason, flags in _REFUSED.items() for flag in flags.split()}

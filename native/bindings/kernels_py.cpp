@@ -102,7 +102,7 @@ class PagedCache {
   PagedCache(const Kernels& kernels, const Floats& k, const Floats& v, DType dtype)
       : blocks_((k.shape(0) + kBlockTokens - 1) / kBlockTokens) {
     const int64_t keys = k.shape(0), heads = k.shape(1), dim = k.shape(2);
-    const int64_t padded = (dim + 15) / 16 * 16, head_bytes = kBlockTokens * padded * dtype_bytes(dtype);
+    const int64_t padded = (dim + 15) / 16 * 16, head_bytes = kv_head_bytes(dtype, padded);
     const int64_t bytes = head_bytes * heads * static_cast<int64_t>(blocks_.size());
     keys_ = zeroed(bytes);
     values_ = zeroed(bytes);

@@ -199,9 +199,16 @@ struct RopeTask {
 };
 
 // One layer's KV cache. Keys of a block are packed as a matrix W [32 tokens, head_dim], values as W [head_dim, 32
-// tokens], both in the tier's layout for `dtype`: the tiles that multiply weights multiply the cache.
+// tokens], both in the tier's layout for `dtype`, or, of codes, one byte each in the order of its layout for `wide`: the
+// tiles that multiply weights multiply the cache.
 //   keys of (block, kv_head) start at keys + block * block_bytes + kv_head * head_bytes; values likewise.
+//   int8: key t of a block is scale[t] * code, float scale[32] standing behind the head's codes; absmax / 127 over the
+//   head and codes as Operand has them. Values likewise. fp8 saturates: infinities become the largest number.
 //   Blocks are zeroed when allocated to the process; whatever stands beyond a context is finite.
+constexpr bool has_scales(DType kv) { return kv == DType::int8; }
+constexpr int64_t kv_head_bytes(DType kv, int64_t head_dim) {
+  return kBlockTokens * (head_dim * dtype_bytes(kv) + (has_scales(kv) ? 4 : 0));
+}
 struct KvCache {
   char* keys;
   char* values;
@@ -229,10 +236,11 @@ struct KvWriteTask {
 // when window > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
 //   score    = softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k
-// Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over blocks of 32 keys,
-// ascending. A chunk gives (max, sum, weighted values); chunks are folded in ascending order. So a result depends on
-// positions alone, whoever computes which chunk. Products are summed as gemm sums them, keys ascending within a block;
-// weights in 16 lanes (key j in lane j % 16). Where the layout takes a bf16 form, the scaled q and the weights are
+// Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,
+// ascending: 64 keys, of which a row takes the blocks that it sees. A chunk gives (max, sum, weighted values); chunks are
+// folded in ascending order. So a result depends on positions alone, whoever computes which chunk. Products are summed
+// as gemm sums them, keys ascending within a pair; weights in 16 lanes (key j in lane j % 16). A code's scale multiplies
+// the score's sum, or the weight. Where the layout takes a bf16 form, the scaled q and the weights are
 // rounded to bf16 for the products, the sum of the weights is not. A weight of 0 times a value that is not finite is
 // NaN. attend computes chunks [chunk_begin, chunk_end) and either
 //   partials == null: folds them (all chunks that any of the tokens sees must be in the range), divides, and writes

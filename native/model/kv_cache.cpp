@@ -1,23 +1,23 @@
 #include "model/kv_cache.h"
 
 #include <cstring>
+#include <stdexcept>
 
 namespace forearm {
 namespace {
 
-// Keys [32 tokens, head_dim] and values [head_dim, 32 tokens] take the same room: both sides are whole panels.
-int64_t packed_head_bytes(int64_t padded_head_dim, DType dtype) {
-  const int64_t quantum = kernels().layout[static_cast<int>(dtype)].quantum;
-  return packed_elements(kBlockTokens, padded_head_dim, quantum) * dtype_bytes(dtype);
+DType checked(DType dtype) {
+  if (dtype == DType::int4) throw std::invalid_argument("kv_dtype is int4, which is a dtype of weights only");
+  return dtype;
 }
 
 }  // namespace
 
 KvBlocks::KvBlocks(const Config& c, DType dtype)
-    : dtype_(dtype),
+    : dtype_(checked(dtype)),
       layers_(static_cast<int64_t>(c.layers.size())),
       padded_head_dim_(round_up(c.head_dim, kPanel)),
-      head_bytes_(packed_head_bytes(padded_head_dim_, dtype)),
+      head_bytes_(kv_head_bytes(dtype, padded_head_dim_)),
       block_bytes_(c.kv_heads * head_bytes_) {}
 
 void KvBlocks::allocate(int64_t blocks) {

@@ -147,11 +147,21 @@ def test_put_out_and_resumed(submits: list[wire.Submit], alone: Answers) -> None
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_in_other_dtypes_too(dtype: str, submits: list[wire.Submit]) -> None:
-    loop = engine(threads=1, dtype=dtype, enable_prefix_caching=False)
+    assert_in_company_as_alone(submits, dtype=dtype)
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8", "fp8_e5m2"])
+def test_with_a_kv_cache_of_8_bits_too(kv_cache_dtype: str, submits: list[wire.Submit], alone: Answers) -> None:
+    assert assert_in_company_as_alone(submits, kv_cache_dtype=kv_cache_dtype) != alone  # else it was not 8 bits
+
+
+def assert_in_company_as_alone(submits: list[wire.Submit], **settings: str) -> Answers:
+    loop = engine(threads=1, enable_prefix_caching=False, **settings)
     alone: Answers = {}
     for submit in submits:
         alone.update(answers(loop, [submit]))
 
-    together = answers(engine(dtype=dtype, max_num_batched_tokens=50), submits)
+    together = answers(engine(max_num_batched_tokens=50, **settings), submits)
 
     assert together == alone
+    return alone

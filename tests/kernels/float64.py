@@ -29,6 +29,36 @@ def rounded(x: npt.NDArray[np.float32], dtype: str) -> Doubles:
     return x.astype(np.float64)
 
 
+def fp8_numbers(exponent_bits: int, fraction_bits: int, largest: float) -> Doubles:
+    """Every number of an 8-bit float from 0 to the largest, by code (OCP 8-bit floating point, 2023)."""
+    bias = (1 << (exponent_bits - 1)) - 1
+    codes = np.arange(128)
+    exponent, fraction = codes >> fraction_bits, codes & ((1 << fraction_bits) - 1)
+    step = 2.0 ** (np.maximum(exponent, 1) - bias - fraction_bits)
+    numbers = (fraction + np.where(exponent > 0, 1 << fraction_bits, 0)) * step
+    return np.asarray(numbers[numbers <= largest])
+
+
+FP8 = {"fp8_e4m3": fp8_numbers(4, 3, 448.0), "fp8_e5m2": fp8_numbers(5, 2, 57344.0)}
+
+
+def kept(x: npt.NDArray[np.float32], dtype: str) -> Doubles:
+    """Keys or values [..., head_dim] as a cache of `dtype` holds them."""
+    if dtype == "int8":
+        scale = np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)
+        codes = np.rint(x * (np.float32(127) / np.abs(x).max(axis=-1, keepdims=True)))
+        return np.asarray(codes.astype(np.float64) * scale)
+    if dtype not in FP8:
+        return rounded(x, dtype)
+    numbers = FP8[dtype]
+    size = np.minimum(np.abs(x).astype(np.float64), numbers[-1])
+    above = np.searchsorted(numbers, size)  # the first that is not smaller
+    below = np.maximum(above - 1, 0)
+    down, up = size - numbers[below], numbers[above] - size
+    nearest = np.where((up < down) | ((up == down) & (above % 2 == 0)), above, below)
+    return np.asarray(np.copysign(numbers[nearest], x))
+
+
 def assert_within(got: Floats, wanted: Doubles, tolerance: Doubles | float) -> None:
     """Every element, with the worst one named."""
     assert got.shape == wanted.shape

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random, rounded
+from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, kept, random
 
 from forearm._native import Kernels
 
@@ -26,12 +26,15 @@ class Case:
     dtype: str = "float32"
 
 
+CODES = ("int8", "fp8_e4m3", "fp8_e5m2")
 CASES = [
     *[Case(head_dim, group=2) for head_dim in (8, 20, 64, 80, 96, 128, 256)],
     *[Case(64, group=group, kv_heads=1, tokens=5) for group in (1, 3, 7, 8)],
     *[Case(20, keys=keys, tokens=tokens) for keys, tokens in ((1, 1), (32, 1), (33, 33), (512, 2), (1100, 4))],
     *[Case(16, window=window, keys=600, tokens=40) for window in (1, 31, 32, 100, 513)],
     *[Case(32, group=4, dtype=dtype) for dtype in ("float16", "bfloat16")],
+    *[Case(40, group=3, keys=600, tokens=20, dtype=dtype) for dtype in CODES],
+    Case(16, group=2, sinks=True, softcap=20.0, window=50, keys=700, tokens=30, dtype="int8"),
     Case(24, softcap=5.0, keys=100, tokens=20),
     Case(48, group=2, sinks=True),
     Case(40, group=2, sinks=True, softcap=20.0, window=50, keys=700, tokens=30, dtype="bfloat16"),
@@ -61,7 +64,7 @@ def reference(case: Case, x: Inputs) -> tuple[Doubles, Doubles]:
     much as its score and the largest one. The weighted sum adds 32 values a block, and the blocks rescale: 3 roundings
     each; the denominator adds one weight a block and lane.
     """
-    k, v = (np.repeat(rounded(a, case.dtype), case.group, axis=1) for a in (x.k, x.v))
+    k, v = (np.repeat(kept(a, case.dtype), case.group, axis=1) for a in (x.k, x.v))
     q = x.q.astype(np.float64) * x.scale
     scores = np.einsum("thd,khd->thk", q, k)
     error = UNIT * (case.head_dim + 2) * np.einsum("thd,khd->thk", abs(q), abs(k)).max(axis=2, keepdims=True)
@@ -109,8 +112,9 @@ def test_the_context_behind_a_token_does_not_change_it() -> None:
     assert np.array_equal(attend(case, x), whole[:50])
 
 
-def test_a_nan_in_a_key_reaches_all_who_see_it_and_nobody_else() -> None:
-    case = Case(16, keys=60, tokens=60, kv_heads=1)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", *CODES])
+def test_a_nan_in_a_key_reaches_all_who_see_it_and_nobody_else(dtype: str) -> None:
+    case = Case(16, keys=60, tokens=60, kv_heads=1, dtype=dtype)
     x = Inputs(case)
     x.k[40, 0, 3] = np.nan
 
@@ -118,3 +122,14 @@ def test_a_nan_in_a_key_reaches_all_who_see_it_and_nobody_else() -> None:
 
     assert np.isnan(got[40:]).all()
     assert np.isfinite(got[:40]).all()
+
+
+def test_an_infinity_saturates_in_fp8_and_makes_the_row_of_int8_no_number() -> None:
+    for dtype in CODES:
+        case = Case(16, keys=40, tokens=40, kv_heads=1, dtype=dtype)
+        x = Inputs(case)
+        x.v[39, 0, 3] = np.inf
+
+        got = attend(case, x)
+
+        assert np.isfinite(got[39]).all() == (dtype != "int8"), dtype

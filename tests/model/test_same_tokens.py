@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from forearm import _native
-from forearm.model.config import DTypeName, Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.config import DTypeName, KvDTypeName, Layer, ModelConfig, Rope, WeightFormat, uniform_formats
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -116,9 +116,9 @@ class Weights:
             self.vector(prefix + "k_norm", kv if full else config.head_dim, 1.0)
 
 
-def make(config: ModelConfig, dtype: DTypeName, threads: int) -> _native.Executor:
+def make(config: ModelConfig, dtype: DTypeName, kv_dtype: KvDTypeName, threads: int) -> _native.Executor:
     formats = uniform_formats(config, WeightFormat(dtype))
-    executor = _native.Executor(config, formats, dtype, 2048, 40, 40, 4096, [], threads)
+    executor = _native.Executor(config, formats, kv_dtype, 2048, 40, 40, 4096, [], threads)
     Weights(executor, config).load()
     executor.allocate_kv(400)
     return executor
@@ -170,11 +170,15 @@ def same(a: Floats, b: Floats) -> bool:
 Executors = dict[int, _native.Executor]  # by threads
 
 
-@pytest.fixture(scope="module", params=[(shape, dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")])
+KINDS = [(shape, dtype, dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")]
+KINDS += [(shape, "bfloat16", kv) for shape in ("llama", "gemma2") for kv in ("int8", "fp8_e4m3", "fp8_e5m2")]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def executors(request: pytest.FixtureRequest) -> Executors:
     """The same model on 1, 2, 3 and 5 threads."""
-    shape, dtype = request.param
-    return {threads: make(SHAPES[shape], dtype, threads) for threads in (1, 2, 3, 5)}
+    shape, dtype, kv_dtype = request.param
+    return {threads: make(SHAPES[shape], dtype, kv_dtype, threads) for threads in (1, 2, 3, 5)}
 
 
 LENGTH = 1100  # three chunks of attention

@@ -20,6 +20,21 @@ struct Shape {
 
 constexpr float kCap = 4.0f;
 
+// Rows [.., dim] of keys or values as a cache of this dtype holds them.
+std::vector<float> kept(std::vector<float> rows, int64_t dim, DType dtype) {
+  if (is_float(dtype)) return rounded(std::move(rows), dtype);
+  for (size_t first = 0; first < rows.size(); first += static_cast<size_t>(dim)) {
+    float largest = 0;
+    for (int64_t d = 0; d < dim; ++d) largest = fmaxf(largest, fabsf(rows[first + d]));
+    for (int64_t d = 0; d < dim; ++d) {
+      float& x = rows[first + d];
+      x = dtype == DType::int8 ? (nearbyintf(x * (127.0f / largest)) + 0.0f) * (largest / 127.0f)  // no -0
+                               : widen_fp8(narrow_fp8(x, dtype), dtype);
+    }
+  }
+  return rows;
+}
+
 // One layer's inputs: `context` keys before the step's own tokens.
 struct Problem {
   Shape shape;
@@ -30,8 +45,8 @@ struct Problem {
   Problem(const Shape& s, DType type) : shape(s), dtype(type), scale(1.0f / sqrtf(static_cast<float>(s.head_dim))) {
     Random random(s.head_dim * 31 + s.tokens);
     q = random.floats(s.tokens * heads() * s.head_dim, 3.0f);
-    k = rounded(random.floats(keys() * s.kv_heads * s.head_dim, 3.0f), dtype);
-    v = rounded(random.floats(keys() * s.kv_heads * s.head_dim), dtype);
+    k = random.floats(keys() * s.kv_heads * s.head_dim, 3.0f);
+    v = random.floats(keys() * s.kv_heads * s.head_dim);
     sinks = random.floats(heads());
   }
   int64_t heads() const { return shape.kv_heads * shape.group; }
@@ -44,7 +59,7 @@ class Cache {
  public:
   Cache(const Kernels& tier, const Problem& p) : tier_(tier), problem_(p) {
     const int64_t blocks = (p.keys() + kBlockTokens - 1) / kBlockTokens, padded = round_up(p.shape.head_dim, 16);
-    const int64_t head_bytes = kBlockTokens * padded * dtype_bytes(p.dtype), bytes = head_bytes * p.shape.kv_heads;
+    const int64_t head_bytes = kv_head_bytes(p.dtype, padded), bytes = head_bytes * p.shape.kv_heads;
     keys_.resize(bytes * blocks + 64);
     values_.resize(bytes * blocks + 64);
     cache = {aligned(keys_), aligned(values_), bytes, head_bytes, p.dtype, padded};
@@ -67,8 +82,10 @@ class Cache {
       const int64_t block = slot / kBlockTokens, token = slot % kBlockTokens;
       for (int64_t head = 0; head < problem_.shape.kv_heads; ++head) {
         const int64_t offset = block * cache.block_bytes + head * cache.head_bytes;
-        for (int64_t d = 0; d < dim; ++d) all.push_back(element(cache.keys + offset, token, d, dim));
-        for (int64_t d = 0; d < dim; ++d) all.push_back(element(cache.values + offset, d, token, kBlockTokens));
+        const float key_scale = scale(cache.keys + offset, token), value_scale = scale(cache.values + offset, token);
+        for (int64_t d = 0; d < dim; ++d) all.push_back(key_scale * element(cache.keys + offset, token, d, dim));
+        for (int64_t d = 0; d < dim; ++d)
+          all.push_back(value_scale * element(cache.values + offset, d, token, kBlockTokens));
       }
     }
     return all;
@@ -88,10 +105,17 @@ class Cache {
         {cache, problem_.k.data() + at, problem_.v.data() + at, stride, end - begin, dim, head, slots_.data() + begin});
   }
   float element(const char* packed, int64_t n, int64_t k, int64_t depth) const {
-    const int64_t quantum = tier_.layout[static_cast<int>(cache.dtype)].quantum;
+    const DType order = is_float(cache.dtype) ? cache.dtype : tier_.wide;
+    const int64_t quantum = tier_.layout[static_cast<int>(order)].quantum;
     const int64_t at = n / 16 * 16 * depth + k / quantum * quantum * 16 + n % 16 * quantum + k % quantum;
     if (cache.dtype == DType::f32) return reinterpret_cast<const float*>(packed)[at];
-    return widen(reinterpret_cast<const uint16_t*>(packed)[at], cache.dtype);
+    if (is_float(cache.dtype)) return widen(reinterpret_cast<const uint16_t*>(packed)[at], cache.dtype);
+    if (cache.dtype == DType::int8) return reinterpret_cast<const int8_t*>(packed)[at];
+    return widen_fp8(reinterpret_cast<const uint8_t*>(packed)[at], cache.dtype);
+  }
+  float scale(const char* packed, int64_t token) const {
+    if (!has_scales(cache.dtype)) return 1.0f;
+    return reinterpret_cast<const float*>(packed + kBlockTokens * cache.head_dim)[token];
   }
 
   const Kernels& tier_;
@@ -161,12 +185,13 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
 // of each), products of bf16 are exact, sums take two roundings a product at most.
 struct Exact {
   const Problem& p;
+  const std::vector<float> keys = kept(p.k, p.shape.head_dim, p.dtype), values = kept(p.v, p.shape.head_dim, p.dtype);
   std::vector<double> wanted{}, tolerance{};
 
   double dot(int64_t token, int64_t head, int64_t key, double* magnitude) const {
     const int64_t dim = p.shape.head_dim;
     const float* q = p.q.data() + (token * p.heads() + head) * dim;
-    const float* k = p.k.data() + (key * p.shape.kv_heads + head / p.shape.group) * dim;
+    const float* k = keys.data() + (key * p.shape.kv_heads + head / p.shape.group) * dim;
     double sum = 0;
     *magnitude = 0;
     for (int64_t d = 0; d < dim; ++d) {
@@ -195,7 +220,7 @@ struct Exact {
     for (int64_t d = 0; d < dim; ++d) {
       double sum = 0, spread = 0;
       for (size_t i = 0; i < weight.size(); ++i) {
-        const double value = p.v[((begin + i) * s.kv_heads + head / s.group) * dim + d];
+        const double value = values[((begin + i) * s.kv_heads + head / s.group) * dim + d];
         sum += weight[i] / total * value;
         spread += weight[i] / total * fabs(value);
       }
@@ -226,7 +251,7 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
                      "attend to 16 bits");
   }
 
-  if (tier.layout[static_cast<int>(dtype)].form == Form::f32_rows) {
+  if (tier.layout[static_cast<int>(is_float(dtype) ? dtype : tier.wide)].form == Form::f32_rows) {
     report.same_bits(attend(scalar, p, scalar_cache, Form::f32_rows, {s.tokens, false}), whole,
                      "attend as scalar does");
   } else {
@@ -238,7 +263,7 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
   }
 }
 
-// Halfway cases, subnormals, overflow and infinity, stored in 16 bits and read again as pack.h narrows them.
+// Halfway cases, subnormals, overflow and infinity, stored and read again as pack.h narrows them, or as Operand has it.
 void check_narrowing(Report& report, const Kernels& tier, DType dtype) {
   report.begin(sizes({{"narrowing to dtype", static_cast<int>(dtype)}}));
   Problem p({64, 1, 1, 0, 40, 0, false, false}, dtype);
@@ -248,13 +273,15 @@ void check_narrowing(Report& report, const Kernels& tier, DType dtype) {
     const uint32_t tie = (std::bit_cast<uint32_t>(value) & 0xfffff000u) | 0x8000u >> i % 4 * 4;
     p.k[i] = i % 2 ? value : std::bit_cast<float>(tie);
   }
-  p.k[5] = INFINITY;
-  p.k[6] = -INFINITY;
+  if (dtype != DType::int8) {  // where it would make the whole row NaN
+    p.k[5] = INFINITY;
+    p.k[6] = -INFINITY;
+  }
   p.k[7] = 65519.996f;  // the last float that float16 holds as a number
   p.k[8] = 65520.0f;
   p.v = p.k;
   const auto contents = Cache(tier, p).contents();
-  const auto wanted = rounded(p.k, dtype);
+  const auto wanted = kept(p.k, 64, dtype);
   for (int64_t token = 0; token < p.keys(); ++token) {
     const auto key = contents.begin() + token * 128, expected = wanted.begin() + token * 64;
     report.same_bits(std::vector<float>(key, key + 64), std::vector<float>(expected, expected + 64), "key");
@@ -277,7 +304,7 @@ constexpr Shape kLong[] = {
 }  // namespace
 
 void check_attention(Report& report, const Kernels& tier, const Kernels& scalar) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::int8, DType::fp8_e4m3, DType::fp8_e5m2}) {
     check_narrowing(report, tier, dtype);
     for (const Shape& shape : kShapes) check_case(report, tier, scalar, shape, dtype);
     for (const Shape& shape : kLong) check_case(report, tier, scalar, shape, dtype);

@@ -105,6 +105,7 @@ def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: st
         (["--max-model-len", "12q"], r"--max-model-len 12q: write a whole number such as 4096, 4k"),
         (["--max-model-len", "0"], r"--max-model-len 0: it must be at least 1"),
         (["--dtype", "int3"], r"--dtype int3: write one of auto, bfloat16"),
+        (["--kv-cache-dtype", "fp8_inc"], r"--kv-cache-dtype fp8_inc: write one of auto, .*, int8, fp8_e4m3, fp8_e5m2"),
         (["--port", "70000"], r"--port 70000: it must be from 0 to 65535"),
         (["--gpu-memory-utilization", "1.5"], r"--gpu-memory-utilization 1.5: it must be from 0.01 to 1"),
         (["--override-generation-config", "{"], r"--override-generation-config \{: it is not JSON"),

@@ -177,7 +177,7 @@ def _cores(config: EngineConfig) -> Cores:
 def _log_memory(checkpoint: Checkpoint, packed: int, scratch: int, blocks: int, block_bytes: int) -> None:
     tokens = blocks * BLOCK_TOKENS
     log.info(
-        "memory: weights %s, scratch %s, KV cache %s in %d blocks of %d tokens: %.1f sequences of %d tokens",
-        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(blocks * block_bytes), blocks,
-        BLOCK_TOKENS, tokens / checkpoint.max_model_len, checkpoint.max_model_len,
+        "memory: weights %s, scratch %s, KV cache %s of %s in %d blocks of %d tokens: %.1f sequences of %d tokens",
+        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(blocks * block_bytes),
+        checkpoint.kv_dtype, blocks, BLOCK_TOKENS, tokens / checkpoint.max_model_len, checkpoint.max_model_len,
     )  # fmt: skip

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from forearm.errors import ConfigError
 from forearm.model.codes import CodedMatrix, Find
-from forearm.model.config import DTypeName, ModelConfig, WeightFormat
+from forearm.model.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
 from forearm.model.families import read_config
 from forearm.model.formats import packed_bytes, packed_name, plan_formats
 from forearm.model.gguf import is_gguf, read_gguf
@@ -22,11 +24,12 @@ from forearm.model.keys import read_json
 from forearm.model.names import Part, leftover, parts
 from forearm.model.quantization import Asked, find_coded, quantisation_of
 from forearm.model.shards import StoredTensor, read_tensors
-from forearm.model.switches import DTYPES
+from forearm.model.switches import DTYPES, KV_DTYPES
 
 log = logging.getLogger(__name__)
 
 DEFAULT = Asked()
+Name = TypeVar("Name", bound=str)
 Stored = StoredTensor | CodedMatrix
 
 
@@ -44,7 +47,7 @@ class Checkpoint:
     folder: Path
     config: ModelConfig
     weight_dtype: DTypeName
-    kv_dtype: DTypeName
+    kv_dtype: KvDTypeName
     max_model_len: int
     sources: tuple[tuple[Part, Stored], ...]
     formats: dict[str, WeightFormat]
@@ -78,12 +81,13 @@ def open_checkpoint(
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
     folder: or a .gguf file, which has both.
-    dtype: auto (the checkpoint's), or bfloat16, float16, half, float32, float. kv_dtype: auto is the weights'.
+    dtype: auto (the checkpoint's), or bfloat16, float16, half, float32, float.
+    kv_dtype: auto (as dtype), or one of those, int8, fp8 (fp8_e4m3), fp8_e4m3, fp8_e5m2.
     max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
     quantization: what was asked; a quantised checkpoint is served as it is.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
-    wanted = None if dtype == "auto" else _dtype(dtype, "--dtype")
+    wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
     if is_gguf(folder):
         gguf = read_gguf(folder)
         config = gguf_config(gguf, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
@@ -98,7 +102,7 @@ def open_checkpoint(
         folder=folder,
         config=config,
         weight_dtype=weight_dtype,
-        kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype"),
+        kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=max_model_len or config.max_positions,
         sources=tuple(sorted(found, key=_place)),
         formats=plan_formats(found, weight_dtype, quantization, quantised is not None),
@@ -106,10 +110,10 @@ def open_checkpoint(
     )
 
 
-def _dtype(name: str, flag: str) -> DTypeName:
-    if name not in DTYPES:
-        raise ConfigError(f"{flag} {name} is not supported; use auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
+def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:
+    if name not in known:
+        raise ConfigError(f"{flag} {name} is not supported; use auto, {', '.join(known)}")
+    return known[name]
 
 
 def _match(

@@ -12,6 +12,7 @@ Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 DTypeName = Literal["float32", "float16", "bfloat16"]
 CodeName = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2"]
+KvDTypeName = Literal["float32", "float16", "bfloat16", "int8", "fp8_e4m3", "fp8_e5m2"]
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,16 @@ class ModelConfig:
     names: dict[str, str] = field(default_factory=dict)
 
     @property
-    def kv_bytes_per_token(self) -> dict[str, int]:
-        """Bytes of keys and values one token takes, by KV dtype; heads padded to 16 values as the cache stores them."""
+    def kv_bytes_per_token(self) -> dict[KvDTypeName, int]:
+        """Bytes of keys and values one token takes, by KV dtype; heads padded to 16 values as the cache stores them.
+
+        int8 has a float32 scale for each key and value of a head.
+        """
         padded = -(-self.head_dim // 16) * 16
-        values = 2 * len(self.layers) * self.kv_heads * padded
-        return {"float32": 4 * values, "float16": 2 * values, "bfloat16": 2 * values}
+        vectors = 2 * len(self.layers) * self.kv_heads
+        values = vectors * padded
+        floats: dict[KvDTypeName, int] = {"float32": 4 * values, "float16": 2 * values, "bfloat16": 2 * values}
+        return floats | {"int8": values + 4 * vectors, "fp8_e4m3": values, "fp8_e5m2": values}
 
 
 def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from forearm.model.config import DTypeName, ModelConfig
+from forearm.model.config import DTypeName, KvDTypeName, ModelConfig
 from forearm.model.keys import Keys
 from forearm.model.shards import first_float_dtype
 
@@ -21,6 +21,13 @@ DTYPES: dict[str, DTypeName] = {
     "float16": "float16",
     "half": "float16",
     "bfloat16": "bfloat16",
+}
+KV_DTYPES: dict[str, KvDTypeName] = {
+    **DTYPES,
+    "int8": "int8",
+    "fp8": "fp8_e4m3",
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
 }
 
 # Keys that change the maths, with the only values under which it is what the executor computes; for keys that the

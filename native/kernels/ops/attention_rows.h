@@ -1,0 +1,233 @@
+// The state of attention's rows: queries, running maxima, sums and values, and the softmax over a pair of blocks.
+#pragma once
+#include <math.h>
+
+#include "kernels/kernels.h"
+#include "kernels/ops/lanes.h"
+#include "kernels/ops/operand.h"
+#include "kernels/simd/math.h"
+
+namespace forearm {
+namespace {
+
+constexpr int kMaxTileRows = 16;   // what is kept of each row, one number each, fits one vector
+constexpr int64_t kMostRows = 96;  // that go over a pair of blocks together
+constexpr int64_t kPairKeys = 2 * kBlockTokens;
+static_assert(kChunkTokens % kPairKeys == 0);
+constexpr float kNothing = -__builtin_inff();
+
+// What a row has gathered over some keys: values are weighted by exp(score - max), sum is that of the weights.
+struct RowState {
+  float max, sum;
+  float* values;  // [padded head_dim]
+};
+
+// Rows [first, first + rows) of a task, counted as token * group + head from token_begin.
+struct AttendTile {
+  int64_t first, rows, units;
+  int64_t begin[kMaxTileRows], end[kMaxTileRows];  // keys that each row sees
+  float softcap;
+  // In the scratch of the thread:
+  Operand q;        // [rows][head_dim], scaled
+  Operand weights;  // [rows][64] of a pair of blocks
+  float* scores;    // [rows][64]
+  float* values;    // [rows][head_dim] of a chunk
+  float* sums;      // [rows][16]: key j adds to lane j % 16
+  float* max;       // [rows]
+  float* before;    // [rows]: exp(max before the pair - max)
+  RowState total[kMaxTileRows];
+};
+
+// The tiles of up to kMostRows rows of a task.
+struct AttendRows {
+  const AttendTask* task;
+  char* wide;  // a pair of blocks, keys or values, widened
+  int64_t count;
+  AttendTile tiles[kMostRows / 4];
+};
+
+// Scales of a pair of blocks, null where there are none.
+struct PairScales {
+  const float* keys[2];
+  const float* values[2];
+};
+
+inline int64_t attend_scratch_bytes(int64_t head_dim) {
+  const int64_t row = 3 * head_dim + kPairKeys + 16 + 2;
+  return (kPairKeys * head_dim + kMostRows * row + kMaxTileRows * kPairKeys) * 4;
+}
+
+inline int64_t token_of(const AttendTask& task, const AttendTile& t, int64_t row) {
+  return task.token_begin + (t.first + row) / task.group;
+}
+inline int64_t head_of(const AttendTask& task, const AttendTile& t, int64_t row) {
+  return task.kv_head * task.group + (t.first + row) % task.group;
+}
+
+inline void clear(float* p, int64_t count) { __builtin_memset(p, 0, static_cast<uint64_t>(count) * 4); }
+
+// Cuts `rows` rows from `first` on into tiles of even height, at most `most`, and lays them out in the scratch.
+inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int64_t most, int64_t unit_rows) {
+  const AttendTask& task = *all.task;
+  const int64_t dim = task.cache.head_dim;
+  float* at = static_cast<float*>(task.scratch);
+  const auto take = [&](int64_t floats) {
+    float* piece = at;
+    at += floats;
+    return piece;
+  };
+  all.wide = reinterpret_cast<char*>(take(kPairKeys * dim));
+  float* scores = take(kMaxTileRows * kPairKeys);
+  all.count = (rows + most - 1) / most;
+  for (int64_t i = 0; i < all.count; ++i) {
+    AttendTile& t = all.tiles[i];
+    const int64_t begin = rows * i / all.count, end = rows * (i + 1) / all.count;
+    t.first = first + begin;
+    t.rows = end - begin;
+    t.units = (t.rows + unit_rows - 1) / unit_rows;
+    t.softcap = task.softcap;
+    t.q = {take(most * dim), dim, form};
+    t.weights = {take(most * kPairKeys), kPairKeys, form};
+    t.scores = scores;
+    t.values = take(most * dim);
+    t.sums = take(most * 16);
+  }
+  for (int64_t i = 0; i < all.count; ++i) {  // what is touched but once a chunk
+    AttendTile& t = all.tiles[i];
+    t.max = take(most);
+    t.before = take(most);
+    for (int64_t r = 0; r < t.rows; ++r) t.total[r] = {kNothing, 0.0f, take(dim)};
+  }
+}
+
+inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_rows) {
+  const F16 scale = broadcast(task.scale);
+  const int64_t dim = task.cache.head_dim, padded = t.units * unit_rows;
+  clear(static_cast<float*>(t.q.data), padded * dim);
+  clear(static_cast<float*>(t.weights.data), padded * kPairKeys);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const int64_t token = token_of(task, t, r), position = task.first_position + token;
+    t.end[r] = position + 1;
+    t.begin[r] = task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
+    clear(t.total[r].values, dim);
+    const float* from = task.q + token * task.q_stride + head_of(task, t, r) * task.head_dim;
+    for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
+      store_operand(t.q, r, column, mul(load_lanes(from + column, lanes), scale), lanes);
+    });
+  }
+}
+
+inline void clear_chunk(AttendRows& all) {
+  for (int64_t i = 0; i < all.count; ++i) {
+    AttendTile& t = all.tiles[i];
+    clear(t.values, t.rows * t.q.stride);
+    clear(t.sums, t.rows * 16);
+    for (int64_t r = 0; r < t.rows; ++r) t.max[r] = kNothing;
+  }
+}
+
+inline bool sees(const AttendTile& t, int64_t row, int64_t first_key, int64_t keys) {
+  return t.begin[row] < first_key + keys && t.end[row] > first_key;
+}
+
+// Bit r: row r sees a key of the block.
+inline uint32_t rows_that_see(const AttendTile& t, int64_t first_key) {
+  if (t.begin[t.rows - 1] < first_key + kBlockTokens && t.end[0] > first_key) return (1u << t.rows) - 1u;
+  uint32_t rows = 0;
+  for (int64_t r = 0; r < t.rows; ++r) rows |= static_cast<uint32_t>(sees(t, r, first_key, kBlockTokens)) << r;
+  return rows;
+}
+
+inline float first_lane(F16 x) {
+  float lanes[16];
+  store(lanes, x);
+  return lanes[0];
+}
+
+// The scores of a row, scaled, capped and masked.
+struct RowScores {
+  F16 v[4];
+};
+inline RowScores settle_scores(const AttendTile& t, int64_t row, int64_t first_key, const PairScales& scales) {
+  RowScores s;
+  const F16 none = broadcast(kNothing);
+  const bool partly = t.begin[row] > first_key || t.end[row] < first_key + kPairKeys;
+  const F16 begin = broadcast(static_cast<float>(t.begin[row] - first_key));
+  const F16 end = broadcast(static_cast<float>(t.end[row] - first_key));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    F16 v = load(t.scores + row * kPairKeys + 16 * i);
+    if (scales.keys[i / 2]) v = mul(v, load(scales.keys[i / 2] + i % 2 * 16));
+    if (t.softcap > 0.0f) v = mul(broadcast(t.softcap), tanh(mul(v, broadcast(1.0f / t.softcap))));
+    if (partly) {
+      const F16 key = add(iota(), broadcast(static_cast<float>(16 * i)));
+      v = select(both(less_equal(begin, key), less(key, end)), v, none);
+    }
+    s.v[i] = v;
+  }
+  return s;
+}
+
+// How much of what a row has gathered remains, now that it has seen these scores: as a factor, of exactly 1 where its
+// maximum stays.
+inline void raise_max(AttendTile& t, int64_t row, const RowScores& s) {
+  const F16 best = max(max(s.v[0], s.v[1]), max(s.v[2], s.v[3]));
+  t.before[row] = 1.0f;
+  if (!any(less(broadcast(t.max[row]), best))) return;
+  const float top = reduce_max(best);
+  if (!(top > t.max[row])) return;  // a NaN hides what is larger
+  t.before[row] = first_lane(exp(broadcast(t.max[row] - top)));
+  t.max[row] = top;
+}
+
+// Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`).
+template <Form form>
+inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& scales) {
+  const Operand out{t.weights.data, t.weights.stride, form};
+  for (int64_t r = 0; r < t.rows; ++r) {
+    if (!sees(t, r, first_key, kPairKeys)) continue;
+    const RowScores s = settle_scores(t, r, first_key, scales);
+    raise_max(t, r, s);
+    const F16 top = broadcast(t.max[r]);
+    F16 w[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) w[i] = exp(sub(s.v[i], top));
+    const F16 sum = add(add(w[0], w[1]), add(w[2], w[3]));
+    store(t.sums + r * 16, fma(load(t.sums + r * 16), broadcast(t.before[r]), sum));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      if (scales.values[i / 2]) w[i] = mul(w[i], load(scales.values[i / 2] + i % 2 * 16));
+      store_operand(out, r, 16 * i, w[i], 16);
+    }
+  }
+}
+
+// Folds what a chunk gave into the total; a row that saw nothing of the chunk is left as it is.
+inline void fold(RowState& total, const RowState& chunk, int64_t dim) {
+  if (chunk.max == kNothing) return;
+  const float top = total.max > chunk.max ? total.max : chunk.max;
+  const F16 old_factor = exp(broadcast(total.max - top)), new_factor = exp(broadcast(chunk.max - top));
+  for (int64_t d = 0; d < dim; d += 16) {
+    store(total.values + d, fma(load(total.values + d), old_factor, mul(load(chunk.values + d), new_factor)));
+  }
+  total.sum = fmaf(total.sum, first_lane(old_factor), chunk.sum * first_lane(new_factor));
+  total.max = top;
+}
+
+// Adds the sink's logit to the denominator, divides and writes the row's columns of `out`.
+inline void write_row(const AttendTask& task, int64_t token, int64_t head, const RowState& total) {
+  float sum = total.sum, remains = 1.0f;
+  if (task.sinks) {
+    const float sink = task.sinks[head], top = total.max > sink ? total.max : sink;
+    remains = first_lane(exp(broadcast(total.max - top)));
+    sum = fmaf(sum, remains, first_lane(exp(broadcast(sink - top))));
+  }
+  const F16 factor = broadcast(remains / sum);
+  for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
+    store_operand(task.out, task.out_row + token, head * task.head_dim + column,
+                  mul(load(total.values + column), factor), lanes);
+  });
+}
+
+}  // namespace
+}  // namespace forearm
