@@ -43,6 +43,11 @@ _SKIPPED = (
     "audio_tower.",
     "multi_modal_projector.",
     "mtp.",
+    "self_attn.q_scale",  # of a quantised KV cache
+    "self_attn.k_scale",
+    "self_attn.v_scale",
+    "k_proj.output_scale",
+    "v_proj.output_scale",
     "rope_freqs.weight",  # GGUF's: gguf_config.py has read them
     "rope_factors_long.weight",
     "rope_factors_short.weight",
