@@ -10,13 +10,13 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tqdm import tqdm
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from forearm import foreign, wire
 from forearm.config import EngineConfig, engine_config
@@ -25,11 +25,15 @@ from forearm.engine.messages import From, Gone
 from forearm.engine.start import start
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.generation import generation_defaults
+from forearm.model.hub import find_model
 from forearm.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
 from forearm.text.bad_words import bad_words_token_ids
 from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
-from forearm.text.tokenizer import load_tokenizer
+from forearm.text.tokenizer import Tokenizer, load_tokenizer
 from forearm.wire import SamplingParams
+
+if TYPE_CHECKING:
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 # A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -68,15 +72,15 @@ class LLM:
         """
         dtype = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
         given = {"model": str(model), "dtype": dtype, "max_model_len": max_model_len, "seed": seed}
-        self._loop: EngineLoop = start(engine_config(**given, **_settings(others)), queued=sys.maxsize)
-        folder = self._loop.executor.folder
-        assert folder is not None
-        text_folder = Path(tokenizer) if tokenizer else folder
-        self._folder = folder
-        self._tokenizer = load_tokenizer(text_folder)
-        backend = self._tokenizer.backend
-        source = find_chat_template(text_folder, chat_template, backend.chat_template)
-        self._template = None if source is None else ChatTemplate(source, backend.special_tokens_map)
+        config = engine_config(**given, **_settings(others))
+        self._folder = find_model(
+            config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token
+        )
+        config = replace(config, model=str(self._folder), name=config.name or config.model)
+        with ThreadPoolExecutor(1) as beside:  # a second's work for one core, while the weights are read and packed
+            text = beside.submit(_load_text, Path(tokenizer) if tokenizer else self._folder, chat_template)
+            self._loop: EngineLoop = start(config, queued=sys.maxsize)
+            self._tokenizer, self._template = text.result()
         self._requests = 0
 
     def generate(
@@ -254,6 +258,16 @@ class _Progress:
         took_s = max(time.monotonic() - self._start_s, 1e-9)
         self._bar.postfix = _speed(self._input / took_s, self._output / took_s)
         self._bar.update()
+
+
+def _load_text(folder: Path, chat_template: str | None) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The tokenizer of a model folder, and the template that is given or that comes with it.
+
+    Raises: ConfigError if either cannot be read.
+    """
+    tokenizer = load_tokenizer(folder)
+    source = find_chat_template(folder, chat_template, tokenizer.backend.chat_template)
+    return tokenizer, None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
 
 
 def _speed(prompt: float, generated: float) -> str:

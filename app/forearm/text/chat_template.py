@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from forearm.errors import ConfigError, InvalidRequest
 
@@ -21,6 +20,10 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, Any]) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens)
+        # Here: importing transformers takes most of a second, and text may be loaded beside the weights.
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        self._render = render_jinja_template
 
     def render(
         self,
@@ -48,7 +51,7 @@ class ChatTemplate:
             "continue_final_message": continue_final_message,
         }
         try:
-            rendered = render_jinja_template([conversation], **variables)[0]
+            rendered = self._render([conversation], **variables)[0]
         except jinja2.TemplateSyntaxError as error:
             raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
         except Exception as error:  # a template is a program: it may raise anything on messages it did not expect

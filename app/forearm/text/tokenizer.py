@@ -1,4 +1,7 @@
-"""A model's tokenizer: strings to ids and back, and the exact bytes of each token."""
+"""A model's tokenizer: strings to ids and back, and the exact bytes of each token.
+
+transformers takes most of a second to import: that happens where a tokenizer is loaded, maybe beside the weights.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
+from typing import TYPE_CHECKING, Any
 
 from forearm.errors import ConfigError
 from forearm.model.gguf import is_gguf
-from forearm.text.gguf import gguf_tokenizer
+
+if TYPE_CHECKING:
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _METASPACE = "\u2581"
@@ -84,7 +87,11 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     Raises: ConfigError if there is none, or it cannot be read.
     """
     try:
+        from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
         if is_gguf(folder):
+            from forearm.text.gguf import gguf_tokenizer
+
             return Tokenizer(gguf_tokenizer(folder))
         if (folder / "tokenizer.json").is_file():
             return Tokenizer(TokenizersBackend.from_pretrained(folder))
