@@ -1,0 +1,139 @@
+"""The engine's process as a user has it: start to first token, memory, Python's share of a step, sleep when idle.
+
+    python bench/process.py --shape qwen2.5-0.5b --quantization int4 --work build/compare
+
+Python's share is what a decode step of the engine's loop takes beside its two calls into C++: scheduling, packing of
+arrays, finish reasons, metrics, messages. Idle: processor time of all threads in a second without requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.shapes import SHAPES, prompt, write_model
+
+from forearm import LLM, SamplingParams, wire
+from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, Scored
+from forearm.engine.executor import Executor
+from forearm.engine.messages import From
+
+MIB = 1 << 20
+SETTLE_S = 0.5  # threads that spin go to sleep
+
+
+class Timed:
+    """An executor that knows how long its calls took: seconds since `taken` was set to 0."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.vocab_size, self.max_model_len = executor.vocab_size, executor.max_model_len
+        self.blocks, self.folder = executor.blocks, executor.folder
+        self.taken = 0.0
+
+    def forward(self, batch: Batch) -> None:
+        begin = time.perf_counter()
+        self._executor.forward(batch)
+        self.taken += time.perf_counter() - begin
+
+    def sample(self, sampling: Sampling) -> Sampled:
+        begin = time.perf_counter()
+        sampled = self._executor.sample(sampling)
+        self.taken += time.perf_counter() - begin
+        return sampled
+
+    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
+        return self._executor.score(rows, tokens, alternatives)
+
+
+def python_share(llm: LLM, args: argparse.Namespace) -> dict[str, float]:
+    """Medians over decode steps of `args.sequences` sequences."""
+    loop = llm._loop
+    timed = Timed(loop.executor)
+    loop.executor = timed
+    shape = SHAPES[args.shape]
+    params = SamplingParams(temperature=0.7, top_p=0.9, seed=1, max_tokens=args.steps + 8, ignore_eos=True)
+    for number in range(args.sequences):
+        submit = wire.Submit(request_id=str(number), prompt_token_ids=prompt(shape, 32, number), params=params)
+        loop.take(From(0, submit))
+    steps: list[tuple[float, float]] = []
+    while loop.busy:
+        timed.taken, begin = 0.0, time.perf_counter()
+        loop.step()
+        loop.outbox = []
+        steps.append((time.perf_counter() - begin, timed.taken))
+    steps = steps[4:-4]  # prompts, and the last tokens
+    python_s = median(whole - native for whole, native in steps)
+    share = median((whole - native) / whole for whole, native in steps)
+    return {"step_ms": 1000 * median(whole for whole, _ in steps), "python_ms": 1000 * python_s, "python_share": share}
+
+
+def idle_cpu_s() -> float:
+    """Processor seconds of this process' threads in a second of idleness."""
+    time.sleep(SETTLE_S)
+    before = time.process_time()
+    time.sleep(1.0)
+    return time.process_time() - before
+
+
+def memory_mib(llm: LLM) -> dict[str, float]:
+    """Largest resident set, and what of it is weights and KV cache."""
+    native = llm._loop.executor._native  # type: ignore[attr-defined]  # NativeExecutor's
+    kv = llm._loop.executor.blocks * native.kv_bytes_per_block
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    status = Path("/proc/self/status").read_text()
+    mapped = re.search(r"^RssFile:\s*(\d+) kB", status, re.M)
+    found = {"peak": peak, "packed": native.packed_bytes, "kv": kv, "scratch": native.scratch_bytes}
+    found["mapped_files_now"] = int(mapped[1]) * 1024 if mapped else 0
+    found["peak_beside_weights_and_kv"] = peak - native.packed_bytes - kv
+    return {name: value / MIB for name, value in found.items()}
+
+
+def measure(args: argparse.Namespace) -> dict[str, object]:
+    """In this process, from its start on."""
+    folder = args.work / args.shape / "hf"
+    more = {"quantization": args.quantization} if args.quantization else {}
+    more |= {"weight_cache": str(args.weight_cache)} if args.weight_cache else {}
+    llm = LLM(
+        str(folder), max_model_len=4096, max_num_seqs=max(args.sequences, 8), kv_cache_memory_bytes=1 << 29, **more
+    )
+    [output] = llm.generate(
+        [prompt(SHAPES[args.shape], 8, 0)], SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False
+    )
+    assert output.outputs[0].token_ids
+    figures: dict[str, object] = {"start_to_first_token_s": time.time() - args.begin}
+    figures["memory_mib"] = memory_mib(llm)
+    figures |= python_share(llm, args)
+    return figures | {"idle_cpu_s_per_s": idle_cpu_s()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="qwen2.5-0.5b", choices=SHAPES)
+    parser.add_argument("--quantization", default="int4", help="empty: bfloat16")
+    parser.add_argument("--weight-cache", type=Path, help="folder of packed weights; the second start maps them")
+    parser.add_argument("--work", type=Path, default=Path("build/compare"))
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--begin", type=float, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.begin is None:  # measured from outside, so that the interpreter's own start counts
+        write_model(SHAPES[args.shape], args.work / args.shape / "hf")
+        for path in (args.work / args.shape / "hf").iterdir():
+            path.read_bytes()  # into the page cache
+        subprocess.run([sys.executable, *sys.argv, "--begin", str(time.time())], check=True)
+        return
+    print(json.dumps(measure(args), indent=1))
+
+
+if __name__ == "__main__":
+    main()
