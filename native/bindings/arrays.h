@@ -25,6 +25,13 @@ void expect_length(const char* name, const Array<T>& array, int64_t expected) {
                                 std::to_string(expected));
 }
 
+template <class T>
+void expect_shape(const char* name, const Array<T>& array, int64_t rows, int64_t columns) {
+  if (array.ndim() != 2 || array.shape(0) != rows || array.shape(1) != columns)
+    throw std::invalid_argument(std::string(name) + " must be [" + std::to_string(rows) + ", " +
+                                std::to_string(columns) + "]");
+}
+
 // `starts` cuts `total` entries of another array into `count` pieces.
 inline void expect_starts(const char* name, const Array<int32_t>& starts, int64_t count, int64_t total) {
   expect_length(name, starts, count + 1);

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "bindings/arrays.h"
@@ -34,13 +35,35 @@ void load_matrix(Executor& executor, const std::string& name, const py::array& d
   const bool floats = py::isinstance<py::array_t<float>>(data), halves = py::isinstance<py::array_t<uint16_t>>(data);
   if (data.ndim() != 2 || !(data.flags() & py::array::c_style))
     throw std::invalid_argument("'" + name + "' must come as a C-contiguous array of two dimensions");
-  if (!is_float(kind)) throw std::invalid_argument("'" + name + "' is said to be " + dtype + "; codes go to load_codes");
+  if (!is_float(kind))
+    throw std::invalid_argument("'" + name + "' is said to be " + dtype + "; codes go to load_codes");
   if (kind == DType::f32 ? !floats : !halves)
     throw std::invalid_argument("'" + name + "' is said to be " + dtype + ", but its array is " +
                                 py::str(data.dtype()).cast<std::string>());
   const Tensor tensor{data.data(), kind, data.shape(0), data.shape(1)};
   const py::gil_scoped_release release;
   executor.load_matrix(name, tensor, row);
+}
+
+// Codes come as int8, or as uint8 where they are bytes of fp8; `scales` and the others are [rows, groups].
+void load_codes(Executor& executor, const std::string& name, const py::array& codes, const Array<float>& scales,
+                const std::optional<Array<int8_t>>& zeros, const std::optional<Array<float>>& offsets,
+                const std::optional<Array<int32_t>>& order, int64_t row) {
+  const bool bytes = py::isinstance<py::array_t<int8_t>>(codes) || py::isinstance<py::array_t<uint8_t>>(codes);
+  if (!bytes || codes.ndim() != 2 || !(codes.flags() & py::array::c_style))
+    throw std::invalid_argument("the codes of '" + name +
+                                "' must come as a C-contiguous array of int8 or uint8, [rows, k]");
+  const int64_t rows = codes.shape(0), k = codes.shape(1), groups = executor.groups(name);
+  expect_shape("scales", scales, rows, groups);
+  if (zeros) expect_shape("zeros", *zeros, rows, groups);
+  if (offsets) expect_shape("offsets", *offsets, rows, groups);
+  if (order) expect_length("order", *order, k);
+  const CodeRows given{
+      static_cast<const int8_t*>(codes.data()), rows, k, scales.data(), zeros ? zeros->data() : nullptr,
+      offsets ? offsets->data() : nullptr};
+  const int32_t* columns = order ? order->data() : nullptr;
+  const py::gil_scoped_release release;
+  executor.load_codes(name, given, columns, row);
 }
 
 void forward(Executor& executor, const Array<int32_t>& tokens, const Array<int32_t>& positions,
@@ -112,6 +135,8 @@ void bind_executor(py::module_& module) {
       .def_property_readonly("threads", [](Executor& executor) { return executor.pool().threads(); })
       .def_property_readonly("barriers", [](Executor& executor) { return executor.pool().barriers(); })
       .def("load_matrix", &load_matrix, "name"_a, "data"_a, "dtype"_a, "row"_a = 0)
+      .def("load_codes", &load_codes, "name"_a, "codes"_a, "scales"_a.noconvert(), "zeros"_a = py::none(),
+           "offsets"_a = py::none(), "order"_a = py::none(), "row"_a = 0)
       .def(
           "load_vector",
           [](Executor& executor, const std::string& name, const Array<float>& data) {

@@ -17,6 +17,11 @@ class Executor {
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row) {
     weights_.load_matrix(name, tensor, row, pool_);
   }
+  void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row) {
+    weights_.load_codes(name, codes, order, row, pool_);
+  }
+  // Scales of a row of a matrix, by the name of one of its parts.
+  int64_t groups(const std::string& name) const { return weights_.groups(name); }
   void load_vector(const std::string& name, const float* data, int64_t n) { weights_.load_vector(name, data, n); }
   void finish_loading();
   void allocate_kv(int64_t blocks);

@@ -1,4 +1,7 @@
 // The transformer: one step, from token ids to logits.
+//
+// Reading order: forward.cpp (run, walk, embedding, projections, head), forward_rows.cpp (what is multiplied),
+// forward_multiply.cpp, forward_attention.cpp.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -6,11 +9,14 @@
 #include "model/attention_plan.h"
 #include "model/batch.h"
 #include "model/kv_cache.h"
+#include "model/partition.h"
 #include "model/scratch.h"
 #include "model/weights.h"
 #include "threads/pool.h"
 
 namespace forearm {
+
+inline const float* or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
 
 class Forward {
  public:
@@ -18,45 +24,74 @@ class Forward {
   Forward(const Config& config, const Weights& weights, const KvBlocks& kv, Scratch& scratch, Pool& pool);
 
   // Computes a checked batch: writes its keys and values, and the logits of its logit rows to the scratch. The team
-  // enters once and walks all phases, with barriers where data crosses threads.
+  // enters once and walks all phases, with barriers where data crosses threads: five a layer.
   void run(const Batch& batch);
 
  private:
   // One member on its way through the step.
   struct Walk {
     int member;
-    int phase = 0;  // phases that were handed out task by task so far; every member counts the same
+    int64_t phase = 0;  // the next one that is handed out task by task; every member counts the same
   };
+  static constexpr int64_t kRowBlocksPerThread = 8;  // at most: row_blocks
   struct alignas(128) Counter {
-    std::atomic<int64_t> next{0};
+    std::atomic<int64_t> value{0};
+  };
+  // Rows that are still to become the left side of a multiplication.
+  struct Source {
+    const Site& site;  // its raw rows
+    int64_t rows;
+    const Norm* add = nullptr;        // norm of the projection before, which the residual has yet to get
+    const Norm* norm = nullptr;       // null: none
+    const int32_t* gather = nullptr;  // row i is made from raw row gather[i]
   };
 
   void walk(Walk w);
-  void prepare(const Walk& w);
+  void enter_layer(Walk& w, size_t layer);
+  void begin(const Walk& w);
   void angles(Range rows);
   void embed(Range rows);
+  void project_back(Walk& w, const Operand& in, const Matrix& matrix, const std::vector<float>& bias, bool normed);
+  void project_up(Walk& w, const LayerWeights& weights, const Operand& in);
+  void head(Walk& w, const Norm* add);
 
-  Operand input(const Walk& w, const Norm& norm);
+  Operand stream(Walk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
+  Operand output(Walk& w, const Site& site, const Matrix& matrix);
+  Operand prepare(Walk& w, const Source& source, const Matrix& matrix);
+  void make_rows(const Walk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out);
+  void make_run(const Walk& w, const Source& source, Range rows, int64_t shift, const Matrix& matrix,
+                const Operand& out);
+  void normalise(const Norm& norm, const float* x, Range rows, const Operand& out);
+
+  // done(rows, row block, columns) after each piece.
+  template <class Done>
+  void multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, GemmTask task, const Done& done);
+  void multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, const GemmTask& task);
+  template <class Done>
+  void multiply_few(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done);
+  template <class Done>
+  void multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done);
+  int64_t row_blocks(int64_t rows, int64_t column_blocks) const;
+
   void project_qkv(Walk& w, size_t layer, const Operand& in);
+  void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);
   void finish_heads(size_t layer, Range rows, Range query, Range kv);
   void normalise_heads(const LayerWeights& weights, Range rows, Range query, Range kv);
   void rotate(size_t rope, Range rows, int64_t column, int64_t heads);
   void attend(Walk& w, size_t layer);
   void attend_one(int member, size_t layer, const AttentionWork& work);
-  void project_back(Walk& w, const Operand& in, const Matrix& matrix, const std::vector<float>& bias, const Norm& norm);
-  void project_up(Walk& w, const LayerWeights& weights, const Operand& in);
-  void head(Walk& w);
 
-  void multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, GemmTask task);
-  void multiply_columns(const Walk& w, const Matrix& matrix, GemmTask task);
-  void multiply_piece(GemmTask& task, Range columns);
-  void normalise(const Norm& norm, const float* x, Range rows, const Operand& out);
-  std::atomic<int64_t>& counter(int phase, int member) { return counters_[phase * pool_.threads() + member].next; }
-  int64_t take(int phase, int member) { return counter(phase, member).fetch_add(1, std::memory_order_relaxed); }
+  std::atomic<int64_t>& counter(int64_t phase, int member) {
+    return counters_[static_cast<size_t>(phase * (pool_.threads() + 1) + member)].value;
+  }
+  std::atomic<int64_t>& ready(int64_t phase) { return counter(phase, pool_.threads()); }
+  int64_t take(int64_t phase, int member) { return counter(phase, member).fetch_add(1, std::memory_order_relaxed); }
   int64_t next(const Walk& w) { return take(w.phase, 0); }  // of a phase that is handed out to all from one counter
+  void clear_counters(int member, int64_t first_phase);
   void barrier(const Walk& w) { pool_.barrier(w.member); }
   Range mine(const Walk& w, int64_t rows) const { return share(rows, 2, w.member, pool_.threads()); }
   float* residual_row(int64_t row) const { return static_cast<float*>(s_.residual.data) + row * s_.residual.stride; }
+  float* projected_row(int64_t row) const { return static_cast<float*>(s_.projected.data) + row * s_.projected.stride; }
   float* qkv_at(int64_t row, int64_t column) const {
     return static_cast<float*>(s_.qkv.data) + row * s_.qkv.stride + column;
   }
@@ -68,9 +103,11 @@ class Forward {
   Pool& pool_;
   const Kernels& k_;
   const QkvColumns at_;
+  const HeadUnits units_;
   AttentionPlan plan_;
-  int64_t phases_;
-  std::unique_ptr<Counter[]> counters_;  // by phase and member; each member clears its own
+  // By phase of the layer before, this one or the next; and by member, who clears its own; the last is the ready count.
+  std::unique_ptr<Counter[]> counters_;
+  std::unique_ptr<std::atomic<int64_t>[]> finished_;  // by row block and unit: columns that are there
   const Batch* batch_ = nullptr;
 };
 

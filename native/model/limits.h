@@ -5,7 +5,7 @@
 namespace forearm {
 
 struct MachineLimits {
-  double read_gb_s;   // memory read by all threads, each its own part
+  double read_gb_s;  // memory read by all threads, each its own part
   // Multiply-adds on registers, two operations each, all threads: float32, and by the instructions that multiply bf16
   // and int8 weights.
   double fma_gflops, bf16_gflops, int8_gops;

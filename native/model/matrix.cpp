@@ -1,8 +1,44 @@
 #include "model/matrix.h"
 
+#include <bit>
+#include <cmath>
 #include <stdexcept>
 
 namespace forearm {
+namespace {
+
+// Largest numbers of OCP's 8-bit floats.
+constexpr float kLargestE4M3 = 448.0f, kLargestE5M2 = 57344.0f;
+
+bool is_integer(DType dtype) { return dtype == DType::int8 || dtype == DType::int4; }
+
+void widen_all(const uint16_t* from, DType dtype, int64_t count, float* to) {
+  if (dtype == DType::bf16)  // apart, so that the compiler makes vectors of it
+    for (int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
+  else
+    for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i], dtype);
+}
+
+// A scale as it is stored.
+float stored(float scale, DType dtype) { return dtype == DType::f32 ? scale : widen(narrow(scale, dtype), dtype); }
+
+// Each group's largest number becomes the largest that the dtype has; codes to nearest.
+void round_to_fp8(const RoundTask& t) {
+  const float top = t.dtype == DType::fp8_e4m3 ? kLargestE4M3 : kLargestE5M2;
+  const int64_t groups = (t.k + t.group - 1) / t.group;
+  for (int64_t i = 0; i < t.rows * groups; ++i) {
+    const int64_t begin = i / groups * t.k + i % groups * t.group,
+                  count = std::min(t.group, t.k - i % groups * t.group);
+    float largest = 0.0f;
+    for (int64_t j = begin; j < begin + count; ++j) largest = std::max(largest, std::fabs(t.w[j]));
+    const float scale = stored(largest / top, t.scale_dtype);
+    for (int64_t j = begin; j < begin + count; ++j)
+      t.codes[j] = static_cast<int8_t>(narrow_fp8(scale > 0.0f ? t.w[j] / scale : 0.0f, t.dtype));
+    t.scales[i] = scale;
+  }
+}
+
+}  // namespace
 void Matrix::shape(const std::string& called, int64_t rows, int64_t columns, const Format& kept, Partition divided) {
   check(called, kept, columns);
   name = called;
@@ -44,8 +80,73 @@ PackedWeights Matrix::weights() const {
   return w;
 }
 
-void Matrix::pack(const Tensor& rows, int64_t row, PanelMap map) const {
-  pack_rows(rows.data, rows.dtype, rows.rows, {data_, format.dtype, layout().quantum, k}, row, map);
+void Matrix::pack(const Tensor& rows, int64_t row, PanelMap map, PackRoom& room) const {
+  if (!is_codes()) return pack_rows(rows.data, rows.dtype, rows.rows, packed(), row, map);
+  pack(rounded(rows, room), row, map);
+}
+
+void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
+  pack_codes(rows.codes, rows.rows, packed(), row, map);
+  pack_scales(rows.scales, rows.rows, groups(), format.scale_dtype, scales_, row, map);
+  if (zeros_) pack_zeros(rows.zeros, rows.rows, groups(), zeros_, row, map);
+  if (offsets_) pack_scales(rows.offsets, rows.rows, groups(), DType::f32, offsets_, row, map);
+}
+
+// Rows of floats as symmetric codes of the format.
+CodeRows Matrix::rounded(const Tensor& rows, PackRoom& room) const {
+  room.values.resize(static_cast<size_t>(kPanel * k));
+  room.codes.resize(static_cast<size_t>(kPanel * k));
+  room.scales.resize(static_cast<size_t>(kPanel * groups()));
+  const auto* values = static_cast<const float*>(rows.data);
+  if (rows.dtype != DType::f32) {
+    widen_all(static_cast<const uint16_t*>(rows.data), rows.dtype, rows.rows * k, room.values.data());
+    values = room.values.data();
+  }
+  const RoundTask task{
+      values, rows.rows, k, group(), format.dtype, format.scale_dtype, room.codes.data(), room.scales.data()};
+  if (is_integer(format.dtype))
+    kernels().round(task);
+  else
+    round_to_fp8(task);
+  return {room.codes.data(), rows.rows, k, room.scales.data(), nullptr, nullptr};
+}
+
+void Matrix::check_floats() const {
+  if (format.zero != Format::Zero::none || format.ordered)
+    throw std::invalid_argument("'" + name +
+                                "': floats are rounded to codes without zeros and order, but its format has them");
+}
+
+void Matrix::check_codes(const CodeRows& rows) const {
+  const auto must = [this](bool holds, const std::string& what) {
+    if (!holds) throw std::invalid_argument("'" + name + "': " + what);
+  };
+  must(is_codes(), "its format holds floats; codes can't be loaded");
+  must((rows.zeros != nullptr) == (zeros_ != nullptr), "zeros come where the format has them, and only there");
+  must((rows.offsets != nullptr) == (offsets_ != nullptr), "offsets come where the format has them, and only there");
+  if (format.dtype == DType::int4)
+    for (int64_t i = 0; i < rows.rows * k; ++i)
+      must(rows.codes[i] >= -8 && rows.codes[i] <= 7, "int4 codes are -8 to 7, not " + std::to_string(rows.codes[i]));
+  for (int64_t i = 0; i < rows.rows * groups(); ++i)
+    must(std::isfinite(rows.scales[i]) && stored(rows.scales[i], format.scale_dtype) == rows.scales[i],
+         "the scale " + std::to_string(rows.scales[i]) + " is not a number that the format's scale_dtype has");
+}
+
+void Matrix::set_order(const int32_t* given) {
+  if (format.ordered != (given != nullptr))
+    throw std::invalid_argument("'" + name + "': an order comes where the format is ordered, and only there");
+  if (!given) return;
+  std::vector<int32_t> wanted(given, given + k);
+  if (!order.empty() && wanted != order)
+    throw std::invalid_argument("'" + name + "': its parts must have one order of columns");
+  std::vector<bool> seen(static_cast<size_t>(k));
+  for (const int32_t column : wanted) {
+    if (column < 0 || column >= k || seen[static_cast<size_t>(column)])
+      throw std::invalid_argument("'" + name + "': order holds each of 0 to " + std::to_string(k - 1) + " once, not " +
+                                  std::to_string(column));
+    seen[static_cast<size_t>(column)] = true;
+  }
+  order = std::move(wanted);
 }
 
 }  // namespace forearm

@@ -18,11 +18,17 @@ struct Tensor {
 
 // Rows that are already quantised, C-contiguous: codes [rows, k], a byte each; the others [rows, groups], or null.
 struct CodeRows {
-  const void* codes;
+  const int8_t* codes;  // or fp8's bytes
   int64_t rows, k;
   const float* scales;
   const int8_t* zeros;
   const float* offsets;
+};
+
+// What a thread rounds a panel's rows in.
+struct PackRoom {
+  std::vector<float> values, scales;
+  std::vector<int8_t> codes;
 };
 
 // W [n, k] in the layout of the tier in use. Its memory is the weights' region: shape, then place, then pack.
@@ -34,9 +40,16 @@ class Matrix {
   void place(Pieces& pieces);
   void settle(char* region);
 
-  // Packs rows [row, row + rows) of one panel of `map`; the rest of the panel that follows becomes zero.
-  void pack(const Tensor& rows, int64_t row, PanelMap map) const;
+  // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; what follows in the panel
+  // becomes zero.
+  void pack(const Tensor& rows, int64_t row, PanelMap map, PackRoom& room) const;
   void pack(const CodeRows& rows, int64_t row, PanelMap map) const;
+  // Throws std::invalid_argument if floats can't become what the format has.
+  void check_floats() const;
+  // Throws std::invalid_argument if the format has no such codes, scales, zeros or offsets.
+  void check_codes(const CodeRows& rows) const;
+  // The order of columns, which all rows share. Throws std::invalid_argument if it is none or another one.
+  void set_order(const int32_t* order);
 
   bool empty() const { return n == 0; }
   bool is_codes() const { return !is_float(format.dtype); }
@@ -54,10 +67,8 @@ class Matrix {
   std::string name;
 
  private:
-  PackedMatrix packed() const;
-  void round(const Tensor& rows, int64_t row, PanelMap map) const;
-  void store_scales(const CodeRows& rows, int64_t row, PanelMap map) const;
-  int64_t scale_bytes() const { return is_codes() ? round_up(n, kPanel) * groups() * dtype_bytes(format.scale_dtype) : 0; }
+  PackedMatrix packed() const { return {data_, format.dtype, layout().quantum, k, layout().bias}; }
+  CodeRows rounded(const Tensor& rows, PackRoom& room) const;
 
   int64_t data_at_ = 0, scales_at_ = 0, zeros_at_ = 0, offsets_at_ = 0;  // in the region
   char* data_ = nullptr;

@@ -21,11 +21,11 @@ inline Range share(int64_t count, int64_t unit, int64_t index, int64_t parts) {
 }
 
 // Packed columns of each member.
-using Partition = std::vector<std::vector<Range>>;
+using Partition = std::vector<Range>;
 
 inline Partition split_columns(int64_t columns, int64_t unit, int threads) {
   Partition partition;
-  for (int member = 0; member < threads; ++member) partition.push_back({share(columns, unit, member, threads)});
+  for (int member = 0; member < threads; ++member) partition.push_back(share(columns, unit, member, threads));
   return partition;
 }
 
@@ -39,17 +39,43 @@ struct QkvColumns {
         end(value + round_up(c.kv_heads * c.head_dim, kPanel)) {}
 };
 
-// Heads of each member after the QKV multiplication: a key head and its value head stay together.
-struct HeadShare {
-  Range query, kv;
+// Heads that end where a panel of the queries, keys or values ends: once all their columns are there, whoever computed
+// the last ones norms, rotates and stores them. `kv` heads stand in the keys and in the values.
+struct HeadUnit {
+  Range query, kv;  // one of them is empty
+  int64_t columns;
 };
-struct HeadPlan {
-  std::vector<HeadShare> shares;
-  // Members multiply just the columns of their heads and go on to rotate and store them: no barrier between. Where
-  // that would leave some with much more work than others, columns are divided evenly instead, and heads afterwards.
-  bool fused;
-  Partition columns;
+class HeadUnits {
+ public:
+  explicit HeadUnits(const Config& config);
+
+  int64_t count() const { return static_cast<int64_t>(units_.size()); }
+  const HeadUnit& operator[](int64_t unit) const { return units_[static_cast<size_t>(unit)]; }
+
+  // visit(unit, how many of `columns` are its own) for each unit that has some.
+  template <class Visit>
+  void each(Range columns, const Visit& visit) const {
+    for (const Section& section : sections_) {
+      const Range part{std::max(columns.begin, section.columns.begin), std::min(columns.end, section.columns.end)};
+      for (int64_t at = part.begin; at < part.end;) {
+        const int64_t unit = (at - section.columns.begin) / unit_columns_;
+        const int64_t end = std::min(section.columns.begin + (unit + 1) * unit_columns_, part.end);
+        visit(section.first_unit + unit, end - at);
+        at = end;
+      }
+    }
+  }
+
+ private:
+  struct Section {
+    Range columns;
+    int64_t first_unit;
+  };
+  void add_units(int64_t heads, int64_t head_dim, bool kv);
+
+  int64_t unit_heads_, unit_columns_;
+  std::vector<HeadUnit> units_;
+  std::vector<Section> sections_;  // queries, keys, values
 };
-HeadPlan plan_heads(const Config& config, int threads);
 
 }  // namespace forearm

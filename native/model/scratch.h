@@ -2,6 +2,7 @@
 //
 // Rows are an odd number of 64-byte lines apart: at a power of two they would share a few sets of the caches.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "model/config.h"
@@ -10,10 +11,40 @@
 
 namespace forearm {
 
-// Up to so many rows every thread normalises all of them for itself: cheaper than a barrier.
-constexpr int64_t kOwnNormRows = 4;
+// Up to so many rows every member prepares all of them for itself: cheaper than waiting for others.
+constexpr int64_t kOwnRows = 4;
 
 constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
+
+constexpr size_t kForms = 6;
+
+class Carver;
+
+// Rows that matrices are multiplied with, in each form that one of the matrices takes.
+class Inputs {
+ public:
+  void need(const Matrix& matrix);
+  // How `matrix` takes them.
+  Operand operand(const Matrix& matrix) const;
+
+ private:
+  friend class Carver;
+  int64_t columns_ = 0;
+  std::array<int64_t, kForms> groups_{};  // most groups of a row; 0: the form is not needed
+  std::array<Operand, kForms> forms_{};
+};
+
+// One place of the model where rows are multiplied: as they come out of what is before, and as matrices take them.
+struct Site {
+  Operand raw;              // [rows, columns], f32_rows
+  Inputs shared;            // all rows
+  std::vector<Inputs> own;  // by member: its own copy of up to kOwnRows rows
+  bool prepares = false;    // some matrix does not take rows as what comes before could write them
+
+  // True if what comes before writes the form of `matrix` by itself; else it writes `raw`, and rows are prepared.
+  static bool is_direct(const Matrix& matrix) { return !is_quantised(matrix.form()) && !matrix.format.ordered; }
+  Operand target(const Matrix& matrix) const { return is_direct(matrix) ? shared.operand(matrix) : raw; }
+};
 
 class Scratch {
  public:
@@ -21,27 +52,31 @@ class Scratch {
 
   int64_t bytes() const { return region_.bytes(); }
 
-  Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
-  Operand normed;     // [step_tokens or step_logit_rows, hidden], the form the weights are multiplied with
-  Operand qkv;        // [step_tokens, QkvColumns], f32_rows
-  Operand attention;  // [step_tokens, heads * head_dim]
-  Operand activated;  // [step_tokens, intermediate]
-  Operand projected;  // [step_tokens, hidden], f32_rows: what a norm follows; learned positions
-  Operand logits;     // [step_logit_rows, vocab], f32_rows
+  Operand residual;                    // [step_tokens, hidden], f32_rows: the residual stream
+  Operand qkv;                         // [step_tokens, QkvColumns], f32_rows
+  Operand projected;                   // [step_tokens, hidden], f32_rows: what a norm follows; learned positions
+  Operand logits;                      // [step_logit_rows, vocab], f32_rows
+  Site stream;                         // [step_tokens or step_logit_rows, hidden]: raw is the residual
+  Site attention;                      // [step_tokens, heads * head_dim]
+  Site activated;                      // [step_tokens, intermediate]
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]
   int32_t* slots;                      // [step_tokens]
   float* partials;                     // [partial_floats]: attention of one chunk of keys each
   int64_t partial_floats;
 
-  // Of one member: its own norm of up to kOwnNormRows rows, and what attend and sample work in.
-  Operand own_normed(int member) const;
+  // Of one member: a row [hidden], and what attend, gemm and sample work in.
+  float* row(int member) const { return reinterpret_cast<float*>(own_row_ + member * own_row_bytes_); }
   void* attend(int member) const { return own_attend_ + member * own_attend_bytes_; }
+  void* gemm(int member) const { return own_gemm_ + member * own_gemm_bytes_; }
   void* sampler(int member) const { return own_sampler_ + member * own_sampler_bytes_; }
 
  private:
-  Operand own_normed_;
-  char *own_attend_, *own_sampler_;
-  int64_t own_normed_bytes_, own_attend_bytes_, own_sampler_bytes_;
+  void carve(Carver& carver, const Config& config, const Limits& limits, int threads);
+  void carve_sites(Carver& carver, const Config& config, const Limits& limits);
+  void add_needs(const Weights& weights, size_t layers, int threads);
+
+  char *own_row_, *own_attend_, *own_gemm_, *own_sampler_;
+  int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_;
   Region region_;
 };
 

@@ -18,15 +18,13 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 }
 
 bool owns(const Matrix& matrix, int member, int64_t column) {
-  for (const Range columns : matrix.partition[static_cast<size_t>(member)])
-    if (column >= columns.begin && column < columns.end) return true;
-  return false;
+  const Range columns = matrix.partition[static_cast<size_t>(member)];
+  return column >= columns.begin && column < columns.end;
 }
 
 }  // namespace
 
-Weights::Weights(const Config& c, const Formats& formats, int threads)
-    : formats_(formats), layers_(c.layers.size()), heads_(plan_heads(c, threads)) {
+Weights::Weights(const Config& c, const Formats& formats, int threads) : formats_(formats), layers_(c.layers.size()) {
   const auto columns = [threads](int64_t n) { return split_columns(n, kPanel, threads); };
   shape(embed_, "embed", c.vocab_size, c.hidden, columns(c.vocab_size));
   declare_part("embed", embed_, {c.vocab_size, {}});
@@ -54,7 +52,7 @@ void Weights::declare_layer(const Config& c, size_t index, int threads) {
       up{c.intermediate, c.gated ? PanelMap{2, 1} : PanelMap{}};
   const int64_t up_columns = c.gated ? 2 * round_up(c.intermediate, kPanel) : c.intermediate;
 
-  shape(layer.qkv, prefix + "qkv", at.end, c.hidden, heads_.columns);
+  shape(layer.qkv, prefix + "qkv", at.end, c.hidden, split_columns(at.end, kPanel, threads));
   shape(layer.o, prefix + "o", c.hidden, c.heads * c.head_dim, split_columns(c.hidden, kPanel, threads));
   shape(layer.up, prefix + "up", up_columns, c.hidden,
         split_columns(up_columns, c.gated ? 2 * kPanel : kPanel, threads));
@@ -122,33 +120,69 @@ void Weights::shape(Matrix& matrix, const std::string& name, int64_t n, int64_t 
 
 void Weights::place_matrices() {
   if (!formats_.empty())
-    throw std::invalid_argument("there is a format for '" + formats_.begin()->first + "'; this model has no such matrix");
+    throw std::invalid_argument("there is a format for '" + formats_.begin()->first +
+                                "'; this model has no such matrix");
   Pieces pieces;
   for (Matrix* matrix : shaped_) matrix->place(pieces);
   region_ = Region("the model's packed weights", pieces.bytes());
   for (Matrix* matrix : shaped_) matrix->settle(region_.data());
 }
 
-void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool) {
+// Throws if rows row .. row + rows - 1 of width k are not rows of that matrix.
+Weights::MatrixPart& Weights::part_for(const std::string& name, int64_t row, int64_t rows, int64_t k) {
   const auto found = matrices_.find(name);
   if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
   MatrixPart& part = found->second;
-  const Matrix& matrix = *part.matrix;
-  if (tensor.k != matrix.k || row < 0 || tensor.rows < 1 || row + tensor.rows > part.place.rows)
+  if (k != part.matrix->k || row < 0 || rows < 1 || row + rows > part.place.rows)
     throw std::invalid_argument("'" + name + "' is [" + std::to_string(part.place.rows) + ", " +
-                                std::to_string(matrix.k) + "]; rows " + std::to_string(row) + " to " +
-                                std::to_string(row + tensor.rows - 1) + " of width " + std::to_string(tensor.k) +
-                                " do not fit");
-  const int64_t row_bytes = tensor.k * dtype_bytes(tensor.dtype), end = row + tensor.rows;
+                                std::to_string(part.matrix->k) + "]; rows " + std::to_string(row) + " to " +
+                                std::to_string(row + rows - 1) + " of width " + std::to_string(k) + " do not fit");
+  return part;
+}
+
+// pack(first row of the panel, how many, room) for each panel that the rows touch, by the member that owns it.
+template <class Pack>
+void Weights::pack_panels(MatrixPart& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack) {
+  const int64_t end = row + rows;
   pool.run([&](int member) {
-    for (int64_t first = row; first < end; first = round_up(first + 1, kPanel)) {
-      if (!owns(matrix, member, part.place.column(first))) continue;
-      const char* rows = static_cast<const char*>(tensor.data) + (first - row) * row_bytes;
-      const int64_t count = std::min(round_up(first + 1, kPanel), end) - first;
-      matrix.pack({rows, tensor.dtype, count, tensor.k}, first, part.place.panels);
-    }
+    PackRoom room;
+    for (int64_t first = row; first < end; first = round_up(first + 1, kPanel))
+      if (owns(*part.matrix, member, part.place.column(first)))
+        pack(first, std::min(round_up(first + 1, kPanel), end) - first, room);
   });
-  std::fill_n(part.loaded.begin() + row, tensor.rows, true);
+  std::fill_n(part.loaded.begin() + row, rows, true);
+}
+
+void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool) {
+  MatrixPart& part = part_for(name, row, tensor.rows, tensor.k);
+  part.matrix->check_floats();
+  const int64_t row_bytes = tensor.k * dtype_bytes(tensor.dtype);
+  pack_panels(part, row, tensor.rows, pool, [&](int64_t first, int64_t count, PackRoom& room) {
+    const char* rows = static_cast<const char*>(tensor.data) + (first - row) * row_bytes;
+    part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, part.place.panels, room);
+  });
+}
+
+void Weights::load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row,
+                         Pool& pool) {
+  MatrixPart& part = part_for(name, row, codes.rows, codes.k);
+  Matrix& matrix = *part.matrix;
+  matrix.check_codes(codes);
+  matrix.set_order(order);
+  const int64_t groups = matrix.groups();
+  const auto from = [](auto* values, int64_t at) { return values ? values + at : nullptr; };
+  pack_panels(part, row, codes.rows, pool, [&](int64_t first, int64_t count, PackRoom&) {
+    const int64_t at = first - row, scales = at * groups;
+    matrix.pack(CodeRows{codes.codes + at * codes.k, count, codes.k, codes.scales + scales, from(codes.zeros, scales),
+                         from(codes.offsets, scales)},
+                first, part.place.panels);
+  });
+}
+
+int64_t Weights::groups(const std::string& name) const {
+  const auto found = matrices_.find(name);
+  if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
+  return found->second.matrix->groups();
 }
 
 void Weights::load_vector(const std::string& name, const float* data, int64_t n) {

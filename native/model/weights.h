@@ -28,15 +28,19 @@ struct LayerWeights {
 
 class Weights {
  public:
-  // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix has
-  // no format, or one that can't be.
+  // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix
+  // has no format, or one that can't be.
   Weights(const Config& config, const Formats& formats, int threads);
 
   // Packs `tensor` as rows row .. of `name`; each member packs, and so touches first, the columns it will read.
   // Pieces of a matrix come in ascending order.
   // Throws std::invalid_argument if there is no such matrix or the shape is not its.
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool);
+  // The same with rows that are already quantised; order: [k], or null.
+  void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row, Pool& pool);
   void load_vector(const std::string& name, const float* data, int64_t n);
+  // Scales of a row of a matrix, by the name of one of its parts. Throws std::invalid_argument if there is none.
+  int64_t groups(const std::string& name) const;
   // Throws std::invalid_argument naming everything that has not been loaded, and the rows.
   void finish();
 
@@ -47,7 +51,6 @@ class Weights {
   const LayerWeights& layer(size_t i) const { return layers_[i]; }
   const Norm& final_norm() const { return final_norm_; }
   const std::vector<float>& head_bias() const { return head_bias_; }
-  const HeadPlan& heads() const { return heads_; }
 
  private:
   // Where rows of a checkpoint's matrix or bias stand in a packed one.
@@ -68,6 +71,9 @@ class Weights {
     bool loaded;
   };
 
+  MatrixPart& part_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
+  template <class Pack>
+  void pack_panels(MatrixPart& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
   void declare_layer(const Config& config, size_t index, int threads);
   void declare_norms(const Config& config, LayerWeights& layer, const std::string& prefix);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
@@ -81,7 +87,6 @@ class Weights {
   std::vector<LayerWeights> layers_;
   Norm final_norm_;
   std::vector<float> head_bias_;
-  HeadPlan heads_;
   std::map<std::string, MatrixPart> matrices_;
   std::map<std::string, VectorPart> vectors_;
   std::vector<Matrix*> shaped_;  // in the order of the region

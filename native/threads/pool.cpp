@@ -160,6 +160,14 @@ void Pool::wait_for(const Line& line, uint32_t epoch) const {
   if (line.value.load(std::memory_order_acquire) != epoch) throw TaskFailed{};
 }
 
+void Pool::wait_for(const std::atomic<int64_t>& count, int64_t wanted) const {
+  const auto reached = [&] {
+    return count.load(std::memory_order_acquire) == wanted || failed_.load(std::memory_order_acquire);
+  };
+  spin_until(reached, kSpin, true);
+  if (count.load(std::memory_order_acquire) != wanted) throw TaskFailed{};
+}
+
 void Pool::barrier(int member) {
   const uint32_t epoch = ++arrive_[member].epoch;
   Line& release = release_[member / kGroup];

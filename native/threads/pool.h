@@ -38,6 +38,9 @@ class Pool {
   // Inside a task, by every member: nobody goes on until all have come.
   void barrier(int member);
 
+  // Inside a task: nobody is held up but the caller, until `count` has come to `wanted`.
+  void wait_for(const std::atomic<int64_t>& count, int64_t wanted) const;
+
   // Barriers passed since the pool was made.
   int64_t barriers() const { return barriers_; }
 

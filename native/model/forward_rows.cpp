@@ -1,0 +1,78 @@
+// What is multiplied: rows normed, rounded, quantised, put in order. No barrier: rows are taken two or more at a time,
+// and who is done waits for the count of those that are ready.
+#include "model/forward.h"
+
+namespace forearm {
+
+// The residual stream, normalised if there is a norm.
+Operand Forward::stream(Walk& w, const Norm* add, const Norm& norm, const Matrix& matrix) {
+  const Norm* before = norm.weight.empty() ? nullptr : &norm;
+  const bool as_it_is = !add && !before && matrix.form() == Form::f32_rows && !matrix.format.ordered;
+  return as_it_is ? s_.residual : prepare(w, {s_.stream, batch_->tokens, add, before}, matrix);
+}
+
+// What attention or the MLP's first half has written.
+Operand Forward::output(Walk& w, const Site& site, const Matrix& matrix) {
+  return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, batch_->tokens}, matrix);
+}
+
+// Few rows: every member makes its own copy and needs to wait for nobody. Not where the residual is added to: once.
+Operand Forward::prepare(Walk& w, const Source& source, const Matrix& matrix) {
+  const int64_t rows = source.rows;
+  if (rows <= kOwnRows && !source.add) {
+    const Operand out = source.site.own[static_cast<size_t>(w.member)].operand(matrix);
+    make_rows(w, source, {0, rows}, matrix, out);
+    return out;
+  }
+  const Operand out = source.site.shared.operand(matrix);
+  const int64_t unit = std::max<int64_t>(2, round_up(rows / (8 * pool_.threads()), 2));
+  for (int64_t first = unit * next(w); first < rows; first = unit * next(w)) {
+    const Range part{first, std::min(first + unit, rows)};
+    make_rows(w, source, part, matrix, out);
+    ready(w.phase).fetch_add(part.size(), std::memory_order_release);
+  }
+  pool_.wait_for(ready(w.phase), rows);
+  ++w.phase;
+  return out;
+}
+
+void Forward::make_rows(const Walk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out) {
+  if (!source.gather) return make_run(w, source, rows, 0, matrix, out);
+  for (int64_t i = rows.begin; i < rows.end; ++i) make_run(w, source, {i, i + 1}, source.gather[i] - i, matrix, out);
+}
+
+// Row r of `out` is made from raw row r + shift.
+void Forward::make_run(const Walk& w, const Source& source, Range rows, int64_t shift, const Matrix& matrix,
+                       const Operand& out) {
+  const Operand& raw = source.site.raw;
+  float* x = static_cast<float*>(raw.data) + shift * raw.stride;
+  const int32_t* order = matrix.order.empty() ? nullptr : matrix.order.data();
+  if (source.add) {
+    const Norm& norm = *source.add;
+    k_.add_norm({{projected_row(shift),
+                  s_.projected.stride,
+                  rows.begin,
+                  rows.end,
+                  c_.hidden,
+                  norm.weight.data(),
+                  or_null(norm.bias),
+                  c_.norm_eps,
+                  c_.layer_norm,
+                  {x, raw.stride, Form::f32_rows}},
+                 c_.residual_scale});
+  }
+  if (!source.norm) return k_.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out});
+  if (Site::is_direct(matrix)) return normalise(*source.norm, x, rows, out);
+  float* own = s_.row(w.member);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    normalise(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0: the one row is every row
+    k_.quantize({own, 0, r, r + 1, matrix.k, order, out});
+  }
+}
+
+void Forward::normalise(const Norm& norm, const float* x, Range rows, const Operand& out) {
+  k_.norm({x, s_.residual.stride, rows.begin, rows.end, c_.hidden, norm.weight.data(), or_null(norm.bias), c_.norm_eps,
+           c_.layer_norm, out});
+}
+
+}  // namespace forearm
