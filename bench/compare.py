@@ -166,7 +166,7 @@ def measure_shape(name: str, args: argparse.Namespace) -> dict[str, Any]:
         rows |= found
     machine = {key: median(look[key] for look in looks) for key in looks[0]} if looks else {}
     for one in chosen:
-        if args.http and one.engine != "torch":
+        if one.engine in args.http.split(",") and "rounds" in rows[one.name]:
             rows[one.name]["http"] = measure_http(one, shape, work, args)
         rows[one.name]["gb_read"] = one.bytes_read(shape) / 1e9
         rows[one.name]["width"] = one.width
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prefill", type=numbers, default=[512, 2048])
     parser.add_argument("--decode", type=numbers, default=[1, 8, 32], help="sequences; 128 where memory allows")
-    parser.add_argument("--no-http", dest="http", action="store_false", help="leave the servers out")
+    parser.add_argument("--http", default="forearm,llama,openvino,vllm", help="engines that get requests at once")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for a start or an answer")
     parser.add_argument("--out", type=Path, help="also write OUT.json, OUT.md and OUT.svg (without the suffix)")
     args = parser.parse_args()
