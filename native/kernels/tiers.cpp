@@ -20,6 +20,7 @@ extern const Kernels scalar_tier;
 #if defined(__x86_64__)
 extern const Kernels avx2_tier;
 extern const Kernels avx512_tier;
+extern const Kernels avx512_vnni_tier;
 extern const Kernels avx512_bf16_tier;
 #elif defined(__aarch64__)
 extern const Kernels neon_tier;
@@ -69,9 +70,13 @@ bool runs_avx512() {
 }
 
 // Leaf 7: VNNI in ecx of subleaf 0, BF16 in eax of subleaf 1.
+bool runs_avx512_vnni() {
+  constexpr uint32_t kVnni = 1u << 11;
+  return runs_avx512() && has(cpuid(7).ecx, kVnni);
+}
 bool runs_avx512_bf16() {
-  constexpr uint32_t kVnni = 1u << 11, kBf16 = 1u << 5;
-  return runs_avx512() && has(cpuid(7).ecx, kVnni) && cpuid(7).eax >= 1 && has(cpuid(7, 1).eax, kBf16);
+  constexpr uint32_t kBf16 = 1u << 5;
+  return runs_avx512_vnni() && cpuid(7).eax >= 1 && has(cpuid(7, 1).eax, kBf16);
 }
 #elif defined(__aarch64__)
 // -march=armv8.2-a lets the compiler use atomics and rounding multiplies as well.
@@ -95,6 +100,7 @@ struct Tier {
 constexpr Tier kTiers[] = {
 #if defined(__x86_64__)
     {&avx512_bf16_tier, runs_avx512_bf16},
+    {&avx512_vnni_tier, runs_avx512_vnni},
     {&avx512_tier, runs_avx512},
     {&avx2_tier, runs_avx2},
 #elif defined(__aarch64__)

@@ -1,33 +1,10 @@
-// Multiplication of codes in plain C++, exact in int32: the definition, and what a tier without its own uses.
-//
-// An IntMma<codes> gives gemm_codes.h what it multiplies tiles of A (i8 form) and W (codes) with. Codes says how W
-// stands:
-//   bytes      int8 as packed: B[..][k / kQuantum][16][kQuantum], a byte is code + kBias
-//   nibbles    int4 as packed: a step is two chunks of kQuantum k, low and high nibbles, a nibble is code + kNibbleBias
-//   unpacked   int4 one code a byte in the order of `bytes`, a byte is code + kNibbleBias: unpack() makes it from nibbles
-//              (any other order, and any multiple of the codes that store() takes back exactly, will do as well)
-// Members:
-//   kRows, kQuantum, kForm   rows that go together (a unit: 1 of i8_rows, 2 of i8_pairs), the layout's quantum, the
-//   form kStepK, kStepBytes       k of a step, and the bytes that it takes of one panel of W kUnits, panels(units) the
-//   most units of a tile, and how many panels so many units take Sums                     int32 sums of a unit by a
-//   panel, in registers, in any order (SMMLA: blocks of 2 x 2)
-//   start                    the sums before the first step of a group: -bias * sum of the row's codes in the group;
-//                            `sums` is the group's of the unit's first row, the second row's is `groups` further
-//   step                     adds kStepK k: to Units x Panels
-//   Scales, scales           what 16 columns are multiplied with, in the order of Sums
-//   fold                     acc = fma(float(i) * a_scale, s, acc); acc is kRows * 16 floats in the order of Sums,
-//                            a_scales as `sums` above
-//   fold_offsets             acc = fma(float(a_sum) * a_scale, o, acc)
-//   store                    acc as floats, row r of the unit at out + r * stride
-// Beside it mma_int_<isa>.h gives unpack(nibbles, to, steps), for one panel, and code_columns<dtype>(panel, k): the 16
-// codes (int8, int4) at k as floats.
+// Multiplication of codes in plain C++: the definition, and what a tier without its own uses. Names: codes.h.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/simd/codes.h"
 
 namespace forearm {
 namespace {
-
-enum class Codes { bytes, nibbles, unpacked };
 
 // The code, signed, at one byte of a panel.
 inline int32_t low_nibble(int8_t byte) { return static_cast<int8_t>(static_cast<uint8_t>(byte) << 4) >> 4; }

@@ -1,6 +1,6 @@
 // x86-64 with AVX-512 and its BF16: Cooper Lake, Sapphire Rapids, Zen 4 and later.
 #include "kernels/simd/mma_avx512_bf16.h"
-#include "kernels/simd/mma_int_rows.h"
+#include "kernels/simd/mma_int_avx512_vnni.h"
 
 #include "kernels/ops/table.h"
 
