@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -198,6 +199,7 @@ def main() -> None:
         contestants.install(args.install)
         return
     args.engines = args.engines.split(",")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: terminated"))  # servers end with us
     args.peers, args.work = args.peers.resolve(), args.work.resolve()
 
     found: dict[str, Any] = circumstances(args) | {"shapes": {}}
