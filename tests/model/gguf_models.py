@@ -81,10 +81,12 @@ def _tensor(parameter: torch.Tensor, dtype: str, heads: int, plus_one: bool) -> 
         values = values + 1 if plus_one else values
         return np.ascontiguousarray(permuted_rows(values, heads) if heads else values)
     if dtype in ("F32", "F16", "BF16"):
-        rows = np.ascontiguousarray(permuted_rows(values, heads) if heads else values)
+        with torch.no_grad():
+            parameter.copy_(parameter.to({"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[dtype]))
+        rows = np.ascontiguousarray(permuted_rows(parameter.detach().numpy(), heads) if heads else values)
         if dtype == "BF16":
             return "BF16", (rows.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-        return rows.astype({"F32": np.float32, "F16": np.float16}[dtype])
+        return rows.astype(np.float16) if dtype == "F16" else rows
     stored = blocks_like(values, dtype)
     rows = dequantize(stored, GGMLQuantizationType[dtype])
     with torch.no_grad():

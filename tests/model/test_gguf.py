@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +15,12 @@ import pytest
 import torch
 from tests.model.cases import CASES, Case, make
 from tests.model.gguf_models import write_model
-from tests.model.reference import load_weights, logits
+from tests.model.reference import Rounding, load_weights, logits, tolerance
+from tests.model.run_native import Run
+from transformers import PreTrainedModel
+
+from forearm import _native
+from forearm.model.gguf_codes import BLOCK_TYPES
 
 _BY_NAME = {case.name: case for case in CASES}
 _BIASED = replace(_BY_NAME["llama-gqa"], name="llama-biases", settings={"attention_bias": True, "mlp_bias": True})
@@ -44,3 +54,139 @@ def test_a_float32_file_computes_what_the_model_does(case: Case, tmp_path: Path)
     theirs = expected(model, case.tokens())
     np.testing.assert_allclose(ours, theirs, atol=2e-5 * float(np.abs(theirs).max()), rtol=0)
     assert config.eos_token_ids == (2, 3)
+
+
+# --- natively, on every tier ---
+
+_WIDE = {
+    "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "query_pre_attn_scalar": 64, "num_hidden_layers": 2,
+}  # fmt: skip
+# What llama.cpp's Q4_K_M does: more bits for v, down and the head.
+_Q4_K_M = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "output": "Q6_K", "attn_qkv": "Q5_K"}
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A model whose matrices are of these types: `others` by the name in the file, `most` otherwise."""
+
+    family: str
+    most: str
+    others: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For test ids."""
+        return f"{self.family}-{self.most}{'-mixed' if self.others else ''}"
+
+    @property
+    def case(self) -> Case:
+        """Sizes that are multiples of a block of 256."""
+        case = {**_BY_NAME, _BIASED.name: _BIASED}[self.family]
+        return replace(case, settings={**case.settings, **_WIDE}, prompt=20, greedy=4)
+
+    def type_of(self, name: str) -> str:
+        """Of a matrix, by its name in the file."""
+        return self.others.get(name.split(".")[-2], self.most)
+
+
+TYPED = [
+    Typed("llama-gqa", "Q4_K", {
+        "attn_v": "Q6_K", "attn_output": "Q4_0", "ffn_gate": "Q5_K", "ffn_up": "Q3_K", "ffn_down": "Q2_K",
+        "token_embd": "Q8_0", "output": "Q6_K",
+    }),
+    Typed("qwen2", "Q5_0", {
+        "attn_k": "Q8_0", "attn_v": "Q5_1", "attn_output": "IQ4_NL", "ffn_gate": "IQ4_XS", "ffn_up": "MXFP4",
+        "ffn_down": "Q4_1", "token_embd": "F16", "output": "BF16",
+    }),
+    Typed("llama-biases", "Q8_0"),
+    *(Typed(family, "Q4_K", _Q4_K_M) for family in ("qwen3", "phi3", "gemma2", "gemma3-mqa", "olmo2")),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """The file, and the same numbers in float32."""
+
+    path: Path
+    floats: Path
+    model: PreTrainedModel
+
+    @cache  # noqa: B019  (lives as long as the module's fixtures)
+    def theirs(self, tokens: tuple[int, ...], operands: float) -> tuple[np.ndarray, float]:
+        """transformers' logits, and how far from them an arithmetic that rounds its operands so may be."""
+        config, weights = load_weights(self.floats, dtype="float32")
+        floats = Rounding(sums=2.0**-24)
+        allowed = tolerance(config, weights, list(tokens), floats)
+        more = tolerance(config, weights, list(tokens), replace(floats, operands=operands)) if operands else allowed
+        return expected(self.model, list(tokens)), allowed + more
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
+    found = {}
+    for typed in TYPED:
+        folder = tmp_path_factory.mktemp(typed.name)
+        model = make(typed.case, folder)
+        path = write_model(model, folder / "typed.gguf", typed.type_of)
+        found[typed.name] = Made(path, write_model(model, folder / "floats.gguf"), model)
+    return found
+
+
+@pytest.fixture(scope="module", params=_native.tier_names())
+def computed(
+    request: pytest.FixtureRequest, made: dict[str, Made], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[tuple[str, str], np.ndarray], str]:
+    """One tier's logits by name and activations, and what it widens codes to."""
+    keys = [(typed, activations) for typed in TYPED for activations in ("float", "int8")]
+    runs = []
+    for typed, activations in keys:
+        case = typed.case
+        runs.append(
+            Run(str(made[typed.name].path), case.tokens(), case.greedy, "float32", "float32", activations=activations)
+        )
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "job.json").write_text(json.dumps([asdict(run) for run in runs]))
+    environment = os.environ | {"FOREARM_TIER": request.param, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-m", "tests.model.run_native", str(folder / "job.json"), str(folder / "out.npz")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    out = np.load(folder / "out.npz")
+    found = {}
+    for i, (typed, activations) in enumerate(keys):
+        found[typed.name, activations] = out[f"logits{i}"]
+        found[typed.name, f"{activations} chosen"] = out[f"chosen{i}"]
+    return found, json.loads(done.stdout)["fp8_e4m3"]
+
+
+@pytest.mark.parametrize("typed", TYPED, ids=lambda typed: typed.name)
+def test_a_file_of_any_type_computes_what_its_numbers_do_in_transformers(
+    typed: Typed, computed: tuple[dict[tuple[str, str], np.ndarray], str], made: dict[str, Made]
+) -> None:
+    found, widened_to = computed
+    tokens = (*typed.case.tokens(), *found[typed.name, "float chosen"].tolist())
+    operands = 2**0.5 * 2.0**-8 if widened_to == "bfloat16" else 0.0  # of weights and activations both
+
+    theirs, allowed = made[typed.name].theirs(tokens, operands)
+
+    worst = float(np.abs(found[typed.name, "float"] - theirs).max())
+    assert worst <= allowed < 0.2 * np.abs(theirs).max(), f"off by {worst:.3g}, allowed {allowed:.3g}"
+
+
+@pytest.mark.parametrize("typed", TYPED, ids=lambda typed: typed.name)
+def test_int8_activations_cost_what_eight_bits_cost(
+    typed: Typed, computed: tuple[dict[tuple[str, str], np.ndarray], str]
+) -> None:
+    found, _ = computed
+    exact, rounded = (found[typed.name, activations][: typed.case.prompt] for activations in ("float", "int8"))
+
+    error = float(np.linalg.norm(rounded - exact) / np.linalg.norm(exact))
+
+    assert error <= 0.06
+    assert error > 0
+
+
+def test_every_type_is_in_one_of_these_files() -> None:
+    used = {typed.most for typed in TYPED} | {kind for typed in TYPED for kind in typed.others.values()}
+
+    assert used >= set(BLOCK_TYPES)

@@ -30,7 +30,7 @@ def random_blocks(dtype: str, rows: int, columns: int, size: float = 1.0, seed: 
         half = (size * random.uniform(0.5, 1.5, (blocks, 1)) * random.choice([-1, 1], (blocks, 1))).astype(np.float16)
         stored[:, at : at + 2] = half.view(np.uint8)
     if dtype == "MXFP4":
-        stored[:, 0] = random.integers(120, 130, blocks)
+        stored[:, 0] = np.round(np.log2(size)).astype(int) + random.integers(125, 130, blocks)
     return stored.reshape(rows, -1)
 
 
