@@ -25,7 +25,10 @@ struct IntMma {
   using Scales = F16;
 
   static Sums start(const int32_t* sums, int64_t) {
-    return _mm512_set1_epi32(*sums * (kCodes == Codes::bytes ? -kBias : -kNibbleBias));
+    __m512i start = _mm512_set1_epi32(*sums * (kCodes == Codes::bytes ? -kBias : -kNibbleBias));
+    // A value of its own for each panel: gcc 12 takes equal ones for one, copies it in the loop and spills.
+    __asm__ volatile("" : "+v"(start));
+    return start;
   }
   static Scales scales(F16 s) { return s; }
 
