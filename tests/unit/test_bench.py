@@ -1,0 +1,98 @@
+"""What bench/ reckons from its measurements: ratios, shares, shapes, and the files it writes for the peers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench import table
+from bench.counters import parsed
+from bench.http_load import Load
+from bench.peers.driven import prefill_s, step_s
+from bench.shapes import SHAPES, Shape, vocabulary, write_model
+
+from forearm.model.checkpoint import open_checkpoint
+from forearm.text.tokenizer import load_tokenizer
+
+TINY = Shape("qwen2", 600, 64, 96, 2, 4, 2, 1e4, tied=True)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_and_less_is_better_for_waiting() -> None:
+    ours = {"rounds": {"decode_1": [10.0, 30.0, 20.0]}, "start_s": 2.0, "width": 4}
+    peer = {"rounds": {"decode_1": [5.0, 10.0, 20.0]}, "start_s": 6.0, "width": 4}
+
+    assert table.ratio(ours, peer, "decode_1") == 2.0
+    assert table.ratio(ours, peer, "start_s") == 3.0
+
+
+def test_the_best_peer_of_the_same_width_is_the_one_that_is_hardest_to_beat() -> None:
+    rows = {
+        "forearm int4": {"rounds": {"decode_1": [30.0]}, "width": 4},
+        "a": {"rounds": {"decode_1": [10.0]}, "width": 4},
+        "b": {"rounds": {"decode_1": [20.0]}, "width": 4},
+        "c": {"rounds": {"decode_1": [90.0]}, "width": 8},
+        "broken": {"failed": "why", "width": 4},
+    }
+
+    assert list(table.against_best(rows, 4)) == [("decode_1", "b", 1.5)]
+
+
+def test_the_table_says_why_a_peer_has_no_figures() -> None:
+    rows = {
+        "forearm int4": {"rounds": {"decode_1": [30.0]}, "width": 4, "gb_read": 0.5},
+        "a": {"failed": "gone", "width": 4},
+    }
+    found = {"cpu": "x", "threads": 2, "date": "d", "commit": "c", "tier": "t", "command": "p"}
+
+    text = table.markdown(found | {"shapes": {"s": {"machine": {"read_gb_s": 30.0}, "rows": rows}}})
+
+    assert "- a: gone" in text
+    assert "| forearm int4 | 30.0 | 0.50 |" in text
+
+
+def test_decode_counts_only_steps_of_all_sequences() -> None:
+    steps = [(1.0, [0]), (2.0, [0, 1]), (2.5, [0, 1]), (3.0, [0, 1]), (9.0, [1])]
+
+    assert prefill_s(steps) == 1.0
+    assert step_s(steps, 2) == 0.5
+
+
+def test_a_load_is_counted_from_the_common_start() -> None:
+    load = Load.of([(1.0, 3.0), (2.0, 6.0)], tokens=5)
+
+    assert (load.ttft_s, load.tpot_s, load.tokens_s) == (1.5, 0.75, 10 / 6)
+
+
+def test_counters_that_are_not_supported_are_left_out() -> None:
+    assert parsed("<not supported>,,cycles,0,100.00,,\n5432,,instructions:u,1,100.00,,\n") == {"instructions": 5432.0}
+
+
+@pytest.mark.parametrize(("name", "millions"), [("qwen2.5-0.5b", 494), ("tinyllama-1.1b", 1034), ("llama-2-7b", 6607)])
+def test_a_shape_multiplies_the_weights_that_its_model_has(name: str, millions: int) -> None:
+    assert SHAPES[name].multiplied / 1e6 == pytest.approx(millions, abs=0.6)
+
+
+def test_a_written_model_opens_and_its_tokens_are_all_different(tmp_path: Path) -> None:
+    write_model(TINY, tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+
+    words, _ = vocabulary(TINY.vocab)
+    assert len(set(words)) == TINY.vocab
+    assert tokenizer.vocab_size == TINY.vocab
+    assert checkpoint.config.hidden == TINY.hidden
+    assert tokenizer.decode(tokenizer.encode("forearm's")) == "forearm's"
+
+
+def test_written_weights_are_of_the_order_of_one_over_the_root_of_columns(tmp_path: Path) -> None:
+    write_model(TINY, tmp_path)
+    file = (tmp_path / "model.safetensors").read_bytes()
+    length = int.from_bytes(file[:8], "little")
+    entry = json.loads(file[8 : 8 + length])["model.layers.1.mlp.down_proj.weight"]
+    begin, end = (8 + length + offset for offset in entry["data_offsets"])
+    bits = np.frombuffer(file[begin:end], np.uint16).astype(np.uint32) << 16
+
+    assert entry["shape"] == [TINY.hidden, TINY.intermediate]
+    assert 0.9 < bits.view(np.float32).std() * TINY.intermediate**0.5 < 1.1
