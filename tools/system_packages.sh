@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install with apt what is missing of what the build needs. Says nothing and changes nothing when all is there.
-#   tools/system_packages.sh PYTHON [test]     `test`: also the cross compiler and emulator of the Arm checks
+#   tools/system_packages.sh PYTHON [test|loops]     `test`: also the cross compiler and emulator of the Arm checks
+#                                                    `loops`: that, and the LLVM 19 of tools/arm/price_loops.py
 set -euo pipefail
 
 python=$1
@@ -17,6 +18,10 @@ if [ -n "$for_tests" ]; then
   command -v curl >/dev/null || missing+=(curl)
   command -v openssl >/dev/null || missing+=(openssl)
   [ "$(uname -m)" = aarch64 ] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
+fi
+if [ "$for_tests" = loops ]; then
+  command -v llvm-mca-19 >/dev/null || missing+=(llvm-19)
+  command -v clang++-19 >/dev/null || missing+=(clang-19)
 fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 

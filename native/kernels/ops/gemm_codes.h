@@ -12,6 +12,12 @@
 namespace forearm {
 namespace {
 
+// Scales and offsets of one group of a panel, each of 16 columns twice.
+constexpr int64_t kFactors = 4 * kPanel;
+constexpr int64_t kShortestGroup = 16;  // PackedWeights
+template <typename Mma>
+constexpr bool kTakesGroups = requires { requires(Mma::kLongestGroup > 0); };
+
 struct CodesWalk {
   const char* a;  // first unit of A
   int64_t unit_bytes;
@@ -23,10 +29,13 @@ struct CodesWalk {
   const int32_t* a_sums;
   const PackedWeights* weights;  // whose scales they are,
   int64_t scale;                 // from this one on
+  const float* factors;          // the same for an Mma that takes groups itself, [groups][kFactors]; null: it does not
+  float* room;                   // for what else it lays out, kRoomFloats of its own for each group
 
   void skip_panels(int64_t panels) {
     w += panels * panel_bytes;
     scale += panels * groups * kPanel;
+    if (factors) factors += panels * groups * kFactors;
   }
 };
 
@@ -54,6 +63,9 @@ inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::
 
 template <typename Mma, int Units, int Panels>
 __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, int64_t stride) {
+  if constexpr (Panels == 1 && kTakesGroups<Mma>) {
+    if (walk.factors) return Mma::template multiply_groups<Units>(walk, out, stride);
+  }
   alignas(64) float acc[Units][Panels][Mma::kRows * kPanel] = {};
   constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
   const char* a = walk.a;
@@ -97,6 +109,41 @@ inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels
 
 constexpr int64_t kPairK = IntMma<Codes::nibbles>::kStepK;
 
+// Unpacked panels of one tile of many rows.
+constexpr int64_t unpacked_bytes(int64_t k) {
+  using Nibbles = IntMma<Codes::nibbles>;
+  using Unpacked = IntMma<Codes::unpacked>;
+  int64_t panels = 2;  // gated
+  for (int units = 1; units <= Unpacked::kUnits; ++units) {
+    if (Unpacked::panels(units) > panels && 2 * units > Unpacked::kUnits) panels = Unpacked::panels(units);
+  }
+  return panels * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
+}
+
+// An Mma with a kLongestGroup multiplies tiles of several rows and short groups in its own order of registers
+// (mma_int_neon_mm.h); the factors of its panels are laid out once for all tiles of rows.
+template <typename Mma>
+inline void lay_out_factors(const GemmTask& task, CodesWalk& walk, int64_t panels) {
+  if constexpr (kTakesGroups<Mma>) {
+    auto* to = reinterpret_cast<float*>(static_cast<char*>(task.scratch) + unpacked_bytes(task.w.k));
+    walk.factors = to;
+    for (int64_t group = 0; group < panels * walk.groups; ++group, to += kFactors) {
+      const F16 scales = load_scales(task.w, walk.scale + group * kPanel);
+      Mma::spread(scales, to);
+      if (has_offsets(task.w)) Mma::spread(load_offsets(task.w, walk.scale + group * kPanel, scales), to + 2 * kPanel);
+    }
+    walk.room = to;
+  }
+}
+template <typename Mma>
+inline bool takes_groups(const CodesWalk& walk, const TileRows& cut) {
+  if constexpr (kTakesGroups<Mma>) {
+    const bool even = walk.group_steps % 2 == 0 && walk.steps % 2 == 0;
+    return walk.groups > 1 && even && walk.group_steps * Mma::kStepK <= Mma::kLongestGroup && cut.units > 1;
+  }
+  return false;
+}
+
 template <Codes kCodes>
 inline void multiply_codes(const GemmTask& task) {
   using Mma = IntMma<kCodes>;
@@ -114,6 +161,8 @@ inline void multiply_codes(const GemmTask& task) {
     const int64_t panels = end - panel < cut.panels ? end - panel : cut.panels;
     walk.w = panels_of<kCodes>(task, panel, panels);
     walk.scale = panel * walk.groups * kPanel;
+    walk.factors = nullptr;
+    if (takes_groups<Mma>(walk, cut)) lay_out_factors<Mma>(task, walk, panels);
     for (int64_t tile = 0; tile < cut.tiles; ++tile) {
       const int64_t unit = cut.begin(tile), unit_end = cut.begin(tile + 1);
       alignas(64) float sums[kTileFloats];
@@ -134,15 +183,14 @@ inline void multiply_codes(const GemmTask& task) {
   multiply_codes<Codes::unpacked>(task);
 }
 
-// Unpacked panels of one tile of many rows.
+// The factors of two panels and a room, for an Mma that takes groups.
+template <typename Mma>
+constexpr int64_t factor_bytes(int64_t k) {
+  if constexpr (kTakesGroups<Mma>) return (2 * kFactors + Mma::kRoomFloats) * groups_of(k, kShortestGroup) * 4;
+  return 0;
+}
 constexpr int64_t codes_scratch_bytes(int64_t k) {
-  using Nibbles = IntMma<Codes::nibbles>;
-  using Unpacked = IntMma<Codes::unpacked>;
-  int64_t panels = 2;  // gated
-  for (int units = 1; units <= Unpacked::kUnits; ++units) {
-    if (Unpacked::panels(units) > panels && 2 * units > Unpacked::kUnits) panels = Unpacked::panels(units);
-  }
-  return panels * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
+  return unpacked_bytes(k) + factor_bytes<IntMma<Codes::unpacked>>(k);
 }
 
 }  // namespace

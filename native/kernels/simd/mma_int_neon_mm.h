@@ -26,6 +26,79 @@ inline ByColumn by_column(F16 x) {
   return columns;
 }
 
+// Where groups are short, what happens after each of them counts: four SMMLA a sum for 32 k. Float sums stay in
+// registers too: half a panel at a time, twelve int32 and twelve float sums of six rows. Int32 sums start at the bits
+// of 1.5 * 2^23, loaded, because a copy would take a multiplication's place; as floats they are that much larger, and
+// exact while they stay below 2^22. One subtraction, one multiplication and one FMLA a sum then do what SCVTF would
+// make five of.
+template <int kUnitsOfTile>
+struct GroupTile {
+  static constexpr int kBlocks = 4;  // of half a panel
+  float32x4_t acc[kUnitsOfTile][kBlocks];
+  int32x4_t sums[kUnitsOfTile][kBlocks];
+
+  void start() {
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) sums[u][b] = load_start();
+    }
+  }
+  void step(const char* a, int64_t unit_bytes, const char* w) {
+    int8x16_t pairs[kUnitsOfTile];
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) pairs[u] = load_here<int8x16_t>(a + u * unit_bytes);
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) {
+      const int8x16_t codes = load_here<int8x16_t>(w + 16 * b);
+#pragma GCC unroll 8
+      for (int u = 0; u < kUnitsOfTile; ++u) sums[u][b] = vmmlaq_s32(sums[u][b], pairs[u], codes);
+    }
+  }
+  // rows: for each unit its scales by row, [2][4] floats of which the second are for offsets.
+  template <bool kOffsets>
+  void fold(const float* rows, const float* factors) {
+    const float32x4_t start = vreinterpretq_f32_s32(vdupq_n_s32(kStart[0]));
+    float32x4_t scales[kUnitsOfTile];
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) scales[u] = vld1q_f32(rows + 8 * u);
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) {
+      const float32x4_t s = vld1q_f32(factors + 4 * b);
+#pragma GCC unroll 8
+      for (int u = 0; u < kUnitsOfTile; ++u) {
+        const float32x4_t sum = vsubq_f32(vreinterpretq_f32_s32(sums[u][b]), start);
+        acc[u][b] = vfmaq_f32(acc[u][b], vmulq_f32(sum, scales[u]), s);
+      }
+      if constexpr (kOffsets) {
+        const float32x4_t o = vld1q_f32(factors + 2 * kPanel + 4 * b);
+#pragma GCC unroll 8
+        for (int u = 0; u < kUnitsOfTile; ++u) acc[u][b] = vfmaq_f32(acc[u][b], vld1q_f32(rows + 8 * u + 4), o);
+      }
+    }
+  }
+
+  void store(float* out, int64_t stride) const {
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) {
+        vst1_f32(out + 2 * u * stride + 2 * b, vget_low_f32(acc[u][b]));
+        vst1_f32(out + (2 * u + 1) * stride + 2 * b, vget_high_f32(acc[u][b]));
+      }
+    }
+  }
+
+  // Opaque: compilers copy what they know.
+  static int32x4_t load_start() {
+    int32x4_t v;
+    __asm__ volatile("ldr %q0, [%1]" : "=w"(v) : "r"(kStart), "m"(kStart));
+    return v;
+  }
+
+  alignas(16) static constexpr int32_t kStart[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000};
+};
+
 // Sums of a pair of rows by a panel are eight blocks of 2 x 2, as in mma_neon_mm.h. A step of nibbles is sixteen k;
 // their sums are sixteen times too large (mma_int_neon_nibbles.h), which the conversion takes back.
 template <Codes kCodes>
@@ -90,11 +163,68 @@ struct PairsIntMma {
 #pragma GCC unroll 8
     for (int b = 0; b < 8; ++b) vst1q_f32(acc + 4 * b, vfmaq_f32(vld1q_f32(acc + 4 * b), rows, o.pair[b]));
   }
+  // 127 * 128 * 256 < 2^22 (GroupTile).
+  static constexpr int kLongestGroup = kNibbles ? 0 : 256;
+  static constexpr int kRoomFloats = 8 * kUnits;
+  static void spread(F16 x, float* to) {
+    const ByColumn columns = by_column(x);
+#pragma GCC unroll 8
+    for (int b = 0; b < 8; ++b) vst1q_f32(to + 4 * b, columns.pair[b]);
+  }
+  template <int Units, typename Walk>
+  static void multiply_groups(const Walk& walk, float* out, int64_t stride) {
+    if (walk.weights->zeros || walk.weights->offsets) {
+      multiply_halves<Units, true>(walk, out, stride);
+    } else {
+      multiply_halves<Units, false>(walk, out, stride);
+    }
+  }
+
   static void store(const float* acc, float* out, int64_t stride) {
 #pragma GCC unroll 8
     for (int b = 0; b < 8; ++b) {
       vst1_f32(out + 2 * b, vld1_f32(acc + 4 * b));
       vst1_f32(out + stride + 2 * b, vld1_f32(acc + 4 * b + 2));
+    }
+  }
+
+ private:
+  // The scales of the tile's rows as GroupTile takes them, for all groups.
+  template <int Units, typename Walk>
+  static void lay_out_rows(const Walk& walk) {
+    float* to = walk.room;
+    for (int64_t group = 0; group < walk.groups; ++group) {
+      for (int u = 0; u < Units; ++u, to += 8) {
+        const int64_t first = 2 * u * walk.groups + group, second = first + walk.groups;
+        const float a0 = walk.a_scales[first], a1 = walk.a_scales[second];
+        vst1q_f32(to, by_row(a0, a1));
+        vst1q_f32(to + 4,
+                  by_row(static_cast<float>(walk.a_sums[first]) * a0, static_cast<float>(walk.a_sums[second]) * a1));
+      }
+    }
+  }
+
+  template <int Units, bool kOffsets, typename Walk>
+  __attribute__((noinline)) static void multiply_halves(const Walk& walk, float* out, int64_t stride) {
+    lay_out_rows<Units>(walk);
+    for (int half = 0; half < 2; ++half) {
+      GroupTile<Units> tile = {};
+      const char* a = walk.a;
+      const char* w = walk.w + 64 * half;
+      const float* rows = walk.room;
+      const float* factors = walk.factors + 16 * half;
+      for (int64_t left = walk.steps; left > 0; left -= walk.group_steps, rows += 8 * Units, factors += 4 * kPanel) {
+        tile.start();
+        const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
+        for (int64_t s = 0; s < steps; s += 2, a += 32, w += 2 * kStepBytes) {
+          __builtin_prefetch(w + 1024);
+          __builtin_prefetch(w + 1024 + kStepBytes);
+          tile.step(a, walk.unit_bytes, w);
+          tile.step(a + 16, walk.unit_bytes, w + kStepBytes);
+        }
+        tile.template fold<kOffsets>(rows, factors);
+      }
+      tile.store(out + 8 * half, stride);
     }
   }
 };

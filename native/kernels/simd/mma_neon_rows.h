@@ -53,9 +53,13 @@ namespace {
 // next columns early spill sums for it, and the core reorders by itself.
 template <typename Vector>
 inline Vector load_here(const char* from) {
+#ifdef __clang__
+  return *reinterpret_cast<const Vector*>(from);
+#else
   Vector v;
   __asm__ volatile("ldr %q0, %1" : "=w"(v) : "m"(*reinterpret_cast<const Vector*>(from)));
   return v;
+#endif
 }
 
 // vfmaq_laneq_f32, of which gcc makes a DUP and a FMLA, keeping the copy: it takes registers that sums are in.

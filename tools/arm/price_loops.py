@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Price the hot loops of Arm's tiers with llvm-mca, and fail where one is slower than loop_limits.txt says.
+
+    tools/arm/price_loops.py            build the tiers with gcc and clang, print the table, hold the limits
+    tools/arm/price_loops.py --write    and keep the table in bench/results/arm-loops.txt
+
+What is priced: the loop of a tile, taken from the object that ships, as cycles of LLVM 19's model of a core. Rates are
+multiply instructions a cycle, as a share of what the core's pipes start. The model knows no caches: it shows spills,
+missing unrolling and too many loads, not tokens a second. Moves of vectors to or from the stack in a hot loop fail too.
+
+Corrections. LLVM 19 dispatches twice of what the cores do (llvm issue 136374), so the width is given: 4, 8 and 8
+micro-ops, from Arm's optimisation guides of N1, V1 and V2. A fixed-point SCVTF is priced as the plain one is there: two
+micro-ops. Loads count as first-level hits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = Path(__file__).with_name("loop_limits.txt")
+COMPILERS = {"gcc": "g++", "clang": "clang++-19"}
+RESULT = ROOT / "bench/results/arm-loops.txt"
+HEAD = """Hot loops of Arm's tiers in LLVM 19's models of Neoverse N1, V1 and V2: cycles of one turn (of one group), and
+what share of the multiply instructions that the core can start they are. Made by tools/arm/price_loops.py --write."""
+ATTRIBUTES = "+sve,+bf16,+i8mm,+dotprod,+fullfp16"
+CPU = {"n1": "neoverse-n1", "v1": "neoverse-v1", "v2": "neoverse-v2"}
+DISPATCH = {"n1": 4, "v1": 8, "v2": 8}
+# Multiply instructions that start each cycle, on q and on z registers (which V1 has two pipes for, 256 bits wide).
+RATE = {"n1": {"v": 2, "z": 0}, "v1": {"v": 4, "z": 2}, "v2": {"v": 4, "z": 4}}
+BRANCH = re.compile(r"^(b|b\.\w+|cbn?z|tbn?z)\s+.*?0x([0-9a-f]+)")
+STACK_MOVE = re.compile(r"^(ldr|str|ldur|stur|ldp|stp)\s+[qz]\d+.*\[sp")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A line of loop_limits.txt: the function a tile is, what it multiplies with, and the least share by compiler."""
+
+    tier: str
+    tile: str
+    function: str
+    mac: str
+    cores: list[str]
+    floors: dict[str, float]
+    group: int
+    macs_per_k: float
+    bytes_per_mac: float
+
+
+def limits() -> list[Limit]:
+    lines = [line for line in LIMITS.read_text().splitlines() if line and not line.startswith("#")]
+    found = []
+    for line in lines:
+        tier, tile, function, mac, cores, gcc, clang, group, per_k, weights = (part.strip() for part in line.split("|"))
+        floors = {"gcc": float(gcc or 0) / 100, "clang": float(clang or 0) / 100}
+        rest = (int(group or 0), float(per_k or 0), float(weights or 0))
+        found.append(Limit(tier, tile, function, mac, cores.split(), floors, *rest))
+    return found
+
+
+@dataclass(frozen=True)
+class Instruction:
+    address: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of a function: its instructions, and those of the one loop inside it that multiplies, if there is one."""
+
+    body: list[str]
+    inner: list[str]
+    before: list[str]
+    after: list[str]
+
+
+def run(*command: str, stdin: str = "") -> str:
+    """Output of a command. Raises SystemExit with what it said if it fails."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        raise SystemExit(f"price_loops: {' '.join(command[:6])} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def build(compiler: str, tiers: list[str]) -> dict[str, Path]:
+    """Objects of the tiers, with the flags that native/CMakeLists.txt gives them."""
+    folder = ROOT / "build/arm" / f"loops-{compiler}"
+    setup = [f"-DCMAKE_CXX_COMPILER={COMPILERS[compiler]}"]
+    if platform.machine() != "aarch64":
+        setup += ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
+        if compiler == "clang":
+            setup.append("-DCMAKE_CXX_COMPILER_TARGET=aarch64-linux-gnu")
+        else:
+            setup[0] = "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++"
+    run("cmake", "-S", "native", "-B", str(folder), "-G", "Ninja", *setup)
+    objects = {tier: f"CMakeFiles/forearm_kernels.dir/kernels/tiers/{tier}.cpp.o" for tier in tiers}
+    run("ninja", "-C", str(folder), *objects.values())
+    return {tier: folder / path for tier, path in objects.items()}
+
+
+def disassemble(path: Path) -> dict[str, list[Instruction]]:
+    """Instructions of each function, by its C++ name without namespaces."""
+    text = run("llvm-objdump-19", "-d", "-C", "--no-show-raw-insn", f"--mattr={ATTRIBUTES}", str(path))
+    functions: dict[str, list[Instruction]] = {}
+    current: list[Instruction] = []
+    for line in text.splitlines():
+        if start := re.match(r"^[0-9a-f]+ <(.+)>:$", line):
+            name = re.sub(r"forearm::|\(anonymous namespace\)::", "", start.group(1))
+            current = functions.setdefault(name, [])
+        elif one := re.match(r"^\s*([0-9a-f]+):\s+(.*)$", line):
+            current.append(Instruction(int(one.group(1), 16), one.group(2).split("//")[0].split("<")[0].strip()))
+    return functions
+
+
+def priced_as(text: str) -> str:
+    """The instruction as the model is to see it."""
+    if re.match(r"^(b\.\w+|cbn?z|tbn?z|b)\s", text):
+        return "b.gt ."
+    if fixed := re.match(r"^([su]cvtf)\s+(v\d+\.4s), (v\d+\.4s), #", text):
+        return f"{fixed.group(1)} {fixed.group(2)}, {fixed.group(3)}"
+    return text
+
+
+def between(function: list[Instruction], first: int, last: int) -> list[str]:
+    return [priced_as(one.text) for one in function if first <= one.address <= last]
+
+
+def multiplies(body: list[str], mac: str) -> int:
+    return sum(line.split()[0] == mac for line in body)
+
+
+def hot_loop(function: list[Instruction], mac: str, nested: bool) -> Loop | None:
+    """The loop with the most `mac`; with `nested` the smallest loop around it that multiplies no more elsewhere."""
+    spans = set()
+    for one in function:
+        branch = BRANCH.match(one.text)
+        if branch and function[0].address <= int(branch.group(2), 16) <= one.address:
+            spans.add((int(branch.group(2), 16), one.address))
+    innermost = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
+    counts = {span: multiplies(between(function, *span), mac) for span in innermost}
+    if not counts or not max(counts.values()):
+        return None
+    hot = max(counts, key=lambda span: counts[span])
+    inner = between(function, *hot)
+    if not nested:
+        return Loop(inner, inner, [], [])
+    around = sorted((s for s in spans if s[0] <= hot[0] and hot[1] <= s[1] and s != hot), key=lambda s: s[1] - s[0])
+    if not around:
+        return None
+    outer = around[0]
+    before, after = between(function, outer[0], hot[0] - 4), between(function, hot[1] + 4, outer[1])
+    return Loop(before + inner + after, inner, before, after)
+
+
+def cycles(body: list[str], core: str, dispatch: int) -> float:
+    """Cycles of one turn, over a hundred."""
+    said = run(
+        "llvm-mca-19",
+        "-mtriple=aarch64-linux-gnu",
+        f"-mcpu={CPU[core]}",
+        f"-mattr={ATTRIBUTES}",
+        "-iterations=100",
+        f"-dispatch={dispatch}",
+        stdin="\n".join(body) + "\n",
+    )
+    total = re.search(r"Total Cycles:\s+(\d+)", said)
+    if total is None:
+        raise SystemExit(f"price_loops: llvm-mca-19 gave no cycles:\n{said[:2000]}")
+    return int(total.group(1)) / 100
+
+
+def price(limit: Limit, loop: Loop, core: str, dispatch: int) -> tuple[float, float, int]:
+    """Share of the core's multiply rate, cycles, and multiplies, of a turn (of a whole group where there is one)."""
+    body = loop.body
+    if limit.group:
+        turns = round(limit.group * limit.macs_per_k / multiplies(loop.inner, limit.mac))
+        body = loop.before + loop.inner * turns + loop.after
+    took = cycles(body, core, dispatch)
+    count = multiplies(body, limit.mac)
+    wide = any(re.match(rf"{limit.mac}\s+z", line) for line in body)
+    return count / (took * RATE[core]["z" if wide else "v"]), took, count
+
+
+def hot_loop_of(functions: dict[str, list[Instruction]], limit: Limit) -> Loop | None:
+    fitting = [code for name, code in functions.items() if limit.function in name]
+    return hot_loop(max(fitting, key=len), limit.mac, nested=bool(limit.group)) if fitting else None
+
+
+def row_of(limit: Limit, compiler: str, functions: dict[str, list[Instruction]]) -> tuple[str, list[str]]:
+    """The table's line for a limit, and what is wrong."""
+    group = f" group {limit.group}" if limit.group else ""
+    where = f"{compiler:5s} {limit.tier:8s} {limit.tile}{group}"
+    loop = hot_loop_of(functions, limit)
+    if loop is None:
+        return where, [f"{where}: no loop with {limit.mac} in a function {limit.function}"]
+    wrong = []
+    if spills := sum(bool(STACK_MOVE.match(line)) for line in loop.body):
+        wrong.append(f"{where}: {spills} moves of vectors to or from the stack in the loop")
+    floor, columns = limit.floors[compiler], []
+    for core in limit.cores:
+        share, took, count = price(limit, loop, core, DISPATCH[core])
+        columns.append(f"{core} {took:6.1f} cycles {100 * share:5.1f} %")
+        if limit.bytes_per_mac:
+            columns[-1] += f" {count * limit.bytes_per_mac / took:5.1f} bytes of W a cycle"
+        if share < floor:
+            wrong.append(f"{where}: {100 * share:.1f} % of {core}'s {limit.mac} rate, under {100 * floor:.0f} %")
+    if "v2" in limit.cores:
+        columns.append(f"v2 if 6 wide {100 * price(limit, loop, 'v2', 6)[0]:5.1f} %")
+    return f"{where:44s} {f'>= {100 * floor:.0f} %' if floor else '':8s} {' | '.join(columns)}", wrong
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--write", action="store_true", help=f"keep the table in {RESULT.relative_to(ROOT)}")
+    arguments.add_argument("--compiler", choices=COMPILERS, action="append", help="only this one (default: both)")
+    asked = arguments.parse_args()
+    if shutil.which("llvm-mca-19") is None:
+        raise SystemExit("price_loops: there is no llvm-mca-19; tools/system_packages.sh python3 loops installs it")
+    wanted = limits()
+    tiers = sorted({limit.tier for limit in wanted})
+    lines, wrong = [], []
+    for compiler in asked.compiler or COMPILERS:
+        functions = {tier: disassemble(path) for tier, path in build(compiler, tiers).items()}
+        for limit in wanted:
+            line, failures = row_of(limit, compiler, functions[limit.tier])
+            lines.append(line)
+            wrong += failures
+    print("\n".join(lines))
+    if asked.write:
+        RESULT.write_text("\n".join([HEAD, "", *lines, ""]))
+    for failure in wrong:
+        print(f"FAIL {failure}")
+    print(f"price_loops: {len(lines)} loops priced, {len(wrong)} under their limits")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
