@@ -49,6 +49,7 @@ class Rounding:
     cache: the same for keys and values in the cache.
     int8: what is multiplied with weights has int8 codes, a scale for each token and `group` values (0: all of them).
         "codes" rounds to these, "noise" adds errors as large as theirs: half a step, even. int8_head: also the head's.
+        orders: by width, the order in which columns are taken into groups, where that is not as they come.
     """
 
     sums: float = 0.0
@@ -58,6 +59,7 @@ class Rounding:
     int8: Literal["", "codes", "noise"] = ""
     group: int = 0
     int8_head: bool = False
+    orders: dict[int, npt.NDArray[np.int32]] = field(default_factory=dict)
     random: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,13 +74,18 @@ class Rounding:
 
     def in_codes(self, x: Array) -> Array:
         """x [tokens, k] as int8 holds it: scale = absmax / 127 of each group."""
-        groups = np.split(x, range(self.group, x.shape[1], self.group), axis=1) if self.group else [x]
-        steps = [np.abs(part).max(axis=1, keepdims=True) / 127 for part in groups]
-        if self.int8 == "noise":
-            pairs = zip(groups, steps, strict=True)
-            return np.concatenate([p + s * self.random.uniform(-0.5, 0.5, p.shape) for p, s in pairs], axis=1)
-        steps = [np.where(step > 0, step, 1) for step in steps]
-        return np.concatenate([np.rint(p / s) * s for p, s in zip(groups, steps, strict=True)], axis=1)
+        width = x.shape[1]
+        order = self.orders.get(width, np.arange(width))
+        out = np.empty_like(x)
+        for first in range(0, width, self.group or width):
+            columns = order[first : first + (self.group or width)]
+            part = x[:, columns]
+            step = np.abs(part).max(axis=1, keepdims=True) / 127
+            if self.int8 == "noise":
+                out[:, columns] = part + step * self.random.uniform(-0.5, 0.5, part.shape)
+            else:
+                out[:, columns] = np.rint(part / np.where(step > 0, step, 1)) * step
+        return out
 
     def summed(self, y: Array, squares: Array, terms: int) -> Array:
         """y after adding up `terms` products whose squares add up to `squares`.

@@ -1,0 +1,214 @@
+"""Quantised checkpoints on the native executor, on every tier, against transformers with the dequantised weights.
+
+Where activations keep their bits, greedy tokens are transformers' own. Where they are rounded to int8, the logits are
+those of numpy with the same rounding (but for a code here and there that falls to the other side of a half), and no
+farther from transformers' than such roundings move them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.model.cases import CASES, Case, make
+from tests.model.reference import Rounding, load_weights, logits, tolerance
+from tests.model.run_native import Run
+from tests.model.stored_codes import FORMATS, Format
+from transformers import AutoModelForCausalLM
+
+from forearm import _native
+from forearm.model.checkpoint import open_checkpoint
+from forearm.model.codes import CodedMatrix
+from forearm.model.quantization import Asked
+
+TIERS = _native.tier_names()
+SUMS, BFLOAT16 = 2.0**-24, 2.0**-8
+LLAMA = Case("llama", "LlamaConfig", {
+    "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2,
+}, greedy=20)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Served:
+    """One checkpoint, and how it is served."""
+
+    case: Case
+    format: Format
+    activations: str = "auto"
+
+    @property
+    def name(self) -> str:
+        """For test ids."""
+        return f"{self.case.name}-{self.format.name}{'' if self.activations == 'auto' else '-' + self.activations}"
+
+
+def family(name: str, **more: int) -> Case:
+    """That case in sizes that all formats take."""
+    (case,) = (case for case in CASES if case.name == name)
+    return replace(case, settings={**case.settings, **LLAMA.settings, **more}, greedy=20)
+
+
+BY_NAME = {format.name: format for format in FORMATS}
+GPTQ, AWQ, W8A8, W4A16 = "gptq-4bit-g32-sym-v1-actorder", "awq-g32", "ct-w8a8-int-channel", "ct-w4a16-packed-g32-asym"
+SERVED = [Served(LLAMA, format) for format in FORMATS]
+SERVED += [Served(LLAMA, BY_NAME[name], "float") for name in (GPTQ, AWQ, "mxfp4")]
+SERVED += [Served(LLAMA, BY_NAME[name], "int8") for name in (W4A16, "ct-mxfp4")]
+# Other ways through the loader: biases, fused tensors, tied heads, norms elsewhere, no gate.
+SERVED += [
+    Served(family("qwen2"), BY_NAME[AWQ]),
+    Served(family("qwen3"), BY_NAME[GPTQ]),
+    Served(family("phi3"), BY_NAME[GPTQ]),
+    Served(family("phi3"), BY_NAME["fp8-block"]),
+    Served(family("gemma2"), BY_NAME[W8A8]),
+    Served(family("olmo2"), BY_NAME[W4A16]),
+    Served(family("granite"), BY_NAME[AWQ]),
+    Served(family("opt", ffn_dim=256, word_embed_proj_dim=128), BY_NAME[W8A8]),
+]
+
+
+def quantise(plain: Path, format: Format, folder: Path) -> None:
+    """Write the checkpoint in `plain` quantised in folder/stored, and with the numbers it then has in folder/floats."""
+    config = json.loads((plain / "config.json").read_text())
+    stored, floats = {}, {}
+    for name, tensor in load_file(plain / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if tensor.dim() != 2 or any(skip in name for skip in (*format.skip, "embed_positions")):
+            stored[name] = floats[name] = tensor
+            continue
+        encoded = format.encode(tensor.double().numpy())
+        stored |= {f"{module}.{end}": part for end, part in encoded.items()}
+        shape = (tensor.shape[0], tensor.shape[1])
+        floats[name] = torch.from_numpy(format.decode(encoded, shape)).float().contiguous()
+    for kind, tensors, more in (("stored", stored, {"quantization_config": format.settings}), ("floats", floats, {})):
+        shutil.copytree(plain, folder / kind)
+        save_file(tensors, folder / kind / "model.safetensors", {"format": "pt"})
+        (folder / kind / "config.json").write_text(json.dumps(config | more))
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A quantised checkpoint, and the same numbers as floats."""
+
+    folder: Path
+
+    @cache  # noqa: B019  (lives as long as the module's fixtures)
+    def theirs(self, tokens: tuple[int, ...]) -> np.ndarray:
+        """transformers' logits after every token, with the dequantised weights."""
+        model = AutoModelForCausalLM.from_pretrained(
+            self.folder / "floats", attn_implementation="eager", dtype=torch.float32
+        )
+        with torch.no_grad():
+            logits: np.ndarray = model.eval()(torch.tensor([tokens])).logits[0].numpy()
+        return logits
+
+    @cache  # noqa: B019
+    def allowed(self, tokens: tuple[int, ...], operands: float = 0.0, int8: bool = False, group: int = 0) -> float:
+        """How far from them an arithmetic with these roundings may be, beside float32 sums (see Rounding)."""
+        config, weights = load_weights(self.folder / "floats", dtype="float32")
+        theirs = tolerance(config, weights, list(tokens), Rounding(sums=SUMS))
+        rounding = Rounding(sums=SUMS, operands=operands, int8="noise" if int8 else "", group=group)
+        return theirs + tolerance(config, weights, list(tokens), rounding)
+
+    @cache  # noqa: B019
+    def in_codes(self, tokens: tuple[int, ...], group: int) -> np.ndarray:
+        """numpy's logits with activations in int8 codes."""
+        config, weights = load_weights(self.folder / "floats", dtype="float32")
+        matrices = [stored for _, stored in open_checkpoint(self.folder / "stored").sources]
+        coded = [matrix for matrix in matrices if isinstance(matrix, CodedMatrix)]
+        orders = {matrix.shape[1]: matrix.order for matrix in coded if matrix.order is not None}
+        return logits(config, weights, list(tokens), Rounding(int8="codes", group=group, orders=orders))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
+    plain: dict[str, Path] = {}
+    found: dict[str, Made] = {}
+    for served in SERVED:
+        if served.case.name not in plain:
+            plain[served.case.name] = tmp_path_factory.mktemp(served.case.name)
+            make(served.case, plain[served.case.name])
+        key = f"{served.case.name}-{served.format.name}"
+        if key not in found:
+            found[key] = Made(tmp_path_factory.mktemp(key))
+            quantise(plain[served.case.name], served.format, found[key].folder)
+    return found
+
+
+@dataclass(frozen=True)
+class Native:
+    """What one tier computed, by served.name."""
+
+    logits: dict[str, np.ndarray]
+    chosen: dict[str, np.ndarray]
+    forms: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=TIERS)
+def native(request: pytest.FixtureRequest, made: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) -> Native:
+    runs = [
+        Run(
+            str(made[f"{s.case.name}-{s.format.name}"].folder / "stored"), s.case.tokens(), s.case.greedy,
+            "float32", "float32", activations=s.activations,
+        )
+        for s in SERVED
+    ]  # fmt: skip
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "job.json").write_text(json.dumps([asdict(run) for run in runs]))
+    environment = os.environ | {"FOREARM_TIER": request.param, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-m", "tests.model.run_native", str(folder / "job.json"), str(folder / "out.npz")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+
+    out = np.load(folder / "out.npz")
+    return Native(
+        {s.name: out[f"logits{i}"] for i, s in enumerate(SERVED)},
+        {s.name: out[f"chosen{i}"] for i, s in enumerate(SERVED)},
+        json.loads(done.stdout),
+    )
+
+
+def kept(made: Made, served: Served) -> tuple[bool, int]:
+    """Whether activations keep their bits, and how many share a scale: of all matrices but embedding and head."""
+    formats = open_checkpoint(made.folder / "stored", quantization=Asked(activations=served.activations)).formats
+    of_layers = [format for name, format in formats.items() if name.startswith("layers.")]
+    (wide,) = {format.wide for format in of_layers}
+    return wide, max(format.group for format in of_layers)
+
+
+@pytest.mark.parametrize("served", SERVED, ids=lambda served: served.name)
+def test_logits_are_those_of_the_dequantised_weights(served: Served, native: Native, made: dict[str, Made]) -> None:
+    this = made[f"{served.case.name}-{served.format.name}"]
+    ours, chosen = native.logits[served.name], native.chosen[served.name]
+    tokens = (*served.case.tokens(), *chosen.tolist())
+    wide, group = kept(this, served)
+    theirs = this.theirs(tokens)
+    worst = float(np.abs(ours - theirs).max())
+
+    if wide and native.forms["fp8_e4m3"] == "float32":
+        allowed = this.allowed(tokens)
+        assert worst <= allowed < 0.02 * np.abs(theirs).max(), f"off by {worst:.3g}, allowed {allowed:.3g}"
+        before = theirs[served.case.prompt - 1 : -1]
+        best = np.sort(before, axis=-1)[:, -2:]
+        clear = best[:, 1] - best[:, 0] > 2 * allowed  # else either token is right
+        assert clear.mean() > 0.8
+        assert chosen[clear].tolist() == before.argmax(axis=-1)[clear].tolist()
+    elif wide:  # weights and activations are rounded to bfloat16
+        allowed = this.allowed(tokens, operands=2**0.5 * BFLOAT16)
+        assert worst <= allowed < 0.2 * np.abs(theirs).max(), f"off by {worst:.3g}, allowed {allowed:.3g}"
+    else:
+        allowed = this.allowed(tokens, int8=True, group=group)
+        assert 0 < worst <= allowed < 0.3 * np.abs(theirs).max(), f"off by {worst:.3g}, allowed {allowed:.3g}"
+        same = np.abs(ours - this.in_codes(tokens, group))
+        assert np.median(same) < allowed / 100, (
+            f"off by {np.median(same):.3g} in the middle, allowed {allowed / 100:.3g}"
+        )
