@@ -41,29 +41,31 @@ struct AddValues {
 
   template <typename Mma, int Units, int Panels>
   void operator()(const typename Mma::Sums (&acc)[Units][Panels], int64_t column) const {
+    float* to = values + column;
     if constexpr (requires { F16(acc[0][0]); }) {
 #pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) add_row<Panels>(u, column, [&](int p) { return acc[u][p]; });
+      for (int u = 0; u < Units; ++u) {
+        if (!(rows >> u & 1)) continue;
+        const F16 factor = broadcast(before[u]);
+#pragma GCC unroll 16
+        for (int p = 0; p < Panels; ++p) fold(to + u * dim + p * kPanel, factor, acc[u][p]);
+      }
     } else {
       alignas(64) float sums[Units * Mma::kRows][Panels * kPanel];
 #pragma GCC unroll 16
       for (int u = 0; u < Units; ++u)
 #pragma GCC unroll 16
         for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], sums[u * Mma::kRows] + p * kPanel, Panels * kPanel);
-      for (int r = 0; r < Units * Mma::kRows; ++r)
-        add_row<Panels>(r, column, [&](int p) { return load(sums[r] + p * kPanel); });
+      for (int r = 0; r < Units * Mma::kRows; ++r) {
+        if (!(rows >> r & 1)) continue;
+        const F16 factor = broadcast(before[r]);
+        for (int p = 0; p < Panels; ++p) fold(to + r * dim + p * kPanel, factor, load(sums[r] + p * kPanel));
+      }
     }
   }
 
  private:
-  template <int Panels, typename Sums>
-  void add_row(int row, int64_t column, const Sums& sums) const {
-    if (!(rows >> row & 1)) return;
-    const F16 factor = broadcast(before[row]);
-    float* to = values + row * dim + column;
-#pragma GCC unroll 16
-    for (int p = 0; p < Panels; ++p) store(to + p * kPanel, fma(load(to + p * kPanel), factor, sums(p)));
-  }
+  static void fold(float* to, F16 factor, F16 sums) { store(to, fma(load(to), factor, sums)); }
 };
 
 // Adds the products of one block to the sums of a tile.
