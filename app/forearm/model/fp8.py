@@ -16,7 +16,7 @@ from forearm.model.bits import nibbles, translated
 from forearm.model.codes import CodedMatrix, Codes, Find, Float32Array, Tensors, groups_of, scale_dtype, whole_groups
 from forearm.model.config import WeightFormat
 from forearm.model.keys import Keys
-from forearm.model.shards import Files, StoredTensor, widened
+from forearm.model.shards import Files, StoredTensor
 
 MX_GROUP = 32
 _TWICE = (0, 1, 2, 3, 4, 6, 8, 12)  # 2 * E2M1 by its three low bits
@@ -107,34 +107,3 @@ def powers_of_two(exponents: npt.NDArray[np.uint8]) -> Float32Array:
     """2^(e - 127) as float32; 255 is NaN."""
     powers = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
     return np.where(exponents == 255, np.float32(np.nan), powers).astype(np.float32)
-
-
-def of_floats(tensor: StoredTensor, format: WeightFormat) -> CodedMatrix:
-    """A float matrix, rounded to E4M3 with a scale a row while it is read."""
-    shape = (tensor.shape[0], tensor.shape[1])
-    return CodedMatrix(tensor.name, shape, format, (tensor,), partial(_rounded_rows, tensor))
-
-
-def _rounded_rows(tensor: StoredTensor, files: Files, begin: int, end: int) -> Codes:
-    return rounded(widened(files.array(tensor)[begin:end], tensor.float_dtype))
-
-
-def rounded(rows: Float32Array) -> Codes:
-    """Float rows as E4M3. The scale of a row is absmax / 448, the largest E4M3; of zeros it is 0."""
-    scales = np.abs(rows).max(axis=1, keepdims=True) / np.float32(448)
-    divisors = np.where(scales == 0, 1, scales).astype(np.float32)
-    return Codes(_e4m3(rows / divisors), scales)
-
-
-def _e4m3(x: Float32Array) -> npt.NDArray[np.uint8]:
-    """The nearest E4M3, ties to even, of numbers up to 448."""
-    bits = x.view(np.uint32)
-    size = bits & np.uint32(0x7FFFFFFF)
-    # Three bits of the fraction are kept; the exponent's bias goes from 127 to 7.
-    normal = (size + np.uint32(0x7FFFF) + ((size >> np.uint32(20)) & np.uint32(1))) >> np.uint32(20)
-    normal -= np.uint32((127 - 7) << 3)
-    is_small = size < np.uint32(121 << 23)  # below 2^-6: multiples of 2^-9
-    small = np.rint(np.where(is_small, np.abs(x), 0) * 512).astype(np.uint32)
-    codes = np.where(is_small, small, np.minimum(normal, np.uint32(127)))  # 127 is NaN
-    signed: npt.NDArray[np.uint8] = (codes | (bits >> np.uint32(31) << np.uint32(7))).astype(np.uint8)
-    return signed

@@ -20,7 +20,6 @@ from forearm.model.checkpoint import Checkpoint, stored_bytes
 from forearm.model.codes import CodedMatrix, Codes, expressed
 from forearm.model.config import WeightFormat
 from forearm.model.formats import is_codes, packed_bytes, packed_name, summary
-from forearm.model.fp8 import of_floats
 from forearm.model.names import Part
 from forearm.model.shards import Files, StoredTensor, widened
 
@@ -74,12 +73,8 @@ def load_native(
 def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
     files = Files()
     for part, stored in checkpoint.sources:
-        format = checkpoint.formats.get(packed_name(part.name))
-        if isinstance(stored, StoredTensor) and format is not None and format.dtype == "fp8_e4m3":
-            stored = of_floats(stored, format)
         if isinstance(stored, CodedMatrix):
-            assert format is not None
-            decoded = _decoded(part, stored, format, files, decoders)
+            decoded = _decoded(part, stored, checkpoint.formats[packed_name(part.name)], files, decoders)
             for row, rows in decoded:
                 executor.load_codes(part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, row)
             bar.update(stored_bytes(part, stored))

@@ -17,7 +17,6 @@ from forearm.errors import ConfigError
 from forearm.model.codes import CodedMatrix, Codes, common_format, expressed
 from forearm.model.config import WeightFormat
 from forearm.model.formats import packed_bytes
-from forearm.model.fp8 import rounded
 from forearm.model.keys import Keys
 from forearm.model.quantization import Asked, find_coded, quantisation_of
 from forearm.model.shards import Files, read_tensors
@@ -282,23 +281,6 @@ def test_settings_beside_config_json_are_found(file: str, tmp_path: Path) -> Non
 
     assert quantised is not None
     assert quantised[0] == {"quantize_config.json": "gptq", "quant_config.json": "awq"}[file]
-
-
-def test_fp8_is_rounded_as_torch_rounds() -> None:
-    random = np.random.default_rng(5)
-    rows = (random.standard_normal((64, 4096)) * 10.0 ** random.uniform(-4, 2, (64, 4096))).astype(np.float32)
-    rows[0, :256] = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num(1).numpy()
-    rows[1] = 0
-    rows[2, 7] = np.nan
-
-    codes = rounded(rows)
-
-    scales = np.abs(rows).max(axis=1, keepdims=True) / np.float32(448)
-    expected = torch.from_numpy(rows / np.where(scales == 0, 1, scales)).to(torch.float8_e4m3fn).view(torch.uint8)
-    numbers = np.arange(64) != 2
-    assert np.array_equal(codes.codes[numbers], expected.numpy()[numbers])
-    assert np.array_equal(codes.scales[numbers], scales[numbers])
-    assert np.isnan(codes.scales[2, 0]), "a NaN in the checkpoint shows in the answer"
 
 
 def test_the_bytes_planned_are_those_of_panels_and_scales() -> None:
