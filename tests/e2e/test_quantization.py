@@ -1,0 +1,50 @@
+"""quantization=... of LLM reaches the executor: the demo model, rounded while it is loaded, still answers."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from forearm import LLM, SamplingParams
+from forearm.errors import ConfigError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+
+
+def answer(**settings: str) -> str:
+    llm = LLM(max_model_len=128, max_num_seqs=4, kv_cache_memory_bytes=1 << 24, **settings)  # type: ignore[arg-type]
+    [output] = llm.generate("A glacier is", GREEDY, use_tqdm=False)
+    return output.outputs[0].text
+
+
+@pytest.mark.parametrize(
+    ("settings", "formats"),
+    [
+        ({"quantization": "int8"}, "int8 0."),
+        ({"quantization": "int4"}, "int4 in groups of 128 0."),
+        ({"quantization": "int4-g32", "quantization_activations": "float"}, "int4 in groups of 32 (activations not"),
+        ({"quantization": "int8", "quantization_embeddings": "none"}, "bfloat16 0."),
+        ({"quantization": "fp8"}, "fp8_e4m3 0."),
+    ],
+    ids=str,
+)
+def test_weights_are_rounded_as_asked_and_the_log_says_so(
+    settings: dict[str, str], formats: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    text = answer(**settings)
+
+    assert formats in next(line for line in caplog.messages if line.startswith("weights, rounded while loading: "))
+    assert text.startswith(" a "), "the demo model gives a definition"
+
+
+def test_a_method_that_the_checkpoint_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--quantization awq: the checkpoint is not quantised; int8, int4"):
+        answer(quantization="awq")
+
+
+def test_a_quantization_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="int3: write one of none, int8, int4"):
+        answer(quantization="int3")
