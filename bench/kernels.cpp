@@ -2,11 +2,11 @@
 //
 //   kernel_bench [-t THREADS] [-d DTYPE]... [-m ROWS]... [TIER...]     2 threads, all dtypes and the tier in use
 //
-// Each matrix multiplication reads packed weights that no cache holds. Its limit is the later of two times: that of
-// reading them at the read bandwidth of the same threads, and that of its multiply-adds at the peak of the instruction
-// that the format is multiplied with. Limits change from one second to the next on a shared machine, so each pass runs
-// between passes of its limits, and every figure is the best of its passes, in time that the threads had a core: other
-// work on the machine only ever takes away.
+// int8 has one scale a column, int4 one for each 128 k. Each multiplication reads packed weights that no cache holds.
+// Its limit is the later of two times: that of reading them at the read bandwidth of the same threads, and that of its
+// multiply-adds at the peak of the instruction that the format is multiplied with. Limits change from one second to the
+// next on a shared machine, so each pass runs between passes of its limits, and every figure is the best of its passes,
+// in time that the threads had a core: other work on the machine only ever takes away.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +28,7 @@ namespace forearm {
 namespace {
 
 constexpr int64_t kWeightBytes = int64_t{256} << 20;  // more than any cache
+constexpr int64_t kScaleBytes = int64_t{8} << 20, kScratchBytes = int64_t{8} << 20;
 constexpr int kPasses = 7;
 
 struct Wanted {
@@ -80,6 +81,8 @@ struct Machine {
   int threads;
   char* weights;  // [kWeightBytes]
   char* rows;
+  char* scales;  // ones, of weights and rows
+  char* scratch;
 
   double read_s() const {  // a byte, all threads together
     const int64_t share = kWeightBytes / threads / 4096 * 4096;
@@ -100,6 +103,8 @@ struct Multiplication {
   DType dtype;
   int64_t m, n, k;
 
+  bool codes() const { return !is_float(dtype); }
+  int64_t group() const { return dtype == DType::int4 ? std::min<int64_t>(128, k) : k; }
   Layout layout() const { return machine.tier.layout[static_cast<int>(dtype)]; }
   int64_t bytes() const { return packed_bytes(dtype, n, k, layout().quantum); }
   double operations() const { return 2.0 * static_cast<double>(m * n * k); }
@@ -108,14 +113,17 @@ struct Multiplication {
 
   double pass_s() const {
     const int64_t stride = k + 16, copies = std::max<int64_t>(1, std::min(kWeightBytes / bytes(), 512 / m));
-    const Operand a{machine.rows, stride, layout().form};
+    const Operand a{
+        machine.rows, codes() ? (k + 63) / 64 * 64 + 64 : stride, layout().form,
+        group(),      reinterpret_cast<float*>(machine.scales),   reinterpret_cast<int32_t*>(machine.scales)};
     const Operand out{machine.rows + (m + 1) * stride * 4 / 64 * 64 + 64, n + 16, Form::f32_rows};
     const auto work = [&](int t) {
       for (int64_t copy = 0; copy < copies; ++copy) {
         GemmTask task{};
         task.a = a;
         task.row_end = m;
-        task.w = {machine.weights + copy * bytes(), dtype, n, k};
+        task.w = {machine.weights + copy * bytes(), dtype, n, k, group(), machine.scales};
+        task.scratch = machine.scratch + t * kScratchBytes;
         task.n_begin = first_column(t);
         task.n_end = first_column(t + 1);
         task.scale = 1.0f;
@@ -163,7 +171,7 @@ void bench(const Machine& machine, const Wanted& wanted) {
 }
 
 DType dtype_named(const char* name) {
-  for (int i = 0; i < kFloatDTypes; ++i) {
+  for (int i = 0; i <= static_cast<int>(DType::int4); ++i) {
     if (strcmp(name, kNames[i]) == 0) return static_cast<DType>(i);
   }
   refuse("there is no dtype", name);
@@ -183,7 +191,7 @@ Wanted parse(int argc, char** argv) {
     if (word == "-d") wanted.dtypes.push_back(dtype_named(value));
     if (word == "-m") wanted.rows.push_back(atoll(value));
   }
-  if (wanted.dtypes.empty()) wanted.dtypes = {DType::bf16, DType::f16, DType::f32};
+  if (wanted.dtypes.empty()) wanted.dtypes = {DType::bf16, DType::f16, DType::f32, DType::int8, DType::int4};
   if (wanted.rows.empty()) wanted.rows = {1, 2, 4, 8, 16, 32, 512};
   if (wanted.tiers.empty()) wanted.tiers = {kernels().tier};
   return wanted;
@@ -199,9 +207,12 @@ int main(int argc, char** argv) {
   // Whatever bits stand in a weight, multiplying takes as long; these are small numbers in every float type.
   for (int64_t i = 0; i < kWeightBytes / 4; ++i) reinterpret_cast<uint32_t*>(weights)[i] = 0x3c003c00;
   char* rows = allocate(int64_t{96} << 20);
+  char* scales = allocate(kScaleBytes);
+  std::fill_n(reinterpret_cast<float*>(scales), kScaleBytes / 4, 1.0f);
+  char* scratch = allocate(kScratchBytes * wanted.threads);
   for (const char* name : wanted.tiers) {
     const Kernels* tier = find_tier(name);
     if (!tier) refuse("this CPU has no tier", name);
-    bench({*tier, wanted.threads, weights, rows}, wanted);
+    bench({*tier, wanted.threads, weights, rows, scales, scratch}, wanted);
   }
 }

@@ -21,10 +21,12 @@ int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 // NaN, or infinity, or nothing but -infinity: no distribution.
 bool unusable(const RowMax& max) { return max.nan || !std::isfinite(max.value); }
 
-// The line's token; false if nothing can be chosen.
-bool choose(const Kernels& kernels, const SamplingColumns& s, int64_t line, const float* x, int64_t vocab,
-            SamplerScratch& scratch, int32_t* token) {
-  const RowMax max = kernels.row_max(x, vocab);
+// The line's token, from its raw row and that row's maximum; false if nothing can be chosen. A greedy line without
+// penalties looks at its row once: twice was 1.7 ms of a step of 32 lines of 152 k logits (Zen 4, one thread).
+bool choose(const Kernels& kernels, const SamplingColumns& s, int64_t line, const float* raw, int64_t vocab,
+            const RowMax& raw_max, SamplerScratch& scratch, int32_t* token) {
+  const float* x = adjust(s, line, raw, vocab, scratch);
+  const RowMax max = x == raw ? raw_max : kernels.row_max(x, vocab);
   if (unusable(max)) return false;
   if (s.temperature[line] < kGreedyBelow) {
     *token = max.index;
@@ -126,8 +128,7 @@ void sample(const Kernels& kernels, const LogitRows& logits, const SamplingColum
     const RowMax max = kernels.row_max(raw, logits.vocab);
     out.token[line] = 0;
     clear_line(out.scored, line);
-    out.nan[line] = unusable(max) || !choose(kernels, s, line, adjust(s, line, raw, logits.vocab, scratch),
-                                             logits.vocab, scratch, out.token + line);
+    out.nan[line] = unusable(max) || !choose(kernels, s, line, raw, logits.vocab, max, scratch, out.token + line);
     if (out.nan[line] || s.logprobs[line] < 0) continue;
     score_token(kernels, {raw, logits.vocab, max.value}, out.token[line], s.logprobs[line], line, out.scored, scratch);
   }

@@ -70,6 +70,7 @@ __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, 
   constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
   const char* a = walk.a;
   const char* w = walk.w;
+  Ahead<Panels> ahead(walk.w, walk.panel_bytes);
   for (int64_t group = 0, left = walk.steps; group < walk.groups; ++group) {
     typename Mma::Sums sums[Units][Panels];
 #pragma GCC unroll 16
@@ -78,7 +79,7 @@ __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, 
       for (int p = 0; p < Panels; ++p)
         sums[u][p] = Mma::start(walk.a_sums + u * Mma::kRows * walk.groups + group, walk.groups);
     const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
-    add_steps<Mma, kStepA>(sums, a, walk.unit_bytes, w, walk.panel_bytes, steps);
+    add_steps<Mma, kStepA>(sums, a, walk.unit_bytes, w, walk.panel_bytes, steps, ahead);
     a += steps * kStepA;
     w += steps * Mma::kStepBytes;
     left -= steps;

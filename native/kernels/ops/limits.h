@@ -57,7 +57,37 @@ inline float tile_rounds(int64_t rounds, int64_t* operations) {
   return total;
 }
 
+// The same for codes. A tier that has no multiply_ones reads its operands from the first-level cache.
+template <typename Tile>
+inline float codes_rounds(int64_t rounds, int64_t* operations) {
+  constexpr int kUnits = Tile::kUnits, kPanels = Tile::panels(kUnits);
+  constexpr bool kInRegisters = requires(typename Tile::Sums s) { Tile::multiply_ones(s); };
+  const int32_t none[2] = {};
+  typename Tile::Sums sums[kUnits][kPanels];
+#pragma GCC unroll 32
+  for (int i = 0; i < kUnits * kPanels; ++i) sums[i / kPanels][i % kPanels] = Tile::start(none, 0);
+  alignas(64) char operand[(kUnits * Tile::kRows + kPanels) * 512] = {};
+  for (int64_t r = 0; r < rounds; ++r) {
+    if constexpr (kInRegisters) {
+#pragma GCC unroll 32
+      for (int i = 0; i < kUnits * kPanels; ++i) Tile::multiply_ones(sums[i / kPanels][i % kPanels]);
+    } else {
+      __asm__ volatile("" : : "r"(operand) : "memory");
+      Tile::step(sums, operand, 64, operand, Tile::kStepBytes);
+    }
+  }
+  *operations += rounds * kUnits * kPanels * Tile::kRows * (kInRegisters ? Tile::kQuantum : Tile::kStepK) * kPanel * 2;
+  const float one[2] = {1.0f, 1.0f};
+  float total[Tile::kRows * kPanel] = {};
+#pragma GCC unroll 32
+  for (int i = 0; i < kUnits * kPanels; ++i) {
+    Tile::fold(sums[i / kPanels][i % kPanels], one, 0, Tile::scales(broadcast(1.0f)), total);
+  }
+  return total[0];
+}
+
 inline float multiply_rounds(Form form, int64_t rounds, int64_t* operations) {
+  if (is_quantised(form)) return codes_rounds<IntMma<Codes::bytes>>(rounds, operations);
   using Halves = Mma<DType::bf16>;
   if constexpr (Halves::kForm != Form::f32_rows) {
     if (form == Halves::kForm) return tile_rounds<Halves>(rounds, operations);

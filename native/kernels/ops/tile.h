@@ -17,35 +17,54 @@ struct Walk {
   void skip_panels(int64_t panels) { w += panels * panel_bytes; }
 };
 
-// Tiles of many rows spend so long on a line of W that the hardware does not fetch far enough ahead: 1 KiB made 512
-// rows of bf16 in AVX2 go from 76 to 95 % of the peak, 12 rows from 54 to 86 % (bench/kernels.cpp, Zen 4). Tiles of few
-// rows, which the memory bounds, lose by it.
-template <int Panels, int64_t kStepBytes>
-inline void fetch_ahead(const char* w, int64_t panel_bytes) {
+// The lines of W that tiles of many rows ask for while they multiply: those of the next tile, in the order in which
+// they lie in memory, as far as they fit the second-level cache; of longer panels, those 4 KiB ahead. The hardware
+// fetches one panel after another well and several at once badly: 8 rows of bf16 went from 64 to 86 % of their limit,
+// 32 from 87 to 93 % (VDPBF16PS on Zen 4, bench/kernels.cpp). Tiles of few rows, which the memory alone bounds, lose by
+// it.
+template <int Panels>
+class Ahead {
+ public:
+  Ahead(const char* w, int64_t panel_bytes)
+      : panel_bytes_(panel_bytes),
+        whole_(Panels * panel_bytes <= (256 << 10)),
+        at_(w + (whole_ ? Panels * panel_bytes : 4096)) {}
+
+  template <int64_t kStepBytes>
+  void fetch() {
+    const int64_t apart = whole_ ? kStepBytes : panel_bytes_;
 #pragma GCC unroll 8
-  for (int p = 0; p < Panels; ++p) {
+    for (int p = 0; p < Panels; ++p) {
 #pragma GCC unroll 8
-    for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(w + p * panel_bytes + 1024 + line);
+      for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(at_ + p * apart + line, 0, 2);
+    }
+    at_ += whole_ ? Panels * kStepBytes : kStepBytes;
   }
-}
+
+ private:
+  int64_t panel_bytes_;
+  bool whole_;
+  const char* at_;
+};
 
 // Adds `steps` steps to the sums, kTogether at once where the Mma takes them so; kStepA are the bytes of A of a step.
 template <typename Mma, int64_t kStepA, typename Sums, int Units, int Panels>
 __attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
-                                                     const char* w, int64_t panel_bytes, int64_t steps) {
+                                                     const char* w, int64_t panel_bytes, int64_t steps,
+                                                     Ahead<Panels>& ahead) {
   constexpr bool kFetch = Units * Mma::kRows >= 4;
   constexpr int64_t kStepW = Mma::kStepBytes;
   int64_t s = 0;
   if constexpr (requires { Mma::kTogether; }) {
     constexpr int64_t kMany = Mma::kTogether;
     for (; s + kMany <= steps; s += kMany, a += kMany * kStepA, w += kMany * kStepW) {
-      if constexpr (kFetch) fetch_ahead<Panels, kMany * kStepW>(w, panel_bytes);
+      if constexpr (kFetch) ahead.template fetch<kMany * kStepW>();
       Mma::steps(sums, a, unit_bytes, w, panel_bytes);
     }
   }
 #pragma GCC unroll 2
   for (; s < steps; ++s, a += kStepA, w += kStepW) {
-    if constexpr (kFetch) fetch_ahead<Panels, kStepW>(w, panel_bytes);
+    if constexpr (kFetch) ahead.template fetch<kStepW>();
     Mma::step(sums, a, unit_bytes, w, panel_bytes);
   }
 }
@@ -75,7 +94,8 @@ __attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int6
   }
 
   constexpr int64_t kStepA = Mma::kQuantum * Mma::kRows * (Mma::kForm == Form::f32_rows ? 4 : 2);
-  add_steps<Mma, kStepA>(acc, walk.a, walk.unit_bytes, walk.w, walk.panel_bytes, walk.steps);
+  Ahead<Panels> ahead(walk.w, walk.panel_bytes);
+  add_steps<Mma, kStepA>(acc, walk.a, walk.unit_bytes, walk.w, walk.panel_bytes, walk.steps, ahead);
 
 #pragma GCC unroll 16
   for (int u = 0; u < Units; ++u)
@@ -83,16 +103,25 @@ __attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int6
     for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], sums + u * Mma::kRows * stride + p * kPanel, stride);
 }
 
-// `panels` panels side by side, as many at once as registers hold, then one by one. There is a multiply_tile for each
-// kind of walk.
+// `panels` panels side by side, as many at once as registers hold, then half as many, and so on. There is a
+// multiply_tile for each kind of walk.
 template <typename Mma, int Units, int Panels, typename SomeWalk>
 inline void multiply_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stride) {
   for (; panels >= Panels; panels -= Panels, sums += Panels * kPanel, walk.skip_panels(Panels)) {
     multiply_tile<Mma, Units, Panels>(walk, sums, stride);
   }
   if constexpr (Panels > 1) {
-    if (panels > 0) multiply_panels<Mma, Units, 1>(walk, panels, sums, stride);
+    if (panels > 0) multiply_panels<Mma, Units, (Panels + 1) / 2>(walk, panels, sums, stride);
   }
+}
+
+// Panels that a tile takes at once.
+template <typename Mma>
+constexpr int panels_at_once(int units) {
+  if constexpr (requires { Mma::kStreamedUnits; }) {
+    if (units <= Mma::kStreamedUnits) return 1;
+  }
+  return Mma::panels(units);
 }
 
 template <typename Mma, int Units = Mma::kUnits, typename SomeWalk>
@@ -100,7 +129,7 @@ inline void multiply_units(const SomeWalk& walk, int64_t units, int64_t panels, 
   if constexpr (Units > 1) {
     if (units < Units) return multiply_units<Mma, Units - 1>(walk, units, panels, sums, stride);
   }
-  multiply_panels<Mma, Units, Mma::panels(Units)>(walk, panels, sums, stride);
+  multiply_panels<Mma, Units, panels_at_once<Mma>(Units)>(walk, panels, sums, stride);
 }
 
 // How the rows of a slice fall into tiles of about the same height, in units of the Mma, and how many panels' sums are

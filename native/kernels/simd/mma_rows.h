@@ -3,6 +3,7 @@
 // An Mma<dtype> of W gives gemm.h what it multiplies tiles with:
 //   kRows, kQuantum, kForm   rows that go together (a unit), the layout's quantum, the form of A
 //   kUnits, panels(units)    the most units of a tile, and how many panels so many units take
+//   kStreamedUnits           (may be left out) up to so many units take one panel at a time: memory alone bounds them
 //   Sums                     the sums of one unit by one panel, in registers
 //   step                     adds one step of kQuantum k to the sums of Units x Panels
 //   store                    the sums as floats, row r of the unit at out + r * stride
