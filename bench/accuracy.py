@@ -1,0 +1,259 @@
+"""What every weight format and KV format costs in accuracy, against float32: one table.
+
+    python bench/accuracy.py --out bench/results/accuracy
+
+Two measurements. Of one layer with random weights, in the shape of a real model: how far its output (what it adds to
+the residual stream) is from float32's, as |y - y32| / |y32| over all tokens, for three kinds of weights (normal;
+Student's t with 4 degrees of freedom, whose tails are long; normal with one column in a hundred 8 times as large) and
+with activations as large models have them: one channel in 200 is 20 times as large as the others (Dettmers et al. 2022,
+arXiv:2208.07339, section 4). And the perplexity of the demo model on its held-out answers.
+
+The rows are in bench/accuracy_rows.py, each with bounds that tests/model/test_accuracy.py holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.accuracy_rows import ROWS, Row
+from bench.executors import FUSED, config_of, packed_rows
+from bench.ggml import rounded, write_gguf
+from bench.shapes import SHAPES, Shape
+
+from forearm import LLM, SamplingParams, _native
+from forearm.model.config import WeightFormat, uniform_formats
+from forearm.model.gguf_codes import BLOCK_TYPES, decode_rows
+from forearm.model.hub import DEMO_MODEL
+
+Floats = npt.NDArray[np.float32]
+
+KINDS = ("normal", "long tails", "large columns")
+BLOCK = 32
+
+
+# --- one layer ---
+
+
+def weights_of(kind: str, rows: int, columns: int, seed: int) -> Floats:
+    """Random weights of variance about 1 / columns."""
+    random = np.random.default_rng(seed)
+    if kind == "long tails":
+        return (random.standard_t(4, (rows, columns)) / math.sqrt(2 * columns)).astype(np.float32)
+    values = random.standard_normal((rows, columns), np.float32) / np.float32(math.sqrt(columns))
+    if kind == "large columns":
+        values[:, random.permutation(columns)[: columns // 100]] *= 8
+    return values
+
+
+def activations_of(hidden: int, tokens: int) -> Floats:
+    """What comes into the layer, [tokens, hidden]."""
+    random = np.random.default_rng(7)
+    values = random.standard_normal((tokens, hidden), np.float32)
+    values[:, random.permutation(hidden)[: hidden // 200]] *= 20
+    return values
+
+
+def matrices_of(shape: Shape) -> dict[str, tuple[int, int]]:
+    """[rows, columns] of one layer's matrices, by the executor's names."""
+    return {name: size for name, size in packed_rows(replace(shape, layers=1)).items() if name.startswith("layers.")}
+
+
+def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: int, threads: int) -> Floats:
+    """What the layer adds to each token, [tokens, hidden].
+
+    The embedding holds the activations and the head is the identity, both in float32, so that logits are the residual
+    stream after the layer.
+    """
+    small = replace(shape, vocab=shape.hidden, layers=1, tied=False, architecture="llama")
+    config = replace(config_of(small), final_norm=False)
+    formats = uniform_formats(config, WeightFormat("float32")) | _formats(matrices_of(shape), row)
+    executor = _native.Executor(config, formats, row.kv, tokens, 1, tokens, 4096, (), threads)
+    x = activations_of(small.hidden, tokens)
+    executor.load_matrix("embed", np.pad(x, ((0, small.hidden - tokens), (0, 0))), "float32")
+    executor.load_matrix("head", np.eye(small.hidden, dtype=np.float32), "float32")
+    for name, values in weights.items():
+        _load(executor, name, values, row)
+    for norm in ("input_norm", "pre_mlp_norm"):
+        executor.load_vector(f"layers.0.{norm}", np.ones(small.hidden, np.float32))
+    executor.finish_loading()
+    return _forward(executor, tokens) - x
+
+
+def _formats(parts: dict[str, tuple[int, int]], row: Row) -> dict[str, WeightFormat]:
+    """Of the layer's packed matrices."""
+    found: dict[str, WeightFormat] = {}
+    for name, (_, columns) in parts.items():
+        layer, _, part = name.rpartition(".")
+        weights = row.weights
+        if isinstance(weights, str):
+            weights = BLOCK_TYPES[_type(weights, columns)].format
+        found[f"{layer}.{FUSED.get(part, part)}"] = weights
+    return found
+
+
+def _type(kind: str, columns: int) -> str:
+    return rounded(np.zeros((1, columns), np.float32), kind)[0]
+
+
+def _load(executor: _native.Executor, name: str, values: Floats, row: Row) -> None:
+    if isinstance(row.weights, str):
+        kind, blocks = rounded(values, row.weights)
+        codes = decode_rows(kind, blocks, values.shape[1])
+        executor.load_codes(name, codes.codes, codes.scales, offsets=codes.offsets)
+    else:
+        executor.load_matrix(name, values, "float32")
+
+
+def _forward(executor: _native.Executor, tokens: int) -> Floats:
+    blocks = -(-tokens // BLOCK)
+    executor.allocate_kv(blocks)
+    ids = np.arange(tokens, dtype=np.int32)
+    starts, block_starts = np.array([0, tokens], np.int32), np.array([0, blocks], np.int32)
+    executor.forward(ids, ids, starts, block_starts, np.arange(blocks, dtype=np.int32), ids)
+    return executor.logits()
+
+
+def layer_errors(
+    shape: Shape, rows: Sequence[Row], tokens: int, threads: int, kinds: Sequence[str] = KINDS
+) -> dict[str, dict[str, float]]:
+    """|y - y32| / |y32| by row and kind of weights."""
+    found: dict[str, dict[str, float]] = {row.name: {} for row in rows}
+    for kind in kinds:
+        weights = {name: weights_of(kind, *size, i) for i, (name, size) in enumerate(matrices_of(shape).items())}
+        exact = layer_output(shape, weights, ROWS[0], tokens, threads).astype(np.float64)
+        for row in rows:
+            error = layer_output(shape, weights, row, tokens, threads) - exact
+            found[row.name][kind] = float(np.linalg.norm(error) / np.linalg.norm(exact))
+    return found
+
+
+# --- the demo model ---
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One held-out turn: all its tokens, and where the answer begins."""
+
+    tokens: list[int]
+    begin: int
+
+
+def answers_of(llm: LLM, count: int) -> list[Answer]:
+    """The first `count` held-out turns."""
+    text = llm.get_tokenizer()
+    found = []
+    for line in (DEMO_MODEL / "heldout.jsonl").read_text(encoding="utf-8").splitlines()[:count]:
+        messages = json.loads(line)["messages"]
+        whole: Any = text.apply_chat_template(messages, tokenize=False)
+        prompt: Any = text.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+        begin = len(text.encode(prompt, add_special_tokens=False))
+        found.append(Answer(text.encode(whole.rstrip("\n"), add_special_tokens=False), begin))  # to the end of the turn
+    return found
+
+
+def perplexity(row: Row, count: int, folder: Path, threads: int) -> float:
+    """Of the demo model's held-out answers, served as the row says."""
+    model = ""
+    if isinstance(row.weights, str):
+        model = str(folder / f"{row.weights}.gguf")
+        write_gguf(DEMO_MODEL, Path(model), row.weights)
+    options: dict[str, Any] = {"dtype": "float32", "kv_cache_dtype": "float32"} | (row.options or {})
+    llm = LLM(model, max_model_len=512, max_num_seqs=16, threads=threads, **options)
+    answers = answers_of(llm, count)
+    params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+    outputs = llm.generate([answer.tokens for answer in answers], params, use_tqdm=False)
+    total, scored = 0.0, 0
+    for answer, output in zip(answers, outputs, strict=True):
+        assert output.prompt_logprobs is not None
+        for token, known in list(zip(answer.tokens, output.prompt_logprobs, strict=True))[answer.begin :]:
+            assert known is not None
+            total -= known[token].logprob
+            scored += 1
+    return math.exp(total / scored)
+
+
+# --- the table ---
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row's figures: errors by shape and kind, perplexity (None: not measured)."""
+
+    name: str
+    errors: dict[str, dict[str, float]]
+    perplexity: float | None
+
+
+def measure(shapes: Sequence[str], tokens: int, count: int, threads: int) -> list[Measured]:
+    """All rows."""
+    errors = {shape: layer_errors(SHAPES[shape], ROWS, tokens, threads) for shape in shapes}
+    with tempfile.TemporaryDirectory() as folder:
+        return [
+            Measured(
+                row.name,
+                {shape: errors[shape][row.name] for shape in shapes},
+                None if row.options is None else perplexity(row, count, Path(folder), threads),
+            )
+            for row in ROWS
+        ]
+
+
+def table(rows: Sequence[Measured], heading: str) -> str:
+    """Markdown."""
+    shapes = list(rows[0].errors)
+    columns = [f"{shape}, {kind}" for shape in shapes for kind in KINDS]
+    lines = [
+        heading,
+        "",
+        f"| | {' | '.join(columns)} | perplexity | of float32's |",
+        f"|---|{'---:|' * (len(columns) + 2)}",
+    ]
+    base = rows[0].perplexity or 1.0
+    for row in rows:
+        cells = [f"{row.errors[shape][kind]:.2%}" for shape in shapes for kind in KINDS]
+        rise = ("", "") if row.perplexity is None else (f"{row.perplexity:.3f}", f"{row.perplexity / base - 1:+.2%}")
+        lines.append(f"| {' | '.join([row.name, *cells, *rise])} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="writes OUT.md and OUT.json")
+    parser.add_argument("--shapes", default="qwen2.5-0.5b,r1-distill-qwen-1.5b", help="of bench/shapes.py")
+    parser.add_argument("--tokens", type=int, default=64, help="of a layer's measurement")
+    parser.add_argument("--answers", type=int, default=100, help="held-out answers of the demo model")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+
+    rows = measure(given.shapes.split(","), given.tokens, given.answers, given.threads)
+    heading = (
+        f"`python bench/accuracy.py --shapes {given.shapes} --tokens {given.tokens} --answers {given.answers}`, tier "
+        f"{_native.tier()} ({platform.machine()}). What is measured: the first lines of bench/accuracy.py."
+    )
+    text = table(rows, heading)
+    print(text)
+    if given.out:
+        given.out.with_suffix(".md").write_text(f"# Accuracy of every weight and KV format\n\n{text}")
+        stored = {"tier": _native.tier(), "tokens": given.tokens, "answers": given.answers}
+        given.out.with_suffix(".json").write_text(
+            json.dumps(stored | {"rows": [asdict(row) for row in rows]}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()
