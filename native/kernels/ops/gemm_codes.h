@@ -63,8 +63,14 @@ inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::
 
 template <typename Mma, int Units, int Panels>
 __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, int64_t stride) {
-  if constexpr (Panels == 1 && kTakesGroups<Mma>) {
-    if (walk.factors) return Mma::template multiply_groups<Units>(walk, out, stride);
+  if constexpr (kTakesGroups<Mma>) {
+    if (walk.factors) {
+      CodesWalk one = walk;
+      for (int p = 0; p < Panels; ++p, one.skip_panels(1)) {
+        Mma::template multiply_groups<Units>(one, out + p * kPanel, stride);
+      }
+      return;
+    }
   }
   alignas(64) float acc[Units][Panels][Mma::kRows * kPanel] = {};
   constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
@@ -102,23 +108,33 @@ inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels
   using Packed = IntMma<kCodes == Codes::unpacked ? Codes::nibbles : kCodes>;
   const int64_t steps = steps_of<Packed>(task.w.k), bytes = steps * Packed::kStepBytes;
   const char* packed = static_cast<const char*>(task.w.data) + panel * bytes;
-  if constexpr (kCodes != Codes::unpacked) return packed;
-  char* to = static_cast<char*>(task.scratch);
-  for (int64_t p = 0; p < panels; ++p) unpack(packed + p * bytes, to + p * 2 * bytes, steps);
-  return to;
+  if constexpr (kCodes == Codes::unpacked) {
+    char* to = static_cast<char*>(task.scratch);
+    for (int64_t p = 0; p < panels; ++p) unpack(packed + p * bytes, to + p * 2 * bytes, steps);
+    return to;
+  }
+  return packed;
 }
+
+// Whether nibbles are unpacked for several tiles of rows, or each tile takes them as they stand.
+template <typename Mma>
+constexpr bool kUnpacks = !requires { Mma::kInPlace; };
 
 constexpr int64_t kPairK = IntMma<Codes::nibbles>::kStepK;
 
-// Unpacked panels of one tile of many rows.
-constexpr int64_t unpacked_bytes(int64_t k) {
-  using Nibbles = IntMma<Codes::nibbles>;
+// The panels that a tile of many rows takes at once; two are a gated one's.
+constexpr int64_t many_panels() {
   using Unpacked = IntMma<Codes::unpacked>;
-  int64_t panels = 2;  // gated
+  int64_t panels = 2;
   for (int units = 1; units <= Unpacked::kUnits; ++units) {
     if (Unpacked::panels(units) > panels && 2 * units > Unpacked::kUnits) panels = Unpacked::panels(units);
   }
-  return panels * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
+  return panels;
+}
+constexpr int64_t unpacked_bytes(int64_t k) {
+  using Nibbles = IntMma<Codes::nibbles>;
+  if (!kUnpacks<Nibbles>) return 0;
+  return many_panels() * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
 }
 
 // An Mma with a kLongestGroup multiplies tiles of several rows and short groups in its own order of registers
@@ -176,18 +192,25 @@ inline void multiply_codes(const GemmTask& task) {
   }
 }
 
-inline void multiply_codes(const GemmTask& task) {
-  if (task.w.dtype == DType::int8) return multiply_codes<Codes::bytes>(task);
-  using Mma = IntMma<Codes::nibbles>;
-  const int64_t rows = task.row_end - task.row_begin;
-  if (rows <= Mma::kUnits * Mma::kRows) return multiply_codes<Codes::nibbles>(task);
-  multiply_codes<Codes::unpacked>(task);
+template <typename Mma>
+inline void multiply_nibbles(const GemmTask& task) {
+  if constexpr (kUnpacks<Mma>) {
+    const int64_t rows = task.row_end - task.row_begin;
+    if (rows > Mma::kUnits * Mma::kRows) return multiply_codes<Codes::unpacked>(task);
+  }
+  multiply_codes<Codes::nibbles>(task);
 }
 
-// The factors of two panels and a room, for an Mma that takes groups.
+inline void multiply_codes(const GemmTask& task) {
+  if (task.w.dtype == DType::int8) return multiply_codes<Codes::bytes>(task);
+  multiply_nibbles<IntMma<Codes::nibbles>>(task);
+}
+
+// The factors of so many panels and a room, for an Mma that takes groups.
 template <typename Mma>
 constexpr int64_t factor_bytes(int64_t k) {
-  if constexpr (kTakesGroups<Mma>) return (2 * kFactors + Mma::kRoomFloats) * groups_of(k, kShortestGroup) * 4;
+  if constexpr (kTakesGroups<Mma>)
+    return (many_panels() * kFactors + Mma::kRoomFloats) * groups_of(k, kShortestGroup) * 4;
   return 0;
 }
 constexpr int64_t codes_scratch_bytes(int64_t k) {

@@ -10,7 +10,9 @@
 //   kRows, kQuantum, kForm  rows that go together (a unit: 1 of i8_rows, 2 of i8_pairs), the layout's quantum, A's form
 //   kStepK, kStepBytes      k of a step, and the bytes of one panel that it takes
 //   kUnits, panels(units)   the most units of a tile, and how many panels so many units take
-//   Sums                    int32 sums of a unit by a panel, in registers, in any order (SMMLA: blocks of 2 x 2)
+//   kInPlace                (of nibbles) where it stands, tiles take nibbles however many rows there are: none is
+//   unpacked Sums                    int32 sums of a unit by a panel, in registers, in any order (SMMLA: blocks of 2 x
+//   2)
 //   start                   the sums before a group's first step: -bias * the sum of the row's codes in the group;
 //                           `sums` is that of the unit's first row, `groups` further is the second row's
 //   step                    adds kStepK k to Units x Panels
@@ -19,14 +21,19 @@
 //                           a_scales as `sums` above
 //   fold_offsets            acc = fma(float(a_sum) * a_scale, o, acc)
 //   store                   acc as floats, row r of the unit at out + r * stride
-// Beside it there are unpack(nibbles, to, steps), for one panel, and code_columns<dtype>(panel, k): the 16 codes (int8,
-// int4) at k as floats.
+// Beside it there are unpack(nibbles, to, steps), for one panel (not where kInPlace is), and code_columns<dtype>(panel,
+// k): the 16 codes (int8, int4) at k as floats.
 #pragma once
+#include <stdint.h>
 
 namespace forearm {
 namespace {
 
 enum class Codes { bytes, nibbles, unpacked };
+
+// What is named, and not called, where kInPlace is.
+template <int kUnused = 0>
+void unpack(const char* nibbles, char* to, int64_t steps);
 
 }  // namespace
 }  // namespace forearm

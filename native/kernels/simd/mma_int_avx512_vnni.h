@@ -17,6 +17,7 @@ struct IntMma {
   static constexpr int kBias = 128, kNibbleBias = 8;
   static constexpr int kStepK = kCodes == Codes::nibbles ? 8 : 4;
   static constexpr int kStepBytes = 64;
+  static constexpr bool kInPlace = true;
   static constexpr int kUnits = 12;
   static constexpr int panels(int units) {
     return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2;
@@ -96,15 +97,6 @@ struct IntMma {
     }
   }
 };
-
-inline void unpack(const char* nibbles, char* to, int64_t steps) {
-  const __m512i low = _mm512_set1_epi8(15);
-  for (int64_t s = 0; s < steps; ++s, nibbles += 64, to += 128) {
-    const __m512i codes = _mm512_loadu_si512(nibbles);
-    _mm512_storeu_si512(to, _mm512_and_si512(codes, low));
-    _mm512_storeu_si512(to + 64, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low));
-  }
-}
 
 // Column i's four codes are in 32-bit lane i.
 template <DType D>

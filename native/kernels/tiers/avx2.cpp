@@ -1,6 +1,6 @@
 // x86-64 with AVX2, FMA and F16C: Haswell, Zen and later.
 #include "kernels/simd/mma_avx2.h"
-#include "kernels/simd/mma_int_rows.h"
+#include "kernels/simd/mma_int_avx2.h"
 
 #include "kernels/ops/table.h"
 

@@ -1,6 +1,6 @@
 // x86-64 with AVX-512 F, CD, BW, DQ and VL: Skylake-SP, Zen 4 and later.
 #include "kernels/simd/mma_avx512.h"
-#include "kernels/simd/mma_int_rows.h"
+#include "kernels/simd/mma_int_avx512.h"
 
 #include "kernels/ops/table.h"
 
