@@ -67,6 +67,16 @@ inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, in
   }
 }
 
+// The same of a float16 matrix, to float32: two k a step.
+inline void widen_halves(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
+  const char* step = static_cast<const char*>(w.data) + panel * packed_bytes(DType::f16, kPanel, w.k, 2) + begin * 32;
+  auto* out = reinterpret_cast<float*>(to);
+  for (int64_t k = begin; k < end; k += 2, step += 64, out += 32) {
+    store(out, columns<DType::f16, 0>(step));
+    if (k + 1 < end) store(out + 16, columns<DType::f16, 1>(step));
+  }
+}
+
 // Panels of W and rows of A whose sums are finished together.
 struct WideBlock {
   TileRows cut;
@@ -90,7 +100,12 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
     walk.steps = (end - k) / Wide::kQuantum;
     walk.resume = k > 0;
     for (int64_t p = 0; p < block.panels; ++p) {
-      widen_panel<D>(task.w, block.panel + p, k, end, block.strip + p * walk.panel_bytes);
+      char* to = block.strip + p * walk.panel_bytes;
+      if constexpr (D == DType::f16) {
+        widen_halves(task.w, block.panel + p, k, end, to);
+      } else {
+        widen_panel<D>(task.w, block.panel + p, k, end, to);
+      }
     }
     for (int64_t tile = 0; tile < block.cut.tiles; ++tile) {
       const int64_t unit = block.cut.begin(tile), units = block.cut.begin(tile + 1) - unit;
@@ -119,6 +134,21 @@ inline void multiply_widened(const GemmTask& task) {
       row = row_end;
     }
   }
+}
+
+// float16 where widening it once for several rows pays: Mma::kWidenedRows of them at least. As gemm of a float matrix it
+// has no scratch of its own.
+template <typename Mma>
+inline bool multiply_halves(const GemmTask& task) {
+  if constexpr (requires { Mma::kWidenedRows; }) {
+    if (task.row_end - task.row_begin < Mma::kWidenedRows) return false;
+    alignas(64) char scratch[kWideScratchBytes];
+    GemmTask widened = task;
+    widened.scratch = scratch;
+    multiply_widened<DType::f16>(widened);
+    return true;
+  }
+  return false;
 }
 
 inline void multiply_wide(const GemmTask& task) {
