@@ -1,5 +1,6 @@
 #include "model/matrix.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <stdexcept>
@@ -124,12 +125,16 @@ void Matrix::check_codes(const CodeRows& rows) const {
   must(is_codes(), "its format holds floats; codes can't be loaded");
   must((rows.zeros != nullptr) == (zeros_ != nullptr), "zeros come where the format has them, and only there");
   must((rows.offsets != nullptr) == (offsets_ != nullptr), "offsets come where the format has them, and only there");
-  if (format.dtype == DType::int4)
-    for (int64_t i = 0; i < rows.rows * k; ++i)
-      must(rows.codes[i] >= -8 && rows.codes[i] <= 7, "int4 codes are -8 to 7, not " + std::to_string(rows.codes[i]));
-  for (int64_t i = 0; i < rows.rows * groups(); ++i)
-    must(std::isfinite(rows.scales[i]) && stored(rows.scales[i], format.scale_dtype) == rows.scales[i],
-         "the scale " + std::to_string(rows.scales[i]) + " is not a number that the format's scale_dtype has");
+  // The texts are made only where they are wanted: made for every code they took 30 ns each.
+  const int8_t* last_code = rows.codes + rows.rows * k;
+  const int8_t* code = std::find_if(rows.codes, last_code, [](int8_t c) { return c < -8 || c > 7; });
+  if (format.dtype == DType::int4 && code != last_code)
+    must(false, "int4 codes are -8 to 7, not " + std::to_string(*code));
+  const float* last_scale = rows.scales + rows.rows * groups();
+  const float* scale = std::find_if(
+      rows.scales, last_scale, [this](float s) { return !std::isfinite(s) || stored(s, format.scale_dtype) != s; });
+  if (scale != last_scale)
+    must(false, "the scale " + std::to_string(*scale) + " is not a number that the format's scale_dtype has");
 }
 
 void Matrix::set_order(const int32_t* given) {
