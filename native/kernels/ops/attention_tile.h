@@ -23,7 +23,7 @@ struct TileWalk {
 struct KeepScores {
   float* scores;
   template <typename Mma, int Units, int Panels>
-  void operator()(const typename Mma::Sums (&acc)[Units][Panels], int64_t column) const {
+  __attribute__((always_inline)) void operator()(const typename Mma::Sums (&acc)[Units][Panels], int64_t column) const {
 #pragma GCC unroll 16
     for (int u = 0; u < Units; ++u)
 #pragma GCC unroll 16
@@ -40,16 +40,10 @@ struct AddValues {
   uint32_t rows;
 
   template <typename Mma, int Units, int Panels>
-  void operator()(const typename Mma::Sums (&acc)[Units][Panels], int64_t column) const {
+  __attribute__((always_inline)) void operator()(const typename Mma::Sums (&acc)[Units][Panels], int64_t column) const {
     float* to = values + column;
     if constexpr (requires { F16(acc[0][0]); }) {
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) {
-        if (!(rows >> u & 1)) continue;
-        const F16 factor = broadcast(before[u]);
-#pragma GCC unroll 16
-        for (int p = 0; p < Panels; ++p) fold(to + u * dim + p * kPanel, factor, acc[u][p]);
-      }
+      fold_from<0>(acc, to);
     } else {
       alignas(64) float sums[Units * Mma::kRows][Panels * kPanel];
 #pragma GCC unroll 16
@@ -66,6 +60,19 @@ struct AddValues {
 
  private:
   static void fold(float* to, F16 factor, F16 sums) { store(to, fma(load(to), factor, sums)); }
+
+  // Not a loop over u, and inlined first of all: otherwise gcc 12 keeps the sums of the tile in memory.
+  template <int u, int Units, int Panels, typename Sums>
+  __attribute__((always_inline)) void fold_from(const Sums (&acc)[Units][Panels], float* to) const {
+    if constexpr (u < Units) {
+      if (rows >> u & 1) {
+        const F16 factor = broadcast(before[u]);
+#pragma GCC unroll 16
+        for (int p = 0; p < Panels; ++p) fold(to + u * dim + p * kPanel, factor, acc[u][p]);
+      }
+      fold_from<u + 1>(acc, to);
+    }
+  }
 };
 
 // Adds the products of one block to the sums of a tile.

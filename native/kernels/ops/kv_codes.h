@@ -14,14 +14,16 @@ inline F16 load_code(const uint8_t* p) {
   if constexpr (C == DType::fp8_e5m2) return load_e5m2(p);
 }
 
-// `count` codes, a multiple of 16, as kWide, which holds each of them exactly.
+// `count` codes, a multiple of 32, as kWide, which holds each of them exactly.
 template <DType C>
 inline void widen_codes(const uint8_t* from, int64_t count, void* to) {
-  for (int64_t i = 0; i < count; i += 16) {
+  for (int64_t i = 0; i < count; i += 32) {
+    const F16 low = load_code<C>(from + i), high = load_code<C>(from + i + 16);
     if constexpr (kWide == DType::f32) {
-      store(static_cast<float*>(to) + i, load_code<C>(from + i));
+      store(static_cast<float*>(to) + i, low);
+      store(static_cast<float*>(to) + i + 16, high);
     } else {
-      store_upper(static_cast<uint16_t*>(to) + i, load_code<C>(from + i));
+      store_upper(static_cast<uint16_t*>(to) + i, low, high);
     }
   }
 }

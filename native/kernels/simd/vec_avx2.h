@@ -133,10 +133,14 @@ inline F16 load_e4m3(const uint8_t* p) {
 inline F16 load_e5m2(const uint8_t* p) {
   return widen_halves(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load_codes(p)), 8));
 }
-inline void store_upper(uint16_t* p, F16 x) {
-  const __m256i a = _mm256_srli_epi32(_mm256_castps_si256(x.a), 16);
-  const __m256i b = _mm256_srli_epi32(_mm256_castps_si256(x.b), 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+inline __m256i upper_words(F16 x) {
+  const __m256i words = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(x.a), 16),
+                                            _mm256_srli_epi32(_mm256_castps_si256(x.b), 16));
+  return _mm256_permute4x64_epi64(words, 0xd8);
+}
+inline void store_upper(uint16_t* p, F16 x, F16 y) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), upper_words(x));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), upper_words(y));
 }
 inline bool any(M16 m) { return !_mm256_testz_ps(_mm256_or_ps(m.a, m.b), _mm256_or_ps(m.a, m.b)); }
 

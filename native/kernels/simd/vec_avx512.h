@@ -102,9 +102,10 @@ inline F16 load_e5m2(const uint8_t* p) {
   const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return {_mm512_cvtph_ps(_mm256_slli_epi16(words, 8))};
 }
-inline void store_upper(uint16_t* p, F16 a) {
-  const __m512i upper = _mm512_srli_epi32(bits_of(a), 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(upper));
+inline void store_upper(uint16_t* p, F16 a, F16 b) {
+  alignas(64) static constexpr uint16_t kOdd[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                    33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(bits_of(a), _mm512_load_si512(kOdd), bits_of(b)));
 }
 inline bool any(M16 m) { return m.m != 0; }
 

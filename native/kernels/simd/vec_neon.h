@@ -173,9 +173,11 @@ inline F16 load_e5m2(const uint8_t* p) {
 inline uint16x8_t upper_words(float32x4_t low, float32x4_t high) {
   return vuzp2q_u16(vreinterpretq_u16_f32(low), vreinterpretq_u16_f32(high));
 }
-inline void store_upper(uint16_t* p, F16 x) {
+inline void store_upper(uint16_t* p, F16 x, F16 y) {
   vst1q_u16(p, upper_words(x.a, x.b));
   vst1q_u16(p + 8, upper_words(x.c, x.d));
+  vst1q_u16(p + 16, upper_words(y.a, y.b));
+  vst1q_u16(p + 24, upper_words(y.c, y.d));
 }
 inline bool any(M16 m) { return vmaxvq_u32(vorrq_u32(vorrq_u32(m.a, m.b), vorrq_u32(m.c, m.d))) != 0; }
 

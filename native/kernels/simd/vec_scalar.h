@@ -193,9 +193,10 @@ inline F16 load_e4m3(const uint8_t* p) {
 inline F16 load_e5m2(const uint8_t* p) {
   return each_lane([&](int i) { return widen_e5m2(p[i]); });
 }
-// The upper 16 bits of each lane: exact for what bf16 can hold.
-inline void store_upper(uint16_t* p, F16 a) {
+// The upper 16 bits of each lane, 32 in all: exact for what bf16 can hold.
+inline void store_upper(uint16_t* p, F16 a, F16 b) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(bits_of(a.lane[i]) >> 16);
+  for (int i = 0; i < 16; ++i) p[i + 16] = static_cast<uint16_t>(bits_of(b.lane[i]) >> 16);
 }
 inline bool any(M16 m) { return bitmask(m) != 0; }
 
