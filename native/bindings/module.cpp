@@ -49,11 +49,13 @@ void load_matrix(Executor& executor, const std::string& name, const py::array& d
 void load_codes(Executor& executor, const std::string& name, const py::array& codes, const Array<float>& scales,
                 const std::optional<Array<int8_t>>& zeros, const std::optional<Array<float>>& offsets,
                 const std::optional<Array<int32_t>>& order, int64_t row) {
-  const bool bytes = py::isinstance<py::array_t<int8_t>>(codes) || py::isinstance<py::array_t<uint8_t>>(codes);
-  if (!bytes || codes.ndim() != 2 || !(codes.flags() & py::array::c_style))
-    throw std::invalid_argument("the codes of '" + name +
-                                "' must come as a C-contiguous array of int8 or uint8, [rows, k]");
-  const int64_t rows = codes.shape(0), k = codes.shape(1), groups = executor.groups(name);
+  const Matrix& matrix = executor.matrix_of(name);
+  const bool fp8 = matrix.format.dtype >= DType::fp8_e4m3;
+  const bool fits = fp8 ? py::isinstance<py::array_t<uint8_t>>(codes) : py::isinstance<py::array_t<int8_t>>(codes);
+  if (!fits || codes.ndim() != 2 || !(codes.flags() & py::array::c_style))
+    throw std::invalid_argument("the codes of '" + name + "' must come as a C-contiguous array of " +
+                                (fp8 ? "uint8" : "int8") + ", [rows, k]");
+  const int64_t rows = codes.shape(0), k = codes.shape(1), groups = matrix.groups();
   expect_shape("scales", scales, rows, groups);
   if (zeros) expect_shape("zeros", *zeros, rows, groups);
   if (offsets) expect_shape("offsets", *offsets, rows, groups);
@@ -143,6 +145,8 @@ void bind_executor(py::module_& module) {
             executor.load_vector(name, data.data(), length(name.c_str(), data));
           },
           "name"_a, "data"_a.noconvert())
+      .def("save_weights", &Executor::save_weights, "path"_a, "key"_a, py::call_guard<py::gil_scoped_release>())
+      .def("map_weights", &Executor::map_weights, "path"_a, "key"_a, py::call_guard<py::gil_scoped_release>())
       .def("finish_loading", &Executor::finish_loading)
       .def("allocate_kv", &Executor::allocate_kv, "blocks"_a)
       .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "starts"_a.noconvert(),

@@ -20,9 +20,10 @@ class Executor {
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row) {
     weights_.load_codes(name, codes, order, row, pool_);
   }
-  // Scales of a row of a matrix, by the name of one of its parts.
-  int64_t groups(const std::string& name) const { return weights_.groups(name); }
+  const Matrix& matrix_of(const std::string& part) const { return weights_.matrix_of(part); }
   void load_vector(const std::string& name, const float* data, int64_t n) { weights_.load_vector(name, data, n); }
+  void save_weights(const std::string& path, const std::string& key) { weights_.save(path, key, pool_); }
+  void map_weights(const std::string& path, const std::string& key) { weights_.map(path, key, pool_); }
   void finish_loading();
   void allocate_kv(int64_t blocks);
 

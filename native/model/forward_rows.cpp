@@ -1,4 +1,4 @@
-// What is multiplied: rows normed, rounded, quantised, put in order. No barrier: rows are taken two or more at a time,
+// What is multiplied: rows normed, rounded, quantised, put in order. No barrier: rows are taken a few at a time,
 // and who is done waits for the count of those that are ready.
 #include "model/forward.h"
 
@@ -19,13 +19,13 @@ Operand Forward::output(Walk& w, const Site& site, const Matrix& matrix) {
 // Few rows: every member makes its own copy and needs to wait for nobody. Not where the residual is added to: once.
 Operand Forward::prepare(Walk& w, const Source& source, const Matrix& matrix) {
   const int64_t rows = source.rows;
-  if (rows <= kOwnRows && !source.add) {
+  if (rows <= kOwnRows && rows * matrix.k <= kOwnValues && !source.add) {
     const Operand out = source.site.own[static_cast<size_t>(w.member)].operand(matrix);
     make_rows(w, source, {0, rows}, matrix, out);
     return out;
   }
   const Operand out = source.site.shared.operand(matrix);
-  const int64_t unit = std::max<int64_t>(2, round_up(rows / (8 * pool_.threads()), 2));
+  const int64_t eighth = rows / (8 * pool_.threads()), unit = std::max<int64_t>(1, round_up(eighth, 2));
   for (int64_t first = unit * next(w); first < rows; first = unit * next(w)) {
     const Range part{first, std::min(first + unit, rows)};
     make_rows(w, source, part, matrix, out);

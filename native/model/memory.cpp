@@ -35,6 +35,17 @@ Region::Region(const std::string& purpose, int64_t bytes) : bytes_(bytes) {
   madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a wish: small pages work too
 }
 
+Region Region::of_file(int descriptor, int64_t at, int64_t bytes) {
+  void* mapping = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, descriptor, at);
+  if (mapping == MAP_FAILED) throw OutOfMemory("a mapping of " + gib(bytes) + " can't be had (ulimit -v)");
+  madvise(mapping, static_cast<size_t>(bytes), MADV_WILLNEED);  // from the disk, all of it
+  Region region;
+  region.mapping_ = mapping;
+  region.data_ = static_cast<char*>(mapping);
+  region.bytes_ = region.mapped_ = bytes;
+  return region;
+}
+
 Region::~Region() {
   if (mapping_) munmap(mapping_, static_cast<size_t>(mapped_));
 }

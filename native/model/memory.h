@@ -26,6 +26,10 @@ class Region {
   // `purpose` names it in the message.
   // Throws OutOfMemory if the machine has less memory than that, or none to give.
   Region(const std::string& purpose, int64_t bytes);
+  // Maps bytes [at, at + bytes) of an open file, read-only; `at` is a multiple of the page size. Its pages are the
+  // system's cache of the file, which other processes share.
+  // Throws OutOfMemory if the system has no room for the mapping.
+  static Region of_file(int descriptor, int64_t at, int64_t bytes);
   ~Region();
   Region(Region&& other) noexcept;
   Region& operator=(Region&& other) noexcept;

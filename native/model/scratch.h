@@ -11,8 +11,8 @@
 
 namespace forearm {
 
-// Up to so many rows every member prepares all of them for itself: cheaper than waiting for others.
-constexpr int64_t kOwnRows = 4;
+// Up to so many rows and values every member prepares all of them for itself: cheaper than waiting for others.
+constexpr int64_t kOwnRows = 4, kOwnValues = 16384;
 
 constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 

@@ -132,6 +132,7 @@ void Weights::place_matrices() {
 Weights::MatrixPart& Weights::part_for(const std::string& name, int64_t row, int64_t rows, int64_t k) {
   const auto found = matrices_.find(name);
   if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
+  if (mapped_) throw std::invalid_argument("'" + name + "' can't be loaded: the weights are mapped from a file");
   MatrixPart& part = found->second;
   if (k != part.matrix->k || row < 0 || rows < 1 || row + rows > part.place.rows)
     throw std::invalid_argument("'" + name + "' is [" + std::to_string(part.place.rows) + ", " +
@@ -179,10 +180,10 @@ void Weights::load_codes(const std::string& name, const CodeRows& codes, const i
   });
 }
 
-int64_t Weights::groups(const std::string& name) const {
-  const auto found = matrices_.find(name);
-  if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
-  return found->second.matrix->groups();
+const Matrix& Weights::matrix_of(const std::string& part) const {
+  const auto found = matrices_.find(part);
+  if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + part + "'");
+  return *found->second.matrix;
 }
 
 void Weights::load_vector(const std::string& name, const float* data, int64_t n) {

@@ -39,8 +39,12 @@ class Weights {
   // The same with rows that are already quantised; order: [k], or null.
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row, Pool& pool);
   void load_vector(const std::string& name, const float* data, int64_t n);
-  // Scales of a row of a matrix, by the name of one of its parts. Throws std::invalid_argument if there is none.
-  int64_t groups(const std::string& name) const;
+  // The matrix that this part belongs to. Throws std::invalid_argument if there is none.
+  const Matrix& matrix_of(const std::string& part) const;
+  // Everything that was loaded, to a file and from it: packed_file.h. `key` says what checkpoint it is and how it was
+  // read; tier layout, formats and shapes are added. A file that can't be used leaves everything as it was.
+  void save(const std::string& path, const std::string& key, Pool& pool);
+  void map(const std::string& path, const std::string& key, Pool& pool);
   // Throws std::invalid_argument naming everything that has not been loaded, and the rows.
   void finish();
 
@@ -81,6 +85,9 @@ class Weights {
   void declare_bias(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void shape(Matrix& matrix, const std::string& name, int64_t n, int64_t k, Partition partition);
   void place_matrices();
+  std::string identity(const std::string& key) const;
+  template <class Visit>
+  void each_small(const Visit& visit);
 
   Formats formats_;  // that no matrix has taken yet; empty after construction
   Matrix embed_, positions_, head_;
@@ -92,6 +99,7 @@ class Weights {
   std::vector<Matrix*> shaped_;  // in the order of the region
   Region region_;
   int64_t vector_bytes_ = 0;
+  bool mapped_ = false;  // the region is a file's: nothing can be packed into it
 };
 
 }  // namespace forearm

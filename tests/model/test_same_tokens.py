@@ -116,9 +116,8 @@ class Weights:
             self.vector(prefix + "k_norm", kv if full else config.head_dim, 1.0)
 
 
-def make(config: ModelConfig, dtype: DTypeName, kv_dtype: KvDTypeName, threads: int) -> _native.Executor:
-    formats = uniform_formats(config, WeightFormat(dtype))
-    executor = _native.Executor(config, formats, kv_dtype, 2048, 40, 40, 4096, [], threads)
+def make(config: ModelConfig, weights: WeightFormat, kv_dtype: KvDTypeName, threads: int) -> _native.Executor:
+    executor = _native.Executor(config, uniform_formats(config, weights), kv_dtype, 2048, 40, 40, 4096, [], threads)
     Weights(executor, config).load()
     executor.allocate_kv(400)
     return executor
@@ -170,15 +169,25 @@ def same(a: Floats, b: Floats) -> bool:
 Executors = dict[int, _native.Executor]  # by threads
 
 
-KINDS = [(shape, dtype, dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")]
-KINDS += [(shape, "bfloat16", kv) for shape in ("llama", "gemma2") for kv in ("int8", "fp8_e4m3", "fp8_e5m2")]
+FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
+KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
+KINDS += [
+    (shape, WeightFormat("bfloat16"), kv) for shape in ("llama", "gemma2") for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
+]
+KINDS += [
+    (shape, replace(weights, wide=wide), "bfloat16")
+    for shape in ("llama", "olmo2", "opt")
+    for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
+    for wide in (False, True)
+]
+KINDS += [("llama", WeightFormat("fp8_e4m3"), "bfloat16"), ("odd heads", WeightFormat("int4", 16), "float32")]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def executors(request: pytest.FixtureRequest) -> Executors:
     """The same model on 1, 2, 3 and 5 threads."""
-    shape, dtype, kv_dtype = request.param
-    return {threads: make(SHAPES[shape], dtype, kv_dtype, threads) for threads in (1, 2, 3, 5)}
+    shape, weights, kv_dtype = request.param
+    return {threads: make(SHAPES[shape], weights, kv_dtype, threads) for threads in (1, 2, 3, 5)}
 
 
 LENGTH = 1100  # three chunks of attention
@@ -238,3 +247,19 @@ def test_a_shared_prefix_gives_the_same_logits(executors: Executors, expected: F
 
     mine = [*shared, *range(200, 203)]
     assert same(step(executor, [Slice(tokens, 32 * BLOCK, LENGTH - 32 * BLOCK, mine)])[0], expected)
+
+
+@pytest.mark.parametrize("weights", [WeightFormat("float32"), WeightFormat("int8")])
+@pytest.mark.parametrize(("shape", "most"), [("llama", 5), ("gemma2", 5), ("opt", 5), ("olmo2", 6)])
+def test_a_layer_has_five_barriers_at_any_batch(shape: str, most: int, weights: WeightFormat) -> None:
+    """Six where a norm is over all heads of a row; one more a step, after the embedding."""
+    config = SHAPES[shape]
+    executor = make(config, weights, "float32", 3)
+
+    for tokens, sequences in ((1, 1), (1, 8), (1, 33), (700, 1), (20, 3)):
+        slices = [Slice(prompt(i, tokens), 0, tokens, list(range(30 * i, 30 * i + 30))[:23]) for i in range(sequences)]
+        slices = [replace(s, blocks=[b % 400 for b in s.blocks]) for s in slices]
+        before = executor.barriers
+        step(executor, slices)
+
+        assert executor.barriers - before == most * len(config.layers) + 1, (tokens, sequences)

@@ -27,15 +27,41 @@ using namespace forearm;
 using Logits = std::vector<float>;
 
 constexpr int64_t kPrompt = 45, kDecoded = 6, kVocab = 97;
-constexpr DType kDTypesChecked[] = {DType::f32, DType::f16, DType::bf16};
-const char* const kDTypeNames[] = {"float32", "float16", "bfloat16"};
+
+// How the weights are kept. Where activations are int8 all tiers multiply integers: codes give the same everywhere but
+// for what a KV cache of bfloat16 rounds.
+struct Kind {
+  const char* name;
+  Format format;
+  DType kv;
+};
+const Kind kKinds[] = {
+    {"float32", {DType::f32}, DType::f32},
+    {"float16", {DType::f16}, DType::f16},
+    {"bfloat16", {DType::bf16}, DType::bf16},
+    {"int8", {DType::int8}, DType::f32},
+    {"int8-g32", {DType::int8, 32}, DType::f16},
+    {"int4-g16", {DType::int4, 16, DType::f16}, DType::f32},
+    {"int8-wide", {DType::int8, 0, DType::bf16, Format::Zero::none, true}, DType::f32},
+    {"int4-wide", {DType::int4, 32, DType::f16, Format::Zero::none, true}, DType::f32},
+    {"fp8-e4m3", {DType::fp8_e4m3}, DType::f32},
+    {"fp8-e5m2", {DType::fp8_e5m2, 48}, DType::f32},
+};
+constexpr size_t kKindCount = sizeof kKinds / sizeof kKinds[0];
 
 // The last step's first logits, from the scalar tier on x86-64 with gcc 12 (model_check --expected).
 constexpr int kExpectedLogits = 6;
-constexpr float kExpected[kFloatDTypes][kExpectedLogits] = {
-    {-1.552075595e-01f, -1.010086179e+00f, -1.988068074e-01f, -5.736503005e-01f, -1.853834838e-01f, 1.261484861e+00f},
-    {-1.529093236e-01f, -1.011314034e+00f, -1.978412569e-01f, -5.751087666e-01f, -1.844946295e-01f, 1.261122108e+00f},
-    {-1.544195414e-01f, -9.949365854e-01f, -1.946826577e-01f, -5.648876429e-01f, -1.902765185e-01f, 1.255121231e+00f},
+constexpr float kExpected[kKindCount][kExpectedLogits] = {
+    {-1.552075595e-01f, -1.010086298e+00f, -1.988062859e-01f, -5.736505389e-01f, -1.853828579e-01f, 1.261484742e+00f},
+    {-1.529167145e-01f, -1.011314631e+00f, -1.978419274e-01f, -5.751085877e-01f, -1.844967008e-01f, 1.261123419e+00f},
+    {-1.543709189e-01f, -9.949843287e-01f, -1.946180761e-01f, -5.648539662e-01f, -1.903292090e-01f, 1.255092621e+00f},
+    {-1.424000263e-01f, -1.014415979e+00f, -1.875068098e-01f, -5.830515623e-01f, -1.774779260e-01f, 1.286730766e+00f},
+    {-1.378843188e-01f, -9.942652583e-01f, -1.734744459e-01f, -5.770367384e-01f, -2.001956403e-01f, 1.274275064e+00f},
+    {-9.779401869e-02f, -1.117687941e+00f, -1.673651487e-01f, -5.285856128e-01f, -3.919199109e-02f, 1.396611214e+00f},
+    {-1.448923945e-01f, -1.003662109e+00f, -1.968088150e-01f, -5.494124293e-01f, -1.752071977e-01f, 1.282056808e+00f},
+    {1.486419737e-01f, -1.003894925e+00f, -1.991711259e-01f, -9.562143087e-01f, 1.546282470e-01f, 1.077665806e+00f},
+    {-1.876924783e-01f, -9.577826262e-01f, -2.448805273e-01f, -6.425073147e-01f, -1.071052402e-01f, 1.299979329e+00f},
+    {-2.647435367e-01f, -1.197003961e+00f, -5.844066739e-01f, -3.901510835e-01f, -3.574092984e-01f, 1.289188862e+00f},
 };
 
 // Logits are about 1, sums of at most 97 terms through 2 layers. Another libm's cosine may differ in the last bit:
@@ -130,8 +156,8 @@ Formats uniform(const Config& c, const Format& format) {
 }
 
 // Logits of the prompt's last token and of each decoded one: [1 + kDecoded, kVocab].
-Logits generate(DType dtype, int threads, const std::vector<int64_t>& chunks) {
-  Executor executor(tiny(), uniform(tiny(), {dtype}), {dtype, 64, 4, 4, 64}, {}, threads);
+Logits generate(const Kind& kind, int threads, const std::vector<int64_t>& chunks) {
+  Executor executor(tiny(), uniform(tiny(), kind.format), {kind.kv, 64, 4, 4, 64}, {}, threads);
   load(executor);
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < kPrompt; ++i) tokens.push_back(i * 31 % kVocab);
@@ -172,18 +198,18 @@ uint32_t checksum(const Logits& logits) {
   return sum;
 }
 
-// Runs in a process of its own, whose tier it is: the three dtypes' logits, after checking that threads and chunks
+// Runs in a process of its own, whose tier it is: the logits of each kind, after checking that threads and chunks
 // don't change them.
 std::vector<Logits> compute_with(const char* tier) {
   setenv("FOREARM_TIER", tier, 1);
   std::vector<Logits> all;
-  for (const DType dtype : kDTypesChecked) {
-    const Logits whole = generate(dtype, 1, {kPrompt});
-    const bool same = same_bits(whole, generate(dtype, 3, {kPrompt})) &&
-                      same_bits(whole, generate(dtype, 2, {1, 2, 30, 12})) &&
-                      same_bits(whole, generate(dtype, 1, {33, 12}));
+  for (const Kind& kind : kKinds) {
+    const Logits whole = generate(kind, 1, {kPrompt});
+    const bool same = same_bits(whole, generate(kind, 3, {kPrompt})) &&
+                      same_bits(whole, generate(kind, 2, {1, 2, 30, 12})) &&
+                      same_bits(whole, generate(kind, 1, {33, 12}));
     if (!same) {
-      std::printf("FAILED: %s, %s: threads or chunks change the logits\n", tier, kDTypeNames[static_cast<int>(dtype)]);
+      std::printf("FAILED: %s, %s: threads or chunks change the logits\n", tier, kind.name);
       std::fflush(stdout);
       _exit(1);
     }
@@ -206,7 +232,7 @@ std::vector<Logits> logits_of(const char* tier) {
   }
   close(ends[1]);
   FILE* in = fdopen(ends[0], "rb");
-  std::vector<Logits> all(kFloatDTypes, Logits((1 + kDecoded) * kVocab));
+  std::vector<Logits> all(kKindCount, Logits((1 + kDecoded) * kVocab));
   bool whole = true;
   for (Logits& logits : all)
     whole = std::fread(logits.data(), sizeof(float), logits.size(), in) == logits.size() && whole;
@@ -219,6 +245,13 @@ std::vector<Logits> logits_of(const char* tier) {
 // The end of the logits is the last step's.
 const float* last_step(const Logits& logits) { return logits.data() + logits.size() - kVocab; }
 
+// Whether a tier rounds what it multiplies to 16 bits, where the scalar tier does not.
+bool rounds_operands(const Kernels& tier, const Format& format) {
+  const bool widened = !is_float(format.dtype) && (format.wide || format.dtype >= DType::fp8_e4m3);
+  const Form form = tier.layout[static_cast<int>(widened ? tier.wide : format.dtype)].form;
+  return form != Form::f32_rows && !is_quantised(form);
+}
+
 // Number of failures of one tier.
 int check_tier(const char* tier, const std::vector<Logits>& scalar) {
   const std::vector<Logits> got = logits_of(tier);
@@ -227,15 +260,15 @@ int check_tier(const char* tier, const std::vector<Logits>& scalar) {
     return 1;
   }
   int failures = 0;
-  for (int d = 0; d < kFloatDTypes; ++d) {
-    const Logits &mine = got[static_cast<size_t>(d)], &reference = scalar[static_cast<size_t>(d)];
-    const bool rounds = find_tier(tier)->layout[d].form != Form::f32_rows;
+  for (size_t i = 0; i < kKindCount; ++i) {
+    const Logits &mine = got[i], &reference = scalar[i];
+    const bool rounds = rounds_operands(*find_tier(tier), kKinds[i].format);
     const float from_scalar = furthest(mine.data(), reference.data(), mine.size());
-    const float from_expected = furthest(last_step(mine), kExpected[d], kExpectedLogits);
+    const float from_expected = furthest(last_step(mine), kExpected[i], kExpectedLogits);
     const bool holds =
         (rounds ? from_scalar <= kRounded : same_bits(mine, reference)) && from_expected <= (rounds ? kRounded : kSame);
-    std::printf("%s %-8s %-8s checksum %08x, from scalar %.1e, from x86-64's %.1e\n",
-                holds ? "ok    " : "FAILED:", tier, kDTypeNames[d], checksum(mine), static_cast<double>(from_scalar),
+    std::printf("%s %-11s %-9s checksum %08x, from scalar %.1e, from x86-64's %.1e\n",
+                holds ? "ok    " : "FAILED:", tier, kKinds[i].name, checksum(mine), static_cast<double>(from_scalar),
                 static_cast<double>(from_expected));
     failures += !holds;
   }

@@ -1,0 +1,68 @@
+// Packed weights to a file and back: the region as it is, vectors and orders of columns beside it.
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+
+#include "model/packed_file.h"
+#include "model/weights.h"
+
+namespace forearm {
+namespace {
+
+// Goes up whenever what a packer or rounding writes changes.
+constexpr int kPacking = 1;
+
+}  // namespace
+
+// A line for each matrix and vector: the same lines, the same bytes.
+std::string Weights::identity(const std::string& key) const {
+  std::ostringstream text;
+  text << "packing " << kPacking << "\n" << key << "\n";
+  for (const Matrix* m : shaped_) {
+    const Format& f = m->format;
+    text << m->name << ' ' << m->n << ' ' << m->k << ' ' << static_cast<int>(f.dtype) << ' ' << f.group << ' '
+         << static_cast<int>(f.scale_dtype) << ' ' << static_cast<int>(f.zero) << ' ' << f.ordered << ' '
+         << m->layout().quantum << ' ' << m->layout().bias << "\n";
+  }
+  for (const auto& [name, part] : vectors_) text << name << ' ' << part.place.rows << ' ' << part.plus << "\n";
+  return text.str();
+}
+
+// visit(data, bytes) of everything that does not stand in the region. Parts of one bias come several times: the same.
+template <class Visit>
+void Weights::each_small(const Visit& visit) {
+  for (auto& [name, part] : vectors_) visit(part.values->data(), part.values->size() * sizeof(float));
+  for (Matrix* matrix : shaped_) {
+    if (!matrix->format.ordered) continue;
+    visit(matrix->order.data(), matrix->order.size() * sizeof(int32_t));
+  }
+}
+
+void Weights::save(const std::string& path, const std::string& key, Pool& pool) {
+  finish();
+  PackedFile file{identity(key), {}};
+  each_small([&file](const void* data, size_t bytes) {
+    const char* from = static_cast<const char*>(data);
+    file.small.insert(file.small.end(), from, from + bytes);
+  });
+  write_packed_file(path, file, region_, pool);
+}
+
+void Weights::map(const std::string& path, const std::string& key, Pool& pool) {
+  PackedFile file{identity(key), {}};
+  Region region = map_packed_file(path, file, region_.bytes(), pool);
+  for (Matrix* matrix : shaped_)
+    if (matrix->format.ordered) matrix->order.resize(static_cast<size_t>(matrix->k));
+  size_t at = 0;  // the same identity: the same sizes
+  each_small([&](void* to, size_t bytes) {
+    std::memcpy(to, file.small.data() + at, bytes);
+    at += bytes;
+  });
+  region_ = std::move(region);
+  for (Matrix* matrix : shaped_) matrix->settle(region_.data());
+  for (auto& [name, part] : matrices_) part.loaded.assign(part.loaded.size(), true);
+  for (auto& [name, part] : vectors_) part.loaded = true;
+  mapped_ = true;
+}
+
+}  // namespace forearm
