@@ -111,6 +111,20 @@ class Executor:
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
         post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full.
         """
+    def save_weights(self, path: str, key: str) -> None:
+        """Write all that was loaded to a file that map_weights takes, whole or not at all (a temporary file, renamed).
+
+        key: text that says which checkpoint this is and how it was read. Formats, shapes and the tier's layout are
+        added.
+        Raises: ValueError naming what has not been loaded; RuntimeError naming the file and the system's reason.
+        """
+    def map_weights(self, path: str, key: str) -> None:
+        """Map what save_weights wrote, read-only, in place of loading; every byte is checked by hash, by all threads.
+
+        Comes before any load_*, and finish_loading after it.
+        Raises: ValueError saying why the file is of no use: not there, of another key, format or layout, damaged. The
+        executor is as before then: load, and save anew.
+        """
     def finish_loading(self) -> None:
         """Check that everything is there.
 
