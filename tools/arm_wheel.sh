@@ -56,7 +56,7 @@ if [ "$version" = 3.11 ]; then
     [ "$said" = "$tier True" ] || { echo "error: $tier and some CPUs were expected"; exit 1; }
   done <<<"cortex-a72 neon
 neoverse-n1 neon_dot
-neoverse-v1 neon_mm"
+neoverse-v1 sve256"
 else
   echo "not imported: the arm64 Python at hand is 3.11, the wheel is for $version"
 fi

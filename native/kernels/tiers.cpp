@@ -12,6 +12,7 @@
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 namespace forearm {
@@ -26,6 +27,7 @@ extern const Kernels avx512_bf16_tier;
 extern const Kernels neon_tier;
 extern const Kernels neon_dot_tier;
 extern const Kernels neon_mm_tier;
+extern const Kernels sve256_tier;
 #endif
 
 namespace {
@@ -89,6 +91,17 @@ bool runs_neon_mm() {
   constexpr unsigned long kNeeded = HWCAP2_I8MM | HWCAP2_BF16;
   return runs_neon_dot() && (getauxval(AT_HWCAP2) & kNeeded) == kNeeded;
 }
+
+// The tier is compiled for registers of 256 bits; what length a process gets is the kernel's setting, not the CPU's
+// alone (Linux, Documentation/arch/arm64/sve.rst).
+bool runs_sve256() {
+  constexpr unsigned long kNeeded = HWCAP2_SVEI8MM | HWCAP2_SVEBF16;
+  constexpr int kBytes = 256 / 8;
+  if (!runs_neon_mm() || !(getauxval(AT_HWCAP) & HWCAP_SVE) || (getauxval(AT_HWCAP2) & kNeeded) != kNeeded)
+    return false;
+  const int length = prctl(PR_SVE_GET_VL);
+  return length >= 0 && (length & PR_SVE_VL_LEN_MASK) == kBytes;
+}
 #endif
 
 struct Tier {
@@ -104,9 +117,7 @@ constexpr Tier kTiers[] = {
     {&avx512_tier, runs_avx512},
     {&avx2_tier, runs_avx2},
 #elif defined(__aarch64__)
-    {&neon_mm_tier, runs_neon_mm},
-    {&neon_dot_tier, runs_neon_dot},
-    {&neon_tier, always},
+    {&sve256_tier, runs_sve256}, {&neon_mm_tier, runs_neon_mm}, {&neon_dot_tier, runs_neon_dot}, {&neon_tier, always},
 #endif
     {&scalar_tier, always},
 };

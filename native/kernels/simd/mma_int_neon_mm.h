@@ -188,7 +188,7 @@ struct PairsIntMma {
     }
   }
 
- private:
+ protected:
   // The scales of the tile's rows as GroupTile takes them, for all groups.
   template <int Units, typename Walk>
   static void lay_out_rows(const Walk& walk) {
@@ -229,8 +229,6 @@ struct PairsIntMma {
   }
 };
 
-template <Codes kCodes>
-using IntMma = PairsIntMma<kCodes>;
 inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<8>(nibbles, to, steps); }
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {

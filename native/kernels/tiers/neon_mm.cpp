@@ -3,6 +3,13 @@
 
 #include "kernels/simd/mma_int_neon_mm.h"
 
+namespace forearm {
+namespace {
+template <Codes kCodes>
+using IntMma = PairsIntMma<kCodes>;
+}  // namespace
+}  // namespace forearm
+
 #include "kernels/ops/table.h"
 
 namespace forearm {

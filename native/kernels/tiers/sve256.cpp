@@ -1,0 +1,18 @@
+// SVE of 256 bits with bf16 and int8 matrix multiplication: Graviton3, Neoverse V1.
+#include "kernels/simd/mma_sve256.h"
+
+#include "kernels/simd/mma_int_sve256.h"
+
+namespace forearm {
+namespace {
+template <Codes kCodes>
+using IntMma = QuadsIntMma<kCodes>;
+}  // namespace
+}  // namespace forearm
+
+#include "kernels/ops/table.h"
+
+namespace forearm {
+extern const Kernels sve256_tier;
+constinit const Kernels sve256_tier = table_of("sve256");
+}  // namespace forearm
