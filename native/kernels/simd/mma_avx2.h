@@ -57,8 +57,8 @@ namespace forearm {
 namespace {
 template <DType W>
 struct Mma : RowsMma<W> {};
-// Twelve instructions widen two k of a float16 panel, for each tile of 6 rows anew: strips widened for many rows at
-// once cost less than one in ten.
+// Twelve instructions widen two k of a float16 panel, for each tile of 6 rows anew: 512 rows by 8960 x 1536 went from
+// 62 to 81 % of the peak where strips are widened once for many (bench/kernels.cpp, Zen 4).
 template <>
 struct Mma<DType::f16> : RowsMma<DType::f16> {
   static constexpr int64_t kWidenedRows = 12;
