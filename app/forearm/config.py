@@ -94,6 +94,12 @@ class EngineConfig(Common):
         parse=one_of("auto", "int8", "float"),
         parse_env=lambda value: "auto" if boolean(value) else "float",
     )
+    weight_cache: str = setting(
+        "",
+        "folder where packed weights are kept, so that the next start maps them; the three of each model used last",
+        flag="--weight-cache",
+        env="FOREARM_WEIGHT_CACHE",
+    )
     kv_cache_dtype: str = setting(
         "auto",
         "what the KV cache is kept in; auto: as dtype; int8 (a scale for each token and head), fp8_e4m3 (fp8) and "

@@ -51,6 +51,7 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     checkpoint = _open(config, folder)
     limits = limits_of(config, checkpoint)
     cores = _cores(config)
+    before = placement.memory(config)
     native = load_native(
         checkpoint,
         step_tokens=limits.step_tokens,
@@ -59,11 +60,14 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
         cores=cores.pinned,
         threads=cores.threads,
         progress=progress,
+        weight_cache=config.weight_cache,
     )
-    # Weights are in memory by now; scratch is touched by the first large step.
-    blocks = placement.kv_blocks(
-        config, checkpoint.max_model_len, native.kv_bytes_per_block, native.scratch_bytes, placement.memory(config)
-    )
+    # Weights are in memory by now; scratch is touched by the first large step. Mapped weights look like free memory, so
+    # what there was before counts where they may be mapped.
+    memory, needed = placement.memory(config), native.scratch_bytes
+    if config.weight_cache:
+        memory, needed = before, native.packed_bytes + native.scratch_bytes
+    blocks = placement.kv_blocks(config, checkpoint.max_model_len, native.kv_bytes_per_block, needed, memory)
     native.allocate_kv(blocks)
     _log_memory(checkpoint, native.packed_bytes, native.scratch_bytes, blocks, native.kv_bytes_per_block)
     executor = NativeExecutor(native, checkpoint, blocks)

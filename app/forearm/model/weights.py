@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -22,6 +23,7 @@ from forearm.model.config import WeightFormat
 from forearm.model.formats import is_codes, packed_bytes, packed_name, summary
 from forearm.model.names import Part
 from forearm.model.shards import Files, StoredTensor, widened
+from forearm.model.weight_cache import cache_file, key_of, map_weights, save_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Never  # typing has it from 3.11 on
@@ -42,10 +44,12 @@ def load_native(
     cores: Sequence[int],
     threads: int,
     progress: bool = True,
+    weight_cache: str = "",
 ) -> _native.Executor:
     """A native executor with all weights packed; its KV cache is still to be allocated.
 
     progress: a bar on stderr with bytes and bytes per second.
+    weight_cache: a folder where packed weights are kept; empty: nowhere.
     Raises: ValueError or MemoryError from the executor (see _native.pyi).
     """
     executor = _native.Executor(
@@ -60,6 +64,20 @@ def load_native(
         threads,
     )
     _log_arithmetic(checkpoint)
+    if not weight_cache:
+        _load_all(checkpoint, executor, threads, progress)
+        return executor
+    key = key_of(checkpoint)
+    kept = cache_file(Path(weight_cache), checkpoint, key, _native.tier())
+    if map_weights(executor, kept, key):
+        executor.finish_loading()
+    else:
+        _load_all(checkpoint, executor, threads, progress)
+        save_weights(executor, kept, key)
+    return executor
+
+
+def _load_all(checkpoint: Checkpoint, executor: _native.Executor, threads: int, progress: bool) -> None:
     size = checkpoint.stored_bytes
     with (
         tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar,
@@ -67,7 +85,6 @@ def load_native(
     ):
         _load(checkpoint, executor, decoders, bar)
     executor.finish_loading()
-    return executor
 
 
 def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:

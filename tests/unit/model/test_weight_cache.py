@@ -1,0 +1,134 @@
+"""The second start maps what the first one packed: the same logits, nothing read; whatever is wrong is made anew."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.model.stored_codes import Format, awq, gptq
+from tests.unit.model.test_formats import quantised
+from tests.unit.model.test_weights import logits, random_llama
+
+from forearm.model import weights
+from forearm.model.checkpoint import open_checkpoint
+from forearm.model.quantization import Asked
+
+AS_IT_IS = Asked()
+
+
+def run(folder: Path, cache: Path, asked: Asked = AS_IT_IS) -> np.ndarray:
+    checkpoint = open_checkpoint(folder, quantization=asked)
+    executor = weights.load_native(
+        checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=2, progress=False,
+        weight_cache=str(cache),
+    )  # fmt: skip
+    return logits(executor)
+
+
+def kept(cache: Path) -> list[Path]:
+    return sorted(cache.iterdir())
+
+
+def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError("the checkpoint was read")
+
+    monkeypatch.setattr(weights, "_load_all", load)
+
+
+@pytest.mark.parametrize("asked", [Asked(), Asked("int8"), Asked("int4-g32"), Asked("fp8")], ids=str)
+def test_the_second_start_maps_the_first_ones_weights(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache" / "deep"
+    first = run(folder, cache, asked)
+    assert len(kept(cache)) == 1
+
+    loads_nothing(monkeypatch)
+
+    assert np.array_equal(run(folder, cache, asked), first)
+    assert np.abs(first).max() > 0
+
+
+@pytest.mark.parametrize("format", [gptq(4, 32, sym=False, act_order=True), awq(32)], ids=lambda f: f.name)
+def test_quantised_checkpoints_are_kept_with_zeros_and_order(
+    format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = quantised(tmp_path, format)
+    first = run(folder, tmp_path / "cache")
+
+    loads_nothing(monkeypatch)
+
+    assert np.array_equal(run(folder, tmp_path / "cache"), first)
+
+
+def test_another_format_is_another_file_and_the_three_used_last_stay(tmp_path: Path) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache"
+    for i, name in enumerate(("int8", "int4", "none")):
+        run(folder, cache, Asked(name))
+        os.utime(next(p for p in kept(cache) if p.stat().st_mtime > time.time() - 600), (i, i))
+    before = set(kept(cache))
+    assert len(before) == 3
+    (oldest,) = (path for path in before if path.stat().st_mtime == 0)
+
+    run(folder, cache, Asked("fp8"))
+
+    assert len(kept(cache)) == 3
+    assert oldest not in kept(cache)
+
+
+def test_a_checkpoint_that_changed_is_read_again(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = run(random_llama(tmp_path, torch.bfloat16), cache)
+
+    second = run(random_llama(tmp_path, torch.float16), cache)
+
+    assert len(kept(cache)) == 2
+    assert not np.array_equal(first, second)
+
+
+def damage(path: Path, at: float) -> None:
+    """Turn a bit of a byte that is not padding."""
+    content = bytearray(path.read_bytes())
+    used = np.flatnonzero(np.frombuffer(content, np.uint8))
+    content[used[int(at * (len(used) - 1))]] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.9])
+def test_a_damaged_file_is_made_anew_with_a_warning(
+    at: float, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache"
+    first = run(folder, cache)
+    damage(kept(cache)[0], at)
+
+    again = run(folder, cache)
+
+    assert np.array_equal(again, first)
+    assert [r.levelname for r in caplog.records if "made anew" in r.getMessage()] == ["WARNING"]
+    loads_nothing(monkeypatch)
+    assert np.array_equal(run(folder, cache), first), "the file that replaced it is whole"
+
+
+def test_a_file_cut_short_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache"
+    first = run(folder, cache)
+    os.truncate(kept(cache)[0], kept(cache)[0].stat().st_size // 2)
+
+    assert np.array_equal(run(folder, cache), first)
+    assert "made anew" in caplog.text
+
+
+def test_a_cache_that_can_not_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    (tmp_path / "file").write_text("in the way")
+
+    run(random_llama(tmp_path, torch.bfloat16), tmp_path / "file")
+
+    assert "weight cache: nothing is kept" in caplog.text
