@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bench.ggml import write_gguf
 from tests.model.cases import CASES, Case, make
 from tests.model.gguf_models import write_model
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run
 from transformers import PreTrainedModel
 
-from forearm import _native
+from forearm import LLM, SamplingParams, _native
 from forearm.model.gguf_codes import BLOCK_TYPES
+from forearm.model.hub import DEMO_MODEL
 
 _BY_NAME = {case.name: case for case in CASES}
 _BIASED = replace(_BY_NAME["llama-gqa"], name="llama-biases", settings={"attention_bias": True, "mlp_bias": True})
@@ -190,3 +192,14 @@ def test_every_type_is_in_one_of_these_files() -> None:
     used = {typed.most for typed in TYPED} | {kind for typed in TYPED for kind in typed.others.values()}
 
     assert used >= set(BLOCK_TYPES)
+
+
+def test_the_demo_model_as_a_gguf_file_answers_like_itself(tmp_path: Path) -> None:
+    write_gguf(DEMO_MODEL, tmp_path / "demo.gguf", "Q4_K")
+
+    llm = LLM(tmp_path, max_model_len=256, max_num_seqs=1, threads=1)  # the folder: it has one .gguf file
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    (answer,) = llm.chat(question, SamplingParams(temperature=0.0, max_tokens=20), use_tqdm=False)
+
+    assert answer.outputs[0].text == "The capital of France is Paris."
+    assert answer.outputs[0].finish_reason == "stop"

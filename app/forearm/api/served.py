@@ -164,7 +164,7 @@ def _defaults(config: ApiConfig) -> dict[str, Any]:
     else:
         named = config.generation_config
         folder = Path(config.model_folder if named == "auto" else named)
-        if not folder.is_dir():
+        if named != "auto" and not folder.is_dir():  # a .gguf file is no folder
             raise ConfigError(f"--generation-config {named}: no such folder; write auto, vllm or a folder")
         found = dict(generation_defaults(folder))
     changes = dict(config.override_generation_config or {})
