@@ -53,6 +53,18 @@ def rounded(w: Array, group: int, low: int, high: int, asymmetric: bool = False)
     return codes.astype(np.int64), scales, zeros.astype(np.int64)
 
 
+def rounded_in_order(w: Array, group: int, bits: int, sym: bool, act_order: bool) -> tuple[Array, Array, Array, Array]:
+    """Signed codes, scales, zeros and each column's group; act_order: groups are of columns in another order."""
+    k, middle = w.shape[1], 1 << bits - 1
+    size = group if group > 0 else k
+    order = np.random.default_rng(k).permutation(k) if act_order else np.arange(k)
+    codes, scales, zeros = rounded(w[:, order], size, -middle, middle - 1, not sym)
+    g_idx, plain = np.zeros(k, np.int32), np.zeros_like(codes)
+    g_idx[order] = np.arange(k) // size
+    plain[:, order] = codes
+    return plain, scales, zeros, g_idx
+
+
 def pack_first(values: Array, bits: int) -> torch.Tensor:
     """Unsigned [n, m] -> int32 [ceil(n / per word), m], low bits first."""
     per_word = 32 // bits
@@ -78,19 +90,12 @@ def gptq(bits: int, group: int, *, sym: bool, version: int = 1, act_order: bool 
     name = f"gptq-{bits}bit-g{group}{'-sym' if sym else ''}-v{version}{'-actorder' if act_order else ''}"
 
     def encode(w: Array) -> Stored:
-        k = w.shape[1]
-        size = group if group > 0 else k
-        order = np.random.default_rng(k).permutation(k) if act_order else np.arange(k)
-        codes, scales, zeros = rounded(w[:, order], size, -middle, middle - 1, not sym)
-        g_idx = np.zeros(k, np.int64)
-        g_idx[order] = np.arange(k) // size
-        plain = np.zeros_like(codes)
-        plain[:, order] = codes
+        plain, scales, zeros, g_idx = rounded_in_order(w, group, bits, sym, act_order)
         return {
             "qweight": pack_first(plain.T + middle, bits),
             "qzeros": pack_first(zeros + middle - (version == 1), bits).T.contiguous(),
             "scales": torch.from_numpy(scales.T.astype(np.float16).copy()),
-            "g_idx": torch.from_numpy(g_idx.astype(np.int32)),
+            "g_idx": torch.from_numpy(g_idx),
         }
 
     def decode(stored: Stored, shape: tuple[int, int]) -> Array:
@@ -156,23 +161,17 @@ def compressed(
     name += ("" if sym else "-asym") + ("-actorder" if act_order else "") + ("-static" if static else "")
 
     def encode(w: Array) -> Stored:
-        n, k = w.shape
-        order = np.random.default_rng(k).permutation(k) if act_order else np.arange(k)
-        codes, scales, zeros = rounded(w[:, order], group or k, -middle, middle - 1, not sym)
-        plain = np.zeros_like(codes)
-        plain[:, order] = codes
+        plain, scales, zeros, g_idx = rounded_in_order(w, group, bits, sym, act_order)
         stored = {"weight_scale": torch.from_numpy(scales).to(torch.bfloat16 if not group else torch.float32)}
         if packed:
             stored["weight_packed"] = pack_first(plain.T + middle, bits).T.contiguous()
-            stored["weight_shape"] = torch.tensor([n, k])
+            stored["weight_shape"] = torch.tensor(w.shape)
         else:
             stored["weight"] = torch.from_numpy(plain.astype(np.int8))
         if not sym:
             own = torch.from_numpy(zeros.astype(np.int8))
             stored["weight_zero_point"] = pack_first(zeros + middle, bits) if packed else own
         if act_order:
-            g_idx = np.zeros(k, np.int32)
-            g_idx[order] = np.arange(k) // group
             stored["weight_g_idx"] = torch.from_numpy(g_idx)
         if static:
             stored["input_scale"] = torch.tensor([0.05])
@@ -193,6 +192,15 @@ def compressed(
         w: Array = (codes - zeros[:, group_of]) * stored["weight_scale"].double().numpy()[:, group_of]
         return w
 
+    form = "pack-quantized" if packed else "int-quantized"
+    return Format(
+        name, _compressed_settings(form, bits, group, sym, act_order, int8_activations, static), encode, decode
+    )
+
+
+def _compressed_settings(
+    form: str, bits: int, group: int, sym: bool, act_order: bool, int8_activations: bool, static: bool
+) -> dict[str, Any]:
     weights = {
         "num_bits": bits, "type": "int", "symmetric": sym, "strategy": "group" if group else "channel",
         "group_size": group or None, "actorder": "group" if act_order else None,
@@ -201,11 +209,10 @@ def compressed(
     if static:
         inputs |= {"strategy": "tensor", "dynamic": False}
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": inputs if int8_activations else None}
-    settings = {
-        "quant_method": "compressed-tensors", "format": "pack-quantized" if packed else "int-quantized",
+    return {
+        "quant_method": "compressed-tensors", "format": form,
         "config_groups": {"group_0": scheme}, "ignore": ["lm_head"],
     }  # fmt: skip
-    return Format(name, settings, encode, decode)
 
 
 # --- small floats ---

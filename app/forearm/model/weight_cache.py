@@ -13,19 +13,28 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from forearm import __version__
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.codes import CodedMatrix
 
-if TYPE_CHECKING:
-    from forearm import _native
-
 log = logging.getLogger(__name__)
 
 KEPT = 3
 _END = ".weights"
+
+
+class Packed(Protocol):
+    """What is needed of the executor (_native.pyi)."""
+
+    def save_weights(self, path: str, key: str) -> None:
+        """Raises: RuntimeError naming the file and the system's reason."""
+        ...
+
+    def map_weights(self, path: str, key: str) -> None:
+        """Raises: ValueError saying why the file is of no use."""
+        ...
 
 
 def key_of(checkpoint: Checkpoint) -> str:
@@ -47,7 +56,7 @@ def cache_file(directory: Path, checkpoint: Checkpoint, key: str, tier: str) -> 
     return directory / f"{name}-{_model(checkpoint)}-{_digest(f'{tier} {key}'.encode())}{_END}"
 
 
-def map_weights(executor: _native.Executor, path: Path, key: str) -> bool:
+def map_weights(executor: Packed, path: Path, key: str) -> bool:
     """Map the weights at `path` into the executor; False, with a line in the log, if they have to be loaded."""
     if not path.exists():
         log.info("weight cache: %s is not there yet", path)
@@ -62,7 +71,7 @@ def map_weights(executor: _native.Executor, path: Path, key: str) -> bool:
     return True
 
 
-def save_weights(executor: _native.Executor, path: Path, key: str) -> None:
+def save_weights(executor: Packed, path: Path, key: str) -> None:
     """Write the executor's weights to `path`, and delete what is too old; a warning if that can't be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
