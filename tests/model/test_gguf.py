@@ -21,6 +21,8 @@ from tests.model.run_native import Run
 from transformers import PreTrainedModel
 
 from forearm import LLM, SamplingParams, _native
+from forearm.api.served import load_served
+from forearm.config import ApiConfig
 from forearm.model.gguf_codes import BLOCK_TYPES
 from forearm.model.hub import DEMO_MODEL
 
@@ -203,3 +205,5 @@ def test_the_demo_model_as_a_gguf_file_answers_like_itself(tmp_path: Path) -> No
 
     assert answer.outputs[0].text == "The capital of France is Paris."
     assert answer.outputs[0].finish_reason == "stop"
+    served = load_served(ApiConfig(model_folder=str(tmp_path / "demo.gguf")))  # what an API worker reads of it
+    assert served.tokenizer.encode("Paris") == llm.get_tokenizer().encode("Paris", add_special_tokens=False)
