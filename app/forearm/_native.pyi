@@ -203,6 +203,29 @@ class Kernels:
 
         Gated: rows of w (and bias) are the gate's, then up's; returns [m, n / 2]. `residual` is what "add" adds to.
         """
+    def quantize(
+        self, x: Float32Array, group: int, order: Int32Array | None = None
+    ) -> tuple[npt.NDArray[np.int8], Float32Array, Int32Array]:
+        """Rows as int8 activations: codes [rows, dim], scales and sums of codes [rows, groups]."""
+    def round(
+        self, w: Float32Array, dtype: str, group: int, scale_dtype: str = "float32"
+    ) -> tuple[npt.NDArray[np.int8], Float32Array]:
+        """Weights [rows, k] as "int8" or "int4": codes [rows, k], scales [rows, groups]."""
+    def gemm_codes(
+        self,
+        a: Float32Array,
+        codes: npt.NDArray[np.int8],
+        scales: Float32Array,
+        dtype: str,
+        group: int,
+        zeros: npt.NDArray[np.int8] | None = None,
+        offsets: Float32Array | None = None,
+        scale_dtype: str = "float32",
+    ) -> Float32Array:
+        """a w^T with a [m, k] quantised as `quantize` does, w [n, k] as codes of "int8" or "int4"; returns [m, n].
+
+        scales, zeros, offsets: [n, groups], groups = ceil(k / group).
+        """
     def embed(self, tokens: Int32Array, w: Float32Array, dtype: str, scale: float = 1.0) -> Float32Array:
         """scale * w[tokens], w [n, k] rounded to `dtype`."""
     def norm(

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/codes_py.h"
 #include "bindings/config.h"
 #include "kernels/pack.h"
 
@@ -153,6 +154,7 @@ Floats embed(const Kernels& kernels, const Ints& tokens, const Floats& w, const 
 
 void bind_gemm(py::class_<Kernels>& kernels) {
   using namespace py::literals;
+  bind_codes(kernels);
   kernels
       .def("gemm", &gemm, "a"_a, "w"_a, "dtype"_a, "bias"_a = py::none(), "epilogue"_a = "store",
            "activation"_a = "none", "scale"_a = 1.0f, "softcap"_a = 0.0f, "residual"_a = py::none())

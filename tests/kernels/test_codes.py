@@ -1,0 +1,75 @@
+"""Codes by codes, quantised rows and rounded weights, scalar against float64; kernel_check has the other tiers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests.kernels.float64 import UNIT, Doubles, assert_within, random, rounded
+
+from forearm._native import Kernels
+
+SHAPES = [(1, 1, 16), (2, 17, 37), (5, 48, 256), (13, 40, 300)]  # m, n, k
+
+
+def spread(values: npt.NDArray[np.generic], k: int, group: int) -> Doubles:
+    """What each group has, [rows, groups], for each of its columns: [rows, k]."""
+    return np.repeat(values.astype(np.float64), group, axis=1)[:, :k]
+
+
+@pytest.mark.parametrize("group", [16, 64, 1000])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_rows_are_quantised_to_the_nearest_code(group: int, ordered: bool) -> None:
+    x = random(1, 5, 150)
+    order = np.random.default_rng(2).permutation(150).astype(np.int32) if ordered else None
+
+    codes, scales, sums = Kernels("scalar").quantize(x, group, order)
+
+    columns = x if order is None else x[:, order]
+    assert np.all(np.abs(columns - spread(scales, 150, group) * codes) <= spread(scales, 150, group) * 0.50001)
+    starts = np.arange(0, 150, group)
+    assert np.array_equal(sums, np.add.reduceat(codes.astype(np.int32), starts, axis=1))
+    assert np.array_equal(scales, np.maximum.reduceat(np.abs(columns), starts, axis=1) / np.float32(127))
+
+
+@pytest.mark.parametrize("scale_dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("zero", ["none", "zeros", "offsets"])
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("group", [16, 64, 1000])
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_a_product_of_codes_is_exact_within_a_group(
+    m: int, n: int, k: int, group: int, dtype: str, zero: str, scale_dtype: str
+) -> None:
+    generator = np.random.default_rng(m + n + k)
+    groups = -(-k // group)
+    limit = 128 if dtype == "int8" else 8
+    codes = generator.integers(-limit, limit, (n, k), np.int8)
+    a, scales = random(1, m, k), random(2, n, groups, scale=0.02)
+    zeros = generator.integers(-128, 128, (n, groups), np.int8) if zero == "zeros" else None
+    offsets = random(3, n, groups) if zero == "offsets" else None
+    kernels = Kernels("scalar")
+
+    got = kernels.gemm_codes(a, codes, scales, dtype, group, zeros, offsets, scale_dtype)
+
+    a_codes, a_scales, _ = kernels.quantize(a, group)
+    wide_a = spread(a_scales, k, group) * a_codes
+    s = spread(rounded(scales, scale_dtype).astype(np.float32), k, group)
+    o = np.zeros_like(s)
+    if zeros is not None:
+        o = -s * spread(zeros, k, group)
+    if offsets is not None:
+        o = spread(offsets, k, group)
+    magnitude = np.abs(wide_a) @ (np.abs(s * codes) + np.abs(o)).T
+    assert_within(got, wide_a @ (s * codes + o).T, UNIT * (4 * groups + 8) * magnitude + 1e-30)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("int8", 0.0072), ("int4", 0.101)])
+def test_rounded_normal_weights_keep_their_error(dtype: str, bound: float) -> None:
+    """Root mean square of the error over that of the weights, groups of 128: int8 at most absmax / 127 / sqrt(12)."""
+    w = random(1, 64, 1024, scale=0.02)
+
+    codes, scales = Kernels("scalar").round(w, dtype, 128, "float16")
+
+    error = w - spread(scales, 1024, 128) * codes
+    assert np.sqrt(np.mean(error**2) / np.mean(w.astype(np.float64) ** 2)) < bound
+    assert np.array_equal(scales, rounded(scales, "float16").astype(np.float32))
