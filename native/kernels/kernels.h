@@ -166,8 +166,9 @@ struct QuantizeTask {
 };
 
 // Rounds weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~ s *
-// code. int8: s = absmax / 127. int4: of some scales around absmax / 8 (the largest weight at code -8, so s may be
-// negative) the one with the least squared error over the group. Scales are rounded to scale_dtype before codes are.
+// code. int8: s = absmax / 127. int4: for each of some scales that put the largest weight at code -8 or beyond (so s may
+// be negative) the codes and the scale that fits them best; of these the one with the least squared error over the group
+// (ops/round.h). Scales are rounded to scale_dtype before codes are.
 struct RoundTask {
   const float* w;
   int64_t rows, k, group;
