@@ -14,6 +14,7 @@ The rows are in bench/accuracy_rows.py, each with bounds that tests/model/test_a
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
 import platform
@@ -243,7 +244,8 @@ def main() -> None:
     rows = measure(given.shapes.split(","), given.tokens, given.answers, given.threads)
     heading = (
         f"`python bench/accuracy.py --shapes {given.shapes} --tokens {given.tokens} --answers {given.answers}`, tier "
-        f"{_native.tier()} ({platform.machine()}). What is measured: the first lines of bench/accuracy.py."
+        f"{_native.tier()} ({platform.machine()}), {datetime.date.today()}. What is measured: the first lines of "
+        "bench/accuracy.py. K types are what llama.cpp takes for them where a row is no multiple of 256 (Q5_0, Q5_1, Q8_0)."
     )
     text = table(rows, heading)
     print(text)
