@@ -245,7 +245,8 @@ def main() -> None:
     heading = (
         f"`python bench/accuracy.py --shapes {given.shapes} --tokens {given.tokens} --answers {given.answers}`, tier "
         f"{_native.tier()} ({platform.machine()}), {datetime.date.today()}. What is measured: the first lines of "
-        "bench/accuracy.py. K types are what llama.cpp takes for them where a row is no multiple of 256 (Q5_0, Q5_1, Q8_0)."
+        "bench/accuracy.py. K types are what llama.cpp takes for them where a row is no multiple of 256 (Q5_0, Q5_1, "
+        "Q8_0)."
     )
     text = table(rows, heading)
     print(text)
