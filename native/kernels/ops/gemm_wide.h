@@ -136,8 +136,8 @@ inline void multiply_widened(const GemmTask& task) {
   }
 }
 
-// float16 where widening it once for several rows pays: Mma::kWidenedRows of them at least. As gemm of a float matrix it
-// has no scratch of its own.
+// float16 where widening it once for several rows pays: Mma::kWidenedRows of them at least. As gemm of a float matrix
+// it has no scratch of its own.
 template <typename Mma>
 inline bool multiply_halves(const GemmTask& task) {
   if constexpr (requires { Mma::kWidenedRows; }) {
