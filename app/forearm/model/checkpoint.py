@@ -130,9 +130,11 @@ def _match(
     coded = {name: _coded(name, shape, find) for name, shape in shapes.items()}
     missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
     if missing:
+        if is_gguf(folder):
+            raise ConfigError(f"{folder}: {_some(missing)} missing from its tensors; download it again")
         raise ConfigError(
-            f"{folder}: {_some(missing)} missing from its {'tensors' if is_gguf(folder) else 'safetensors files'}; "
-            "download it again, or see whether config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
+            f"{folder}: {_some(missing)} missing from its safetensors files; download it again, or see whether "
+            "config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
         )
     for name, expected in shapes.items():
         if coded[name] is None:
