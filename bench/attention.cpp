@@ -90,7 +90,8 @@ class Attention {
     const int64_t items = contexts_ * shape_.kv_heads * parts;
     std::atomic<int64_t> next{0};
     return timed(machine_.threads, [&](int t) {
-      for (int64_t i = next++; i < items; i = next++) attend(i / parts, parts - 1 - i % parts, machine_.scratch + t * kScratchBytes);
+      for (int64_t i = next++; i < items; i = next++)
+        attend(i / parts, parts - 1 - i % parts, machine_.scratch + t * kScratchBytes);
     });
   }
 

@@ -93,7 +93,8 @@ inline void store_low_bytes(int8_t* p, F16 a) {
 
 // As float16: E4M3 with an exponent biased by 8 more, its NaN (all ones but for the sign) as all ones.
 inline F16 load_e4m3(const uint8_t* p) {
-  const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 7);
+  const __m256i words =
+      _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 7);
   const __m256i ones = _mm256_set1_epi16(0x3f80), halves = _mm256_and_si256(words, _mm256_set1_epi16(-0x4001));
   const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(words, ones), ones);
   return mul({_mm512_cvtph_ps(_mm256_or_si256(halves, nan))}, broadcast(256.0f));
