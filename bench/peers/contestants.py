@@ -125,6 +125,7 @@ def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int
     at = ["--host", "127.0.0.1", "--port", str(port)]
     if one.engine == "forearm":
         command = [sys.executable, "-m", "forearm", "serve", str(model), "--max-model-len", "1024", *at]
+        command += ["--served-model-name", "model"]
         return [*command, "--dtype" if "float" in one.format else "--quantization", one.format]
     if one.engine == "llama":
         server = peers / SERVER
