@@ -35,10 +35,18 @@ def whole(folder: Path, name: str, prompt: int) -> dict[str, float]:
     return found
 
 
+def whole_there(folder: Path, name: str) -> bool:
+    """Whether both runs came to their last mark."""
+    paths = [folder / f"{name}-{layers}.count" for layers in (1, 2)]
+    return all(path.exists() and len(path.read_text().splitlines()) == 3 for path in paths)
+
+
 def table(found: dict[str, dict[str, dict[str, float]]], prompt: int) -> list[str]:
     lines = ["| CPU | weights | phase | forearm | llama.cpp | ratio | aim |", "|---|---|---|---|---|---|---|"]
     for cpu, rows in found.items():
         for ours, theirs in PAIRS.items():
+            if f"forearm-{ours}" not in rows or f"llama-{theirs}" not in rows:
+                continue
             for phase, aim in AIMS.items():
                 a, b = (rows[name][f"{phase}_instructions"] for name in (f"forearm-{ours}", f"llama-{theirs}"))
                 cells = [CPUS[cpu], f"{ours} / {theirs}", phase, f"{a:.2f}", f"{b:.2f}", f"{a / b:.2f}", f"≤ {aim}"]
@@ -51,7 +59,10 @@ def main() -> None:
     names = [
         f"{engine}-{name}" for pair in PAIRS.items() for engine, name in zip(("forearm", "llama"), pair, strict=True)
     ]
-    found = {cpu: {name: whole(folder, f"{cpu}-{name}", prompt) for name in names} for cpu in CPUS}
+    found = {
+        cpu: {n: whole(folder, f"{cpu}-{n}", prompt) for n in names if whole_there(folder, f"{cpu}-{n}")}
+        for cpu in CPUS
+    }
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     text = [
