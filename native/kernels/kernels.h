@@ -11,8 +11,8 @@
 
 namespace forearm {
 
-// f32, f16, bf16 are numbers. The others are codes, which scales turn into numbers (PackedWeights, KvCache): int8 and int4
-// signed, fp8 as OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only.
+// f32, f16, bf16 are numbers. The others are codes, which scales turn into numbers (PackedWeights, KvCache): int8 and
+// int4 signed, fp8 as OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only.
 enum class DType : int32_t { f32 = 0, f16 = 1, bf16 = 2, int8 = 3, int4 = 4, fp8_e4m3 = 5, fp8_e5m2 = 6 };
 constexpr int kFloatDTypes = 3;
 constexpr int kDTypes = 7;
@@ -37,8 +37,9 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 // The i8 forms hold codes with one scale for each row and group of `group` columns (the last group may be shorter):
 //   x[r][k] ~ scales[r * groups + k / group] * code[r][k],  groups = ceil(dim / group)
 //   sums[r * groups + g] is the sum of the group's codes.
-// scale = absmax / 127, code = x * (127 / absmax) rounded to nearest even; a group of zeros has scale 0. The absmax is the
-// largest |x| by its bits, so that an infinity or a NaN makes the scale, and all that is multiplied with it, not finite.
+// scale = absmax / 127, code = x * (127 / absmax) rounded to nearest even; a group of zeros has scale 0. The absmax is
+// the largest |x| by its bits, so that an infinity or a NaN makes the scale, and all that is multiplied with it, not
+// finite.
 enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs };
 constexpr bool is_quantised(Form f) { return f >= Form::i8_rows; }
 struct Operand {
@@ -52,10 +53,11 @@ struct Operand {
 
 // How a tier packs matrices of one dtype, and the form of the operand that is multiplied with them.
 //   W [n, k] is stored as  B[ceil(n / 16)][ceil(k / quantum)][16][quantum],  zeros beyond n and k.
-// The quantum is 1 for f32; for 16-bit types 2 (4 bytes) where k is widened or multiplied pairwise, 4 (8 bytes) where MMLA
-// reads it; for int8 4 or 8 (SMMLA). int4 stands two chunks of k to a byte: B[ceil(n / 16)][ceil(k / (2 quantum))][16]
-// [quantum], k chunk 2i in the low and 2i + 1 in the high nibbles, quantum as int8's. A stored code is code + bias, as
-// an unsigned number where bias is not 0 (VPDPBUSD multiplies unsigned by signed): zeros beyond n and k are `bias` then.
+// The quantum is 1 for f32; for 16-bit types 2 (4 bytes) where k is widened or multiplied pairwise, 4 (8 bytes) where
+// MMLA reads it; for int8 4 or 8 (SMMLA). int4 stands two chunks of k to a byte: B[ceil(n / 16)][ceil(k / (2
+// quantum))][16] [quantum], k chunk 2i in the low and 2i + 1 in the high nibbles, quantum as int8's. A stored code is
+// code + bias, as an unsigned number where bias is not 0 (VPDPBUSD multiplies unsigned by signed): zeros beyond n and k
+// are `bias` then.
 struct Layout {
   int32_t quantum;
   Form form;
@@ -69,9 +71,9 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 }
 
 // A packed matrix W [n, k]. Of a dtype of codes, w[n, k] = s * (code - zero) or s * code + offset, where s, zero and
-// offset are those of column n's group k / group, stored by panel: [ceil(n / 16)][groups][16], groups = ceil(k / group).
-// `group` is a multiple of 16 or >= k: one scale for a whole row. At most one of zeros and offsets is there; neither is
-// symmetric. fp8 has neither.
+// offset are those of column n's group k / group, stored by panel: [ceil(n / 16)][groups][16], groups = ceil(k /
+// group). `group` is a multiple of 16 or >= k: one scale for a whole row. At most one of zeros and offsets is there;
+// neither is symmetric. fp8 has neither.
 //
 // Which multiplication it is follows from the operand's form:
 //   i8 forms (int8, int4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in int32;
@@ -165,10 +167,10 @@ struct QuantizeTask {
   Operand out;
 };
 
-// Rounds weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~ s *
-// code. int8: s = absmax / 127. int4: for each of some scales that put the largest weight at code -8 or beyond (so s may
-// be negative) the codes and the scale that fits them best; of these the one with the least squared error over the group
-// (ops/round.h). Scales are rounded to scale_dtype before codes are.
+// Rounds weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~ s
+// * code. int8: s = absmax / 127. int4: for each of some scales that put the largest weight at code -8 or beyond (so s
+// may be negative) the codes and the scale that fits them best; of these the one with the least squared error over the
+// group (ops/round.h). Scales are rounded to scale_dtype before codes are.
 struct RoundTask {
   const float* w;
   int64_t rows, k, group;
@@ -200,8 +202,8 @@ struct RopeTask {
 };
 
 // One layer's KV cache. Keys of a block are packed as a matrix W [32 tokens, head_dim], values as W [head_dim, 32
-// tokens], both in the tier's layout for `dtype`, or, of codes, one byte each in the order of its layout for `wide`: the
-// tiles that multiply weights multiply the cache.
+// tokens], both in the tier's layout for `dtype`, or, of codes, one byte each in the order of its layout for `wide`:
+// the tiles that multiply weights multiply the cache.
 //   keys of (block, kv_head) start at keys + block * block_bytes + kv_head * head_bytes; values likewise.
 //   int8: key t of a block is scale[t] * code, float scale[32] standing behind the head's codes; absmax / 127 over the
 //   head and codes as Operand has them. Values likewise. fp8 saturates: infinities become the largest number.
@@ -238,10 +240,10 @@ struct KvWriteTask {
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
 //   score    = softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,
-// ascending: 64 keys, of which a row takes the blocks that it sees. A chunk gives (max, sum, weighted values); chunks are
-// folded in ascending order. So a result depends on positions alone, whoever computes which chunk. Products are summed
-// as gemm sums them, keys ascending within a pair; weights in 16 lanes (key j in lane j % 16). A code's scale multiplies
-// the score's sum, or the weight. Where the layout takes a bf16 form, the scaled q and the weights are
+// ascending: 64 keys, of which a row takes the blocks that it sees. A chunk gives (max, sum, weighted values); chunks
+// are folded in ascending order. So a result depends on positions alone, whoever computes which chunk. Products are
+// summed as gemm sums them, keys ascending within a pair; weights in 16 lanes (key j in lane j % 16). A code's scale
+// multiplies the score's sum, or the weight. Where the layout takes a bf16 form, the scaled q and the weights are
 // rounded to bf16 for the products, the sum of the weights is not. A weight of 0 times a value that is not finite is
 // NaN. attend computes chunks [chunk_begin, chunk_end) and either
 //   partials == null: folds them (all chunks that any of the tokens sees must be in the range), divides, and writes
@@ -311,8 +313,8 @@ struct Kernels {
   // What this CPU can do, for bench/ and `forearm doctor` (ops/limits.h). Results only keep the work from being
   // dropped.
   //   read_all loads every byte of data[0 .. bytes) once, bytes a multiple of 4096.
-  //   multiply_rounds does `rounds` rounds of multiply-add on registers alone, by the instruction that multiplies operands
-  //   of this form (one that a layout of the tier has), and adds to *operations what it did: 2 a multiply-add.
+  //   multiply_rounds does `rounds` rounds of multiply-add on registers alone, by the instruction that multiplies
+  //   operands of this form (one that a layout of the tier has), and adds to *operations what it did: 2 a multiply-add.
   float (*read_all)(const void* data, int64_t bytes);
   float (*multiply_rounds)(Form form, int64_t rounds, int64_t* operations);
 };

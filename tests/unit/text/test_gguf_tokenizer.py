@@ -161,9 +161,7 @@ def test_sentencepiece_joins_by_score_as_it_is_defined_and_as_transformers_does(
     for text in TEXTS:
         ids = ours.encode(text, add_special_tokens=False)
         assert ids == (joined_by_score(" " + text, scores, vocabulary) if text else []), text
-        if not text.startswith(
-            (" ", "\u2581")
-        ):  # where this class, unlike Llama 2's own file, adds none
+        if not text.startswith((" ", "\u2581")):  # where this class, unlike Llama 2's own file, adds none
             assert ids == theirs.encode(text, add_special_tokens=False), text
         assert ours.decode(ids) == text.replace("\u2581", " ")
 
