@@ -41,9 +41,10 @@ inline void gemm(const GemmTask& task) {
     case DType::f32:
       return multiply<Mma<DType::f32>>(task);
     case DType::f16:
-      if (multiply_halves<Mma<DType::f16>>(task)) return;
+      if (multiply_halves<DType::f16>(task)) return;
       return multiply<Mma<DType::f16>>(task);
     case DType::bf16:
+      if (multiply_halves<DType::bf16>(task)) return;
       return multiply<Mma<DType::bf16>>(task);
     default:
       return multiply_wide(task);

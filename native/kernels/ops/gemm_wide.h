@@ -67,15 +67,21 @@ inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, in
   }
 }
 
-// The same of a float16 matrix, to float32: two k a step.
-inline void widen_halves(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
-  const char* step = static_cast<const char*>(w.data) + panel * packed_bytes(DType::f16, kPanel, w.k, 2) + begin * 32;
+// The same of a float matrix of 16 bits, to float32: two k a step.
+template <DType D>
+inline void widen_floats(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
+  const char* step = static_cast<const char*>(w.data) + panel * packed_bytes(D, kPanel, w.k, 2) + begin * 32;
   auto* out = reinterpret_cast<float*>(to);
   for (int64_t k = begin; k < end; k += 2, step += 64, out += 32) {
-    store(out, columns<DType::f16, 0>(step));
-    if (k + 1 < end) store(out + 16, columns<DType::f16, 1>(step));
+    store(out, columns<D, 0>(step));
+    if (k + 1 < end) store(out + 16, columns<D, 1>(step));
   }
 }
+
+constexpr bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
+// What a matrix is widened to: floats of 16 bits to float32, as their operand is.
+template <DType D>
+constexpr DType kWidened = is_half(D) ? DType::f32 : kWide;
 
 // Panels of W and rows of A whose sums are finished together.
 struct WideBlock {
@@ -87,8 +93,8 @@ struct WideBlock {
 
 template <DType D>
 inline void multiply_block(const GemmTask& task, const WideBlock& block) {
-  using Wide = Mma<kWide>;
-  constexpr int64_t kElement = dtype_bytes(kWide);
+  using Wide = Mma<kWidened<D>>;
+  constexpr int64_t kElement = dtype_bytes(kWidened<D>);
   const int64_t padded = (task.w.k + Wide::kQuantum - 1) / Wide::kQuantum * Wide::kQuantum;
   const int64_t length = kStripBytes / (block.panels * kPanel * kElement) / 16 * 16;
   Walk walk;
@@ -101,8 +107,8 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
     walk.resume = k > 0;
     for (int64_t p = 0; p < block.panels; ++p) {
       char* to = block.strip + p * walk.panel_bytes;
-      if constexpr (D == DType::f16) {
-        widen_halves(task.w, block.panel + p, k, end, to);
+      if constexpr (is_half(D)) {
+        widen_floats<D>(task.w, block.panel + p, k, end, to);
       } else {
         widen_panel<D>(task.w, block.panel + p, k, end, to);
       }
@@ -120,7 +126,7 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
 
 template <DType D>
 inline void multiply_widened(const GemmTask& task) {
-  using Wide = Mma<kWide>;
+  using Wide = Mma<kWidened<D>>;
   char* scratch = static_cast<char*>(task.scratch);
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   const int64_t most = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
@@ -136,16 +142,16 @@ inline void multiply_widened(const GemmTask& task) {
   }
 }
 
-// float16 where widening it once for several rows pays: Mma::kWidenedRows of them at least. As gemm of a float matrix
-// it has no scratch of its own.
-template <typename Mma>
+// Floats of 16 bits where widening them once for several rows pays: Mma::kWidenedRows of them at least. As gemm of a
+// float matrix it has no scratch of its own.
+template <DType D>
 inline bool multiply_halves(const GemmTask& task) {
-  if constexpr (requires { Mma::kWidenedRows; }) {
-    if (task.row_end - task.row_begin < Mma::kWidenedRows) return false;
+  if constexpr (requires { Mma<D>::kWidenedRows; }) {
+    if (task.row_end - task.row_begin < Mma<D>::kWidenedRows) return false;
     alignas(64) char scratch[kWideScratchBytes];
     GemmTask widened = task;
     widened.scratch = scratch;
-    multiply_widened<DType::f16>(widened);
+    multiply_widened<D>(widened);
     return true;
   }
   return false;

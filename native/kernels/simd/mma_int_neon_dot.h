@@ -114,7 +114,7 @@ using IntMma = RowsIntMma<kCodes>;
 inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<4>(nibbles, to, steps); }
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
-  return plain_columns<D, 4>(panel, k);
+  return columns_of<D, 4>(panel, k);
 }
 
 }  // namespace

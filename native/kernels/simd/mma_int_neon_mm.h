@@ -232,7 +232,7 @@ struct PairsIntMma {
 inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<8>(nibbles, to, steps); }
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
-  return plain_columns<D, 8>(panel, k);
+  return columns_of<D, 8>(panel, k);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <arm_neon.h>
 
 #include "kernels/simd/mma_int_scalar.h"
+#include "kernels/simd/vec_neon.h"
 
 namespace forearm {
 namespace {
@@ -32,6 +33,30 @@ inline void unpack_chunks(const char* nibbles, char* to, int64_t steps) {
       vst1q_s8(out + kChunk + i, vshrq_n_s8(codes, 4));
     }
   }
+}
+
+// The words of four columns that hold k of them: of kQuantum 8 every second one.
+template <int kQuantum>
+inline uint32x4_t words_of(const char* columns, int64_t k) {
+  const auto* words = reinterpret_cast<const uint32_t*>(columns);
+  if constexpr (kQuantum == 4) return vld1q_u32(words);
+  const uint32x4_t first = vld1q_u32(words), second = vld1q_u32(words + 4);
+  return k % 8 < 4 ? vuzp1q_u32(first, second) : vuzp2q_u32(first, second);
+}
+
+// The codes (int8, int4) of 16 columns at k as floats: each moved to the top of its word, then down with its sign.
+template <DType D, int kQuantum>
+inline F16 columns_of(const char* panel, int64_t k) {
+  constexpr int kBits = dtype_bits(D), kFour = 4 * kQuantum;  // bytes of four columns
+  constexpr int64_t kChunkK = D == DType::int4 ? 2 * kQuantum : kQuantum;
+  const char* chunk = panel + k / kChunkK * 4 * kFour;
+  const auto nibble = static_cast<int>(D == DType::int4 ? k / kQuantum % 2 : 0);
+  const int32x4_t up = vdupq_n_s32(32 - kBits - 4 * nibble - 8 * static_cast<int>(k % 4));
+  const auto code = [&](int four) {
+    const uint32x4_t words = words_of<kQuantum>(chunk + four * kFour, k);
+    return vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_u32(vshlq_u32(words, up)), 32 - kBits));
+  };
+  return {code(0), code(1), code(2), code(3)};
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace forearm {
 namespace {
 template <DType W>
-struct Mma : RowsMma<W> {};
+struct Mma : HalvesMma<W> {};
 template <>
 struct Mma<DType::f32> : ElementsMma {};
 constexpr DType kWide = DType::f32;  // what codes are widened to

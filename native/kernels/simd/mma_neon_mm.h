@@ -67,7 +67,7 @@ struct PairsMma {
 };
 
 template <DType W>
-struct Mma : RowsMma<W> {};
+struct Mma : HalvesMma<W> {};
 template <>
 struct Mma<DType::f32> : ElementsMma {};
 template <>

@@ -79,7 +79,7 @@ struct QuadsMma {
 constexpr DType kWide = DType::bf16;  // what codes are widened to
 
 template <DType W>
-struct Mma : RowsMma<W> {};
+struct Mma : HalvesMma<W> {};
 template <>
 struct Mma<DType::f32> : ElementsMma {};
 template <>
