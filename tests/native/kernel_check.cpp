@@ -1,6 +1,8 @@
 // Checks every kernel tier that this CPU runs: against the scalar tier, and scalar against float64.
 //
-// kernel_check [TIER [GROUP]]    all of them without arguments; exit status 0 when every case holds
+// kernel_check [--few] [TIER [GROUP]]    all of them without a name; exit status 0 when every case holds
+//
+// --few: of codes, one case in seven, and of float matrices, one in three. For emulated CPUs.
 #include "kernel_check.h"
 
 #include <stdio.h>
@@ -45,12 +47,12 @@ constexpr struct {
     {"sampling", check_sampling},
 };
 
-int check_tier(const Kernels& tier, const char* only_group) {
+int check_tier(const Kernels& tier, const char* only_group, bool few) {
   int failures = 0, groups = 0;
   for (const auto& group : kGroups) {
     if (only_group && strcmp(only_group, group.name) != 0) continue;
     ++groups;
-    Report report(tier.tier, group.name);
+    Report report(tier.tier, group.name, few);
     group.run(report, tier, *find_tier("scalar"));
     const bool ran = report.cases() > 0;
     if (!ran) printf("FAIL %s %s: ran no case\n", tier.tier, group.name);
@@ -62,14 +64,14 @@ int check_tier(const Kernels& tier, const char* only_group) {
   return failures + !groups;
 }
 
-int run(const char* only_tier, const char* only_group) {
+int run(const char* only_tier, const char* only_group, bool few) {
   printf("tiers:");
   for (const char* const* name = tier_names(); *name; ++name) printf(" %s", *name);
   printf("\n");
   int failures = 0, tiers = 0;
   for (const char* const* name = tier_names(); *name; ++name) {
     if (only_tier && strcmp(only_tier, *name) != 0) continue;
-    failures += check_tier(*find_tier(*name), only_group);
+    failures += check_tier(*find_tier(*name), only_group, few);
     ++tiers;
   }
   if (tiers == 0) printf("FAIL this CPU does not run tier %s\n", only_tier);
@@ -81,5 +83,7 @@ int run(const char* only_tier, const char* only_group) {
 }  // namespace forearm::checks
 
 int main(int argc, char** argv) {
-  return forearm::checks::run(argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : nullptr);
+  const bool few = argc > 1 && strcmp(argv[1], "--few") == 0;
+  const char* const* names = argv + 1 + few;  // argv ends with a null
+  return forearm::checks::run(names[0], names[0] ? names[1] : nullptr, few);
 }

@@ -15,7 +15,7 @@ namespace forearm::checks {
 // Counts the cases of one group in one tier, and prints those that fail.
 class Report {
  public:
-  Report(const char* tier, const char* group) : tier_(tier), group_(group) {}
+  Report(const char* tier, const char* group, bool few = false) : tier_(tier), group_(group), few_(few) {}
 
   // Starts a case; `what` names its sizes when it fails.
   void begin(std::string what) {
@@ -30,6 +30,8 @@ class Report {
               const char* name);
   void holds(bool condition, const char* name);
 
+  // Whether a group with hundreds of cases is to take a share of them: where instructions are emulated.
+  bool few() const { return few_; }
   int cases() const { return cases_; }
   int failures() const { return failures_; }
   double worst() const { return worst_; }
@@ -39,6 +41,7 @@ class Report {
 
   const char* tier_;
   const char* group_;
+  bool few_;
   std::string what_;
   int cases_ = 0;
   int failures_ = 0;

@@ -208,11 +208,12 @@ void check_gemm(Report& report, const Kernels& tier, const Kernels& scalar) {
     for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 25, 37}) {
       for (int64_t n : {1, 16, 34, 160, 272}) {
         for (int64_t k : {1, 2, 3, 5, 64, 131}) {
-          const Epilogue epilogue = kEpilogues[turn % 5];
-          const int64_t columns = epilogue == Epilogue::gated ? round_up(n, 2) : n;
-          check_shape(report, tier, scalar,
-                      {m, columns, k, dtype, epilogue, static_cast<Activation>(turn / 5 % 6), turn % 3 != 0});
-          ++turn;
+          if (const int at = turn++; !report.few() || at % 7 % 3 == 0) {
+            const Epilogue epilogue = kEpilogues[at % 5];
+            const int64_t columns = epilogue == Epilogue::gated ? round_up(n, 2) : n;
+            check_shape(report, tier, scalar,
+                        {m, columns, k, dtype, epilogue, static_cast<Activation>(at / 5 % 6), at % 3 != 0});
+          }
         }
       }
     }

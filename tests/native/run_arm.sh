@@ -3,6 +3,7 @@
 #
 #   tests/native/run_arm.sh [CHECK...]     kernel_check and model_check unless named
 #
+# kernel_check takes a share of its cases (--few): all of them take emulated cores minutes.
 # Emulation shows that results and the choice of tier are right; it says nothing about speed.
 set -euo pipefail
 
@@ -38,12 +39,13 @@ mkdir -p "$build"
 cmake -S native -B "$build" -G Ninja "${toolchain[@]}" > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }
 ninja -C "$build" "${checks[@]}" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
 
-# Sums that do not stay in registers halve a tile's speed, and no result shows it: count moves of vectors to and from the
-# stack in each tile (two loads in a turn of two steps is what 24 sums and their operands cost).
+# Sums that do not stay in registers halve a tile's speed, and no result shows it: count moves of vectors to and from
+# the stack in each tile (two loads in a turn of two steps is what 24 sums and their operands cost). Tiles of codes keep
+# float sums in memory from group to group; their inner loops are held by tools/arm/price_loops.py.
 objdump=$(command -v aarch64-linux-gnu-objdump || command -v objdump)
 for object in "$build"/CMakeFiles/forearm_kernels.dir/kernels/tiers/{neon,sve}*.o; do
   "$objdump" -d --no-show-raw-insn "$object" | awk -v object="${object##*/}" -v most=8 '
-    /^[0-9a-f]+ </ { name = $2; tile = /multiply_tile/; tiles += tile }
+    /^[0-9a-f]+ </ { name = $2; tile = /multiply_tile/ && !/IntMma/; tiles += tile }
     tile && /\t(ldr|str|ldp|stp)\tq.*\[sp/ { ++moves[name] }
     END {
       for (name in moves) if (moves[name] > most) { print "FAIL " object ": " moves[name] " spills in " name; bad = 1 }
@@ -60,14 +62,15 @@ done
 # run_on CPU TIERS CHECK: one check, its output in a log; on a core of its own kind a check looks at the best tier, and at
 # scalar on the plainest.
 run_on() {
-  local cpu=$1 tiers=$2 check=$3 log=$build/$3-${1//[,=]/-}.log status=0 tier group=
+  local cpu=$1 tiers=$2 check=$3 log=$build/$3-${1//[,=]/-}.log status=0 tier group= start=$SECONDS
   : > "$log"
-  local only=("")
-  [ "$check" != kernel_check ] || only=("${tiers%%,*}")
+  local only=("") share=()
+  [ "$check" != kernel_check ] || only=("${tiers%%,*}") share=(--few)
   [ "$check-$cpu" != kernel_check-cortex-a72 ] || only+=(scalar)
   [ "$check-$cpu" != kernel_check-max,sme=off ] || group=pack  # what matters is which tiers it runs
   for tier in "${only[@]}"; do
-    "$qemu" -L "$sysroot" -cpu "$cpu" "$build/$check" ${tier:+"$tier"} ${group:+"$group"} >> "$log" 2>&1 || status=$?
+    "$qemu" -L "$sysroot" -cpu "$cpu" "$build/$check" "${share[@]}" ${tier:+"$tier"} ${group:+"$group"} >> "$log" 2>&1 ||
+      status=$?
   done
   if [ $status -ne 0 ]; then
     echo "FAIL $check on $cpu: exit status $status; the end of $log:"
@@ -76,7 +79,7 @@ run_on() {
     echo "FAIL $cpu should run the tiers ${tiers//,/ }; kernel_check says: $(grep -m 1 '^tiers' "$log")"
     status=1
   else
-    echo "$cpu: $(tail -n 1 "$log")"
+    echo "$cpu: $(tail -n 1 "$log") ($((SECONDS - start)) s)"
   fi
   return $status
 }
