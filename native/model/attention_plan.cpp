@@ -16,21 +16,37 @@ AttentionPlan::AttentionPlan(const Config& c, int64_t padded_head_dim, int64_t p
       partial_floats_(partial_floats),
       threads_(threads) {}
 
-void AttentionPlan::add_items(const Batch& b, int64_t sequence) {
-  const int64_t first = b.start[sequence], tokens = b.start[sequence + 1] - first;
+void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   for (int64_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
     // The last tokens see most keys: long work first, so that the team ends together.
-    for (int64_t end = tokens; end > 0; end -= std::min(end, kItemTokens)) {
-      const int64_t begin = end - std::min(end, kItemTokens);
-      items_.push_back({first + begin, end - begin, b.position[first + begin], b.block_start[sequence], kv_head, 0});
+    for (int64_t end = rows.tokens; end > 0; end -= std::min(end, kItemTokens)) {
+      const int64_t begin = end - std::min(end, kItemTokens), row = rows.row + begin;
+      items_.push_back(
+          {row, end - begin, rows.out_row + begin, b.position[row], b.block_start[rows.sequence], kv_head, 0});
     }
   }
 }
 
 void AttentionPlan::make(const Batch& b) {
   items_.clear();
+  for (int64_t s = 0; s < b.sequences; ++s) add_items(b, {s, b.start[s], b.start[s + 1] - b.start[s], b.start[s]});
+  divide();
+}
+
+void AttentionPlan::make_for_logits(const Batch& b) {
+  items_.clear();
+  for (int64_t s = 0, i = 0; i < b.logits;) {
+    while (b.start[s + 1] <= b.logit_row[i]) ++s;
+    int64_t end = i + 1;
+    while (end < b.logits && b.logit_row[end] == b.logit_row[end - 1] + 1 && b.logit_row[end] < b.start[s + 1]) ++end;
+    add_items(b, {s, b.logit_row[i], end - i, i});
+    i = end;
+  }
+  divide();
+}
+
+void AttentionPlan::divide() {
   work_.clear();
-  for (int64_t s = 0; s < b.sequences; ++s) add_items(b, s);
   if (static_cast<int64_t>(items_.size()) > counters_) {
     counters_ = static_cast<int64_t>(items_.size());
     finished_ = std::make_unique<std::atomic<int32_t>[]>(items_.size());

@@ -11,6 +11,7 @@ namespace forearm {
 // Tokens of one sequence under one kv head.
 struct AttentionItem {
   int64_t row, tokens;     // rows of the step
+  int64_t out_row;         // where the first one's goes
   int64_t first_position;  // of the first one
   int64_t first_block;     // index into Batch::block of the sequence's blocks
   int64_t kv_head;
@@ -21,6 +22,11 @@ struct AttentionItem {
   int64_t chunk_begin(int64_t window) const {
     return window > 0 && first_position >= window ? (first_position - window + 1) / kChunkTokens : 0;
   }
+};
+
+// Neighbouring rows of one sequence whose attention is wanted, and where the first one's goes.
+struct AttentionRows {
+  int64_t sequence, row, tokens, out_row;
 };
 
 // One item, or one chunk of an item that is split.
@@ -36,6 +42,8 @@ class AttentionPlan {
   // Cuts long prompts into blocks of tokens. An item so long that one thread would still work on it while the others
   // are done is split into its chunks of keys, as far as the room for partial results goes.
   void make(const Batch& batch);
+  // Of the rows alone that want logits; the output has no others.
+  void make_for_logits(const Batch& batch);
 
   const std::vector<AttentionWork>& work() const { return work_; }
   const AttentionItem& item(const AttentionWork& work) const { return items_[static_cast<size_t>(work.item)]; }
@@ -46,7 +54,8 @@ class AttentionPlan {
   bool finish_chunk(const AttentionWork& work, int64_t chunks) const;
 
  private:
-  void add_items(const Batch& batch, int64_t sequence);
+  void add_items(const Batch& batch, const AttentionRows& rows);
+  void divide();
 
   const int64_t kv_heads_, floats_per_token_, partial_floats_;
   const int threads_;

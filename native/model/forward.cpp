@@ -22,6 +22,7 @@ Forward::Forward(const Config& config, const Weights& weights, const KvBlocks& k
       at_(config),
       units_(config),
       plan_(config, kv.padded_head_dim(), scratch.partial_floats, pool.threads()),
+      last_plan_(config, kv.padded_head_dim(), scratch.partial_floats, pool.threads()),
       counters_(std::make_unique<Counter[]>(static_cast<size_t>(2 * kPhases * (pool.threads() + 1)))),
       finished_(std::make_unique<std::atomic<int64_t>[]>(
           static_cast<size_t>(kRowBlocksPerThread * pool.threads() * units_.count()))) {}
@@ -30,7 +31,8 @@ void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
   batch_ = &batch;
   plan_.make(batch);
-  pool_.run([this](int member) { walk({member}); });
+  last_plan_.make_for_logits(batch);
+  pool_.run([this](int member) { walk({member, batch_->tokens}); });
 }
 
 void Forward::walk(Walk w) {
@@ -44,6 +46,7 @@ void Forward::walk(Walk w) {
     project_qkv(w, i, stream(w, add, layer.input_norm, layer.qkv));
     barrier(w);
     attend(w, i);
+    if (i + 1 == c_.layers.size()) keep_logit_rows(w);
     barrier(w);
     add = if_there(layer.post_attention_norm);
     project_back(w, output(w, s_.attention, layer.o), layer.o, layer.o_bias, add);
@@ -55,7 +58,7 @@ void Forward::walk(Walk w) {
     barrier(w);
   }
   enter_layer(w, c_.layers.size());
-  if (batch_->logits > 0) head(w, add);
+  if (w.rows > 0) head(w, add);
 }
 
 // Counters of even and odd layers alternate: nobody is in the layer before any more, nor in the next one yet.
@@ -124,7 +127,7 @@ void Forward::project_back(Walk& w, const Operand& in, const Matrix& matrix, con
                            bool normed) {
   GemmTask task{};
   task.a = in;
-  task.row_end = batch_->tokens;
+  task.row_end = w.rows;
   task.epilogue = normed ? Epilogue::store : Epilogue::add;
   task.scale = normed ? 1.0f : c_.residual_scale;
   task.out = normed ? s_.projected : s_.residual;
@@ -134,7 +137,7 @@ void Forward::project_back(Walk& w, const Operand& in, const Matrix& matrix, con
 void Forward::project_up(Walk& w, const LayerWeights& weights, const Operand& in) {
   GemmTask task{};
   task.a = in;
-  task.row_end = batch_->tokens;
+  task.row_end = w.rows;
   task.epilogue = c_.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = c_.activation;
   task.scale = 1.0f;
@@ -145,8 +148,8 @@ void Forward::project_up(Walk& w, const LayerWeights& weights, const Operand& in
 void Forward::head(Walk& w, const Norm* add) {
   const Norm* norm = c_.final_norm ? &weights_.final_norm() : nullptr;
   GemmTask task{};
-  task.a = prepare(w, {s_.stream, batch_->logits, add, norm, batch_->logit_row}, weights_.head());
-  task.row_end = batch_->logits;
+  task.a = prepare(w, {s_.stream, w.rows, add, norm}, weights_.head());
+  task.row_end = w.rows;
   task.epilogue = c_.logits_softcap > 0.0f ? Epilogue::softcap : Epilogue::store;
   task.scale = c_.logits_scale;
   task.softcap = c_.logits_softcap;

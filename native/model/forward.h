@@ -31,6 +31,7 @@ class Forward {
   // One member on its way through the step.
   struct Walk {
     int member;
+    int64_t rows;       // that go on: all of the step; after the last layer's attention those that want logits
     int64_t phase = 0;  // the next one that is handed out task by task; every member counts the same
   };
   static constexpr int64_t kRowBlocksPerThread = 8;  // at most: row_blocks
@@ -41,9 +42,8 @@ class Forward {
   struct Source {
     const Site& site;  // its raw rows
     int64_t rows;
-    const Norm* add = nullptr;        // norm of the projection before, which the residual has yet to get
-    const Norm* norm = nullptr;       // null: none
-    const int32_t* gather = nullptr;  // row i is made from raw row gather[i]
+    const Norm* add = nullptr;   // norm of the projection before, which the residual has yet to get
+    const Norm* norm = nullptr;  // null: none
   };
 
   void walk(Walk w);
@@ -59,8 +59,6 @@ class Forward {
   Operand output(Walk& w, const Site& site, const Matrix& matrix);
   Operand prepare(Walk& w, const Source& source, const Matrix& matrix);
   void make_rows(const Walk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out);
-  void make_run(const Walk& w, const Source& source, Range rows, int64_t shift, const Matrix& matrix,
-                const Operand& out);
   void normalise(const Norm& norm, const float* x, Range rows, const Operand& out);
 
   // done(rows, row block, columns) after each piece.
@@ -79,7 +77,8 @@ class Forward {
   void normalise_heads(const LayerWeights& weights, Range rows, Range query, Range kv);
   void rotate(size_t rope, Range rows, int64_t column, int64_t heads);
   void attend(Walk& w, size_t layer);
-  void attend_one(int member, size_t layer, const AttentionWork& work);
+  void attend_one(int member, size_t layer, const AttentionPlan& plan, const AttentionWork& work);
+  void keep_logit_rows(Walk& w);
 
   std::atomic<int64_t>& counter(int64_t phase, int member) {
     return counters_[static_cast<size_t>(phase * (pool_.threads() + 1) + member)].value;
@@ -104,7 +103,7 @@ class Forward {
   const Kernels& k_;
   const QkvColumns at_;
   const HeadUnits units_;
-  AttentionPlan plan_;
+  AttentionPlan plan_, last_plan_;  // of all layers but the last, and of the last one
   // By phase of the layer before, this one or the next; and by member, who clears its own; the last is the ready count.
   std::unique_ptr<Counter[]> counters_;
   std::unique_ptr<std::atomic<int64_t>[]> finished_;  // by row block and unit: columns that are there

@@ -1,4 +1,6 @@
 // From queries, keys and values to what attention gives.
+#include <algorithm>
+
 #include "model/forward_multiply.h"
 
 namespace forearm {
@@ -75,14 +77,26 @@ void Forward::rotate(size_t rope, Range rows, int64_t column, int64_t heads) {
 }
 
 void Forward::attend(Walk& w, size_t layer) {
-  const std::vector<AttentionWork>& work = plan_.work();
+  const AttentionPlan& plan = layer + 1 == c_.layers.size() ? last_plan_ : plan_;
+  const std::vector<AttentionWork>& work = plan.work();
   const auto pieces = static_cast<int64_t>(work.size());
-  for (int64_t i = next(w); i < pieces; i = next(w)) attend_one(w.member, layer, work[static_cast<size_t>(i)]);
+  for (int64_t i = next(w); i < pieces; i = next(w)) attend_one(w.member, layer, plan, work[static_cast<size_t>(i)]);
   ++w.phase;
 }
 
-void Forward::attend_one(int member, size_t layer, const AttentionWork& work) {
-  const AttentionItem& item = plan_.item(work);
+// The residual of the rows that want logits becomes its first rows, in each member's columns: ascending, so that a row
+// is read before it is written. Attention's output has these rows alone already (AttentionPlan::make_for_logits).
+void Forward::keep_logit_rows(Walk& w) {
+  w.rows = batch_->logits;
+  const Range columns = share(c_.hidden, kPanel, w.member, pool_.threads());
+  for (int64_t i = 0; i < w.rows; ++i) {
+    const float* from = residual_row(batch_->logit_row[i]);
+    if (batch_->logit_row[i] != i) std::copy(from + columns.begin, from + columns.end, residual_row(i) + columns.begin);
+  }
+}
+
+void Forward::attend_one(int member, size_t layer, const AttentionPlan& plan, const AttentionWork& work) {
+  const AttentionItem& item = plan.item(work);
   const int64_t window = c_.layers[layer].window;
   AttendTask task{};
   task.cache = kv_.layer(static_cast<int64_t>(layer));
@@ -100,19 +114,19 @@ void Forward::attend_one(int member, size_t layer, const AttentionWork& work) {
   task.chunk_begin = item.chunk_begin(window);
   task.chunk_end = item.chunk_end();
   task.out = s_.attention.target(weights_.layer(layer).o);
-  task.out_row = item.row;
+  task.out_row = item.out_row;
   task.scratch = s_.attend(member);
   if (!work.split) return k_.attend(task);
 
   const int64_t first = task.chunk_begin, chunks = task.chunk_end - first;
   if (work.chunk < first) return;
-  const int64_t stride = item.tokens * plan_.floats_per_token();
+  const int64_t stride = item.tokens * plan.floats_per_token();
   float* partials = s_.partials + item.partials;
   task.chunk_begin = work.chunk;
   task.chunk_end = work.chunk + 1;
   task.partials = partials + work.chunk * stride;
   k_.attend(task);
-  if (!plan_.finish_chunk(work, chunks)) return;
+  if (!plan.finish_chunk(work, chunks)) return;
   task.partials = partials + first * stride;
   k_.merge({task, chunks, stride});
 }

@@ -8,12 +8,12 @@ namespace forearm {
 Operand Forward::stream(Walk& w, const Norm* add, const Norm& norm, const Matrix& matrix) {
   const Norm* before = norm.weight.empty() ? nullptr : &norm;
   const bool as_it_is = !add && !before && matrix.form() == Form::f32_rows && !matrix.format.ordered;
-  return as_it_is ? s_.residual : prepare(w, {s_.stream, batch_->tokens, add, before}, matrix);
+  return as_it_is ? s_.residual : prepare(w, {s_.stream, w.rows, add, before}, matrix);
 }
 
 // What attention or the MLP's first half has written.
 Operand Forward::output(Walk& w, const Site& site, const Matrix& matrix) {
-  return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, batch_->tokens}, matrix);
+  return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, w.rows}, matrix);
 }
 
 // Few rows: every member makes its own copy and needs to wait for nobody. Not where the residual is added to: once.
@@ -37,19 +37,12 @@ Operand Forward::prepare(Walk& w, const Source& source, const Matrix& matrix) {
 }
 
 void Forward::make_rows(const Walk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out) {
-  if (!source.gather) return make_run(w, source, rows, 0, matrix, out);
-  for (int64_t i = rows.begin; i < rows.end; ++i) make_run(w, source, {i, i + 1}, source.gather[i] - i, matrix, out);
-}
-
-// Row r of `out` is made from raw row r + shift.
-void Forward::make_run(const Walk& w, const Source& source, Range rows, int64_t shift, const Matrix& matrix,
-                       const Operand& out) {
   const Operand& raw = source.site.raw;
-  float* x = static_cast<float*>(raw.data) + shift * raw.stride;
+  auto* x = static_cast<float*>(raw.data);
   const int32_t* order = matrix.order.empty() ? nullptr : matrix.order.data();
   if (source.add) {
     const Norm& norm = *source.add;
-    k_.add_norm({{projected_row(shift),
+    k_.add_norm({{projected_row(0),
                   s_.projected.stride,
                   rows.begin,
                   rows.end,

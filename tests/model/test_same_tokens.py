@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -133,14 +134,14 @@ class Slice:
     blocks: list[int]
 
 
-def step(executor: _native.Executor, slices: list[Slice]) -> Floats:
-    """Logits of each slice's last token: float32 [slices, vocab]."""
+def step(executor: _native.Executor, slices: list[Slice], rows: Sequence[int] | None = None) -> Floats:
+    """Logits of these rows of the step, or of each slice's last token: float32 [rows, vocab]."""
     tokens = [t for s in slices for t in s.tokens[s.first : s.first + s.count]]
     positions = [p for s in slices for p in range(s.first, s.first + s.count)]
     starts = np.cumsum([0] + [s.count for s in slices])
     block_starts = np.cumsum([0] + [len(s.blocks) for s in slices])
     blocks = [b for s in slices for b in s.blocks]
-    columns = (tokens, positions, starts, block_starts, blocks, starts[1:] - 1)
+    columns = (tokens, positions, starts, block_starts, blocks, starts[1:] - 1 if rows is None else rows)
     executor.forward(*(np.asarray(column, dtype=np.int32) for column in columns))
     return executor.logits()
 
@@ -247,6 +248,23 @@ def test_a_shared_prefix_gives_the_same_logits(executors: Executors, expected: F
 
     mine = [*shared, *range(200, 203)]
     assert same(step(executor, [Slice(tokens, 32 * BLOCK, LENGTH - 32 * BLOCK, mine)])[0], expected)
+
+
+@pytest.mark.parametrize("rows", [[35], [0, 1, 2, 13, 22, 23, 24, 35], [11, 12], range(12)], ids=str)
+def test_logits_are_the_same_whichever_rows_want_them(executors: Executors, rows: Sequence[int]) -> None:
+    slices = [Slice(prompt(i, 12), 0, 12, [i]) for i in range(3)]
+    every = step(executors[3], slices, range(36))
+
+    assert same(step(executors[3], slices, rows), every[list(rows)])
+
+
+def test_a_chunk_that_wants_no_logits_changes_none(executors: Executors, expected: Floats) -> None:
+    executor, tokens, blocks = executors[3], prompt(1, LENGTH), list(range(-(-LENGTH // BLOCK)))
+    at_500 = run_alone(executor, tokens[:500], [500])
+
+    assert same(step(executor, [Slice(tokens, 0, LENGTH, blocks)], [499, LENGTH - 1]), np.stack([at_500, expected]))
+    assert len(step(executor, [Slice(tokens, 0, 1000, blocks)], [])) == 0
+    assert same(step(executor, [Slice(tokens, 1000, 100, blocks)])[0], expected)
 
 
 @pytest.mark.parametrize("weights", [WeightFormat("float32"), WeightFormat("int8")])
