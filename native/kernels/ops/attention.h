@@ -36,9 +36,13 @@ inline void widen_block(const char* codes, const char* next, int64_t count, char
   }
 }
 
+// What multiplies a block of C: codes as they stand, or as kWide.
+template <DType C, bool kInTiles>
+using BlockMma = Mma<is_float(C) || kInTiles ? C : kWide>;
+
 // One side's pair of blocks that begins with `key`. Blocks lie anywhere, so that no prefetcher of the CPU foresees the
 // next ones: they are asked for line by line while these are read.
-template <DType C>
+template <DType C, bool kInTiles>
 inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, int64_t end, char* wide) {
   const int64_t elements = kBlockTokens * task.cache.head_dim;
   BlockPair pair{};
@@ -47,7 +51,7 @@ inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, 
     if (first >= end) break;
     const char* block = side + block_offset(task, first);
     const char* next = later < end ? side + block_offset(task, later) : block;
-    if constexpr (is_float(C)) {
+    if constexpr (is_float(C) || kInTiles) {
       pair.data[i] = block;
       pair.next[i] = next;
     } else {
@@ -59,12 +63,20 @@ inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, 
   return pair;
 }
 
+inline void fetch_scales(const AttendTask& task, int64_t at) {
+  for (int64_t line = 0; line < kBlockTokens * 4; line += 64) {
+    __builtin_prefetch(task.cache.keys + at + line);
+    __builtin_prefetch(task.cache.values + at + line);
+  }
+}
+
 inline PairScales scales_at(const AttendTask& task, int64_t key, int64_t end) {
   PairScales scales{};
   if (!has_scales(task.cache.dtype)) return scales;
   const int64_t codes = kBlockTokens * task.cache.head_dim;
   for (int i = 0; i < 2 && key + i * kBlockTokens < end; ++i) {
-    const int64_t at = block_offset(task, key + i * kBlockTokens) + codes;
+    const int64_t at = block_offset(task, key + i * kBlockTokens) + codes, later = key + i * kBlockTokens + kPairKeys;
+    if (later < end) fetch_scales(task, block_offset(task, later) + codes);
     scales.keys[i] = reinterpret_cast<const float*>(task.cache.keys + at);
     scales.values[i] = reinterpret_cast<const float*>(task.cache.values + at);
   }
@@ -107,9 +119,9 @@ inline void multiply_values(const AttendTile& t, const BlockPair& values, int64_
   add(high & ~low, 1, false);
 }
 
-template <DType C>
+template <DType C, bool kInTiles>
 inline void attend_chunk(AttendRows& all, int64_t chunk) {
-  using Multiply = Mma<is_float(C) ? C : kWide>;
+  using Multiply = BlockMma<C, kInTiles>;
   const AttendTask& task = *all.task;
   const AttendTile &first = all.tiles[0], &last = all.tiles[all.count - 1];
   clear_chunk(all);
@@ -118,13 +130,13 @@ inline void attend_chunk(AttendRows& all, int64_t chunk) {
   if (end > last.end[last.rows - 1]) end = last.end[last.rows - 1];
   for (int64_t key = begin; key < end; key += kPairKeys) {
     const PairScales scales = scales_at(task, key, end);
-    BlockPair keys = pair_at<C>(task, task.cache.keys, key, end, all.wide);
+    BlockPair keys = pair_at<C, kInTiles>(task, task.cache.keys, key, end, all.wide);
     for (int64_t i = 0; i < all.count; ++i) {
       multiply_keys<Multiply>(all.tiles[i], keys, key);
       weigh_scores<Multiply::kForm>(all.tiles[i], key, scales);
       keys.next[0] = keys.next[1] = nullptr;  // once is enough
     }
-    BlockPair values = pair_at<C>(task, task.cache.values, key, end, all.wide);
+    BlockPair values = pair_at<C, kInTiles>(task, task.cache.values, key, end, all.wide);
     for (int64_t i = 0; i < all.count; ++i) {
       multiply_values<Multiply>(all.tiles[i], values, key);
       values.next[0] = values.next[1] = nullptr;
@@ -149,13 +161,21 @@ inline void keep_chunk(const AttendTask& task, AttendTile& t) {
 
 template <DType C>
 inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
-  using Multiply = Mma<is_float(C) ? C : kWide>;
+  using Multiply = BlockMma<C, false>;
   AttendRows all;
   all.task = &task;
   lay_out(all, Multiply::kForm, first, rows, Multiply::kUnits * Multiply::kRows, Multiply::kRows);
   for (int64_t i = 0; i < all.count; ++i) gather_queries(task, all.tiles[i], Multiply::kRows);
   for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
-    attend_chunk<C>(all, chunk);
+    if constexpr (kTakesCodes<C>) {
+      if (all.count == 1 && all.tiles[0].units <= Mma<C>::kUnits) {  // nobody else needs them widened
+        attend_chunk<C, true>(all, chunk);
+      } else {
+        attend_chunk<C, false>(all, chunk);
+      }
+    } else {
+      attend_chunk<C, false>(all, chunk);
+    }
     for (int64_t i = 0; i < all.count; ++i) keep_chunk(task, all.tiles[i]);
   }
   if (task.partials) return;
@@ -167,7 +187,7 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
 
 template <DType C>
 inline void attend_all(const AttendTask& task) {
-  using Multiply = Mma<is_float(C) ? C : kWide>;
+  using Multiply = BlockMma<C, false>;
   constexpr int64_t kMost = Multiply::kUnits * Multiply::kRows, kTogether = kMostRows / kMost * kMost;
   static_assert(kMost <= kMaxTileRows && kMost >= 4);
   const int64_t rows = (task.token_end - task.token_begin) * task.group;

@@ -14,10 +14,18 @@ inline F16 load_code(const uint8_t* p) {
   if constexpr (C == DType::fp8_e5m2) return load_e5m2(p);
 }
 
+// Whether tiles of the tier take codes as they are, and widen them in registers.
+template <DType C>
+constexpr bool kTakesCodes = !is_float(C) && requires { &Mma<C>::widen; };
+
 // `count` codes, a multiple of 32, as kWide, which holds each of them exactly.
 template <DType C>
 inline void widen_codes(const uint8_t* from, int64_t count, void* to) {
   for (int64_t i = 0; i < count; i += 32) {
+    if constexpr (kTakesCodes<C>) {
+      Mma<C>::widen(from + i, static_cast<uint16_t*>(to) + i);
+      continue;
+    }
     const F16 low = load_code<C>(from + i), high = load_code<C>(from + i + 16);
     if constexpr (kWide == DType::f32) {
       store(static_cast<float*>(to) + i, low);
