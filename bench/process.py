@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -89,11 +88,12 @@ def memory_mib(llm: LLM) -> dict[str, float]:
     """Largest resident set, and what of it is weights and KV cache."""
     native = llm._loop.executor._native  # type: ignore[attr-defined]  # NativeExecutor's
     kv = llm._loop.executor.blocks * native.kv_bytes_per_block
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     status = Path("/proc/self/status").read_text()
-    mapped = re.search(r"^RssFile:\s*(\d+) kB", status, re.M)
+    # VmHWM is this program's; getrusage's ru_maxrss is at least what the process had before exec: its parent's.
+    sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"^(VmHWM|RssFile):\s*(\d+) kB", status, re.M)}
+    peak = sizes["VmHWM"]
     found = {"peak": peak, "packed": native.packed_bytes, "kv": kv, "scratch": native.scratch_bytes}
-    found["mapped_files_now"] = int(mapped[1]) * 1024 if mapped else 0
+    found["mapped_files_now"] = sizes["RssFile"]
     found["peak_beside_weights_and_kv"] = peak - native.packed_bytes - kv
     return {name: value / MIB for name, value in found.items()}
 
