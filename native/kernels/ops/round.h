@@ -2,7 +2,7 @@
 //
 // int4: for each of kTries scales the codes q are taken and the scale that fits them best, sum(w q) / sum(q^2), which
 // leaves an error of sum(w^2) - sum(w q)^2 / sum(q^2): the search of ggml's quants (make_qx_quants), wider to the side
-// that clips the largest weight. 16 k of all tries of a turn are in registers at once.
+// that clips the largest weight. All tries are taken at once, one in each lane.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/codes.h"
@@ -15,7 +15,15 @@ namespace {
 constexpr int kTries = 16, kTogether = 4;
 // Where a try puts the largest weight: code -7 to -16.8. Beyond -8 it is clipped; over a whole row that pays (normal
 // weights, 1024 of them: -27 % squared error; groups of 128: -12 %, of 32: -11 %; more tries give 0.4 % more).
-constexpr float try_code(int i) { return i == 0 ? -7.0f : 1.06f * try_code(i - 1); }
+struct TryCodes {
+  float code[kTries];
+};
+constexpr TryCodes try_codes() {
+  TryCodes tries{{-7.0f}};
+  for (int i = 1; i < kTries; ++i) tries.code[i] = 1.06f * tries.code[i - 1];
+  return tries;
+}
+constexpr TryCodes kTryCodes = try_codes();
 
 inline float as_stored(float scale, DType dtype) {
   uint16_t half[16];
@@ -54,46 +62,63 @@ inline float extreme_of(const float* w, int64_t count) {
   return reduce_max(highest) == largest ? largest : -largest;
 }
 
-struct Fit {
-  float scale, gain;  // gain: by how much the squared error falls
-};
+inline void add_try(F16 w, F16 inverse, CodeRange range, F16 round, F16& products, F16& squares) {
+  const F16 code = sub(nearest_code(w, inverse, range), round);
+  products = fma(w, code, products);
+  squares = fma(code, code, squares);
+}
 
-// The best of tries [first, first + kTogether).
-inline Fit best_of(const float* w, int64_t count, float extreme, int first, CodeRange range) {
-  F16 inverse[kTogether], products[kTogether], squares[kTogether];
+inline F16 fold_halves(F16 (&sums)[16]) {
 #pragma GCC unroll 4
-  for (int i = 0; i < kTogether; ++i) {
-    inverse[i] = broadcast(try_code(first + i) / extreme);
-    products[i] = squares[i] = zero();
+  for (int half = 8; half > 0; half /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) sums[i] = add(sums[i], sums[i + half]);
   }
-  const F16 round = broadcast(kRound);
-  for_columns(count, [&](int64_t at, int64_t lanes) {
-    const F16 x = load_lanes(w + at, lanes);
-#pragma GCC unroll 4
-    for (int i = 0; i < kTogether; ++i) {
-      const F16 code = sub(nearest_code(x, inverse[i], range), round);
-      products[i] = fma(x, code, products[i]);
-      squares[i] = fma(code, code, squares[i]);
-    }
-  });
-  Fit best{0.0f, -1.0f};
-#pragma GCC unroll 4
-  for (int i = 0; i < kTogether; ++i) {
-    const float product = reduce_add(products[i]), scale = product / reduce_add(squares[i]);
-    if (product * scale > best.gain) best = {scale, product * scale};
+  return sums[0];
+}
+
+// The squared error falls by product^2 / square; the first try with the most.
+inline float best_of(F16 products, F16 squares) {
+  float scales[kTries], gains[kTries];
+  const F16 scale = div(products, squares);
+  store(scales, scale);
+  store(gains, mul(products, scale));
+  float best = 0.0f, gain = -1.0f;
+  for (int i = 0; i < kTries; ++i) {
+    if (gains[i] > gain) best = scales[i], gain = gains[i];
   }
   return best;
+}
+
+// The scale that fits best. A lane is a try, so that no sum of theirs is folded across lanes: sums of the k that are
+// equal modulo 16 are, by halves, as reduce_add folds lanes of k.
+inline float best_scale(const float* w, int64_t count, F16 inverse, CodeRange range) {
+  F16 products[16], squares[16];
+  const F16 round = broadcast(kRound);
+  for (int64_t first = 0; first < 16; first += kTogether) {
+    F16 product[kTogether], square[kTogether];
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) product[i] = square[i] = zero();
+    int64_t k = first;
+    for (; k + kTogether <= count; k += 16) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kTogether; ++i) add_try(broadcast(w[k + i]), inverse, range, round, product[i], square[i]);
+    }
+    for (int i = 0; k + i < count && i < kTogether; ++i) {
+      add_try(broadcast(w[k + i]), inverse, range, round, product[i], square[i]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) products[first + i] = product[i], squares[first + i] = square[i];
+  }
+  return best_of(fold_halves(products), fold_halves(squares));
 }
 
 inline float int4_scale(const float* w, int64_t count, CodeRange range) {
   const float extreme = extreme_of(w, count);
   if (inverse_of(extreme < 0.0f ? -extreme : extreme, 1.0f) == 0.0f) return extreme - extreme;  // 0 or NaN
-  Fit best{0.0f, -1.0f};
-  for (int first = 0; first < kTries; first += kTogether) {
-    const Fit fit = best_of(w, count, extreme, first, range);
-    if (fit.gain > best.gain) best = fit;
-  }
-  return best.scale;
+  float inverse[kTries];
+  for (int i = 0; i < kTries; ++i) inverse[i] = kTryCodes.code[i] / extreme;
+  return best_scale(w, count, load(inverse), range);
 }
 
 inline void round(const RoundTask& t) {

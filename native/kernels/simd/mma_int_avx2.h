@@ -62,11 +62,11 @@ namespace {
 template <DType D>
 inline __m256 code_floats(__m256i codes, int64_t k) {  // eight columns, their four codes in 32-bit lanes
   if constexpr (D == DType::int8) {
-    const __m128i up = _mm_cvtsi32_si128(static_cast<int>(24 - k % 4 * 8));
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_sll_epi32(codes, up), 24));
+    const __m256i up = _mm256_set1_epi32(static_cast<int>(24 - k % 4 * 8));
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_sllv_epi32(codes, up), 24));
   }
-  const __m128i down = _mm_cvtsi32_si128(static_cast<int>(k % 4 * 8 + k / 4 % 2 * 4));
-  const __m256i code = _mm256_and_si256(_mm256_srl_epi32(codes, down), _mm256_set1_epi32(15));
+  const __m256i down = _mm256_set1_epi32(static_cast<int>(k % 4 * 8 + k / 4 % 2 * 4));
+  const __m256i code = _mm256_and_si256(_mm256_srlv_epi32(codes, down), _mm256_set1_epi32(15));
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(8)));
 }
 template <DType D>

@@ -51,12 +51,12 @@ template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
   const int64_t chunk = k / 4;
   if constexpr (D == DType::int8) {
-    const __m128i up = _mm_cvtsi32_si128(static_cast<int>(24 - k % 4 * 8));
-    return floats_of(_mm512_srai_epi32(_mm512_sll_epi32(load_bytes(panel + chunk * 64), up), 24));
+    const __m512i up = broadcast_int(static_cast<int>(24 - k % 4 * 8));
+    return floats_of(_mm512_srai_epi32(_mm512_sllv_epi32(load_bytes(panel + chunk * 64), up), 24));
   }
-  const __m128i down = _mm_cvtsi32_si128(static_cast<int>(k % 4 * 8 + chunk % 2 * 4));
-  const __m512i code = _mm512_and_si512(_mm512_srl_epi32(load_bytes(panel + chunk / 2 * 64), down), broadcast_int(15));
-  return floats_of(_mm512_sub_epi32(code, broadcast_int(8)));
+  const __m512i down = broadcast_int(static_cast<int>(k % 4 * 8 + chunk % 2 * 4));
+  const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  return {_mm512_permutexvar_ps(_mm512_srlv_epi32(load_bytes(panel + chunk / 2 * 64), down), numbers)};
 }
 
 }  // namespace

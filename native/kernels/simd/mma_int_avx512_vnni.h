@@ -51,6 +51,21 @@ struct IntMma {
   static void store(const float* acc, float* out, int64_t) { forearm::store(out, load(acc)); }
   static void multiply_ones(Sums& sums) { add_dot(sums, _mm512_set1_epi8(1), _mm512_set1_epi8(1)); }
 
+#ifdef __AVX512BF16__
+  // Numbers narrowed to bf16 as VDPBF16PS reads them, denormals flushed: lanes alternately, or all of one and the
+  // other.
+  static constexpr bool kStoresPairs = true;
+  static void store_both(F16 low, F16 high, char* to) {
+    _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v)));
+  }
+  static void store_pairs(F16 even, F16 odd, char* to) {
+    alignas(64) static constexpr uint16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const auto narrow = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), narrow));
+  }
+#endif
+
  private:
   // As assembly, since gcc 12 moves the sums of a tile to other registers and spills them.
   static void add_dot(Sums& sums, __m512i a, __m512i w) {
@@ -98,15 +113,19 @@ struct IntMma {
   }
 };
 
-// Column i's four codes are in 32-bit lane i.
+// Column i's four codes are in 32-bit lane i. A nibble looks its number up; a byte becomes the last place of 2^23.
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
   const int64_t chunk = k / 4;
   const int shift = static_cast<int>(k % 4 * 8 + (D == DType::int4 ? chunk % 2 * 4 : 0));
   const __m512i codes = _mm512_loadu_si512(panel + (D == DType::int4 ? chunk / 2 : chunk) * 64);
-  const __m512i code = _mm512_and_si512(_mm512_srl_epi32(codes, _mm_cvtsi32_si128(shift)),
-                                        _mm512_set1_epi32(D == DType::int4 ? 15 : 255));
-  return {_mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(D == DType::int4 ? 8 : 128)))};
+  const __m512i code = _mm512_srlv_epi32(codes, _mm512_set1_epi32(shift));
+  if constexpr (D == DType::int4) {
+    const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return {_mm512_permutexvar_ps(code, numbers)};
+  }
+  const __m512i shifted = _mm512_ternarylogic_epi32(code, _mm512_set1_epi32(255), _mm512_set1_epi32(0x4b000000), 0xea);
+  return sub(float_of(shifted), broadcast(0x1p23f + 128));
 }
 
 }  // namespace
