@@ -6,6 +6,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ops/codes.h"
 #include "kernels/ops/epilogue.h"
+#include "kernels/ops/kv_codes.h"
 #include "kernels/ops/tile.h"
 
 namespace forearm {
@@ -16,39 +17,85 @@ constexpr int64_t kWideRows = 96;
 constexpr int64_t kWidePanels = 8;  // at most, of a tile
 constexpr int64_t kWideScratchBytes = kStripBytes + kWideRows * 2 * kPanel * 4 + kTileFloats * 4;
 
-// 16 columns at `k` of a panel, as floats.
-template <DType D>
-inline F16 columns_at(const char* panel, int64_t k) {
-  if constexpr (is_fp8(D)) {
-    constexpr int64_t kQuantum = Mma<kWide>::kQuantum;
-    const auto* bytes = reinterpret_cast<const uint8_t*>(panel) + k / kQuantum * kPanel * kQuantum + k % kQuantum;
-    uint8_t column[16];
-    for (int i = 0; i < 16; ++i) column[i] = bytes[i * kQuantum];
-    return load_fp8(column, D);
+// One quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
+template <typename Int, int kQuantum>
+inline void store_quantum(const F16* of_k, char* to) {
+  if constexpr (kWide == DType::f32) {
+    store(reinterpret_cast<float*>(to), of_k[0]);
+  } else if constexpr (requires { Int::kStoresPairs; }) {
+    Int::store_pairs(of_k[0], of_k[1], to);
   } else {
-    return code_columns<D>(panel, k);
+    uint16_t narrow[kQuantum][16];
+    auto* out = reinterpret_cast<uint16_t*>(to);
+    for (int q = 0; q < kQuantum; ++q)
+      kWide == DType::f16 ? store_f16(narrow[q], of_k[q]) : store_bf16(narrow[q], of_k[q]);
+    for (int i = 0; i < 16; ++i) {
+      for (int q = 0; q < kQuantum; ++q) out[i * kQuantum + q] = narrow[q][i];
+    }
   }
 }
 
-// One quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
-template <int kQuantum>
-inline void store_quantum(const F16 (&of_k)[kQuantum], char* to) {
-  if constexpr (kWide == DType::f32) return store(reinterpret_cast<float*>(to), of_k[0]);
-  uint16_t narrow[kQuantum][16];
-  auto* out = reinterpret_cast<uint16_t*>(to);
-  for (int q = 0; q < kQuantum; ++q)
-    kWide == DType::f16 ? store_f16(narrow[q], of_k[q]) : store_bf16(narrow[q], of_k[q]);
-  for (int i = 0; i < 16; ++i) {
-    for (int q = 0; q < kQuantum; ++q) out[i * kQuantum + q] = narrow[q][i];
+constexpr int64_t kWideStep = kPanel * Mma<kWide>::kQuantum * dtype_bytes(kWide);  // bytes of a quantum, widened
+constexpr int64_t kNextStrip = 1024;
+
+// Codes of k [k, end) times s, plus o. Of two chunks of k, a step of int4, all shifts are constants.
+template <DType D>
+inline char* scale_codes(const char* codes, int64_t k, int64_t end, F16 s, F16 o, char* to) {
+  using Int = IntMma<D == DType::int4 ? Codes::nibbles : Codes::bytes>;
+  constexpr int kQuantum = Mma<kWide>::kQuantum;
+  constexpr int64_t kManyK = 2 * Int::kQuantum;
+  for (; k + kManyK <= end; k += kManyK, to += kManyK / kQuantum * kWideStep) {
+    const char* chunk = codes + k * kPanel * dtype_bits(D) / 8;
+    for (int64_t line = 0; line < kManyK * kPanel * dtype_bits(D) / 8; line += 64)
+      __builtin_prefetch(chunk + kNextStrip + line);
+#pragma GCC unroll 8
+    for (int64_t first = 0; first < kManyK; first += kQuantum) {
+      F16 of_k[kQuantum];
+#pragma GCC unroll 4
+      for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, code_columns<D>(chunk, first + q), o);
+      store_quantum<Int, kQuantum>(of_k, to + first / kQuantum * kWideStep);
+    }
   }
+  for (; k < end; k += kQuantum, to += kWideStep) {
+    F16 of_k[kQuantum];
+    for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, code_columns<D>(codes, k + q), o);
+    store_quantum<Int, kQuantum>(of_k, to);
+  }
+  return to;
+}
+
+// fp8 stands in the order of the wide dtype: 16 by 16 as it lies there, each by the scale of its column.
+template <DType D, typename Int>
+inline char* scale_fp8(const char* codes, int64_t k, int64_t end, F16 s, char* to) {
+  constexpr int kQuantum = Mma<kWide>::kQuantum;
+  float of_column[16], of_element[kQuantum * 16];
+  store(of_column, s);
+  for (int i = 0; i < kQuantum * 16; ++i) of_element[i] = of_column[i / kQuantum];
+  for (; k < end; k += kQuantum, to += kWideStep) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(codes) + k * kPanel;
+    __builtin_prefetch(bytes + kNextStrip);
+    F16 wide[kQuantum];
+#pragma GCC unroll 4
+    for (int q = 0; q < kQuantum; ++q) wide[q] = fma(load(of_element + q * 16), load_code<D>(bytes + q * 16), zero());
+    if constexpr (requires { Int::kStoresPairs; }) {
+      Int::store_both(wide[0], wide[1], to);
+      continue;
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < kQuantum; ++q) {
+      auto* out = reinterpret_cast<uint16_t*>(to) + q * 16;
+      if constexpr (kWide == DType::f32) store(reinterpret_cast<float*>(to), wide[0]);
+      if constexpr (kWide == DType::f16) store_f16(out, wide[q]);
+      if constexpr (kWide == DType::bf16) store_bf16(out, wide[q]);
+    }
+  }
+  return to;
 }
 
 // k [begin, end) of a panel; begin is a multiple of 16, end another or k rounded up to the wide quantum.
 template <DType D>
 inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
-  constexpr int kQuantum = Mma<kWide>::kQuantum;
-  constexpr int64_t kStep = kPanel * kQuantum * dtype_bytes(kWide);
-  constexpr int64_t kChunk = is_fp8(D)                   ? kQuantum
+  constexpr int64_t kChunk = is_fp8(D)                   ? Mma<kWide>::kQuantum
                              : IntMma < D == DType::int4 ? Codes::nibbles
                                                          : Codes::bytes > ::kStepK;
   const char* codes =
@@ -57,13 +104,13 @@ inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, in
   for (int64_t k = begin; k < end;) {
     const int64_t group = k / w.group, at = (panel * groups + group) * kPanel;
     const int64_t group_end = (group + 1) * w.group < end ? (group + 1) * w.group : end;
-    const F16 s = load_scales(w, at), o = load_offsets(w, at, s);
-    for (; k < group_end; k += kQuantum, to += kStep) {
-      F16 of_k[kQuantum];
-#pragma GCC unroll 4
-      for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, columns_at<D>(codes, k + q), o);
-      store_quantum(of_k, to);
+    const F16 s = load_scales(w, at);
+    if constexpr (is_fp8(D)) {
+      to = scale_fp8<D, IntMma<Codes::bytes>>(codes, k, group_end, s, to);
+    } else {
+      to = scale_codes<D>(codes, k, group_end, s, load_offsets(w, at, s), to);
     }
+    k = group_end;
   }
 }
 
@@ -82,6 +129,14 @@ constexpr bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
 // What a matrix is widened to: floats of 16 bits to float32, as their operand is.
 template <DType D>
 constexpr DType kWidened = is_half(D) ? DType::f32 : kWide;
+
+// Strips lie in the first-level cache, where several panels at once read as fast as one, and wait for each other's sums
+// less.
+template <DType W>
+struct StripMma : Mma<W> {
+  static constexpr int kStreamedUnits = 0;
+};
+constexpr int64_t kFewRows = 4, kFewPanels = 4;  // few rows: as many panels as the hardware fetches side by side
 
 // Panels of W and rows of A whose sums are finished together.
 struct WideBlock {
@@ -117,7 +172,7 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
       const int64_t unit = block.cut.begin(tile), units = block.cut.begin(tile + 1) - unit;
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes + k * Wide::kRows * kElement;
       float* sums = block.sums + (unit - block.cut.first_unit) * Wide::kRows * block.panels * kPanel;
-      multiply_units<Wide>(walk, units, block.panels, sums, block.panels * kPanel);
+      multiply_units<StripMma<kWidened<D>>>(walk, units, block.panels, sums, block.panels * kPanel);
     }
   }
   const int64_t first = block.cut.first_unit * Wide::kRows;
@@ -129,7 +184,8 @@ inline void multiply_widened(const GemmTask& task) {
   using Wide = Mma<kWidened<D>>;
   char* scratch = static_cast<char*>(task.scratch);
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
-  const int64_t most = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
+  const int64_t fits = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
+  const int64_t most = task.row_end - task.row_begin <= kFewRows && fits > kFewPanels ? kFewPanels : fits;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += most) {
     const int64_t panels = end - panel < most ? end - panel : most;
     for (int64_t row = task.row_begin; row < task.row_end;) {
