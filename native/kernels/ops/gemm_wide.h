@@ -18,12 +18,12 @@ constexpr int64_t kWidePanels = 8;  // at most, of a tile
 constexpr int64_t kWideScratchBytes = kStripBytes + kWideRows * 2 * kPanel * 4 + kTileFloats * 4;
 
 // One quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
-template <typename Int, int kQuantum>
+template <int kQuantum, typename Wide = Mma<kWide>>
 inline void store_quantum(const F16* of_k, char* to) {
   if constexpr (kWide == DType::f32) {
     store(reinterpret_cast<float*>(to), of_k[0]);
-  } else if constexpr (requires { Int::kStoresPairs; }) {
-    Int::store_pairs(of_k[0], of_k[1], to);
+  } else if constexpr (requires { Wide::kStoresPairs; }) {
+    Wide::store_pairs(of_k[0], of_k[1], to);
   } else {
     uint16_t narrow[kQuantum][16];
     auto* out = reinterpret_cast<uint16_t*>(to);
@@ -53,19 +53,19 @@ inline char* scale_codes(const char* codes, int64_t k, int64_t end, F16 s, F16 o
       F16 of_k[kQuantum];
 #pragma GCC unroll 4
       for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, code_columns<D>(chunk, first + q), o);
-      store_quantum<Int, kQuantum>(of_k, to + first / kQuantum * kWideStep);
+      store_quantum<kQuantum>(of_k, to + first / kQuantum * kWideStep);
     }
   }
   for (; k < end; k += kQuantum, to += kWideStep) {
     F16 of_k[kQuantum];
     for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, code_columns<D>(codes, k + q), o);
-    store_quantum<Int, kQuantum>(of_k, to);
+    store_quantum<kQuantum>(of_k, to);
   }
   return to;
 }
 
 // fp8 stands in the order of the wide dtype: 16 by 16 as it lies there, each by the scale of its column.
-template <DType D, typename Int>
+template <DType D, typename Wide = Mma<kWide>>
 inline char* scale_fp8(const char* codes, int64_t k, int64_t end, F16 s, char* to) {
   constexpr int kQuantum = Mma<kWide>::kQuantum;
   float of_column[16], of_element[kQuantum * 16];
@@ -77,8 +77,8 @@ inline char* scale_fp8(const char* codes, int64_t k, int64_t end, F16 s, char* t
     F16 wide[kQuantum];
 #pragma GCC unroll 4
     for (int q = 0; q < kQuantum; ++q) wide[q] = fma(load(of_element + q * 16), load_code<D>(bytes + q * 16), zero());
-    if constexpr (requires { Int::kStoresPairs; }) {
-      Int::store_both(wide[0], wide[1], to);
+    if constexpr (requires { Wide::kStoresPairs; }) {
+      Wide::store_both(wide[0], wide[1], to);
       continue;
     }
 #pragma GCC unroll 4
@@ -106,7 +106,7 @@ inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, in
     const int64_t group_end = (group + 1) * w.group < end ? (group + 1) * w.group : end;
     const F16 s = load_scales(w, at);
     if constexpr (is_fp8(D)) {
-      to = scale_fp8<D, IntMma<Codes::bytes>>(codes, k, group_end, s, to);
+      to = scale_fp8<D>(codes, k, group_end, s, to);
     } else {
       to = scale_codes<D>(codes, k, group_end, s, load_offsets(w, at, s), to);
     }
