@@ -133,8 +133,16 @@ constexpr DType kWidened = is_half(D) ? DType::f32 : kWide;
 // Strips lie in the first-level cache, where several panels at once read as fast as one, and wait for each other's sums
 // less.
 template <DType W>
-struct StripMma : Mma<W> {
+struct NotStreamed : Mma<W> {
   static constexpr int kStreamedUnits = 0;
+};
+template <DType W, bool kStreams = requires { Mma<W>::kStreamedUnits; }>
+struct Strip {
+  using type = Mma<W>;
+};
+template <DType W>
+struct Strip<W, true> {
+  using type = NotStreamed<W>;
 };
 constexpr int64_t kFewRows = 4, kFewPanels = 4;  // few rows: as many panels as the hardware fetches side by side
 
@@ -172,7 +180,7 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
       const int64_t unit = block.cut.begin(tile), units = block.cut.begin(tile + 1) - unit;
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes + k * Wide::kRows * kElement;
       float* sums = block.sums + (unit - block.cut.first_unit) * Wide::kRows * block.panels * kPanel;
-      multiply_units<StripMma<kWidened<D>>>(walk, units, block.panels, sums, block.panels * kPanel);
+      multiply_units<typename Strip<kWidened<D>>::type>(walk, units, block.panels, sums, block.panels * kPanel);
     }
   }
   const int64_t first = block.cut.first_unit * Wide::kRows;
