@@ -7,22 +7,17 @@
 // multiply-adds at the peak of the instruction that the format is multiplied with. Limits change from one second to the
 // next on a shared machine, so each pass runs between passes of its limits, and every figure is the best of its passes,
 // in time that the threads had a core: other work on the machine only ever takes away.
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kernels/kernels.h"
 #include "kernels/pack.h"
+#include "timing.h"
 
 namespace forearm {
 namespace {
@@ -37,44 +32,6 @@ struct Wanted {
   std::vector<int64_t> rows;
   std::vector<const char*> tiers;
 };
-
-double core_time_s() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-// Zeroed memory in huge pages, as weights and activations have it.
-char* allocate(int64_t bytes) {
-  constexpr int64_t kHuge = 2 << 20;
-  void* memory = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) abort();
-  char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + kHuge - 1) / kHuge * kHuge);
-  madvise(aligned, bytes, MADV_HUGEPAGE);
-  return aligned;
-}
-
-// Runs work(thread) on `threads` pinned threads that start together; seconds of the one that took longest.
-double timed(int threads, const std::function<void(int)>& work) {
-  std::atomic<int> ready{0};
-  std::vector<double> took(threads);
-  std::vector<std::thread> team;
-  for (int t = 0; t < threads; ++t) {
-    team.emplace_back([&, t] {
-      cpu_set_t cpu;
-      CPU_ZERO(&cpu);
-      CPU_SET(t, &cpu);
-      pthread_setaffinity_np(pthread_self(), sizeof cpu, &cpu);
-      ++ready;
-      while (ready.load() < threads) std::this_thread::yield();
-      const double begin = core_time_s();
-      work(t);
-      took[t] = core_time_s() - begin;
-    });
-  }
-  for (std::thread& thread : team) thread.join();
-  return *std::max_element(took.begin(), took.end());
-}
 
 struct Machine {
   const Kernels& tier;
