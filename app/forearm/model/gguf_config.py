@@ -273,5 +273,6 @@ def _ends(keys: Keys) -> tuple[int, ...]:
     found = {i for name in ("eos", "eot", "eom") for i in keys.ids(f"tokenizer.ggml.{name}_token_id")}
     tokens = keys.get("tokenizer.ggml.tokens") or []
     types = keys.get("tokenizer.ggml.token_type") or []
-    found |= {i for i, (token, kind) in enumerate(zip(tokens, types)) if kind == _CONTROL and token in _ENDS}  # noqa: B905
+    kinds = enumerate(zip(tokens, types, strict=False))  # a file may give types to none or to some
+    found |= {i for i, (token, kind) in kinds if kind == _CONTROL and token in _ENDS}
     return tuple(sorted(found))
