@@ -1,8 +1,9 @@
 // Codes by codes: exact int32 sums over a group, scaled and added to float sums in the order of the groups.
 //
 // Both are kept by the tile: int32 in registers over a group, floats beside it in the first-level cache, so that a
-// group costs two or three instructions a register of sums. int4 that more than one tile of rows multiplies is unpacked
-// first, panels at a time, into bytes that stay in the second-level cache; the integers are the same.
+// group costs two or three instructions a register of sums. On Arm int4 that more than one tile of rows multiplies is
+// unpacked first, panels at a time, into bytes that stay in the second-level cache; x86 takes nibbles as they stand,
+// which measured faster there. The integers are the same.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/codes.h"

@@ -10,9 +10,8 @@
 //   kRows, kQuantum, kForm  rows that go together (a unit: 1 of i8_rows, 2 of i8_pairs), the layout's quantum, A's form
 //   kStepK, kStepBytes      k of a step, and the bytes of one panel that it takes
 //   kUnits, panels(units)   the most units of a tile, and how many panels so many units take
-//   kInPlace                (of nibbles) where it stands, tiles take nibbles however many rows there are: none is
-//   unpacked Sums                    int32 sums of a unit by a panel, in registers, in any order (SMMLA: blocks of 2 x
-//   2)
+//   kInPlace                (of nibbles) there: tiles take nibbles however many rows there are, none is unpacked
+//   Sums                    int32 sums of a unit by a panel, in registers, in any order (SMMLA: blocks of 2 x 2)
 //   start                   the sums before a group's first step: -bias * the sum of the row's codes in the group;
 //                           `sums` is that of the unit's first row, `groups` further is the second row's
 //   step                    adds kStepK k to Units x Panels

@@ -1,5 +1,5 @@
 // Codes by SMULL, for cores without dot products: eight products of 16 bits an instruction, two such added to each
-// other and then, by SADALP, pairwise to int32 (mma_int_scalar.h names the members).
+// other and then, by SADALP, pairwise to int32 (codes.h names the members).
 #pragma once
 #include "kernels/simd/mma_int_neon_nibbles.h"
 #include "kernels/simd/vec_neon.h"

@@ -1,4 +1,4 @@
-// Codes by SDOT: four columns by four k an instruction, the row's four k taken from an element (mma_int_scalar.h names
+// Codes by SDOT: four columns by four k an instruction, the row's four k taken from an element (codes.h names
 // the members).
 #pragma once
 #include "kernels/simd/mma_int_neon_nibbles.h"

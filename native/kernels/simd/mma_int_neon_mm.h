@@ -1,4 +1,4 @@
-// Codes by SMMLA: two rows by two columns by eight k an instruction, exact in int32 (mma_int_scalar.h names the
+// Codes by SMMLA: two rows by two columns by eight k an instruction, exact in int32 (codes.h names the
 // members).
 #pragma once
 #include "kernels/simd/mma_int_neon_nibbles.h"

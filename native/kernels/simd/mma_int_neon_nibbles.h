@@ -2,7 +2,7 @@
 #pragma once
 #include <arm_neon.h>
 
-#include "kernels/simd/mma_int_scalar.h"
+#include "kernels/simd/codes.h"
 #include "kernels/simd/vec_neon.h"
 
 namespace forearm {

@@ -1,4 +1,4 @@
-// Multiplication of codes in plain C++: the definition, and what a tier without its own uses. Names: codes.h.
+// Multiplication of codes in plain C++: the definition. Names: codes.h.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/simd/codes.h"
@@ -10,17 +10,17 @@ namespace {
 inline int32_t low_nibble(int8_t byte) { return static_cast<int8_t>(static_cast<uint8_t>(byte) << 4) >> 4; }
 inline int32_t high_nibble(int8_t byte) { return byte >> 4; }
 
-template <Codes kCodes, int kRowsOfUnit, int kQuantumK>
-struct PlainIntMma {
-  static constexpr int kRows = kRowsOfUnit, kQuantum = kQuantumK;
-  static constexpr Form kForm = kRows == 2 ? Form::i8_pairs : Form::i8_rows;
+template <Codes kCodes>
+struct IntMma {
+  static constexpr int kRows = 1, kQuantum = 4;
+  static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
   static constexpr int kStepK = kQuantum * (kCodes == Codes::nibbles ? 2 : 1);
   static constexpr int kStepBytes = kPanel * kQuantum;
-  static constexpr int kUnits = 4 / kRows;
+  static constexpr int kUnits = 4;
   static constexpr int panels(int) { return 1; }
   struct Sums {
-    int32_t of[kRows][16];
+    int32_t of[16];
   };
   using Scales = F16;
 
@@ -33,27 +33,20 @@ struct PlainIntMma {
       for (int p = 0; p < Panels; ++p) {
         const auto* row = reinterpret_cast<const int8_t*>(a + u * unit_bytes);
         const auto* codes = reinterpret_cast<const int8_t*>(w + p * panel_bytes);
-        for (int r = 0; r < kRows; ++r) add_products(sums[u][p].of[r], row + r * kQuantum, codes);
+        add_products(sums[u][p].of, row, codes);
       }
     }
   }
 
-  static void fold(const Sums& sums, const float* a_scales, int64_t groups, Scales s, float* acc) {
-    for (int r = 0; r < kRows; ++r) {
-      float products[16];
-      for (int i = 0; i < 16; ++i) products[i] = static_cast<float>(sums.of[r][i]) * a_scales[r * groups];
-      forearm::store(acc + 16 * r, fma(load(products), s, load(acc + 16 * r)));
-    }
+  static void fold(const Sums& sums, const float* a_scales, int64_t, Scales s, float* acc) {
+    float products[16];
+    for (int i = 0; i < 16; ++i) products[i] = static_cast<float>(sums.of[i]) * *a_scales;
+    forearm::store(acc, fma(load(products), s, load(acc)));
   }
-  static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t groups, Scales o, float* acc) {
-    for (int r = 0; r < kRows; ++r) {
-      const F16 sum = broadcast(static_cast<float>(sums[r * groups]) * a_scales[r * groups]);
-      forearm::store(acc + 16 * r, fma(sum, o, load(acc + 16 * r)));
-    }
+  static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
+    forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));
   }
-  static void store(const float* acc, float* out, int64_t stride) {
-    for (int r = 0; r < kRows; ++r) forearm::store(out + r * stride, load(acc + 16 * r));
-  }
+  static void store(const float* acc, float* out, int64_t) { forearm::store(out, load(acc)); }
 
  private:
   static void add_products(int32_t (&sums)[16], const int8_t* row, const int8_t* codes) {
@@ -61,7 +54,7 @@ struct PlainIntMma {
       for (int k = 0; k < kQuantum; ++k) {
         const int8_t byte = codes[i * kQuantum + k];
         if constexpr (kCodes == Codes::nibbles) {
-          sums[i] += row[k] * low_nibble(byte) + row[kRows * kQuantum + k] * high_nibble(byte);
+          sums[i] += row[k] * low_nibble(byte) + row[kQuantum + k] * high_nibble(byte);
         } else {
           sums[i] += row[k] * byte;
         }
@@ -70,9 +63,8 @@ struct PlainIntMma {
   }
 };
 
-template <int kQuantum>
-inline void plain_unpack(const char* nibbles, char* to, int64_t steps) {
-  constexpr int kChunk = kPanel * kQuantum;
+inline void unpack(const char* nibbles, char* to, int64_t steps) {
+  constexpr int kChunk = kPanel * IntMma<Codes::nibbles>::kQuantum;
   for (int64_t s = 0; s < steps; ++s, nibbles += kChunk, to += 2 * kChunk) {
     for (int i = 0; i < kChunk; ++i) {
       to[i] = static_cast<char>(low_nibble(static_cast<int8_t>(nibbles[i])));
@@ -81,8 +73,9 @@ inline void plain_unpack(const char* nibbles, char* to, int64_t steps) {
   }
 }
 
-template <DType D, int kQuantum>
-inline F16 plain_columns(const char* panel, int64_t k) {
+template <DType D>
+inline F16 code_columns(const char* panel, int64_t k) {
+  constexpr int kQuantum = IntMma<Codes::bytes>::kQuantum;
   const int64_t chunk = k / kQuantum;
   const auto* bytes = reinterpret_cast<const int8_t*>(panel) + k % kQuantum;
   int8_t codes[16];

@@ -1,7 +1,7 @@
 // Plain C++: the reference that every other tier is compared with, and what a CPU without vectors would run.
 #include "kernels/simd/mma_scalar.h"
 
-#include "kernels/simd/mma_int_rows.h"
+#include "kernels/simd/mma_int_scalar.h"
 
 #include "kernels/ops/table.h"
 
