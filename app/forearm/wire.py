@@ -14,12 +14,22 @@ MAX_FRAME_BYTES = 256 << 20
 _LENGTH = struct.Struct("<I")
 
 
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
+    """An output ends ("repetition") once its last tokens are `min_count` times the same `min_pattern_size` ..
+    `max_pattern_size` tokens (0 as the least size: 1).
+    """
+
+    max_pattern_size: int
+    min_pattern_size: int = 0
+    min_count: int = 2
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How one request chooses its tokens: vLLM's names, meanings and defaults.
 
     `stop` and `include_stop_str_in_output` are text and act where text is: in the worker or in `LLM`.
     `top_k` 0 or -1 is off; `temperature` 0 is greedy; `logprobs` and `prompt_logprobs` count alternatives (0: the
-    chosen token alone, None: none, -1: the whole vocabulary).
+    chosen token alone, None: none, -1: the whole vocabulary); with `logprob_token_ids` these are the alternatives.
     """
 
     n: int = 1
@@ -47,6 +57,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     allowed_token_ids: list[int] | None = None
     # Tokenised `bad_words`, filled in by the text layer: the engine forbids a last token after its first ones.
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    logprob_token_ids: list[int] | None = None
+    repetition_detection: RepetitionDetection | None = None
+    # llguidance's grammar text. It constrains what follows once `grammar_after` was generated; None: all.
+    grammar: str | None = None
+    grammar_after: tuple[int, ...] | None = None
+    # After so many generated tokens without `thinking_end` the engine goes on with `thinking_end`.
+    thinking_token_budget: int | None = None
+    thinking_end: tuple[int, ...] | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -114,9 +132,9 @@ class Refused(msgspec.Struct, tag=True, kw_only=True):
 class Tokens(msgspec.Struct, tag=True, kw_only=True):
     """New tokens of one output of a request, in order.
 
-    `finish_reason` (stop, length, abort) is set on the last message of that output; `stop_reason` is the stop token id
-    that ended it, None for the model's own end. `cached_tokens` and `prompt_logprobs` come with the first message of a
-    request (index 0).
+    `finish_reason` (stop, length, repetition, abort) is set on the last message of that output; `stop_reason` is the
+    stop token id that ended it, None for the model's own end. `cached_tokens` and `prompt_logprobs` come with the first
+    message of a request (index 0).
     """
 
     request_id: str

@@ -17,6 +17,10 @@ MAX_OUTPUTS = 16384  # VLLM_MAX_N_SEQUENCES' default
 LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds of logit_bias
 # Below it, logits / temperature overflow float32 for ordinary logits; vLLM raises to the same value.
 MIN_TEMPERATURE = 0.01
+MAX_LOGPROB_TOKEN_IDS = 128  # vLLM's
+MAX_PATTERN_TOKENS = 1024  # looked for at every token
+MAX_GRAMMAR_CHARACTERS = 1 << 20
+MAX_MARK_TOKENS = 64  # of grammar_after and thinking_end
 
 _RANGES = (
     ("temperature", 0.0, 1e30),  # a float32 as well
@@ -31,6 +35,7 @@ _RANGES = (
     ("logprobs", -1, math.inf),
     ("prompt_logprobs", -1, math.inf),
     ("max_tokens", 1, math.inf),
+    ("thinking_token_budget", 0, math.inf),
 )
 
 
@@ -50,10 +55,58 @@ def check(params: SamplingParams, vocab_size: int) -> None:
         raise InvalidRequest("logit_bias has a value that is no number", "logit_bias")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise InvalidRequest("allowed_token_ids is empty; nothing could be generated", "allowed_token_ids")
+    _check_logprob_token_ids(params)
+    _check_repetition_detection(params)
+    _check_constraints(params)
     for name, ids in _token_ids(params):
         for token in ids:
             if not 0 <= token < vocab_size:
                 raise InvalidRequest(f"{name} has token id {token}; the vocabulary has {vocab_size} tokens", name)
+
+
+def _check_logprob_token_ids(params: SamplingParams) -> None:
+    ids, name = params.logprob_token_ids, "logprob_token_ids"
+    if ids is None:
+        return
+    if params.logprobs is None:
+        raise InvalidRequest(f"{name} needs logprobs", name)
+    if not 1 <= len(ids) <= MAX_LOGPROB_TOKEN_IDS:
+        raise InvalidRequest(f"{name} has {len(ids)} ids; it must have 1 to {MAX_LOGPROB_TOKEN_IDS}", name)
+
+
+def _check_repetition_detection(params: SamplingParams) -> None:
+    sought, name = params.repetition_detection, "repetition_detection"
+    if sought is None:
+        return
+    for field, low, high in (
+        ("max_pattern_size", 1, MAX_PATTERN_TOKENS),
+        ("min_pattern_size", 0, sought.max_pattern_size),
+        ("min_count", 2, math.inf),
+    ):
+        value = getattr(sought, field)
+        if not low <= value <= high:
+            raise InvalidRequest(f"{name}.{field} is {value}; it must be {_range(low, high)}", name)
+
+
+def _check_constraints(params: SamplingParams) -> None:
+    if params.grammar is not None and not 1 <= len(params.grammar) <= MAX_GRAMMAR_CHARACTERS:
+        raise InvalidRequest(
+            f"the grammar has {len(params.grammar)} characters; it must have 1 to {MAX_GRAMMAR_CHARACTERS}",
+            "structured_outputs",
+        )
+    for name, needs in (("grammar_after", "grammar"), ("thinking_end", "thinking_token_budget")):
+        mark = getattr(params, name)
+        if mark is None:
+            continue
+        if getattr(params, needs) is None:
+            raise InvalidRequest(f"{name} needs {needs}", name)
+        if not 1 <= len(mark) <= MAX_MARK_TOKENS:
+            raise InvalidRequest(f"{name} has {len(mark)} tokens; it must have 1 to {MAX_MARK_TOKENS}", name)
+    if params.thinking_token_budget is not None and params.thinking_end is None:
+        raise InvalidRequest(
+            "thinking_token_budget needs a model whose end of thinking is known (--reasoning-parser)",
+            "thinking_token_budget",
+        )
 
 
 def output_seed(seed: int, index: int) -> int:
@@ -174,6 +227,9 @@ def _token_ids(params: SamplingParams) -> Iterator[tuple[str, list[int] | tuple[
     yield "logit_bias", list(params.logit_bias or ())
     yield "allowed_token_ids", params.allowed_token_ids or ()
     yield "stop_token_ids", params.stop_token_ids or ()
+    yield "logprob_token_ids", params.logprob_token_ids or ()
+    yield "grammar_after", params.grammar_after or ()
+    yield "thinking_end", params.thinking_end or ()
     for word in params.bad_words_token_ids:
         if not word:
             raise InvalidRequest("bad_words has an empty word", "bad_words")

@@ -15,7 +15,7 @@ from forearm.engine.loop import MAX_FAILED_STEPS
 from forearm.engine.messages import Drain, From, Gone, Stop
 from forearm.engine.scheduler import Limits
 from forearm.errors import EngineFailed
-from forearm.wire import SamplingParams, Submit
+from forearm.wire import RepetitionDetection, SamplingParams, Submit
 
 
 def test_a_request_is_accepted_before_anything_is_computed() -> None:
@@ -367,6 +367,27 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
         ({"logprobs": -2}, "logprobs is -2"),
         ({"logprobs": -1}, "logprobs is -1; at most 20 alternatives may be asked for"),
         ({"prompt_logprobs": 21}, "prompt_logprobs is 21; at most 20 alternatives may be asked for"),
+        ({"logprob_token_ids": [1]}, "logprob_token_ids needs logprobs"),
+        ({"logprob_token_ids": [], "logprobs": 0}, "logprob_token_ids has 0 ids; it must have 1 to 128"),
+        ({"logprob_token_ids": [50], "logprobs": 0}, "logprob_token_ids has token id 50"),
+        (
+            {"repetition_detection": RepetitionDetection(max_pattern_size=2000)},
+            "repetition_detection.max_pattern_size is 2000; it must be between 1 and 1024",
+        ),
+        (
+            {"repetition_detection": RepetitionDetection(max_pattern_size=2, min_pattern_size=3)},
+            "repetition_detection.min_pattern_size is 3; it must be between 0 and 2",
+        ),
+        (
+            {"repetition_detection": RepetitionDetection(max_pattern_size=2, min_count=1)},
+            "repetition_detection.min_count is 1; it must be 2 or more",
+        ),
+        ({"grammar_after": (1,)}, "grammar_after needs grammar"),
+        ({"grammar_after": (50,), "grammar": "start: /a/"}, "grammar_after has token id 50"),
+        ({"thinking_end": (1,)}, "thinking_end needs thinking_token_budget"),
+        ({"thinking_end": (), "thinking_token_budget": 1}, "thinking_end has 0 tokens; it must have 1 to 64"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget needs a model whose end of thinking is known"),
+        ({"thinking_token_budget": -1}, "thinking_token_budget is -1; it must be 0 or more"),
     ],
 )
 def test_a_field_out_of_range_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
