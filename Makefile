@@ -56,7 +56,7 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
 	@tools/system_packages.sh $(PYTHON) test
 	@echo "--- installing torch and Python packages for tests"
 	@$(PIP) install $(TORCH)
-	@$(VENV)/bin/python tools/requirements.py test dev > $(VENV)/test.txt
+	@$(VENV)/bin/python tools/requirements.py test dev otlp > $(VENV)/test.txt
 	@$(PIP) install -c constraints.txt -r $(VENV)/test.txt
 	@touch $@
 
