@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from forearm.api.answer import Heading, UsagePlan, heading, json_response, token_names, usage_plan
+from forearm.api.answer import UsagePlan, json_response, token_names, usage_plan
 from forearm.api.body import describes
 from forearm.api.dependencies import ChatBody, Served
 from forearm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from forearm.api.output import Answer, Choice, Piece, spaced, submit
-from forearm.api.params import sampling_params, text_options
-from forearm.api.refusals import check_chat
-from forearm.api.replies import ChatChoice, ChatChunkChoice, ChatCompletion, ChatMessage, Delta, encoder
+from forearm.api.output import spaced
+from forearm.api.replies import (
+    CallDelta,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatMessage,
+    Delta,
+    FunctionDelta,
+    FunctionReply,
+    ToolCallReply,
+    encoder,
+)
 from forearm.api.schema import ChatRequest
-from forearm.api.served import Served as ServedState
 from forearm.api.sse import Chunks, EventStream, unless_gone
+from forearm.api.turn import Call, Turn, TurnChoice, TurnPiece, begin
+from forearm.text.parts import CallBegin, Part, ReasoningPart, TextPart
 
 router = APIRouter()
 
 
 @dataclass(frozen=True)
-class ChatTurn:
-    """One request, rendered and on its way."""
+class Form:
+    """How one request's answer is written."""
 
-    body: ChatRequest
-    head: Heading
-    prompt: list[int]
-    prompt_text: str
     names: TokenNames
     usage: UsagePlan
     role: str
@@ -43,108 +49,127 @@ async def create_chat_completion(request: Request, body: ChatBody, served: Serve
     """Answer one chat turn, whole or as a stream of server-sent events.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
-    first byte, because `submit` returns only once the engine has taken the request.
+    first byte.
     """
-    check_chat(body, served.config)
-    served.note_unknown_fields(body.model_extra)
-    head = heading("chatcmpl", body, request.headers.get("x-request-id"), served)
-    turn = await _turn(body, head, served)
-    params = sampling_params(body, served, len(turn.prompt), body.prompt_logprobs)
-    generation = await submit(served, body, [turn.prompt], [params])
-    answer = Answer(served, generation, [turn.prompt], params.n, text_options(body))
+    turn = await begin(served, body, request.headers.get("x-request-id"))
+    role = served.config.response_role
+    form = Form(token_names(body, served), usage_plan(body, served), role, _echoed(body, role))
     if body.stream:
-        keep_alive_s = served.config.sse_keep_alive_interval_s
-        return EventStream(_events(turn, answer), generation.close, keep_alive_s)
+        return EventStream(_events(turn, form), turn.close, served.config.sse_keep_alive_interval_s)
     try:
-        return json_response(await unless_gone(request, _whole(turn, answer)))
+        return json_response(await unless_gone(request, _whole(turn, form)))
     finally:
-        generation.close()
+        turn.close()
 
 
-async def _turn(body: ChatRequest, head: Heading, served: ServedState) -> ChatTurn:
-    """Raises: InvalidRequest."""
-    text = served.render(
-        body.messages,
-        chat_template=body.chat_template,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        kwargs=_template_kwargs(body),
-        tools=body.tools or None,
-        documents=[one.model_dump() for one in body.documents] if body.documents else None,
-    )
-    prompt = served.truncated(await served.encode(text, body.add_special_tokens), body)
-    last, role = body.messages[-1], served.config.response_role
-    continued = last.role == role
-    echoed = last.content if body.echo and continued and isinstance(last.content, str) else ""
-    return ChatTurn(body, head, prompt, text, token_names(body, served), usage_plan(body, served), role, echoed)
+def _echoed(body: ChatRequest, role: str) -> str:
+    last = body.messages[-1]
+    return last.content if body.echo and last.role == role and isinstance(last.content, str) else ""
 
 
-def _template_kwargs(body: ChatRequest) -> dict[str, object]:
-    """The request's variables for the template; reasoning_effort none switches off thinking where models have that."""
-    kwargs = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-        kwargs.setdefault("enable_thinking", body.reasoning_effort != "none")
-    return kwargs
-
-
-async def _events(turn: ChatTurn, answer: Answer) -> AsyncIterator[bytes]:
+async def _events(turn: Turn, form: Form) -> AsyncIterator[bytes]:
     """Each choice begins with its role; then come its pieces; usage comes last, where it is wanted."""
-    chunks, tally, begun = Chunks(turn.head.of_chunks("chat.completion.chunk")), answer.tally, set()
-    async for piece in spaced(answer.pieces(), turn.body.stream_interval):
+    chunks, tally, begun = Chunks(turn.head.of_chunks("chat.completion.chunk")), turn.tally, set()
+    async for piece in spaced(turn.parts(), turn.body.stream_interval):
         if piece.choice not in begun:
             begun.add(piece.choice)
-            first = ChatChunkChoice(index=piece.choice, delta=Delta(role=turn.role, content=""))
+            first = ChatChunkChoice(index=piece.choice, delta=Delta(role=form.role, content=""))
             ids = b',"prompt_token_ids":' + encoder.encode(turn.prompt) if turn.body.return_token_ids else b""
-            yield chunks.chunk(first, turn.usage.with_chunk(tally), ids)
-            if turn.echoed:
-                echo = ChatChunkChoice(index=piece.choice, delta=Delta(content=turn.echoed))
-                yield chunks.chunk(echo, turn.usage.with_chunk(tally))
+            yield chunks.chunk(first, form.usage.with_chunk(tally), ids)
+            if form.echoed:
+                echo = ChatChunkChoice(index=piece.choice, delta=Delta(content=form.echoed))
+                yield chunks.chunk(echo, form.usage.with_chunk(tally))
         if _says_something(piece, turn.body):
-            yield chunks.chunk(_chunk_choice(piece, turn), turn.usage.with_chunk(tally))
-    if turn.usage.at_end:
-        yield chunks.chunk(None, turn.usage.usage(tally))
+            for choice in _chunk_choices(piece, turn.body, form):
+                yield chunks.chunk(choice, form.usage.with_chunk(tally))
+    if form.usage.at_end:
+        yield chunks.chunk(None, form.usage.usage(tally))
 
 
-def _says_something(piece: Piece, body: ChatRequest) -> bool:
+def _says_something(piece: TurnPiece, body: ChatRequest) -> bool:
     """A token whose text is held back (half a character, the beginning of a stop string) makes no chunk."""
-    return bool(piece.text or piece.finish_reason or piece.logprobs or body.return_token_ids)
+    return bool(piece.parts or piece.finish_reason or piece.logprobs or body.return_token_ids)
 
 
-def _chunk_choice(piece: Piece, turn: ChatTurn) -> ChatChunkChoice:
-    return ChatChunkChoice(
-        index=piece.choice,
-        delta=Delta(content=piece.text),
-        logprobs=chat_logprobs(piece.logprobs, turn.names) if piece.logprobs else None,
-        finish_reason=piece.finish_reason,
-        stop_reason=piece.stop_reason if piece.finish_reason else UNSET,
-        token_ids=piece.token_ids if turn.body.return_token_ids else UNSET,
-    )
+def _chunk_choices(piece: TurnPiece, body: ChatRequest, form: Form) -> list[ChatChunkChoice]:
+    """A piece's chunks: one, but where its parts come in an order that one delta cannot tell."""
+    choices = [ChatChunkChoice(index=piece.choice, delta=delta) for delta in _deltas(piece.parts)]
+    last = choices[-1]
+    last.logprobs = chat_logprobs(piece.logprobs, form.names) if piece.logprobs else None
+    last.finish_reason = piece.finish_reason
+    last.stop_reason = piece.stop_reason if piece.finish_reason else UNSET
+    last.token_ids = piece.token_ids if body.return_token_ids else UNSET
+    return choices
 
 
-async def _whole(turn: ChatTurn, answer: Answer) -> ChatCompletion:
+def _deltas(parts: Iterable[Part]) -> list[Delta]:
+    """At least one. Within a delta, reasoning comes before text and text before calls."""
+    deltas, rank = [Delta()], 0
+    for part in parts:
+        before, rank = rank, _rank(part)
+        if rank < before or (rank == before and rank < 3):
+            deltas.append(Delta())
+        _fill(deltas[-1], part)
+    if rank == 0:
+        deltas[0].content = ""
+    return deltas
+
+
+def _rank(part: Part) -> int:
+    return 1 if isinstance(part, ReasoningPart) else 2 if isinstance(part, TextPart) else 3
+
+
+def _fill(delta: Delta, part: Part) -> None:
+    if isinstance(part, TextPart):
+        delta.content = part.text
+    elif isinstance(part, ReasoningPart):
+        delta.reasoning = delta.reasoning_content = part.text
+    else:
+        calls = [] if delta.tool_calls is UNSET else delta.tool_calls
+        delta.tool_calls = calls
+        if isinstance(part, CallBegin):
+            function = FunctionDelta(name=part.name, arguments="")
+            calls.append(CallDelta(index=part.index, id=part.id, type="function", function=function))
+        elif calls and calls[-1].index == part.index:
+            calls[-1].function.arguments += part.text
+        else:
+            calls.append(CallDelta(index=part.index, function=FunctionDelta(arguments=part.text)))
+
+
+async def _whole(turn: Turn, form: Form) -> ChatCompletion:
     """The answer once every choice has ended."""
-    choices = await answer.choices()
-    scored = answer.tally.prompt_logprobs.get(0)
+    choices = await turn.whole()
+    scored = turn.tally.prompt_logprobs.get(0)
     return ChatCompletion(
         id=turn.head.id,
         created=turn.head.created,
         model=turn.head.model,
         system_fingerprint=turn.head.system_fingerprint,
-        choices=[_choice(index, choice, turn) for index, choice in enumerate(choices)],
-        usage=turn.usage.usage(answer.tally),
-        prompt_logprobs=None if scored is None else prompt_logprobs(scored, turn.names),
+        choices=[_choice(index, choice, turn.body, form) for index, choice in enumerate(choices)],
+        usage=form.usage.usage(turn.tally),
+        prompt_logprobs=None if scored is None else prompt_logprobs(scored, form.names),
         prompt_token_ids=turn.prompt if turn.body.return_token_ids else None,
         prompt_text=turn.prompt_text if turn.body.return_prompt_text else UNSET,
     )
 
 
-def _choice(index: int, choice: Choice, turn: ChatTurn) -> ChatChoice:
+def _choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -> ChatChoice:
+    content = form.echoed + choice.text
     return ChatChoice(
         index=index,
-        message=ChatMessage(role=turn.role, content=turn.echoed + choice.text),
-        logprobs=chat_logprobs(choice.logprobs, turn.names) if turn.body.logprobs else None,
+        message=ChatMessage(
+            role=form.role,
+            content=content if content or not (choice.calls or choice.reasoning) else None,
+            tool_calls=[_tool_call(call) for call in choice.calls],
+            reasoning=choice.reasoning or None,
+            reasoning_content=choice.reasoning or None,
+        ),
+        logprobs=chat_logprobs(choice.logprobs, form.names) if body.logprobs else None,
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
-        token_ids=choice.token_ids if turn.body.return_token_ids else None,
+        token_ids=choice.token_ids if body.return_token_ids else None,
     )
+
+
+def _tool_call(call: Call) -> ToolCallReply:
+    return ToolCallReply(id=call.id, function=FunctionReply(name=call.name, arguments=call.arguments))

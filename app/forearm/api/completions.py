@@ -108,7 +108,7 @@ async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
     chunks, tally = Chunks(work.head.of_chunks("text_completion")), answer.tally
     ends: dict[int, int] = {}  # by choice: where its text ends, in characters
     async for piece in spaced(answer.pieces(), work.body.stream_interval):
-        shown = replace(piece, text="", token_ids=[], logprobs=None) if work.echo_only else piece
+        shown = replace(piece, texts=[], token_ids=[], logprobs=None) if work.echo_only else piece
         first = piece.choice not in ends
         if first:
             ends[piece.choice] = 0

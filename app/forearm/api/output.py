@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from forearm import wire
 from forearm.api.engine_client import Generation
@@ -18,14 +19,30 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Piece:
-    """What one message of the engine adds to one choice."""
+    """What one message of the engine adds to one choice. `texts`: what each token gave, and what the end gave after."""
 
     choice: int
-    text: str
+    texts: list[str]
     token_ids: list[int]
     logprobs: list[wire.PositionLogprobs] | None
     finish_reason: str | None
     stop_reason: int | str | None
+
+    @property
+    def text(self) -> str:
+        """Of all its tokens together."""
+        return "".join(self.texts)
+
+    def after(self, before: Piece) -> Piece:
+        """Both as one."""
+        return Piece(
+            self.choice,
+            [*before.texts, *self.texts],
+            [*before.token_ids, *self.token_ids],
+            None if self.logprobs is None else [*(before.logprobs or ()), *self.logprobs],
+            self.finish_reason,
+            self.stop_reason,
+        )
 
 
 @dataclass
@@ -67,6 +84,7 @@ class Answer:
         self._silent_end = not options.include_stop_str_in_output
         self._n = n
         self._texts = [OutputText(served.tokenizer, prompt, options) for prompt in prompts for _ in range(n)]
+        self.choices_count = len(self._texts)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Until every choice has ended.
@@ -93,26 +111,27 @@ class Answer:
     def _piece(self, number: int, message: wire.Tokens) -> Piece:
         choice = number * self._n + message.index
         output = self._texts[choice]
-        text, used = self._read(output, message)
+        texts = self._read(output, message)
+        used = len(texts)
         finish_reason: str | None = message.finish_reason
         stop_reason: int | str | None = message.stop_reason
         if finish_reason is not None:
-            text += output.finish()
+            texts.append(output.finish())
         if output.matched is not None:
             finish_reason, stop_reason = "stop", output.matched
             self.generation.stop(number, message.index)
         self.tally.completion_tokens += used
         return Piece(
             choice,
-            text,
+            texts,
             message.token_ids[:used],
             None if message.logprobs is None else message.logprobs[:used],
             finish_reason,
             stop_reason,
         )
 
-    def _read(self, output: OutputText, message: wire.Tokens) -> tuple[str, int]:
-        """The text of a message, and how many of its tokens come before a stop string has ended the output."""
+    def _read(self, output: OutputText, message: wire.Tokens) -> list[str]:
+        """The text of each token, up to the one with which a stop string has ended the output."""
         last = len(message.token_ids) - 1
         texts = []
         for position, token_id in enumerate(message.token_ids):
@@ -120,29 +139,37 @@ class Answer:
             silent = position == last and message.finish_reason == "stop" and self._silent_end
             texts.append(output.add(token_id, silent))
             if output.matched is not None:
-                return "".join(texts), position + 1
-        return "".join(texts), last + 1
+                break
+        return texts
 
 
-async def spaced(pieces: AsyncIterator[Piece], interval: int) -> AsyncIterator[Piece]:
+class Joinable(Protocol):
+    """A piece of a choice that can be joined to the one before it."""
+
+    @property
+    def choice(self) -> int: ...
+    @property
+    def token_ids(self) -> list[int]: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    def after(self, before: Any) -> Any: ...
+
+
+AnyPiece = TypeVar("AnyPiece", bound=Joinable)
+
+
+async def spaced(pieces: AsyncIterator[AnyPiece], interval: int) -> AsyncIterator[AnyPiece]:
     """The pieces of each choice, joined to `interval` tokens at least; its first and its last do not wait."""
-    waiting: dict[int, Piece] = {}
+    waiting: dict[int, AnyPiece] = {}
     begun: set[int] = set()
     async for piece in pieces:
         before = waiting.pop(piece.choice, None)
-        whole = piece if before is None else _joined(before, piece)
+        whole = piece if before is None else piece.after(before)
         if piece.choice not in begun or whole.finish_reason or len(whole.token_ids) >= interval:
             begun.add(piece.choice)
             yield whole
         else:
             waiting[piece.choice] = whole
-
-
-def _joined(before: Piece, piece: Piece) -> Piece:
-    logprobs = None if piece.logprobs is None else [*(before.logprobs or ()), *piece.logprobs]
-    return replace(
-        piece, text=before.text + piece.text, token_ids=[*before.token_ids, *piece.token_ids], logprobs=logprobs
-    )
 
 
 async def submit(

@@ -5,12 +5,11 @@ A field that is UNSET is left out, None is written as null: clients were made fo
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-Json = dict[str, Any]
 encoder = msgspec.json.Encoder()
 
 
@@ -59,16 +58,27 @@ class PromptLogprob(msgspec.Struct, kw_only=True):
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
+class FunctionReply(msgspec.Struct, kw_only=True):
+    name: str
+    arguments: str  # JSON
+
+
+class ToolCallReply(msgspec.Struct, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionReply
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
     role: str
-    content: str
+    content: str | None
     refusal: None = None
     annotations: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: list[Json] = []
-    reasoning: None = None
-    reasoning_content: None = None  # its former name: clients read either
+    tool_calls: list[ToolCallReply] = []
+    reasoning: str | None = None
+    reasoning_content: str | None = None  # its former name: clients read either
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -95,9 +105,26 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     kv_transfer_params: None = None
 
 
+class FunctionDelta(msgspec.Struct, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class CallDelta(msgspec.Struct, kw_only=True):
+    """The first of a call has its id and name, those after it only arguments."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
+
+
 class Delta(msgspec.Struct, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):

@@ -1,0 +1,166 @@
+"""One turn of a chat, whatever the endpoint: checked, rendered, submitted; then its parts as they come, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+from forearm import wire
+from forearm.api.answer import Heading, heading
+from forearm.api.output import Answer, Piece, Tally, submit
+from forearm.api.params import sampling_params, text_options
+from forearm.api.refusals import check_chat
+from forearm.api.schema import ChatRequest
+from forearm.api.served import Served
+from forearm.text.parts import CallArguments, CallBegin, Part, Reader, ReasoningPart, TextPart, joined
+
+
+@dataclass(frozen=True)
+class TurnPiece:
+    """What one message of the engine adds to one choice. finish_reason: stop, length, abort, or tool_calls."""
+
+    choice: int
+    parts: list[Part]
+    token_ids: list[int]
+    logprobs: list[wire.PositionLogprobs] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+    def after(self, before: TurnPiece) -> TurnPiece:
+        """Both as one."""
+        return TurnPiece(
+            self.choice,
+            joined([*before.parts, *self.parts]),
+            [*before.token_ids, *self.token_ids],
+            None if self.logprobs is None else [*(before.logprobs or ()), *self.logprobs],
+            self.finish_reason,
+            self.stop_reason,
+        )
+
+
+@dataclass
+class Call:
+    """One call of a tool; `arguments` is the JSON text that the model wrote, cut where the answer was."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass
+class TurnChoice:
+    """One choice with all its pieces."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[wire.PositionLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, piece: TurnPiece) -> None:
+        """The next piece."""
+        for part in piece.parts:
+            if isinstance(part, TextPart):
+                self.text += part.text
+            elif isinstance(part, ReasoningPart):
+                self.reasoning += part.text
+            elif isinstance(part, CallBegin):
+                self.calls.append(Call(part.id, part.name))
+            else:
+                self.calls[part.index].arguments += part.text
+        self.token_ids += piece.token_ids
+        self.logprobs += piece.logprobs or ()
+        self.finish_reason, self.stop_reason = piece.finish_reason, piece.stop_reason
+
+
+class Turn:
+    """An open turn. `close` it in any case: that ends what the engine still computes for it."""
+
+    def __init__(self, body: ChatRequest, head: Heading, prompt: list[int], prompt_text: str, answer: Answer) -> None:
+        self.body = body
+        self.head = head
+        self.prompt = prompt
+        self.prompt_text = prompt_text
+        self._answer = answer
+        self._readers = [Reader() for _ in range(answer.choices_count)]
+        self._called: set[int] = set()  # choices that have called a tool
+
+    @property
+    def tally(self) -> Tally:
+        """What the turn has taken so far, in tokens; and the prompt's log-probabilities."""
+        return self._answer.tally
+
+    async def parts(self) -> AsyncIterator[TurnPiece]:
+        """Until every choice has ended.
+
+        Raises: EngineFailed, EngineUnavailable.
+        """
+        async for piece in self._answer.pieces():
+            yield self._read(piece)
+
+    async def whole(self) -> list[TurnChoice]:
+        """Every choice, once all have ended.
+
+        Raises: EngineFailed, EngineUnavailable.
+        """
+        found = [TurnChoice() for _ in self._readers]
+        async for piece in self.parts():
+            found[piece.choice].add(piece)
+        return found
+
+    def close(self) -> None:
+        """May be called at any time, and again."""
+        self._answer.generation.close()
+
+    def _read(self, piece: Piece) -> TurnPiece:
+        reader = self._readers[piece.choice]
+        parts: list[Part] = []
+        for number, text in enumerate(piece.texts):
+            parts += reader.add(text, piece.token_ids[number : number + 1])
+        if piece.finish_reason is not None:
+            parts += reader.finish()
+        if _calls(parts):
+            self._called.add(piece.choice)
+        reason = piece.finish_reason
+        if reason == "stop" and piece.choice in self._called:
+            reason = "tool_calls"
+        return TurnPiece(piece.choice, joined(parts), piece.token_ids, piece.logprobs, reason, piece.stop_reason)
+
+
+def _calls(parts: Iterable[Part]) -> bool:
+    return any(isinstance(part, (CallBegin, CallArguments)) for part in parts)
+
+
+async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Turn:
+    """Check a chat, render it and hand it to the engine; `request_id` is the client's header.
+
+    Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the first
+    byte, because `submit` returns only once the engine has taken the request.
+    """
+    check_chat(body, served.config)
+    served.note_unknown_fields(body.model_extra)
+    head = heading("chatcmpl", body, request_id, served)
+    text = served.render(
+        body.messages,
+        chat_template=body.chat_template,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        kwargs=_template_kwargs(body),
+        tools=body.tools or None,
+        documents=[one.model_dump() for one in body.documents] if body.documents else None,
+    )
+    prompt = served.truncated(await served.encode(text, body.add_special_tokens), body)
+    params = sampling_params(body, served, len(prompt), body.prompt_logprobs)
+    generation = await submit(served, body, [prompt], [params])
+    return Turn(body, head, prompt, text, Answer(served, generation, [prompt], params.n, text_options(body)))
+
+
+def _template_kwargs(body: ChatRequest) -> dict[str, object]:
+    """The request's variables for the template; reasoning_effort none switches off thinking where models have that."""
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+        kwargs.setdefault("enable_thinking", body.reasoning_effort != "none")
+    return kwargs
