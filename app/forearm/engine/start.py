@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 from forearm.config import EngineConfig
 from forearm.engine import placement
@@ -12,21 +11,18 @@ from forearm.engine.admission import Admission, Terms
 from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.executor import Executor, NativeExecutor
+from forearm.engine.fit import fit
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
 from forearm.engine.sampling import columns
-from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Slice
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.checkpoint import Checkpoint
 from forearm.model.generation import generation_eos
 from forearm.model.hub import find_model
-from forearm.model.quantization import Asked
 from forearm.model.weights import load_native
 from forearm.wire import SamplingParams, Submit
 
-# Rows of logits of a step, at least: prompts whose log-probabilities are wanted go forward by so many tokens a step.
-LEAST_ROWS = 32
 # Unset, so many requests may wait for each one that can run: minutes of work, not hours.
 QUEUED_PER_PLACE = 8
 
@@ -48,10 +44,10 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
-    checkpoint = _open(config, folder)
-    limits = limits_of(config, checkpoint)
     cores = _cores(config)
     before = placement.memory(config)
+    fitting = fit(config, folder, before, cores.threads)
+    checkpoint, limits = fitting.checkpoint, fitting.limits
     native = load_native(
         checkpoint,
         step_tokens=limits.step_tokens,
@@ -96,20 +92,6 @@ def warm_up(executor: Executor, terms: Terms) -> None:
         )
 
 
-def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
-    """A step's limits. No step has more tokens than all running sequences together."""
-    step_tokens = min(config.max_num_batched_tokens, config.max_num_seqs * checkpoint.max_model_len)
-    if not config.enable_chunked_prefill:
-        step_tokens = max(step_tokens, checkpoint.max_model_len)
-    return Limits(
-        step_tokens=step_tokens,
-        running=config.max_num_seqs,
-        step_rows=max(config.max_num_seqs, LEAST_ROWS),
-        slice_tokens=config.long_prefill_token_threshold,
-        whole_prompts=not config.enable_chunked_prefill,
-    )
-
-
 def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -> Terms:
     """What requests are measured against."""
     model = checkpoint.config
@@ -124,48 +106,6 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -
         alternatives=config.max_logprobs,
         seed=config.seed,
     )
-
-
-def _open(config: EngineConfig, folder: Path) -> Checkpoint:
-    """The checkpoint at the context length that is asked for, or that memory allows.
-
-    Raises: ConfigError if weights, scratch and one sequence of that length do not fit.
-    """
-
-    def opened(max_model_len: int | None) -> Checkpoint:
-        return open_checkpoint(
-            folder,
-            dtype=config.dtype,
-            kv_dtype=config.kv_cache_dtype,
-            max_model_len=max_model_len,
-            allow_longer=config.allow_long_max_model_len,
-            quantization=Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
-        )
-
-    asked = config.max_model_len
-    checkpoint = opened(asked if isinstance(asked, int) else None)
-    memory = placement.memory(config)
-    block_bytes = checkpoint.config.kv_bytes_per_token[checkpoint.kv_dtype] * BLOCK_TOKENS
-    if asked == "auto":
-        length = placement.longest(
-            config, checkpoint.max_model_len, block_bytes, _needed_bytes(config, checkpoint), memory
-        )
-        if length < checkpoint.max_model_len:
-            log.warning(
-                "context: %d tokens of the model's %d, which is what memory allows", length, checkpoint.max_model_len
-            )
-            checkpoint = opened(length)
-    placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, _needed_bytes(config, checkpoint), memory)
-    return checkpoint
-
-
-def _needed_bytes(config: EngineConfig, checkpoint: Checkpoint) -> int:
-    """Weights, and an estimate of the scratch of a step: float32 of what native/model/scratch.cpp holds a token."""
-    model, limits = checkpoint.config, limits_of(config, checkpoint)
-    attention = (2 * model.heads + 2 * model.kv_heads) * model.head_dim
-    a_token = 4 * (3 * model.hidden + attention + model.intermediate)
-    scratch = limits.step_tokens * a_token + limits.step_rows * 4 * model.vocab_size
-    return checkpoint.packed_bytes + scratch
 
 
 def _cores(config: EngineConfig) -> Cores:

@@ -1,0 +1,148 @@
+"""What a model takes of memory, before a byte of its weights is read: the engine's start and `forearm plan` ask here.
+
+What fits here starts: scratch is counted as native/model/scratch.cpp divides it, and where that depends on the tier,
+for the larger form.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from forearm.config import EngineConfig
+from forearm.engine import placement
+from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.scheduler import Limits
+from forearm.model.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.config import ModelConfig, WeightFormat
+from forearm.model.quantization import Asked
+
+# Rows of logits of a step, at least: prompts whose log-probabilities are wanted go forward by so many tokens a step.
+LEAST_ROWS = 32
+
+# native/model/scratch.h, kernels.h: rows that a thread prepares for itself, keys of one partial result, most of them.
+_OWN_ROWS, _CHUNK_TOKENS, _MOST_PARTIAL_FLOATS = 4, 512, 16 << 20
+_PANEL = 16
+_THREAD_BYTES = 512 << 10  # what attend and gemm work in, beside a panel of codes (tests/unit/engine/test_fit.py)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A checkpoint at the context length it is served with, and its memory. blocks: of the KV cache."""
+
+    checkpoint: Checkpoint
+    limits: Limits
+    scratch_bytes: int
+    block_bytes: int
+    blocks: int
+    memory: placement.Memory
+
+
+def fit(config: EngineConfig, folder: Path, memory: placement.Memory, threads: int) -> Fit:
+    """The checkpoint at the context length that is asked for, or that memory allows.
+
+    Raises: ConfigError with the arithmetic if weights, scratch and one sequence of that length do not fit.
+    """
+    asked = config.max_model_len
+    checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
+    block_bytes = checkpoint.config.kv_bytes_per_token[checkpoint.kv_dtype] * BLOCK_TOKENS
+    if asked == "auto":
+        needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads)
+        length = placement.longest(config, checkpoint.max_model_len, block_bytes, needed, memory)
+        if length < checkpoint.max_model_len:
+            log.warning(
+                "context: %d tokens of the model's %d, which is what memory allows", length, checkpoint.max_model_len
+            )
+            checkpoint = _opened(config, folder, length)
+    limits = limits_of(config, checkpoint)
+    scratch = scratch_bytes(checkpoint, limits, threads)
+    needed = checkpoint.packed_bytes + scratch
+    blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
+    return Fit(checkpoint, limits, scratch, block_bytes, blocks, memory)
+
+
+def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
+    """A step's limits. No step has more tokens than all running sequences together."""
+    step_tokens = min(config.max_num_batched_tokens, config.max_num_seqs * checkpoint.max_model_len)
+    if not config.enable_chunked_prefill:
+        step_tokens = max(step_tokens, checkpoint.max_model_len)
+    return Limits(
+        step_tokens=step_tokens,
+        running=config.max_num_seqs,
+        step_rows=max(config.max_num_seqs, LEAST_ROWS),
+        slice_tokens=config.long_prefill_token_threshold,
+        whole_prompts=not config.enable_chunked_prefill,
+    )
+
+
+def scratch_bytes(checkpoint: Checkpoint, limits: Limits, threads: int) -> int:
+    """Bytes of everything that a step writes besides the KV cache, at most (native/model/scratch.cpp)."""
+    model, tokens = checkpoint.config, limits.step_tokens + 1
+    query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    joint = sum(-(-columns // _PANEL) * _PANEL for columns in (query, key, key))
+    after = model.norm_placement != "pre" or model.learned_positions
+    shared = _floats(tokens, model.hidden) * (2 if after else 1) + _floats(tokens, joint)
+    shared += _floats(limits.step_rows, model.vocab_size) + 4 * tokens
+    shared += sum(8 * tokens * len(rope.inv_freq) for rope in model.ropes)
+    sites = (
+        (("qkv", "up", "head"), model.hidden, max(tokens, limits.step_rows), False),
+        (("o",), query, tokens, True),
+        (("down",), model.intermediate, tokens, True),
+    )
+    for names, columns, rows, raw in sites:
+        formats = _formats_of(checkpoint.formats, names)
+        own = threads * _inputs(formats, columns, _OWN_ROWS)
+        prepares = raw and any(_rounds(format) or format.ordered for format in formats)
+        shared += own + _inputs(formats, columns, rows) + (_floats(rows, columns) if prepares else 0)
+    return shared + 4 * _partial_floats(model, checkpoint.max_model_len, threads) + threads * _own_bytes(model)
+
+
+def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Checkpoint:
+    return open_checkpoint(
+        folder,
+        dtype=config.dtype,
+        kv_dtype=config.kv_cache_dtype,
+        max_model_len=max_model_len,
+        allow_longer=config.allow_long_max_model_len,
+        quantization=Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
+    )
+
+
+def _floats(rows: int, columns: int) -> int:
+    """Bytes of float32 [rows, columns], rows an odd number of 64-byte lines apart."""
+    return rows * ((columns + 15) // 16 | 1) * 64
+
+
+def _formats_of(formats: dict[str, WeightFormat], names: tuple[str, ...]) -> set[WeightFormat]:
+    """Of the matrices that take the rows of one place; a tied head is the embedding."""
+    found = {format for name, format in formats.items() if name.rpartition(".")[2] in names}
+    return found | ({formats["embed"]} if "head" in names and "head" not in formats else set())
+
+
+def _rounds(format: WeightFormat) -> bool:
+    """Whether it is multiplied with int8 activations."""
+    return format.dtype in ("int8", "int4") and not format.wide
+
+
+def _inputs(formats: set[WeightFormat], columns: int, rows: int) -> int:
+    """Rows in each form that matrices take: int8 with a scale and a sum for each group, or floats."""
+    int8 = [format for format in formats if _rounds(format)]
+    groups = max((-(-columns // f.group) if f.group else 1 for f in int8), default=0)
+    codes = rows * (_floats(1, -(-columns // 4)) + 8 * groups) if int8 else 0
+    return codes + (_floats(rows, columns) if len(int8) < len(formats) else 0)
+
+
+def _partial_floats(model: ModelConfig, max_model_len: int, threads: int) -> int:
+    """Partial results of attention over chunks of keys: two items a thread."""
+    item = model.heads // model.kv_heads * (2 + -(-model.head_dim // 16) * 16)
+    chunks = -(-max_model_len // _CHUNK_TOKENS)
+    return min((2 * threads + model.kv_heads) * chunks * item, _MOST_PARTIAL_FLOATS)
+
+
+def _own_bytes(model: ModelConfig) -> int:
+    """Of one thread: a row, a panel of codes of the widest matrix with its factors, what the sampler takes."""
+    widest = max(model.hidden, model.intermediate, model.heads * model.head_dim)
+    return 4 * model.hidden + 2 * _PANEL * widest + 25 * model.vocab_size + _THREAD_BYTES

@@ -1,0 +1,81 @@
+"""What is counted before loading covers what the executor takes: what fits by the arithmetic starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench.executors import config_of, formats_of
+from bench.shapes import SHAPES
+
+from forearm import _native
+from forearm.config import EngineConfig
+from forearm.engine.fit import fit, scratch_bytes
+from forearm.engine.placement import Memory, kv_blocks
+from forearm.engine.scheduler import Limits
+from forearm.errors import ConfigError
+from forearm.model.checkpoint import Checkpoint
+from forearm.model.hub import DEMO_MODEL
+from forearm.model.weights import load_native
+
+SIZES = {name: shape.cut(2) for name, shape in SHAPES.items()}
+MIB = 1 << 20
+
+
+def limits(step_tokens: int, rows: int) -> Limits:
+    return Limits(step_tokens=step_tokens, running=rows, step_rows=rows, slice_tokens=0, whole_prompts=False)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4", "int4-g32", "fp8"])
+@pytest.mark.parametrize("shape", SIZES)
+def test_scratch_is_counted_no_smaller_than_it_is_and_not_much_larger(shape: str, name: str) -> None:
+    config = config_of(SIZES[shape])
+    formats = formats_of(config, name)
+    for threads, step_tokens, rows, length in ((1, 2048, 128, 131072), (3, 64, 32, 2048)):
+        native = _native.Executor(config, formats, "bfloat16", step_tokens, rows, rows, length, [], threads)
+        checkpoint = Checkpoint(Path(), config, "bfloat16", "bfloat16", length, (), formats)
+
+        counted = scratch_bytes(checkpoint, limits(step_tokens, rows), threads)
+
+        # Above: floats are counted with four bytes, also where this tier makes them two.
+        assert native.scratch_bytes <= counted <= 1.6 * native.scratch_bytes + 4 * MIB
+
+
+def test_packed_weights_and_blocks_are_counted_as_the_executor_counts_them() -> None:
+    config = EngineConfig(max_num_seqs=4, kv_cache_memory_bytes=64 * MIB)
+    box = Memory(1 << 33, 1 << 33, "a box")
+    planned = fit(config, DEMO_MODEL, box, 1)
+
+    native = load_native(
+        planned.checkpoint,
+        step_tokens=planned.limits.step_tokens,
+        step_sequences=4,
+        step_logit_rows=planned.limits.step_rows,
+        cores=(),
+        threads=1,
+        progress=False,
+    )
+
+    assert native.packed_bytes <= planned.checkpoint.packed_bytes <= native.packed_bytes + MIB
+    assert native.scratch_bytes <= planned.scratch_bytes
+    assert native.kv_bytes_per_block == planned.block_bytes
+    needed = native.packed_bytes + native.scratch_bytes
+    assert kv_blocks(config, 2048, native.kv_bytes_per_block, needed, box) == planned.blocks
+
+
+def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
+    tight = Memory(30 * MIB, 30 * MIB, "a small box")
+
+    with pytest.raises(ConfigError, match=r"one sequence of 2048 tokens needs .* free of 0.03 GiB \(a small box\)"):
+        fit(EngineConfig(), DEMO_MODEL, tight, 1)
+
+
+def test_auto_takes_the_longest_context_that_fits() -> None:
+    most = fit(EngineConfig(max_num_seqs=1), DEMO_MODEL, Memory(1 << 33, 1 << 33, "a large box"), 1)
+    needed = most.checkpoint.packed_bytes + most.scratch_bytes
+    free = int((needed + 10 * most.block_bytes) / 0.92) + MIB
+
+    found = fit(EngineConfig(max_num_seqs=1, max_model_len="auto"), DEMO_MODEL, Memory(free, free, "a box"), 1)
+
+    assert 0 < found.checkpoint.max_model_len < most.checkpoint.max_model_len
+    assert found.blocks * 32 >= found.checkpoint.max_model_len
