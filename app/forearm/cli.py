@@ -1,4 +1,4 @@
-"""The `forearm` command: serve, generate, chat. What a command needs is imported when it runs: the help is quick."""
+"""The `forearm` command. What a command needs is imported when it runs: the help is quick."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ USAGE = """usage: forearm COMMAND ...
   serve [MODEL]       serve a model over HTTP, as OpenAI's API
   generate [MODEL]    answer one prompt here, without a server
   chat                talk to a running server
+  complete            have a running server go on from a text
   --version
 
 `forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
@@ -92,18 +93,42 @@ def read_source(name: str) -> str:
 def chat(argv: Sequence[str]) -> int:
     """`forearm chat`: a terminal client of a running server."""
     parser = Parser("forearm chat [flags]", "Talk to a running server; an empty line or Ctrl-D ends it.")
+    add_client(parser)
+    parser.add_argument("--system-prompt", help="stands before the conversation")
+    parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
+    given = parser.parse_args(argv)
+    from forearm.chat import Chat
+    from forearm.client import Client
+
+    with Client(given.url, given.model_name, given.api_key) as client:
+        return Chat(client, given.max_tokens, given.stats).run(given.system_prompt, given.quick)
+
+
+def complete(argv: Sequence[str]) -> int:
+    """`forearm complete`: a terminal client of a running server's completions."""
+    parser = Parser("forearm complete [flags]", "Have a server go on from a text; an empty line or Ctrl-D ends it.")
+    add_client(parser)
+    parser.add_argument("-q", "--quick", metavar="TEXT", help="complete this, print it, end")
+    given = parser.parse_args(argv)
+    from forearm.client import Client
+    from forearm.complete import complete
+
+    with Client(given.url, given.model_name, given.api_key) as client:
+        return complete(client, given.quick, given.max_tokens, given.stats)
+
+
+def add_client(parser: Parser) -> None:
+    """What every client of a running server is told."""
     parser.add_argument("--url", default="http://localhost:8000/v1", help="of the server's API")
     parser.add_argument("--model-name", help="absent: the first one that the server has")
     parser.add_argument("--api-key", help="absent: VLLM_API_KEY, or OPENAI_API_KEY")
-    parser.add_argument("--system-prompt", help="stands before the conversation")
-    parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
     parser.add_argument("--stats", action="store_true", help="tokens and tokens/s after each answer")
     parser.add_argument("--max-tokens", type=int, help="of an answer")
-    given = parser.parse_args(argv)
-    from forearm.chat import Chat
-
-    client = Chat(given.url, given.model_name, given.api_key, given.max_tokens, given.stats)
-    return client.run(given.system_prompt, given.quick)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"serve": serve, "generate": generate, "chat": chat}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "serve": serve,
+    "generate": generate,
+    "chat": chat,
+    "complete": complete,
+}

@@ -1,4 +1,4 @@
-"""The terminal client against a tiny server that speaks the protocol."""
+"""The terminal clients, chat and complete, against a tiny server that speaks the protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forearm import cli
 
 
 class TinyServer(ThreadingHTTPServer):
-    """Answers chats with the last message in capitals, a letter a chunk; wants the key `sesame` when told to."""
+    """Answers with the last message or the prompt in capitals, a letter a chunk; can want the key `sesame`."""
 
     daemon_threads = True
 
@@ -41,8 +41,10 @@ class Answers(BaseHTTPRequestHandler):
         if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":
             self.reply(401, json.dumps({"error": {"message": "the API key is wrong"}}))
             return
-        said = body["messages"][-1]["content"].upper()
-        chunks: list[dict[str, Any]] = [{"choices": [{"delta": {"content": letter}}]} for letter in said]
+        said = (body["prompt"] if "prompt" in body else body["messages"][-1]["content"]).upper()
+        chunks: list[dict[str, Any]] = [
+            {"choices": [{"text": letter} if "prompt" in body else {"delta": {"content": letter}}]} for letter in said
+        ]
         if self.server.breaks:
             chunks = [*chunks[:1], {"error": {"message": "the engine went away"}}]
         chunks.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": len(said)}})
@@ -100,6 +102,35 @@ def test_a_conversation_remembers_what_was_said(
     assert capsys.readouterr().out == "ONE\nTWO\n"
     assert [message["content"] for message in server.bodies[1]["messages"]] == ["one", "ONE", "two"]
     assert server.bodies[1]["model"] == "other"
+
+
+def test_complete_goes_on_from_one_text(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["complete", "--url", server.url, "-q", "hello", "--max-tokens", "9", "--stats"]) == 0
+
+    out = capsys.readouterr()
+    assert out.out == "HELLO\n"
+    assert "5 tokens" in out.err
+    assert server.bodies == [
+        {
+            "model": "tiny",
+            "prompt": "hello",
+            "max_tokens": 9,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ]
+
+
+def test_complete_begins_anew_with_every_line(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["one", "two", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+
+    assert cli.main(["complete", "--url", server.url]) == 0
+
+    assert capsys.readouterr().out == "ONE\nTWO\n"
+    assert [body["prompt"] for body in server.bodies] == ["one", "two"]
 
 
 def test_the_key_goes_along(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
