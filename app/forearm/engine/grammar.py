@@ -1,0 +1,229 @@
+"""Structured output: grammars compiled once, and for each output the tokens that may come next (llguidance).
+
+llguidance (Moskal et al., github.com/guidance-ai/llguidance) runs an Earley parser over lexemes that are derivatives of
+regular expressions, and walks the vocabulary's trie with them. Text is bytes to it, so that a part of a character is
+allowed where the whole one is. It is imported with the first grammar: start-up does not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.errors import EngineFailed, InvalidRequest
+from forearm.text.grammar_tokens import LIMITS, tokenizer_text
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+UInt32Array = npt.NDArray[np.uint32]
+
+_THREADS = 2  # one slow grammar does not hold up the others
+_COMPILE_S = 10.0
+# What a compiled grammar is taken to hold; measured: tests/unit/engine/test_grammar.py.
+_BYTES, _BYTES_A_CHARACTER = 64 << 10, 200
+
+log = logging.getLogger(__name__)
+
+
+class Matcher:
+    """Where one output stands in its grammar. One thread at a time may call it; the GIL is released while it works."""
+
+    def __init__(self, matcher: LLMatcher, words: int) -> None:
+        self._matcher = matcher
+        self._words = words
+
+    @property
+    def over(self) -> bool:
+        """Nothing but the end of sequence is allowed any more."""
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
+
+    def mask(self) -> UInt32Array:
+        """uint32 [ceil(vocabulary / 32)]: bit i % 32 of word i // 32 is set where token i may come next. At least one
+        is; the end-of-sequence tokens where the grammar may end here.
+
+        Raises: EngineFailed when the grammar has become too large to go on with.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        self._check()
+        return bits[: self._words]
+
+    def masks(self, drafts: Sequence[int]) -> UInt32Array:
+        """[1 + n, words]: the mask here and after each of the first n drafts, those that the grammar allows.
+
+        Raises: EngineFailed as `mask`.
+        """
+        found = [self.mask()]
+        taken = 0
+        for token in drafts:
+            if not found[-1][token // 32] >> np.uint32(token % 32) & 1 or self.over:
+                break
+            self.take(token)
+            taken += 1
+            found.append(self.mask())
+        if taken and not self._matcher.rollback(taken):
+            self._check()
+        return np.stack(found)
+
+    def take(self, token: int) -> None:
+        """The output goes on with this token.
+
+        Raises: EngineFailed if the grammar does not allow it.
+        """
+        self._matcher.consume_token(token)
+        self._check()
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, one after the other: each is the only one that the masks would allow."""
+        return list(self._matcher.compute_ff_tokens())
+
+    def allowed_prefix(self, drafts: Sequence[int]) -> int:
+        """How many of these tokens, from the first on, the grammar allows one after the other."""
+        return int(self._matcher.validate_tokens(list(drafts)))
+
+    def fork(self) -> Matcher:
+        """Another output that stands at the same place."""
+        return Matcher(self._matcher.deep_copy(), self._words)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise EngineFailed(f"the grammar cannot go on: {_first_line(self._matcher.get_error())}")
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    start: Matcher  # untouched; outputs get forks of it
+    held_bytes: int
+
+
+class Grammars:
+    """Compiled grammars of one model, those used last kept.
+
+    folder: of the tokenizer, or its .gguf file. eos_ids: what may end an output where its grammar may end.
+    cache_bytes: most that is kept, as far as it can be told. compile_s: time limit of one grammar.
+    All methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        vocab_size: int,
+        eos_ids: Sequence[int],
+        *,
+        cache_bytes: int = 512 << 20,
+        compile_s: float = _COMPILE_S,
+    ) -> None:
+        self._folder, self._vocab_size, self._eos_ids = folder, vocab_size, tuple(sorted(eos_ids))
+        self._cache_bytes, self._compile_s = cache_bytes, compile_s
+        self._kept: OrderedDict[str, _Compiled] = OrderedDict()
+        self._lock = threading.Lock()
+        self._tokenizer: LLTokenizer | None = None
+        self._tokenizer_lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+
+    def start(self, source: str) -> Future[Matcher]:
+        """The beginning of an output under this grammar (text of llguidance), as soon as it is compiled.
+
+        The future has InvalidRequest when the grammar is wrong, too large or takes too long, and then names no field.
+        """
+        found: Future[Matcher] = Future()
+        matcher = self._known(source)
+        if matcher is None:
+            self._threads.submit(self._compile_for, source, found)
+        else:
+            found.set_result(matcher)
+        return found
+
+    def close(self) -> None:
+        """End the threads; what is being compiled is waited for by nobody."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _known(self, source: str) -> Matcher | None:
+        with self._lock:
+            compiled = self._kept.get(source)
+            if compiled is None:
+                return None
+            self._kept.move_to_end(source)
+            return compiled.start.fork()
+
+    def _compile_for(self, source: str, found: Future[Matcher]) -> None:
+        """On a thread of ours. What takes too long cannot be interrupted, but nobody waits for it."""
+        limit = threading.Timer(self._compile_s, self._too_slow, (found,))
+        limit.daemon = True
+        try:
+            tokenizer = self._loaded()
+            limit.start()
+            matcher = self._known(source) or self._compiled(source, tokenizer)
+        except Exception as error:
+            _settle(found, error=error)
+        else:
+            _settle(found, matcher)
+        finally:
+            limit.cancel()
+
+    def _compiled(self, source: str, tokenizer: LLTokenizer) -> Matcher:
+        """Raises: InvalidRequest."""
+        from llguidance import LLMatcher, LLParserLimits
+
+        start_s = time.monotonic()
+        made = LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(**LIMITS))
+        first = made.deep_copy()
+        first.compute_bitmask()  # some limits only show here
+        for one in (made, first):
+            if one.is_error():
+                raise InvalidRequest(f"the grammar cannot be used: {_first_line(one.get_error())}")
+        log.debug("a grammar of %d characters is compiled in %.3f s", len(source), time.monotonic() - start_s)
+        matcher = Matcher(made, (self._vocab_size + 31) // 32)
+        self._keep(source, _Compiled(matcher, _BYTES + _BYTES_A_CHARACTER * len(source)))
+        return matcher.fork()
+
+    def _keep(self, source: str, compiled: _Compiled) -> None:
+        with self._lock:
+            self._kept[source] = compiled
+            held = sum(one.held_bytes for one in self._kept.values())
+            while held > self._cache_bytes:
+                held -= self._kept.popitem(last=False)[1].held_bytes
+
+    def _loaded(self) -> LLTokenizer:
+        """The vocabulary as llguidance takes it, made once: a second's work for a large one.
+
+        Raises: ConfigError if the tokenizer cannot be read.
+        """
+        with self._tokenizer_lock:
+            if self._tokenizer is None:
+                from llguidance import LLTokenizer
+
+                text, tokens = tokenizer_text(self._folder)
+                # It may have more tokens than the model (masks are cut then), or fewer (they are never allowed).
+                n_vocab = max(self._vocab_size, tokens)
+                self._tokenizer = LLTokenizer(text, n_vocab=n_vocab, eos_token=list(self._eos_ids) or None)
+            return self._tokenizer
+
+    def _too_slow(self, found: Future[Matcher]) -> None:
+        error = InvalidRequest(f"the grammar takes longer than {self._compile_s:g} s to compile; simplify it")
+        _settle(found, error=error)
+
+
+def _settle(found: Future[Matcher], matcher: Matcher | None = None, error: Exception | None = None) -> None:
+    """The first outcome counts: the time limit and the compiling thread may both have one."""
+    try:
+        if matcher is not None:
+            found.set_result(matcher)
+        else:
+            found.set_exception(error)
+    except InvalidStateError:
+        pass
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0]

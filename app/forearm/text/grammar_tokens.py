@@ -1,0 +1,54 @@
+"""A model's vocabulary as llguidance takes it, and the limits under which grammars are compiled and followed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from forearm.errors import ConfigError
+from forearm.model.gguf import is_gguf
+
+# Of llguidance.LLParserLimits. The fuels bound the work of one compilation and of one mask (some 14 ms); a lexer state
+# takes 1 to 2 kB, so that one output holds 100 MB at most.
+LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "verbose_errors": False}
+
+
+def tokenizer_text(folder: Path) -> tuple[str, int]:
+    """tokenizer.json's text, and one more than the highest id in it.
+
+    transformers is imported only for a folder without tokenizer.json, which it converts, and for a .gguf file.
+    Raises: ConfigError if there is no tokenizer, or it cannot be read.
+    """
+    file = folder / "tokenizer.json"
+    if is_gguf(folder) or not file.is_file():
+        from forearm.text.tokenizer import load_tokenizer
+
+        rust = load_tokenizer(folder).backend.backend_tokenizer
+        return rust.to_str(), max(rust.get_vocab(with_added_tokens=True).values()) + 1
+    try:
+        parsed = json.loads(file.read_text())
+        added = parsed.setdefault("added_tokens", [])
+        added += _more_added(folder, {token["id"] for token in added})
+        # A training run may have left these; they would cut or fill what is tokenised.
+        parsed["truncation"] = parsed["padding"] = None
+        return json.dumps(parsed), 1 + max([*_ids(parsed["model"]["vocab"]), *(token["id"] for token in added)])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"cannot read {file}: {error!r}") from error
+
+
+def _more_added(folder: Path, known: set[int]) -> list[dict[str, Any]]:
+    """Tokens that only tokenizer_config.json has."""
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return []
+    listed = json.loads(file.read_text()).get("added_tokens_decoder", {})
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    return [{**plain, **token, "id": int(number)} for number, token in listed.items() if int(number) not in known]
+
+
+def _ids(vocabulary: dict[str, int] | list[Any]) -> list[int]:
+    """The ids of a model's vocabulary: a mapping, or, in Unigram models, a list in order."""
+    if isinstance(vocabulary, dict):
+        return list(vocabulary.values())
+    return [len(vocabulary) - 1]
