@@ -142,6 +142,17 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     check_chat(body, served.config)
     served.note_unknown_fields(body.model_extra)
     head = heading("chatcmpl", body, request_id, served)
+    text, prompt = await rendered(served, body)
+    params = sampling_params(body, served, len(prompt), body.prompt_logprobs)
+    generation = await submit(served, body, [prompt], [params])
+    return Turn(body, head, prompt, text, Answer(served, generation, [prompt], params.n, text_options(body)))
+
+
+async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:
+    """A chat's prompt, as text and as token ids.
+
+    Raises: InvalidRequest, EngineUnavailable.
+    """
     text = served.render(
         body.messages,
         chat_template=body.chat_template,
@@ -151,10 +162,7 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
         tools=body.tools or None,
         documents=[one.model_dump() for one in body.documents] if body.documents else None,
     )
-    prompt = served.truncated(await served.encode(text, body.add_special_tokens), body)
-    params = sampling_params(body, served, len(prompt), body.prompt_logprobs)
-    generation = await submit(served, body, [prompt], [params])
-    return Turn(body, head, prompt, text, Answer(served, generation, [prompt], params.n, text_options(body)))
+    return text, served.truncated(await served.encode(text, body.add_special_tokens), body)
 
 
 def _template_kwargs(body: ChatRequest) -> dict[str, object]:
