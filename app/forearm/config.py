@@ -60,6 +60,13 @@ class Common:
     )
     logging_prefix: str = setting("", "stands before every log line", env="VLLM_LOGGING_PREFIX")
     configure_logging: bool = setting(True, "0 leaves Python's logging alone", env="VLLM_CONFIGURE_LOGGING")
+    log_format: str = setting(
+        "text",
+        "log lines: text, or json with a field for each part",
+        flag="--log-format",
+        env="FOREARM_LOG_FORMAT",
+        parse=one_of("text", "json"),
+    )
     logging_config_path: str = setting("", "JSON for logging.config.dictConfig", env="VLLM_LOGGING_CONFIG_PATH")
 
 
@@ -178,6 +185,9 @@ class EngineConfig(Common):
     log_stats_interval_s: float = setting(
         10.0, "time between these lines", env="VLLM_LOG_STATS_INTERVAL", unit="s", parse=number(0.1)
     )
+    old_metric_names: bool = setting(
+        True, "metrics also under the names that vLLM has given up", flag="--old-metric-names"
+    )
     others_bytes: int = 0  # memory that this server's other processes will take
     name: str = ""  # what clients call the model, as the metrics' label; absent: as `model`
     socket: str = ""  # path of the Unix socket it listens on
@@ -207,6 +217,13 @@ class ApiConfig(Common):
     api_key: tuple[str, ...] = setting(
         (), "keys of which clients must send one", flag="--api-key", env="VLLM_API_KEY", parse=words
     )
+    api_keys_file: str = setting(
+        "",
+        "JSON, YAML or TOML: keys with names, limits and priorities (docs/keys.md); read again on SIGHUP",
+        flag="--api-keys-file",
+        env="FOREARM_API_KEYS_FILE",
+    )
+    playground: bool = setting(True, "a page at / to try the model, with live figures", flag="--playground")
     chat_template: str = setting("", "Jinja file, or the template itself; absent: the model's", flag="--chat-template")
     chat_template_content_format: str = setting(
         "auto",
@@ -237,9 +254,13 @@ class ApiConfig(Common):
     access_log: bool = setting(
         False, "a line for every request", flag="--access-log", off="--disable-uvicorn-access-log"
     )
+    access_log_except: tuple[str, ...] = setting(
+        (), "paths that the access log leaves out", flag="--disable-access-log-for-endpoints", parse=separated
+    )
     log_requests: bool = setting(False, "log prompts and parameters", flag="--enable-log-requests")
+    log_outputs: bool = setting(False, "log what is generated", flag="--enable-log-outputs")
     max_log_len: int | None = setting(
-        None, "most characters of a logged prompt", flag="--max-log-len", unit="characters", parse=whole(0)
+        None, "most characters of a logged prompt or output", flag="--max-log-len", unit="characters", parse=whole(0)
     )
     keep_alive_s: float = setting(
         5.0, "time an idle connection stays open", env="VLLM_HTTP_TIMEOUT_KEEP_ALIVE", unit="s", parse=number(0)
@@ -260,6 +281,28 @@ class ApiConfig(Common):
     )
     max_stop_strings: int = setting(4, "most stop strings of one request", env="VLLM_MAX_STOP_STRINGS", parse=whole(1))
     max_num_bad_words: int = setting(128, "most bad_words of one request", env="VLLM_MAX_NUM_BAD_WORDS", parse=whole(1))
+    responses_store: bool = setting(
+        True,
+        "responses of /v1/responses are kept for previous_response_id, retrieval and background, within the three "
+        "bounds below; 0: none is kept",
+        env="VLLM_ENABLE_RESPONSES_API_STORE",
+    )
+    responses_store_count: int = setting(
+        10_000,
+        "responses kept; those used longest ago go first",
+        env="FOREARM_RESPONSES_STORE_COUNT",
+        parse=whole(1, 1_000_000),
+    )
+    responses_store_bytes: int = setting(
+        128 << 20, "bytes that they take", env="FOREARM_RESPONSES_STORE_BYTES", unit="bytes", parse=whole(1 << 16)
+    )
+    responses_store_age_s: float = setting(
+        24 * 3600.0,
+        "time after its last use that a response is kept",
+        env="FOREARM_RESPONSES_STORE_AGE",
+        unit="s",
+        parse=number(1),
+    )
     prompt_tokens_details: bool = setting(False, "usage tells the cached tokens", flag="--enable-prompt-tokens-details")
     force_include_usage: bool = setting(False, "every stream ends with usage", flag="--enable-force-include-usage")
     tokens_as_token_ids: bool = setting(
@@ -272,8 +315,23 @@ class ApiConfig(Common):
         0, "clients' certificates: 0 none, 1 optional, 2 required", flag="--ssl-cert-reqs", parse=whole(0, 2)
     )
     ssl_ciphers: str = setting("", "ciphers, as OpenSSL writes them", flag="--ssl-ciphers")
+    ssl_refresh: bool = setting(
+        False, "key and certificate are read again when they change, for new connections", flag="--enable-ssl-refresh"
+    )
+    otlp_traces_endpoint: str = setting(
+        "", "where spans of requests go (pip install forearm[otlp])", flag="--otlp-traces-endpoint"
+    )
+    otlp_traces_protocol: str = setting(
+        "grpc",
+        "how they get there",
+        env="OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+        parse=one_of("grpc", "http/protobuf"),
+    )
+    tokenizer_info: bool = setting(False, "GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
+    dev_mode: bool = setting(False, "/reset_prefix_cache and /server_info", env="VLLM_SERVER_DEV_MODE")
     engine_sockets: tuple[str, ...] = ()  # Unix sockets of the engines
     model_folder: str = ""  # where `model` lies on disk
+    run_folder: str = ""  # of this server alone, gone when it stops; "": there is one worker, which makes its own
     metrics_folder: str = ""  # where the workers of one server keep their counters together; "": there is one worker
 
 

@@ -36,6 +36,8 @@ FLAGS: dict[str, Foreign] = {
     **_rows(True, NO_JIT, "-O --compilation-config --optimization-level --attention-backend --moe-backend"),
     **_rows(True, NO_JIT, "--linear-backend"),
     **_rows(False, "every answer carries X-Request-Id", "--enable-request-id-headers"),
+    **_rows(False, "/load is always there", "--enable-server-load-tracking"),
+    **_rows(True, "a request's span has all that is measured", "--collect-detailed-traces"),
     **_rows(False, "code from checkpoints is never run", "--trust-remote-code"),
     **_rows(True, "files are read as they are", "--tokenizer-mode --config-format --code-revision"),
     **_rows(True, "KV blocks have 32 tokens", "--block-size"),
@@ -55,7 +57,7 @@ FLAGS: dict[str, Foreign] = {
     **_rows(True, "it was removed from vLLM", "--num-scheduler-steps --guided-decoding-backend"),
     **_rows(True, "use VLLM_LOGGING_LEVEL", "--uvicorn-log-level"),
     **_rows(True, "there is no HTTP limit of that kind", "--h11-max-incomplete-event-size --h11-max-header-count"),
-    **_rows(False, "metrics have no hidden ones", "--kv-cache-metrics --enable-mfu-metrics --enable-ssl-refresh"),
+    **_rows(False, "metrics have no hidden ones", "--kv-cache-metrics --enable-mfu-metrics"),
     **_rows(True, "metrics have no hidden ones", "--show-hidden-metrics-for-version --custom-histogram-buckets"),
 }
 
@@ -102,7 +104,6 @@ _REFUSED = {
     "only text is served": "--limit-mm-per-prompt --mm-processor-kwargs --mm-processor-cache-gb "
     "--allowed-local-media-path --allowed-media-domains",
     "it is not built yet": "--pooler-config --hf-overrides --hf-config-path",
-    "traces are not built yet": "--otlp-traces-endpoint --collect-detailed-traces",
     "use --max-num-queued-reqs": "--max-num-queued-tokens --max-num-active-seqs",
     "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES": "--numa-bind --numa-bind-nodes --numa-bind-cpus",
     "no foreign code is loaded into the server": "--middleware",
@@ -141,8 +142,6 @@ VARIABLES: dict[str, str] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "LoRA adapters are not built yet",
     "VLLM_LORA_RESOLVER_CACHE_DIR": "LoRA adapters are not built yet",
     "VLLM_PLUGINS": "no foreign code is loaded",
-    "VLLM_SERVER_DEV_MODE": "there are no endpoints for it",
-    "VLLM_ENABLE_RESPONSES_API_STORE": "the Responses API is not built yet",
     "VLLM_XGRAMMAR_CACHE_MB": "structured output is not built yet",
     "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS": "tool calls are not built yet",
     "VLLM_IMAGE_FETCH_TIMEOUT": "only text is served",

@@ -1,6 +1,9 @@
 """Every Prometheus name, in one list: vLLM's names, labels and buckets, so that its dashboards work unchanged.
 
 The engine feeds ENGINE from its loop, the API workers feed HTTP; each calls `register` once with its own registry.
+Names that vLLM has given up live on in OLD_NAMES. Of vLLM's names those are left out that it shows with a flag alone
+(vllm:kv_block_*, vllm:estimated_*), with LoRA adapters (vllm:lora_requests_info) or with a KV connector
+(vllm:num_requests_kv_fetch_by_stage); counters of what is not built stay at 0.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
 
 _LATENCY_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _FIRST_TOKEN_S = (
@@ -17,15 +20,19 @@ _FIRST_TOKEN_S = (
 )
 _NEXT_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
+_TOKENS = tuple(digit * 10**power for power in range(8) for digit in (1, 2, 5))
 _CHOICES = (1, 2, 5, 10, 20)
 _ENGINE = ("model_name", "engine")
+_CACHE = (
+    *("block_size", "cache_dtype", "num_gpu_blocks", "enable_prefix_caching"),
+    *("kv_cache_size_tokens", "kv_cache_max_concurrency"),
+)
 
 
 class Metric(NamedTuple):
     """One family. `buckets` are upper bounds, in the unit of the name; set on histograms only."""
 
-    kind: Any  # Counter, Gauge or Histogram
+    kind: Any  # Counter, Gauge, Histogram or Summary
     name: str
     help: str
     labels: tuple[str, ...] = _ENGINE
@@ -35,31 +42,37 @@ class Metric(NamedTuple):
 ENGINE = (
     Metric(Gauge, "vllm:num_requests_running", "Requests being computed."),
     Metric(Gauge, "vllm:num_requests_waiting", "Requests waiting for their first step."),
+    Metric(Gauge, "vllm:num_requests_waiting_by_reason", "The same by what they wait for.", (*_ENGINE, "reason")),
     Metric(Gauge, "vllm:kv_cache_usage_perc", "Used share of the KV cache, 0 to 1."),
-    Metric(Gauge, "vllm:gpu_cache_usage_perc", "The same under its former name."),
-    Metric(
-        Gauge,
-        "vllm:cache_config_info",
-        "The KV cache's shape, as labels; the value is 1.",
-        (*_ENGINE, "block_size", "cache_dtype", "num_gpu_blocks"),
-    ),
+    Metric(Gauge, "vllm:engine_sleep_state", "1 for the state the engine is in.", (*_ENGINE, "sleep_state")),
+    Metric(Gauge, "vllm:cache_config_info", "The KV cache's shape, as labels; the value is 1.", (*_ENGINE, *_CACHE)),
     Metric(Counter, "vllm:prompt_tokens", "Prompt tokens taken in."),
+    Metric(Counter, "vllm:prompt_tokens_by_source", "Prompt tokens by where they came from.", (*_ENGINE, "source")),
     Metric(Counter, "vllm:prompt_tokens_cached", "Prompt tokens found in the prefix cache."),
+    Metric(Counter, "vllm:prompt_tokens_cached_by_source", "The same by which cache.", (*_ENGINE, "source")),
     Metric(Counter, "vllm:generation_tokens", "Tokens generated."),
     Metric(Counter, "vllm:request_success", "Finished requests.", (*_ENGINE, "finished_reason")),
     Metric(Counter, "vllm:num_preemptions", "Sequences put out for want of KV blocks."),
     Metric(Counter, "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache."),
     Metric(Counter, "vllm:prefix_cache_hits", "Tokens found in the prefix cache."),
+    Metric(Counter, "vllm:external_prefix_cache_queries", "Tokens looked up in other machines' caches: none."),
+    Metric(Counter, "vllm:external_prefix_cache_hits", "Tokens found in other machines' caches: none."),
+    Metric(Counter, "vllm:mm_cache_queries", "Images and sounds looked up: none."),
+    Metric(Counter, "vllm:mm_cache_hits", "Images and sounds found: none."),
     Metric(Counter, "vllm:admission_rejections", "Requests refused at the door.", (*_ENGINE, "reason")),
     Metric(Counter, "vllm:corrupted_requests", "Requests ended by a NaN in their logits."),
+    Metric(Counter, "vllm:watermark_requests", "Requests with a watermark: none."),
+    Metric(Counter, "vllm:spec_decode_num_drafts", "Drafts that were verified."),
+    Metric(Counter, "vllm:spec_decode_num_draft_tokens", "Tokens of these drafts."),
+    Metric(Counter, "vllm:spec_decode_num_accepted_tokens", "Those of them that were right."),
+    Metric(
+        Counter,
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "The same by position in the draft, from 0.",
+        (*_ENGINE, "position"),
+    ),
     Metric(Histogram, "vllm:time_to_first_token_seconds", "Arrival to first token.", buckets=_FIRST_TOKEN_S),
     Metric(Histogram, "vllm:inter_token_latency_seconds", "Time between two tokens.", buckets=_NEXT_TOKEN_S),
-    Metric(
-        Histogram,
-        "vllm:time_per_output_token_seconds",
-        "Time between two tokens, under its former name.",
-        buckets=_NEXT_TOKEN_S,
-    ),
     Metric(
         Histogram,
         "vllm:request_time_per_output_token_seconds",
@@ -93,8 +106,8 @@ ENGINE = (
 
 HTTP = (
     Metric(Counter, "http_requests", "Requests answered.", ("method", "status", "handler")),
-    Metric(Counter, "http_request_size_bytes", "Bytes of request bodies.", ("handler",)),
-    Metric(Counter, "http_response_size_bytes", "Bytes of response bodies.", ("handler",)),
+    Metric(Summary, "http_request_size_bytes", "Bytes of request bodies.", ("handler",)),
+    Metric(Summary, "http_response_size_bytes", "Bytes of response bodies.", ("handler",)),
     Metric(
         Histogram,
         "http_request_duration_seconds",
@@ -109,8 +122,41 @@ HTTP = (
         (),
         buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 30, 60),
     ),
+    Metric(Gauge, "forearm:http_requests_in_flight", "Requests with a body that are being answered.", ()),
+    Metric(
+        Counter,
+        "vllm:tool_call_parser_invocations",
+        "Answers read by a tool parser: once a choice, or once a delta of a stream.",
+        ("model_name", "mode", "outcome", "request_type"),
+    ),
     Metric(Counter, "forearm:unknown_request_fields", "Request fields this server does not know.", ("field",)),
+    Metric(Counter, "forearm:key_requests", "Requests taken in, by the name of their key.", ("key",)),
+    Metric(Counter, "forearm:key_tokens", "Tokens charged: of prompts and of answers.", ("key", "kind")),
+    Metric(Counter, "forearm:key_rejections", "Requests refused for a key's limit.", ("key", "limit")),
 )
+
+# Names that vLLM had once and dashboards and autoscalers still ask for: each shows what its successor counts.
+OLD_NAMES = {
+    "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",
+    "vllm:gpu_prefix_cache_queries": "vllm:prefix_cache_queries",
+    "vllm:gpu_prefix_cache_hits": "vllm:prefix_cache_hits",
+    "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
+    "vllm:request_params_best_of": "vllm:request_params_n",
+}
+# The same, of what has no successor: gauges, computed when asked for.
+OLD_GAUGES = {
+    "vllm:cpu_cache_usage_perc": "Keys and values are not swapped: 0.",
+    "vllm:num_requests_swapped": "Keys and values are not swapped: 0.",
+    "vllm:gpu_prefix_cache_hit_rate": "Prefix cache hits by queries, since the start.",
+    "vllm:avg_prompt_throughput_toks_per_s": "Prompt tokens a second, of the last ten seconds.",
+    "vllm:avg_generation_throughput_toks_per_s": "Generated tokens a second, of the last ten seconds.",
+}
+
+
+def engine_metrics(longest: int) -> list[Metric]:
+    """ENGINE, histograms of tokens with buckets to `longest`, the longest sequence in tokens, as vLLM has them."""
+    tokens = tuple(bound for bound in _TOKENS if bound <= longest)
+    return [metric._replace(buckets=tokens) if metric.buckets is _TOKENS else metric for metric in ENGINE]
 
 
 def register(metrics: Iterable[Metric], registry: CollectorRegistry | None) -> dict[str, Any]:
@@ -121,6 +167,8 @@ def register(metrics: Iterable[Metric], registry: CollectorRegistry | None) -> d
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge for every counter, which nobody reads
     made: dict[str, Any] = {}
     for metric in metrics:
-        buckets = {"buckets": metric.buckets} if metric.kind is Histogram else {}
-        made[metric.name] = metric.kind(metric.name, metric.help, metric.labels, registry=registry, **buckets)
+        own: dict[str, Any] = {"buckets": metric.buckets} if metric.kind is Histogram else {}
+        if metric.kind is Gauge:
+            own["multiprocess_mode"] = "livesum"  # of several workers: the sum over those that live
+        made[metric.name] = metric.kind(metric.name, metric.help, metric.labels, registry=registry, **own)
     return made

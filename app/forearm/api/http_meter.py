@@ -26,10 +26,38 @@ class HttpMeter:
     ) -> None:
         """One request is over. `handler` is its route, not its path: paths are the clients' to make up."""
         self._families["http_requests"].labels(method, f"{status // 100}xx", handler).inc()
-        self._families["http_request_size_bytes"].labels(handler).inc(request_bytes)
-        self._families["http_response_size_bytes"].labels(handler).inc(response_bytes)
+        self._families["http_request_size_bytes"].labels(handler).observe(request_bytes)
+        self._families["http_response_size_bytes"].labels(handler).observe(response_bytes)
         self._families["http_request_duration_seconds"].labels(method, handler).observe(seconds)
         self._families["http_request_duration_highr_seconds"].observe(seconds)
+
+    def in_flight(self, change: int) -> None:
+        """A request that does work has begun (1) or ended (-1)."""
+        self._families["forearm:http_requests_in_flight"].inc(change)
+
+    def load(self) -> int:
+        """Such requests now, of all workers together."""
+        return int(self._registry.get_sample_value("forearm:http_requests_in_flight") or 0)
+
+    def tool_parser(self, model_name: str, streaming: bool, found: bool, request_type: str) -> None:
+        """A tool parser has read a choice, or a delta of a stream.
+
+        `request_type` is vLLM's: chat_completions, responses, other.
+        """
+        mode, outcome = "streaming" if streaming else "non_streaming", "tool_call" if found else "no_tool_call"
+        self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type).inc()
+
+    def key_request(self, key: str) -> None:
+        """A request with the key of this name was taken in."""
+        self._families["forearm:key_requests"].labels(key).inc()
+
+    def key_tokens(self, key: str, kind: str, tokens: int) -> None:
+        """`kind`: prompt or generation."""
+        self._families["forearm:key_tokens"].labels(key, kind).inc(tokens)
+
+    def key_rejected(self, key: str, limit: str) -> None:
+        """`limit`: requests, tokens or concurrency."""
+        self._families["forearm:key_rejections"].labels(key, limit).inc()
 
     def unknown_field(self, name: str) -> None:
         """A request had a field that this server does not know."""

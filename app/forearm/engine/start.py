@@ -70,7 +70,13 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     terms = terms_of(config, checkpoint, queued)
     warm_up(executor, terms)
     meter = Meter(
-        config.name or config.model or folder.name, "0", checkpoint.kv_dtype, blocks, config.enable_prefix_caching
+        config.name or config.model or folder.name,
+        "0",
+        checkpoint.kv_dtype,
+        blocks,
+        config.enable_prefix_caching,
+        checkpoint.max_model_len,
+        config.old_metric_names,
     )
     return EngineLoop(executor, limits, terms, meter)
 

@@ -513,7 +513,7 @@ def test_metrics_tell_of_every_token_and_request() -> None:
         "iteration_tokens_total": 4,
     }.items():
         assert client.metric(f"vllm:{name}_count{{") == count, name
-    assert 'vllm:cache_config_info{block_size="32",cache_dtype="float32",engine="0"' in client.meter.text()
+    assert 'vllm:cache_config_info{block_size="32",cache_dtype="float32",enable_prefix_caching="True"' in client.meter.text()
 
 
 def submit(request_id: str, prompt: list[int]) -> Submit:
