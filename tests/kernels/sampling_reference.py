@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from tests.kernels.float64 import Doubles, Floats
 
+from forearm import _native
 from forearm.engine.batch import Sampling, csr
 
 MASK = 0xFFFFFFFF
@@ -79,6 +80,8 @@ def columns(lines: Sequence[Line]) -> Sampling:
         allowed_starts=allowed_starts,
         allowed_ids=allowed_ids,
         logprobs=column("logprobs", np.int32),
+        mask=np.full(len(lines), -1, np.int32),
+        masks=np.empty((0, 0), np.uint32),
         **floats,
     )
 
@@ -86,7 +89,10 @@ def columns(lines: Sequence[Line]) -> Sampling:
 def arrays(lines: Sequence[Line]) -> list[np.ndarray]:
     """Sampling's columns in their order."""
     sampling = columns(lines)
-    return [getattr(sampling, column.name) for column in fields(sampling)]
+    found = [getattr(sampling, column.name) for column in fields(sampling)]
+    if "masks" not in (_native.Executor.sample.__doc__ or ""):  # a module built before there were masks
+        del found[-2:]
+    return found
 
 
 def adjusted(logits: Floats, line: Line) -> Doubles:

@@ -13,6 +13,7 @@ from forearm.engine.sequence import Slice
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
+UInt32Array = npt.NDArray[np.uint32]
 UInt64Array = npt.NDArray[np.uint64]
 
 
@@ -50,6 +51,8 @@ class Sampling:
     bias_starts, bias_ids, bias   CSR by line: added to the logits (-inf forbids); logit_bias, min_tokens, bad_words
     allowed_starts, allowed_ids   CSR by line: when not empty, every other token is forbidden
     logprobs           int32 [lines]: alternatives wanted; -1: no log-probabilities at all; 0: the chosen token alone
+    mask               int32 [lines]: row of masks that the line's tokens must be in; -1: any token
+    masks              uint32 [masks, words]: bit i % 32 of word i // 32 is set where token i is allowed (grammars)
     """
 
     row: Int32Array
@@ -72,6 +75,8 @@ class Sampling:
     allowed_starts: Int32Array
     allowed_ids: Int32Array
     logprobs: Int32Array
+    mask: Int32Array
+    masks: UInt32Array
 
 
 @dataclass(frozen=True)

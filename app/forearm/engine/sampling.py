@@ -151,6 +151,8 @@ def columns(lines: list[tuple[int, Sequence]], vocab_size: int) -> Sampling:
         allowed_starts=allowed_starts,
         allowed_ids=allowed_ids,
         logprobs=np.array([_logprobs(p, vocab_size) for p in params], np.int32),
+        mask=np.full(len(lines), -1, np.int32),
+        masks=np.empty((0, 0), np.uint32),
     )
 
 
