@@ -5,6 +5,7 @@ ForearmError
 │   └── BodyTooLarge    413  the request's body is longer than the limit
 ├── Unauthorized        401  the API key is missing or wrong
 ├── ModelNotFound       404  the request names a model that is not the one served
+├── ResponseNotFound    404  no such response is stored (any more), or it is another key's
 ├── Overloaded          429  the waiting queue is full; retry after `retry_after_s`
 ├── EngineFailed        500  this request broke in the engine (a NaN, say); the message names it
 ├── EngineUnavailable   503  no engine answers on the socket; retry after `retry_after_s`
@@ -47,6 +48,13 @@ class Unauthorized(ForearmError):
 
 class ModelNotFound(ForearmError):
     """The request names a model that is not the one served."""
+
+    status = 404
+    kind = "NotFoundError"
+
+
+class ResponseNotFound(ForearmError):
+    """No such response is stored (any more), or it is another key's."""
 
     status = 404
     kind = "NotFoundError"
