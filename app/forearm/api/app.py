@@ -70,7 +70,9 @@ def worker_app() -> FastAPI:
     path = Path(api_config_path())
     config = from_json(ApiConfig, path.read_text(encoding="utf-8"))
     try:
-        return create_app(replace(config, metrics_folder=str(path.parent / METRICS_FOLDER)))
+        return create_app(
+            replace(config, run_folder=str(path.parent), metrics_folder=str(path.parent / METRICS_FOLDER))
+        )
     except ConfigError as error:
         log.error("%s", error)
         raise SystemExit(ConfigError.exit_status) from None
