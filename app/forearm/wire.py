@@ -133,8 +133,8 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True):
     """New tokens of one output of a request, in order.
 
     `finish_reason` (stop, length, repetition, abort) is set on the last message of that output; `stop_reason` is the
-    stop token id that ended it, None for the model's own end. `cached_tokens` and `prompt_logprobs` come with the first
-    message of a request (index 0).
+    stop token id that ended it, None for the model's own end. `cached_tokens`, `queue_s` (seconds from arrival to the first
+    step) and `prompt_logprobs` come with the first message of a request (index 0).
     """
 
     request_id: str
@@ -144,6 +144,7 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True):
     finish_reason: str | None = None
     stop_reason: int | None = None
     cached_tokens: int | None = None
+    queue_s: float | None = None
     prompt_logprobs: list[PositionLogprobs | None] | None = None
 
 

@@ -248,6 +248,7 @@ class EngineLoop:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             cached_tokens=sequence.cached_tokens if first else None,
+            queue_s=(request.scheduled_s or request.arrived_s) - request.arrived_s if first else None,
             prompt_logprobs=request.prompt_logprobs if scored else None,
         )
         self.outbox.append((request.connection, message))
