@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -12,7 +14,7 @@ DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
 
 # What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names.
 _ALLOW = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
-_IGNORE = ["*/*.safetensors", "*/*.json", "consolidated*"]
+IGNORED = ["*/*.safetensors", "*/*.json", "consolidated*"]
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
@@ -28,6 +30,28 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
     With HF_HUB_OFFLINE=1 only the cache is looked at.
     Raises: ConfigError that says what there is not, and what to do.
     """
+    local = local_model(model)
+    if local is not None:
+        return local
+    name, _, quantisation = model.partition(":")
+    allow = gguf_patterns(quantisation) if quantisation else _ALLOW
+    folder = _download(name, revision or "main", download_dir, token, allow)
+    if quantisation:
+        return _gguf_of(folder, model, allow)
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"model {model!r}, revision {revision or 'main'}, has no safetensors files, and pickles are never opened. "
+            f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
+            f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
+        )
+    return folder
+
+
+def local_model(model: str) -> Path | None:
+    """MODEL where it is no Hugging Face id: a path, or the demo model; None: ask the hub.
+
+    Raises: ConfigError if it is neither.
+    """
     if not model:
         return _demo()
     path = Path(model).expanduser()
@@ -41,21 +65,10 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
         )
     if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
         raise ConfigError(f"model {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
-    name, _, quantisation = model.partition(":")
-    allow = _gguf_patterns(quantisation) if quantisation else _ALLOW
-    folder = _download(name, revision or "main", download_dir, token, allow)
-    if quantisation:
-        return _gguf_of(folder, model, allow)
-    if not any(folder.glob("*.safetensors")):
-        raise ConfigError(
-            f"model {model!r}, revision {revision or 'main'}, has no safetensors files, and pickles are never opened. "
-            f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
-            f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
-        )
-    return folder
+    return None
 
 
-def _gguf_patterns(quantisation: str) -> list[str]:
+def gguf_patterns(quantisation: str) -> list[str]:
     """Names that files of one quantisation have, whole or split, alone or in a folder."""
     spellings = sorted({quantisation, quantisation.upper(), quantisation.lower()})
     return [f"*[-._/]{spelling}{end}" for spelling in spellings for end in (".gguf", "-?????-of-?????.gguf")]
@@ -94,10 +107,9 @@ def _demo() -> Path:
 
 def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str]) -> Path:
     # Imported here: a local folder needs none of it, and it takes a third of a second.
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
-    where = f"model {model!r}, revision {revision}"
-    try:
+    with explained(model, revision):
         return Path(
             snapshot_download(
                 model,
@@ -105,9 +117,19 @@ def _download(model: str, revision: str, download_dir: str, token: str, allow: l
                 cache_dir=download_dir or None,
                 token=token or None,
                 allow_patterns=allow,
-                ignore_patterns=_IGNORE,
+                ignore_patterns=IGNORED,
             )
         )
+
+
+@contextmanager
+def explained(model: str, revision: str) -> Iterator[None]:
+    """What the hub refuses within, as a ConfigError with the remedy."""
+    from huggingface_hub import errors
+
+    where = f"model {model!r}, revision {revision}"
+    try:
+        yield
     except errors.GatedRepoError:
         raise ConfigError(
             f"{where} is gated: accept its terms at https://huggingface.co/{model}, and give --hf-token or HF_TOKEN"
