@@ -60,9 +60,9 @@ def read_gguf(path: Path) -> Gguf:
 
     Raises: ConfigError if a file is missing, cut short, damaged or of a version that is not read here.
     """
-    whole = _read_file(path)
+    whole = read_gguf_file(path)
     for other in _others(path):
-        whole.tensors.update(_read_file(other).tensors)
+        whole.tensors.update(read_gguf_file(other).tensors)
     return whole
 
 
@@ -76,7 +76,11 @@ def _others(path: Path) -> Iterator[Path]:
         yield path.with_name(f"{split[1]}-{part:05}-of-{split[3]}.gguf")
 
 
-def _read_file(path: Path) -> Gguf:
+def read_gguf_file(path: Path) -> Gguf:
+    """Of one file alone.
+
+    Raises: ConfigError as read_gguf.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Header(path, data).read()

@@ -37,14 +37,19 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
     allow = gguf_patterns(quantisation) if quantisation else _ALLOW
     folder = _download(name, revision or "main", download_dir, token, allow)
     if quantisation:
-        return _gguf_of(folder, model, allow)
+        return find_file(folder, model, allow)
     if not any(folder.glob("*.safetensors")):
-        raise ConfigError(
-            f"model {model!r}, revision {revision or 'main'}, has no safetensors files, and pickles are never opened. "
-            f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
-            f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
-        )
+        raise no_safetensors(model, revision or "main")
     return folder
+
+
+def no_safetensors(model: str, revision: str) -> ConfigError:
+    """For a repository that has no weights which are served."""
+    return ConfigError(
+        f"model {model!r}, revision {revision}, has no safetensors files, and pickles are never opened. "
+        f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
+        f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
+    )
 
 
 def local_model(model: str) -> Path | None:
@@ -74,7 +79,7 @@ def gguf_patterns(quantisation: str) -> list[str]:
     return [f"*[-._/]{spelling}{end}" for spelling in spellings for end in (".gguf", "-?????-of-?????.gguf")]
 
 
-def _gguf_of(folder: Path, model: str, patterns: list[str]) -> Path:
+def find_file(folder: Path, model: str, patterns: list[str]) -> Path:
     """The file of that quantisation, the first part of a split one.
 
     Raises: ConfigError if there is none.
