@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,18 @@ from forearm.api.replies import ChunkHead, Usage, encoder
 Result = TypeVar("Result")
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What an API's streams have besides their events: signs of life, how they say that they broke off, and an end."""
+
+    keep_alive: bytes
+    broken: Callable[[Exception], bytes]
+    end: bytes
+
+
+CHUNKS = Manner(KEEP_ALIVE, lambda error: b"data: " + encoder.encode(error_reply(error)) + b"\n\n", DONE)
 
 
 class Chunks:
@@ -35,14 +48,15 @@ class Chunks:
         return self._head + shown + b"]" + extra + b"}\n\n"
 
 
-async def closed_stream(events: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The events, an error object should they break off, and [DONE]."""
+async def closed_stream(events: AsyncIterator[bytes], manner: Manner) -> AsyncGenerator[bytes, None]:
+    """The events, an error should they break off, and what stands at the end."""
     try:
         async for event in events:
             yield event
     except Exception as error:  # the status line is out: this is the only place left to say it
-        yield b"data: " + encoder.encode(error_reply(error)) + b"\n\n"
-    yield DONE
+        yield manner.broken(error)
+    if manner.end:
+        yield manner.end
 
 
 class EventStream(Response):
@@ -50,11 +64,14 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None], keep_alive_s: float) -> None:
+    def __init__(
+        self, events: AsyncIterator[bytes], close: Callable[[], None], keep_alive_s: float, manner: Manner = CHUNKS
+    ) -> None:
         # nginx would hold small events back; a cache must not keep them.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._events = closed_stream(events)
+        self._events = closed_stream(events, manner)
+        self._keep_alive = manner.keep_alive
         self._close = close
         self._keep_alive_s = keep_alive_s
         self._sent_s = time.monotonic()
@@ -80,7 +97,7 @@ class EventStream(Response):
         while True:
             silent_s = time.monotonic() - self._sent_s
             if silent_s >= self._keep_alive_s:
-                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                await send({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
                 self._sent_s = time.monotonic()
             else:
                 await asyncio.sleep(self._keep_alive_s - silent_s)
