@@ -32,6 +32,7 @@ DTYPES = {"half": "float16", "float": "float32"}
 ROUNDED = ("int8", "int4", "int4-g32", "int4-g64", "int4-g128", "fp8")  # while loading
 QUANTISED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # already, in the checkpoint
 SAME_QUANTISATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
+POOLING_TASKS = ("embed", "embedding", "classify", "score", "reward")  # what --task called them
 METRICS_FOLDER = "metrics"  # of the API's workers, beside their config
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -44,6 +45,31 @@ class Common:
     revision: str = setting("", "branch, tag or commit of the model on the hub", flag="--revision")
     download_dir: str = setting("", "where downloads go; absent: Hugging Face's cache", flag="--download-dir")
     hf_token: str = setting("", "token for gated models; absent: HF_TOKEN or the stored login", flag="--hf-token")
+    runner: str = setting(
+        "auto",
+        "generate text, or pooling: texts become vectors and scores; auto: as the model was made (--task's words too)",
+        flag="--runner --task",
+        parse=one_of("auto", "generate", "pooling", **dict.fromkeys(POOLING_TASKS, "pooling")),
+    )
+    convert: str = setting(
+        "auto",
+        "what a pooling model gives: embed (a vector), classify (scores); auto, none: what its architecture says",
+        flag="--convert",
+        parse=one_of("auto", "none", "embed", "classify"),
+    )
+    pooler_config: dict[str, Any] | None = setting(
+        None,
+        "JSON: changes to pooling: pooling_type (MEAN, CLS, LAST), normalize, dimensions",
+        flag="--pooler-config --override-pooler-config",
+        parse=json_object,
+    )
+    hf_overrides: dict[str, Any] | None = setting(
+        None,
+        "JSON: changes to config.json's keys about pooling: is_matryoshka, matryoshka_dimensions, num_labels, "
+        "architectures, classifier_from_token",
+        flag="--hf-overrides",
+        parse=json_object,
+    )
     max_logprobs: int = setting(
         20, "most alternatives a request may ask for; -1: no limit", flag="--max-logprobs", parse=whole(-1)
     )

@@ -79,8 +79,6 @@ FLAGS |= {
     ),
     **_rows(True, "processes are started on this machine", "--distributed-executor-backend", ("mp", "uni")),
     **_rows(True, "forearm runs on CPUs", "--device", ("cpu", "auto")),
-    **_rows(True, "models generate text", "--runner --task", ("auto", "generate")),
-    **_rows(True, "models generate text", "--convert", ("auto", "none")),
     **_rows(
         True,
         "weights come from safetensors or GGUF; pickled ones could run code",
@@ -103,7 +101,7 @@ _REFUSED = {
     "reasoning parsers are not built yet": "--reasoning-parser --reasoning-config --reasoning-effort-map",
     "only text is served": "--limit-mm-per-prompt --mm-processor-kwargs --mm-processor-cache-gb "
     "--allowed-local-media-path --allowed-media-domains",
-    "it is not built yet": "--pooler-config --hf-overrides --hf-config-path",
+    "it is not built yet": "--hf-config-path",
     "use --max-num-queued-reqs": "--max-num-queued-tokens --max-num-active-seqs",
     "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES": "--numa-bind --numa-bind-nodes --numa-bind-cpus",
     "no foreign code is loaded into the server": "--middleware",

@@ -22,6 +22,8 @@ from forearm.model.gguf import is_gguf, read_gguf
 from forearm.model.gguf_config import gguf_config, gguf_quantisation
 from forearm.model.keys import read_json
 from forearm.model.names import Part, leftover, parts
+from forearm.model.pooled_checkpoint import with_pooling
+from forearm.model.pooling import PoolingPlan
 from forearm.model.quantization import Asked, find_coded, quantisation_of
 from forearm.model.shards import StoredTensor, read_tensors
 from forearm.model.switches import DTYPES, KV_DTYPES
@@ -77,6 +79,7 @@ def open_checkpoint(
     max_model_len: int | None = None,
     allow_longer: bool = False,
     quantization: Asked = DEFAULT,
+    pooling: PoolingPlan | None = None,
 ) -> Checkpoint:
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
@@ -85,6 +88,7 @@ def open_checkpoint(
     kv_dtype: auto (as dtype), or one of those, int8, fp8 (fp8_e4m3), fp8_e4m3, fp8_e5m2.
     max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
     quantization: what was asked; a quantised checkpoint is served as it is.
+    pooling: texts become vectors as it says; None: text is generated.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
@@ -94,7 +98,12 @@ def open_checkpoint(
         tensors, quantised = gguf.tensors, gguf_quantisation(gguf)
     else:
         tensors = read_tensors(folder)
-        config = read_config(folder, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
+        config = read_config(
+            folder, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer, pooled=bool(pooling)
+        )
+        if pooling is not None:
+            config, tensors = with_pooling(folder, config, tensors, pooling)
+            max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
         quantised = quantisation_of(read_json(folder / "config.json"), folder)
     weight_dtype = wanted or config.dtype
     found = _match(folder, config, tensors, find_coded(quantised, quantization, tensors))
@@ -126,7 +135,7 @@ def _match(
     by_name: dict[str, list[Part]] = defaultdict(list)
     for part in parts(config, tensors.keys()):
         by_name[part.stored].append(part)
-    shapes = {name: (sum(p.shape[0] for p in sharing), *sharing[0].shape[1:]) for name, sharing in by_name.items()}
+    shapes = {name: (_rows(sharing), *sharing[0].shape[1:]) for name, sharing in by_name.items()}
     coded = {name: _coded(name, shape, find) for name, shape in shapes.items()}
     missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
     if missing:
@@ -144,6 +153,12 @@ def _match(
     if unused:
         log.warning("%s: %s in the files but not in the model that config.json describes", folder, _some(unused))
     return [(part, coded[name] or tensors[name]) for name, sharing in by_name.items() for part in sharing]
+
+
+def _rows(sharing: list[Part]) -> int:
+    """Rows that a tensor must have for these parts of it."""
+    known = [part.of_rows for part in sharing if part.of_rows is not None]
+    return known[0] if known else sum(part.shape[0] for part in sharing)
 
 
 def _coded(name: str, shape: tuple[int, ...], find: Find) -> CodedMatrix | None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared"]
 NormPlacement = Literal["pre", "post", "sandwich"]
+DenseActivation = Literal["none", "tanh"] | Activation
 DTypeName = Literal["float32", "float16", "bfloat16"]
 CodeName = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2"]
 KvDTypeName = Literal["float32", "float16", "bfloat16", "int8", "fp8_e4m3", "fp8_e5m2"]
@@ -51,8 +52,24 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Dense:
+    """A layer behind pooling: activation(W x + bias), then a LayerNorm where `norm` names one.
+
+    stored, norm: modules of the checkpoint. rows: instead, rows of the matrix `stored`, ascending (a reranker's "no"
+    and "yes" in its output head).
+    """
+
+    outputs: int
+    stored: str
+    bias: bool = True
+    activation: DenseActivation = "none"
+    norm: str = ""
+    rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """A dense decoder-only transformer. Everything that changes the maths is here, nothing about files or threads."""
+    """A dense transformer. Everything that changes the maths is here, nothing about files or threads."""
 
     model_type: str
     dtype: DTypeName  # of the checkpoint
@@ -67,9 +84,15 @@ class ModelConfig:
     ropes: tuple[Rope, ...] = ()
     learned_positions: bool = False
     position_offset: int = 0  # OPT's learned positions start at row 2
+    token_types: int = 0  # rows of their embedding (BERT)
+    bidirectional: bool = False  # every token sees the whole prompt; windows reach to both sides
 
     norm_eps: float = 1e-6
-    layer_norm: bool = False  # LayerNorm with bias instead of RMSNorm
+    layer_norm: bool = False  # LayerNorm instead of RMSNorm
+    norm_bias: bool = True  # of LayerNorm
+    # Norms before a half of a layer that replace the residual: "first" is a norm of the embeddings, "all" is BERT: its
+    # norm after each half is the norm before the next one.
+    norm_residual: Literal["none", "first", "all"] = "none"
     norm_placement: NormPlacement = "pre"
     norm_plus_one: bool = False  # weights are stored minus one (Gemma)
     final_norm: bool = True
@@ -90,19 +113,23 @@ class ModelConfig:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
 
+    # Rows come out as the final norm leaves them, to be pooled: no head, and prompts are computed whole.
+    pooled: bool = False
+    dense: tuple[Dense, ...] = ()
+
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
-    # Where this model's tensors are called otherwise than Llama's: see names.py.
+    # Where this model's tensors are called otherwise than Llama's, or one layer's otherwise than others': see names.py.
     names: dict[str, str] = field(default_factory=dict)
 
     @property
     def kv_bytes_per_token(self) -> dict[KvDTypeName, int]:
         """Bytes of keys and values one token takes, by KV dtype; heads padded to 16 values as the cache stores them.
 
-        int8 has a float32 scale for each key and value of a head.
+        int8 has a float32 scale for each key and value of a head. Of a pooled model all layers share one cache.
         """
         padded = -(-self.head_dim // 16) * 16
-        vectors = 2 * len(self.layers) * self.kv_heads
+        vectors = 2 * (1 if self.pooled else len(self.layers)) * self.kv_heads
         values = vectors * padded
         floats: dict[KvDTypeName, int] = {"float32": 4 * values, "float16": 2 * values, "bfloat16": 2 * values}
         return floats | {"int8": values + 4 * vectors, "fp8_e4m3": values, "fp8_e5m2": values}
@@ -111,5 +138,7 @@ class ModelConfig:
 def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
     """One format for every packed matrix of the executor (its `formats`, native/model/weights.cpp)."""
     names = ["embed", *(["positions"] if config.learned_positions else []), *([] if config.tied_head else ["head"])]
+    names += ["types"] if config.token_types else []
     names += [f"layers.{i}.{name}" for i in range(len(config.layers)) for name in ("qkv", "o", "up", "down")]
-    return dict.fromkeys(names, weights)
+    dense = [f"dense.{i}" for i in range(len(config.dense))]
+    return dict.fromkeys(names, weights) | dict.fromkeys(dense, WeightFormat("float32"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from forearm.model import switches
 from forearm.model.config import DTypeName, Layer, ModelConfig
 from forearm.model.decoder import Request, activation, decoder, gemma, gemma3_ropes, positions, sizes, windows_of
+from forearm.model.encoders import ENCODERS
 from forearm.model.generation import generation_eos
 from forearm.model.keys import read_json
 
@@ -24,6 +25,7 @@ def read_config(
     weight_dtype: DTypeName | None = None,
     max_model_len: int | None = None,
     allow_longer: bool = False,
+    pooled: bool = False,
 ) -> ModelConfig:
     """The model in `folder` (config.json and generation_config.json), for weights of this dtype and this length.
 
@@ -31,20 +33,21 @@ def read_config(
     angles by the length (rope.py). Tokens that end a text are the union of what both files say.
 
     weight_dtype: None is the checkpoint's. max_model_len: in tokens; None is the model's own. allow_longer: it may be
-    more than the model was made for.
+    more than the model was made for. pooled: for vectors instead of text (pooling.py).
     Raises: ConfigError naming the key and the value that are missing, wrong or not supported.
     """
     outer = read_json(folder / "config.json")
     model_type = outer.text("model_type")
-    if model_type not in FAMILIES:
-        raise outer.wrong("model_type", f"one of {', '.join(sorted(FAMILIES))}")
-    switches.check_architecture(outer)
+    families = FAMILIES | ENCODERS if pooled else FAMILIES
+    if model_type not in families:
+        raise outer.wrong("model_type", f"one of {', '.join(sorted(families))}")
+    switches.check_architecture(outer, pooled)
 
     inner = outer.object("text_config") or outer
     dtype = switches.checkpoint_dtype(inner, outer, folder)
     request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer)
     config = replace(
-        FAMILIES[model_type](request),
+        families[model_type](request),
         model_type=model_type,
         eos_token_ids=tuple(sorted({*inner.ids("eos_token_id"), *outer.ids("eos_token_id"), *generation_eos(folder)})),
         bos_token_id=inner.optional_integer("bos_token_id"),

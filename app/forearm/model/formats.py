@@ -77,6 +77,8 @@ def described(format: WeightFormat) -> str:
 def _format(
     name: str, members: Iterable[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
 ) -> WeightFormat:
+    if name.startswith("dense."):
+        return WeightFormat("float32")  # small, and the last thing that is computed
     coded = [stored for _, stored in members if isinstance(stored, CodedMatrix)]
     floats = [stored.name for _, stored in members if isinstance(stored, StoredTensor)]
     if coded and floats:
@@ -90,4 +92,4 @@ def _format(
     if name in _EMBEDDINGS:
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
         return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
-    return WeightFormat(weight_dtype) if at_load is None or name == "positions" else at_load
+    return WeightFormat(weight_dtype) if at_load is None or name in ("positions", "types") else at_load

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from forearm.errors import ConfigError
 from forearm.model.config import ModelConfig
 
-# Canonical name (as _native.pyi has them) -> Llama's. ModelConfig.names overrides entries.
+# Canonical name (as _native.pyi has them) -> Llama's. ModelConfig.names overrides entries, also of one layer alone
+# ("layers.0.input_norm", without the layers' prefix).
 _MODEL = {"embed": "embed_tokens", "positions": "embed_positions", "final_norm": "norm", "layers": "layers"}
 _LAYER = {
     "q": "self_attn.q_proj",
@@ -31,7 +32,7 @@ _NORMS = {
     "sandwich": ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm"),
 }
 # Where a model's tensors start: a causal model, multimodal ones (transformers 5, then 4), a bare model.
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "")
 
 # Tensors that a checkpoint may hold and text does not need.
 _SKIPPED = (
@@ -52,19 +53,24 @@ _SKIPPED = (
     "rope_factors_long.weight",
     "rope_factors_short.weight",
 )
+# Heads of pretraining, and positions that old files keep as tensors.
+_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "embeddings.position_ids", "head.", "decoder.")
 
 
 @dataclass(frozen=True)
 class Part:
     """One matrix or vector of the executor: rows row .. row + shape[0] - 1 of the checkpoint's tensor `stored`.
 
-    Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it.
+    Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it; but where
+    `of_rows` says how many it has, each takes what it wants. at: the executor's row that the first one becomes.
     """
 
     name: str
     stored: str
     shape: tuple[int, ...]
     row: int = 0
+    at: int = 0
+    of_rows: int | None = None
 
 
 def parts(config: ModelConfig, stored: Collection[str]) -> list[Part]:
@@ -80,24 +86,47 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[Part]:
     if config.learned_positions:
         rows = config.max_positions + config.position_offset
         found.append(Part("positions", f"{prefix}{names['positions']}.weight", (rows, width)))
+    if config.token_types:
+        found.append(Part("types", f"{prefix}{names['types']}.weight", (config.token_types, width)))
+    biases = config.layer_norm and config.norm_bias
     for i in range(len(config.layers)):
-        found.extend(_layer(config, f"layers.{i}", f"{prefix}{names['layers']}.{i}", names))
+        own = {name: f"{prefix}{there}" for name, there in names.items() if name.startswith(f"layers.{i}.")}
+        found.extend(_layer(config, f"layers.{i}", f"{prefix}{names['layers']}.{i}", names, own))
     if config.final_norm:
-        found.extend(_norm("final_norm", f"{prefix}{names['final_norm']}", width, config.layer_norm))
+        found.extend(_norm("final_norm", f"{prefix}{names['final_norm']}", width, biases))
     if not config.tied_head:
         found.append(Part("head", _head(config, stored), (config.vocab_size, width)))
-    return found
+    return [*found, *_dense(config, stored, found[0].stored)]
+
+
+def _dense(config: ModelConfig, stored: Collection[str], embed: str) -> Iterator[Part]:
+    """Of the layers behind pooling. Rows of the output head are the embedding's where there is no other."""
+    width = config.hidden
+    for i, dense in enumerate(config.dense):
+        name = f"dense.{i}"
+        if dense.rows:
+            head = _head(config, stored)
+            at = head if head in stored else embed
+            for place, row in enumerate(dense.rows):
+                yield Part(name, at, (1, width), row, place, config.vocab_size)
+        else:
+            yield Part(name, f"{dense.stored}.weight", (dense.outputs, width))
+        if dense.bias:
+            yield Part(f"{name}.bias", f"{dense.stored}.bias", (dense.outputs,))
+        if dense.norm:
+            yield from _norm(f"{name}.norm", dense.norm, dense.outputs, config.norm_bias)
+        width = dense.outputs
 
 
 def leftover(stored: Collection[str], used: Collection[str], config: ModelConfig) -> list[str]:
     """Stored tensors that no part uses, less those that are known to be of no use to text."""
     heads = {"lm_head.weight", "language_model.lm_head.weight"} if config.tied_head else set()
-    return sorted(
-        name for name in set(stored) - set(used) - heads if not any(skip in f".{name}" for skip in _dotted(_SKIPPED))
-    )
+    skipped = _dotted(_SKIPPED + (_NOT_POOLED if config.pooled else ()))
+    return sorted(name for name in set(stored) - set(used) - heads if not any(skip in f".{name}" for skip in skipped))
 
 
-def _layer(config: ModelConfig, layer: str, at: str, names: dict[str, str]) -> Iterator[Part]:
+def _layer(config: ModelConfig, layer: str, at: str, names: dict[str, str], own: dict[str, str]) -> Iterator[Part]:
+    """`own`: whole names of what this layer has elsewhere."""
     rows = 0
     last = ""
     for matrix, shape, bias in _matrices(config):
@@ -107,7 +136,8 @@ def _layer(config: ModelConfig, layer: str, at: str, names: dict[str, str]) -> I
             yield Part(f"{layer}.{matrix}.bias", f"{at}.{names[matrix]}.bias", shape[:1], rows)
         rows, last = rows + shape[0], names[matrix]
     for norm in _NORMS[config.norm_placement]:
-        yield from _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", config.hidden, config.layer_norm)
+        stored = own.get(f"{layer}.{norm}", f"{at}.{names[norm]}")
+        yield from _norm(f"{layer}.{norm}", stored, config.hidden, config.layer_norm and config.norm_bias)
     for norm, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
         if config.qk_norm != "none":
             size = config.head_dim * (heads if config.qk_norm == "full" else 1)
@@ -127,9 +157,9 @@ def _matrices(config: ModelConfig) -> Iterator[tuple[str, tuple[int, int], bool]
     yield "down", (config.hidden, config.intermediate), config.mlp_bias
 
 
-def _norm(name: str, at: str, width: int, layer_norm: bool) -> Iterator[Part]:
+def _norm(name: str, at: str, width: int, bias: bool) -> Iterator[Part]:
     yield Part(name, f"{at}.weight", (width,))
-    if layer_norm:
+    if bias:
         yield Part(f"{name}.bias", f"{at}.bias", (width,))
 
 

@@ -52,6 +52,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
     "lm_head_bias": (None, False),
+    "cross_attention_hidden_size": (None,),
     "full_attn_mod": (None, 1),
     "interpolate_factor": (None, 1),
 }
@@ -59,7 +60,13 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 # Keys that say nothing about inference, or only about training, files and tokenizers.
 _IGNORED = {
     "_attn_implementation", "_attn_implementation_autoset", "_diffusers_version", "_name_or_path",
-    "activation_dropout", "architectures", "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids",
+    "activation_dropout", "architectures", "attention_dropout", "attention_probs_dropout_prob", "classifier_bias",
+    "classifier_activation", "classifier_dropout", "classifier_from_token", "classifier_pooling", "cls_token_id",
+    "decoder_bias", "deterministic_flash_attn", "embedding_dropout", "hidden_dropout_prob",
+    "initializer_cutoff_factor", "is_matryoshka", "layer_norm_eps", "matryoshka_dimensions", "mlp_dropout",
+    "output_past", "reference_compile", "repad_logits_with_grad", "sbert_ce_default_activation_function",
+    "sentence_transformers", "sparse_pred_ignore_index", "sparse_prediction", "use_flash_attn",
+    "attn_implementation", "auto_map", "bad_words_ids",
     "begin_suppress_tokens", "boi_token_id", "boi_token_index", "bos_token_id", "cache_implementation",
     "chunk_size_feed_forward", "compression_config", "decoder_start_token_id", "dropout", "dtype", "embd_pdrop",
     "eoi_token_id", "eoi_token_index", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
@@ -78,9 +85,15 @@ _IGNORED = {
 }  # fmt: skip
 
 
-def check_architecture(keys: Keys) -> None:
-    """Refuse what is not a causal language model (a classifier's head, say, has other tensors)."""
+def check_architecture(keys: Keys, pooled: bool = False) -> None:
+    """Refuse what is not a causal language model (a classifier's head, say, has other tensors); or, `pooled`, one that
+    has another head than those that are served."""
     names = keys.get("architectures") or []
+    if pooled:
+        served = ("ForCausalLM", "ForConditionalGeneration", "Model", "ForMaskedLM", "ForSequenceClassification")
+        if names and not str(names[0]).endswith(served):
+            raise keys.wrong("architectures", f"a ...{', ...'.join(served[2:])} or ...{served[0]}")
+        return
     if names and not any(str(n).endswith(("ForCausalLM", "ForConditionalGeneration")) for n in names):
         raise keys.wrong("architectures", "a ...ForCausalLM; other heads are not served")
 

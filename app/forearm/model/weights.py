@@ -110,7 +110,7 @@ def _load_matrix(executor: _native.Executor, part: Part, tensor: StoredTensor, f
     step = max(1, PIECE_BYTES // row_bytes)
     for row in range(0, rows, step):
         begin, end = part.row + row, part.row + min(row + step, rows)
-        executor.load_matrix(part.name, mapping.rows(tensor, begin, end), tensor.float_dtype, row)
+        executor.load_matrix(part.name, mapping.rows(tensor, begin, end), tensor.float_dtype, part.at + row)
         mapping.release(tensor.begin + begin * row_bytes, tensor.begin + end * row_bytes)
         bar.update((end - begin) * row_bytes)
 
