@@ -145,7 +145,7 @@ def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
     workers = given.workers or plan.api_workers
     engine = replace(
         configs.engine,
-        others_bytes=OTHERS_BYTES + workers * WORKER_BYTES,
+        others_bytes=others_bytes(workers),
         model=str(folder),
         hf_token="",
         name=next(iter(given.served_model_name), configs.engine.model or folder.name),
@@ -162,6 +162,11 @@ def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         workers=workers,
     )
     return engine, api
+
+
+def others_bytes(workers: int) -> int:
+    """Memory that a server's processes besides the engine take."""
+    return OTHERS_BYTES + workers * WORKER_BYTES
 
 
 def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[Child, Child]:

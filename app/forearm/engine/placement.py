@@ -234,6 +234,16 @@ def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes
     return max(BLOCK_TOKENS, min(model_len, room // block_bytes * BLOCK_TOKENS))
 
 
+def tier() -> str:
+    """The kernels in use."""
+    return _native.tier()
+
+
+def measured_limits(plan: Plan, megabytes: int, seconds: float) -> dict[str, float]:
+    """What the planned threads get out of this machine, by the names of _native.limits; takes about 4 * `seconds`."""
+    return _native.limits(plan.cores, plan.threads, megabytes=megabytes, seconds=seconds)
+
+
 def ids(variable: str, value: str) -> list[int]:
     """A list of ids such as 0-29,32.
 
