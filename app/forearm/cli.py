@@ -17,6 +17,7 @@ USAGE = """usage: forearm COMMAND ...
   generate [MODEL]    answer one prompt here, without a server
   chat                talk to a running server
   complete            have a running server go on from a text
+  bench KIND          measure a running server, or this machine
   --version
 
 `forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
@@ -117,6 +118,13 @@ def complete(argv: Sequence[str]) -> int:
         return complete(client, given.quick, given.max_tokens, given.stats)
 
 
+def bench(argv: Sequence[str]) -> int:
+    """`forearm bench KIND`."""
+    from forearm.bench.command import bench
+
+    return bench(argv)
+
+
 def add_client(parser: Parser) -> None:
     """What every client of a running server is told."""
     parser.add_argument("--url", default="http://localhost:8000/v1", help="of the server's API")
@@ -131,4 +139,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "generate": generate,
     "chat": chat,
     "complete": complete,
+    "bench": bench,
 }

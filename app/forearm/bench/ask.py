@@ -1,0 +1,145 @@
+"""One request of a load: its body as vLLM's bench sends it, and what is measured of its stream (see statistics.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from forearm.bench.datasets import Sample
+from forearm.bench.http import Broken, Http, reason
+from forearm.bench.statistics import Outcome
+
+ENDPOINTS = {
+    "vllm": "/v1/completions",
+    "openai": "/v1/completions",
+    "openai-chat": "/v1/chat/completions",
+}  # by --backend
+NO_TOKENS = "the stream had no event with a choice"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the requests of a run have in common. `extra`: further fields of the body, those of sampling among them."""
+
+    endpoint: str
+    chat: bool
+    logprobs: int | None = None
+    ignore_eos: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self, sample: Sample, model: str) -> bytes:
+        """The request, encoded."""
+        fields: dict[str, Any] = {"model": model}
+        if self.chat:
+            content = [{"type": "text", "text": sample.prompt}]
+            fields |= {
+                "messages": [{"role": "user", "content": content}],
+                "max_completion_tokens": sample.output_tokens,
+            }
+        else:
+            fields |= {"prompt": sample.prompt, "repetition_penalty": 1.0, "max_tokens": sample.output_tokens}
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        if self.logprobs is not None:
+            fields |= {"logprobs": True, "top_logprobs": self.logprobs} if self.chat else {"logprobs": self.logprobs}
+        if self.ignore_eos:
+            fields["ignore_eos"] = True
+        return msgspec.json.encode({**fields, **self.extra})
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode: Callable[[bytes], _Event] = msgspec.json.Decoder(_Event).decode
+
+
+class Listener:
+    """Takes the bytes of one stream of server-sent events and writes times, text and counts into an Outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._unread = b""
+        self._texts: list[str] = []
+        self._last_s = 0.0
+
+    def take(self, part: bytes, received_s: float) -> None:
+        """Some bytes of the body. Events end with an empty line; comments (keep-alive) are passed over."""
+        *lines, self._unread = (self._unread + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                event = line[5:].strip()
+                if event != b"[DONE]":
+                    self._read(event, received_s)
+
+    def end(self) -> None:
+        """The stream is over."""
+        outcome = self._outcome
+        outcome.text = "".join(self._texts)
+        outcome.latency_s = self._last_s - outcome.start_s if self._last_s else 0.0
+        if not self._last_s and not outcome.error:
+            outcome.error = NO_TOKENS
+
+    def _read(self, encoded: bytes, received_s: float) -> None:
+        try:
+            self._hear(_decode(encoded), received_s)
+        except msgspec.DecodeError as error:
+            self._outcome.error = f"the stream has an event that can't be read: {error}"
+
+    def _hear(self, event: _Event, received_s: float) -> None:
+        outcome = self._outcome
+        if event.error:
+            outcome.error = f"the stream broke off: {event.error}"
+        if event.choices:
+            if self._last_s:
+                outcome.itl_s.append(received_s - self._last_s)
+            else:
+                outcome.ttft_s = received_s - outcome.start_s
+            self._last_s = received_s
+            choice = event.choices[0]
+            self._texts.append((choice.delta.content if choice.delta is not None else choice.text) or "")
+        elif event.usage is not None:
+            outcome.output_tokens = event.usage.completion_tokens or 0
+            if event.usage.prompt_tokens is not None:
+                outcome.prompt_tokens = event.usage.prompt_tokens
+
+
+async def ask(http: Http, form: Form, sample: Sample, model: str, count: Callable[[str], int]) -> Outcome:
+    """Send one request and hear its stream to the end. A failure is in the outcome, not raised.
+
+    count: tokens of a text, for servers that do not tell usage.
+    """
+    body = form.body(sample, model)
+    outcome = Outcome(sample.prompt_tokens)
+    listener = Listener(outcome)
+    outcome.start_s = time.perf_counter()
+    try:
+        reply = await http.post(form.endpoint, body, {"X-Request-Id": sample.request_id}, listener.take)
+        if reply.status != 200:
+            outcome.error = reason(reply)
+    except (OSError, Broken, asyncio.TimeoutError) as error:
+        outcome.error = str(error) or type(error).__name__
+    listener.end()
+    if not outcome.error and not outcome.output_tokens:
+        outcome.output_tokens = count(outcome.text)
+    return outcome

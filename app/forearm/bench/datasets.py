@@ -1,0 +1,249 @@
+"""The requests of a run: made up (random, prefix_repetition, sonnet) or read from a file (sharegpt, custom).
+
+Names, defaults and lengths are those of vLLM's bench. Whatever draws does so from the seed alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from forearm.bench.random_prompts import RandomPrompts
+from forearm.errors import ConfigError
+from forearm.text.chat_template import ChatTemplate
+from forearm.text.tokenizer import Tokenizer
+
+SONNETS = Path(__file__).with_name("sonnets.txt")
+SONNET_TASK = "Pick as many lines as you can from these poem lines:\n"
+# Of a ShareGPT conversation, as vLLM takes them: shorter ones say little, longer ones fitted no GPU of 2023.
+LEAST_TOKENS, MOST_PROMPT_TOKENS, MOST_TOKENS = 4, 1024, 2048
+NOT_READ = "its files come from Hugging Face's hub or need other libraries; write it as a JSONL of prompts: custom"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One request to make. `prompt_tokens` is what this side counts; the server's usage replaces it."""
+
+    prompt: str
+    prompt_tokens: int
+    output_tokens: int
+    request_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to make or read: the flags of options.add_dataset under their names. `chat`: the server has the template."""
+
+    dataset_name: str = "random"
+    dataset_path: str | None = None
+    num_prompts: int = 1000
+    seed: int = 0
+    no_oversample: bool = False
+    disable_shuffle: bool = False
+    skip_chat_template: bool = False
+    request_id_prefix: str = ""
+    random_input_len: int = 1024
+    random_output_len: int = 128
+    random_range_ratio: float = 0.0
+    random_prefix_len: int = 0
+    sharegpt_output_len: int | None = None
+    custom_output_len: int = 256
+    sonnet_input_len: int = 550
+    sonnet_output_len: int = 150
+    sonnet_prefix_len: int = 200
+    prefix_repetition_prefix_len: int = 256
+    prefix_repetition_suffix_len: int = 256
+    prefix_repetition_num_prefixes: int = 10
+    prefix_repetition_output_len: int = 128
+    chat: bool = False
+
+
+@dataclass(frozen=True)
+class Text:
+    """A model's tokenizer and, where it has one, its chat template."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    def count(self, text: str) -> int:
+        """Tokens, with those that the tokenizer adds around a prompt."""
+        return len(self.tokenizer.encode(text))
+
+    def count_alone(self, text: str) -> int:
+        """Tokens of the text alone."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def rendered(self, prompt: str, wanted: Wanted) -> str:
+        """As a chat, unless the server does that or there is no template."""
+        if wanted.chat or wanted.skip_chat_template or self.template is None:
+            return prompt
+        return self.template.render([{"role": "user", "content": prompt}])
+
+
+def samples(wanted: Wanted, text: Text) -> list[Sample]:
+    """The requests, numbered.
+
+    Raises: ConfigError naming the flag or the line of the file.
+    """
+    make = MAKERS.get(wanted.dataset_name)
+    if make is None:
+        raise ConfigError(f"--dataset-name {wanted.dataset_name}: {NOT_READ} (there are {', '.join(MAKERS)})")
+    made = make(wanted, text)
+    if not made:
+        raise ConfigError(f"--dataset-path {wanted.dataset_path}: it has no request of a usable length")
+    if len(made) < wanted.num_prompts and not wanted.no_oversample:
+        made = made + random.Random(wanted.seed).choices(made, k=wanted.num_prompts - len(made))
+    return [replace(sample, request_id=f"{wanted.request_id_prefix}{i}") for i, sample in enumerate(made)]
+
+
+def _random(wanted: Wanted, text: Text) -> list[Sample]:
+    """A prefix all have in common, then tokens of their own; lengths uniform around the mean."""
+    prompts = RandomPrompts(text.tokenizer, wanted.seed)
+    added = len(text.tokenizer.encode(""))
+    own = prompts.lengths(max(0, wanted.random_input_len - added), wanted.random_range_ratio, wanted.num_prompts)
+    outputs = prompts.lengths(wanted.random_output_len, wanted.random_range_ratio, wanted.num_prompts)
+    prefix = prompts.tokens(wanted.random_prefix_len)
+    if min(own) + len(prefix) < 1:
+        raise ConfigError(f"--random-input-len {wanted.random_input_len}: prompts would be empty; choose more")
+    made = (prompts.text([*prefix, *prompts.run(length, i)]) for i, length in enumerate(own))
+    return [Sample(prompt, tokens, max(1, out)) for (prompt, tokens), out in zip(made, outputs, strict=True)]
+
+
+def _prefix_repetition(wanted: Wanted, text: Text) -> list[Sample]:
+    """So many prefixes, each with its share of the requests, each request with a suffix of its own; shuffled."""
+    prompts = RandomPrompts(text.tokenizer, wanted.seed)
+    share = wanted.num_prompts // wanted.prefix_repetition_num_prefixes
+    if share == 0:
+        raise ConfigError(
+            f"--prefix-repetition-num-prefixes {wanted.prefix_repetition_num_prefixes}: it is more than --num-prompts "
+            f"{wanted.num_prompts}"
+        )
+    made = []
+    for _ in range(wanted.prefix_repetition_num_prefixes):
+        prefix = prompts.tokens(wanted.prefix_repetition_prefix_len)
+        for _ in range(share):
+            prompt, tokens = prompts.text([*prefix, *prompts.tokens(wanted.prefix_repetition_suffix_len)])
+            made.append(Sample(prompt, tokens, wanted.prefix_repetition_output_len))
+    return _shuffled(made, wanted)
+
+
+def _sonnet(wanted: Wanted, text: Text) -> list[Sample]:
+    """Lines of poems: the first ones for all, then others drawn; as many as fit into the length."""
+    path = Path(wanted.dataset_path) if wanted.dataset_path else SONNETS
+    lines = [f"{line}\n" for line in _read(path).splitlines() if line.strip()]
+    lengths = [len(text.tokenizer.encode(line, add_special_tokens=False)) for line in lines]
+    mean = sum(lengths) / len(lengths)
+    base = text.count(text.rendered(SONNET_TASK, wanted))
+    if wanted.sonnet_input_len <= base:
+        raise ConfigError(f"--sonnet-input-len {wanted.sonnet_input_len}: the question alone has {base} tokens")
+    shared = lines[: max(0, round((wanted.sonnet_prefix_len - base) / mean))]
+    drawn = max(0, round((wanted.sonnet_input_len - base) / mean) - len(shared))
+    rng = random.Random(wanted.seed)
+    made = []
+    for _ in range(wanted.num_prompts):
+        chosen = [*shared, *rng.choices(lines, k=drawn)]
+        prompt, tokens = _fitting(chosen, wanted, text)
+        made.append(Sample(prompt, tokens, wanted.sonnet_output_len))
+    return made
+
+
+def _fitting(lines: list[str], wanted: Wanted, text: Text) -> tuple[str, int]:
+    """The question with as many of the lines as the length allows."""
+    while True:
+        prompt = text.rendered(SONNET_TASK + "".join(lines), wanted)
+        tokens = text.count(prompt)
+        if tokens <= wanted.sonnet_input_len or not lines:
+            return prompt, tokens
+        lines = lines[:-1]
+
+
+def _sharegpt(wanted: Wanted, text: Text) -> list[Sample]:
+    """First turns of conversations, with the length of the second as that of the answer."""
+    entries = _json(_path(wanted))
+    if not isinstance(entries, list):
+        raise ConfigError(f"--dataset-path {wanted.dataset_path}: it is no JSON list of conversations")
+    made: list[Sample] = []
+    for entry in _shuffled([e for e in entries if len(_turns(e)) >= 2], wanted):
+        if len(made) == wanted.num_prompts:
+            break
+        prompt, answer = _turns(entry)[:2]
+        forced = wanted.sharegpt_output_len
+        tokens = text.count(prompt)
+        output = text.count(answer) if forced is None else forced
+        long_enough = tokens >= LEAST_TOKENS and (forced is not None or output >= LEAST_TOKENS)
+        if long_enough and tokens <= MOST_PROMPT_TOKENS and tokens + output <= MOST_TOKENS:
+            made.append(Sample(prompt, tokens, output))
+    return made
+
+
+def _turns(entry: Any) -> list[str]:
+    """What was said in one entry of a ShareGPT file; empty if it is not one."""
+    turns = entry.get("conversations") if isinstance(entry, dict) else None
+    values = [turn.get("value") for turn in turns or () if isinstance(turn, dict)]
+    return [value for value in values if isinstance(value, str)]
+
+
+def _custom(wanted: Wanted, text: Text) -> list[Sample]:
+    """JSONL with a prompt in each line, and output_tokens where --custom-output-len is -1."""
+    path = _path(wanted)
+    made = []
+    for entry in _shuffled(list(_custom_entries(path, wanted.custom_output_len)), wanted)[: wanted.num_prompts]:
+        prompt = text.rendered(entry["prompt"], wanted)
+        output = entry["output_tokens"] if wanted.custom_output_len == -1 else wanted.custom_output_len
+        made.append(Sample(prompt, text.count(prompt), output))
+    return made
+
+
+def _custom_entries(path: Path, output_len: int) -> Iterator[dict[str, Any]]:
+    """Raises: ConfigError naming the line."""
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
+            raise ConfigError(f'{path}, line {number}: write a JSON object such as {{"prompt": "What is a glacier?"}}')
+        if output_len == -1 and not (isinstance(entry.get("output_tokens"), int) and entry["output_tokens"] > 0):
+            raise ConfigError(f"{path}, line {number}: --custom-output-len -1 needs output_tokens in every line")
+        yield entry
+
+
+def _shuffled(entries: Sequence[Any], wanted: Wanted) -> list[Any]:
+    if wanted.disable_shuffle:
+        return list(entries)
+    return random.Random(wanted.seed).sample(list(entries), len(entries))
+
+
+def _path(wanted: Wanted) -> Path:
+    if not wanted.dataset_path:
+        raise ConfigError(f"--dataset-name {wanted.dataset_name}: give its file with --dataset-path")
+    return Path(wanted.dataset_path)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(_read(path))
+    except ValueError as error:
+        raise ConfigError(f"--dataset-path {path}: it is not JSON: {error}") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--dataset-path {path}: {error}") from None
+
+
+MAKERS: dict[str, Callable[[Wanted, Text], list[Sample]]] = {
+    "random": _random,
+    "sharegpt": _sharegpt,
+    "custom": _custom,
+    "sonnet": _sonnet,
+    "prefix_repetition": _prefix_repetition,
+}

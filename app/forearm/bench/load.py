@@ -1,0 +1,90 @@
+"""One run: requests go out at their times, at most so many at once, and all are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from forearm.bench.arrivals import RampUp, send_times
+from forearm.bench.datasets import Sample
+from forearm.bench.statistics import Outcome
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How requests come: `rate` a second (inf: all at once), see arrivals.py; `max_concurrency`: None is no limit."""
+
+    rate: float
+    burstiness: float = 1.0
+    max_concurrency: int | None = None
+    ramp_up: RampUp | None = None
+    seed: int = 0
+
+
+@dataclass
+class Run:
+    """What happened. `rate_changes`: when a ramp passed each whole number of requests a second, as vLLM notes it."""
+
+    outcomes: list[Outcome]
+    duration_s: float
+    rate_changes: list[dict[str, Any]] = field(default_factory=list)
+
+
+async def run(
+    samples: Sequence[Sample],
+    traffic: Traffic,
+    ask: Callable[[int, Sample], Awaitable[Outcome]],
+    ended: Callable[[], object],
+) -> Run:
+    """Ask each sample, given with its number, when its time comes; `ended` is called after each."""
+    gate = asyncio.Semaphore(traffic.max_concurrency) if traffic.max_concurrency else contextlib.nullcontext()
+
+    async def one(number: int, sample: Sample, due_s: float) -> Outcome:
+        async with gate:
+            outcome = await ask(number, sample)
+        outcome.queued_s = outcome.start_s - due_s
+        ended()
+        return outcome
+
+    times = send_times(len(samples), traffic.rate, traffic.burstiness, traffic.seed, traffic.ramp_up)
+    ramp = _Ramp(traffic.ramp_up, len(samples))
+    tasks: list[asyncio.Task[Outcome]] = []
+    begin = time.perf_counter()
+    try:
+        for number, (sample, after_s) in enumerate(zip(samples, times, strict=True)):
+            wait_s = begin + after_s - time.perf_counter()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            ramp.passed(number)
+            tasks.append(asyncio.create_task(one(number, sample, time.perf_counter())))
+        outcomes = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return Run(list(outcomes), time.perf_counter() - begin, ramp.changes)
+
+
+class _Ramp:
+    """Notes when the rate passes whole numbers."""
+
+    def __init__(self, ramp_up: RampUp | None, count: int) -> None:
+        self.changes: list[dict[str, Any]] = []
+        self._rates = [] if ramp_up is None else [float(rate) for rate in ramp_up.rates(count)]
+        self._last = 0
+        if ramp_up is not None:
+            self._last = int(ramp_up.start_rps)
+            self._note(self._last)
+
+    def passed(self, number: int) -> None:
+        if self._rates:
+            for rate in range(self._last + 1, int(self._rates[number]) + 1):
+                self._note(rate)
+                self._last = rate
+
+    def _note(self, rate: int) -> None:
+        self.changes.append({"rps": rate, "timestamp": datetime.now().isoformat()})

@@ -1,0 +1,167 @@
+"""`forearm bench throughput` and `latency`: the engine in this process, without HTTP, as `vllm bench` measures it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from forearm import log
+from forearm.bench import datasets, options
+from forearm.bench.text import load_text
+from forearm.config import Configs, EngineConfig
+from forearm.errors import ConfigError
+from forearm.flags import Parser, read_line
+from forearm.generate import changed
+from forearm.llm import LLM
+from forearm.model.hub import DEMO_MODEL
+from forearm.wire import SamplingParams
+
+PERCENTILES = (10, 25, 50, 75, 90, 99)
+LARGEST_ID = 10_000  # of the tokens of latency's prompts, as in vLLM
+BACKENDS = ("vllm", "vllm-chat")
+
+
+def throughput(argv: Sequence[str]) -> int:
+    """All requests of a dataset at once. Returns: the exit status.
+
+    Raises: ConfigError, InvalidRequest (a request that does not fit into the context).
+    """
+    parser = Parser("forearm bench throughput [MODEL] [flags]", "All requests at once: tokens a second.")
+    options.add_dataset(parser)
+    parser.add_argument("--backend", choices=BACKENDS, default="vllm", help="vllm-chat: prompts through the template")
+    parser.add_argument("--dataset", help="old name of --dataset-path")
+    parser.add_argument("--prefix-len", type=int, help="of random and sonnet: tokens that all prompts begin with")
+    parser.add_argument("--n", type=int, default=1, help="answers to each prompt")
+    add_output(parser)
+    line = read_line(parser, options.dashed(argv))
+    args, configs = line.rest, line.configs
+    args.dataset_path = args.dataset_path or args.dataset
+    if args.prefix_len is not None:
+        args.random_prefix_len = args.sonnet_prefix_len = args.prefix_len
+    log.set_up(configs.engine, "bench")
+    text = load_text(configs.api.tokenizer or configs.engine.model or DEMO_MODEL.name)
+    args.skip_chat_template |= args.backend == "vllm"
+    samples = datasets.samples(options.wanted(args, configs.engine.seed), text)
+    llm = load(configs.engine, configs)
+    params = [sampling(args, sample.output_tokens) for sample in samples]
+    begin = time.perf_counter()
+    outputs = llm.generate([sample.prompt for sample in samples], params)
+    took_s = time.perf_counter() - begin
+    prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    output_tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
+    tokens = prompt_tokens + output_tokens
+    print(
+        f"Throughput: {len(samples) / took_s:.2f} requests/s, {tokens / took_s:.2f} total tokens/s, "
+        f"{output_tokens / took_s:.2f} output tokens/s\n"
+        f"Total num prompt tokens:  {prompt_tokens}\nTotal num output tokens:  {output_tokens}"
+    )
+    result = {
+        "elapsed_time": took_s,
+        "num_requests": len(samples),
+        "total_num_tokens": tokens,
+        "requests_per_second": len(samples) / took_s,
+        "tokens_per_second": tokens / took_s,
+    }
+    save(result, args.output_json)
+    return 0
+
+
+def latency(argv: Sequence[str]) -> int:
+    """One batch of random prompts, again and again. Returns: the exit status.
+
+    Raises: ConfigError, InvalidRequest.
+    """
+    parser = Parser("forearm bench latency [MODEL] [flags]", "How long one batch of requests takes.")
+    for flag, default, what in (
+        ("--input-len", 32, "tokens of each prompt"),
+        ("--output-len", 128, "tokens of each answer"),
+        ("--batch-size", 8, "prompts"),
+        ("--n", 1, "answers to each prompt"),
+        ("--num-iters-warmup", 10, "runs before those that count"),
+        ("--num-iters", 30, "runs that count"),
+    ):
+        parser.add_argument(flag, type=int, default=default, help=what)
+    add_output(parser)
+    argv = options.dashed(argv)
+    line = read_line(parser, argv)
+    args, configs = line.rest, line.configs
+    if min(args.input_len, args.output_len, args.batch_size, args.n, args.num_iters) < 1:
+        raise ConfigError("--input-len, --output-len, --batch-size, --n and --num-iters are at least 1")
+    log.set_up(configs.engine, "bench")
+    # Every run has the same prompts: found in the cache, they would not be computed.
+    cached = configs.engine.enable_prefix_caching and "--enable-prefix-caching" in argv
+    llm = load(dataclasses.replace(configs.engine, enable_prefix_caching=cached), configs)
+    highest = min(LARGEST_ID, len(llm.get_tokenizer()))
+    prompts = np.random.default_rng(configs.engine.seed).integers(highest, size=(args.batch_size, args.input_len))
+    params = sampling(args, args.output_len)
+
+    def once() -> float:
+        begin = time.perf_counter()
+        llm.generate(prompts.tolist(), params, use_tqdm=False)
+        return time.perf_counter() - begin
+
+    for _ in tqdm(range(args.num_iters_warmup), desc="Warmup iterations"):
+        once()
+    seconds = [once() for _ in tqdm(range(args.num_iters), desc="Bench iterations")]
+    found = summary(seconds)
+    print(f"Avg latency: {found['avg_latency']} seconds\nStd latency: {found['std_latency']} seconds")
+    for percentile, value in found["percentiles"].items():
+        print(f"{percentile}% percentile latency: {value} seconds")
+    save(found, args.output_json)
+    return 0
+
+
+def summary(seconds: Sequence[float]) -> dict[str, Any]:
+    """Under vLLM's keys."""
+    return {
+        "avg_latency": float(np.mean(seconds)),
+        "std_latency": float(np.std(seconds)),
+        "latencies": list(seconds),
+        "percentiles": percentiles(seconds),
+    }
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Of PERCENTILES, linear between neighbours."""
+    return {str(p): float(np.percentile(seconds, p)) for p in PERCENTILES}
+
+
+def load(engine: EngineConfig, configs: Configs) -> LLM:
+    """The engine that the flags describe."""
+    return LLM(tokenizer=configs.api.tokenizer or None, **changed(engine))
+
+
+def sampling(args: argparse.Namespace, output_tokens: int) -> SamplingParams:
+    """As in vLLM: temperature 1, and answers of the length asked for."""
+    return SamplingParams(
+        n=args.n,
+        temperature=1.0,
+        top_p=1.0,
+        ignore_eos=True,
+        max_tokens=output_tokens,
+        detokenize=not args.disable_detokenize,
+    )
+
+
+def add_output(parser: Parser) -> None:
+    """What both have."""
+    parser.add_argument("--disable-detokenize", action="store_true", help="token ids are not made text")
+    parser.add_argument("--output-json", metavar="FILE", help="also write the result there")
+
+
+def save(result: dict[str, Any], path: str | None) -> None:
+    """Raises: ConfigError if it can't be written."""
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(result, indent=4), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output-json {path}: {error.strerror}") from None

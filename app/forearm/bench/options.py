@@ -1,0 +1,219 @@
+"""The flags of `forearm bench`, under vLLM's names and with its defaults, and how their texts are read."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from forearm.bench.ask import ENDPOINTS
+from forearm.bench.datasets import Wanted
+from forearm.bench.report import METRICS
+from forearm.bench.statistics import OBJECTIVES
+from forearm.errors import ConfigError
+from forearm.flags import Parser
+
+SAMPLING = ("top_p", "top_k", "min_p", "temperature", "frequency_penalty", "presence_penalty", "repetition_penalty")
+# vLLM's, accepted because they ask for nothing that is not done anyway: (flags, value follows).
+NEEDLESS = ((("--trust-remote-code", "--no-stream"), False), (("--tokenizer-mode",), True))
+REFUSED = {
+    "--use-beam-search": "there is no beam search",
+    "--skip-tokenizer-init": "prompts are made and counted here",
+    "--plot-timeline": "it is not built; --save-detailed has every request's times",
+    "--plot-dataset-stats": "it is not built; --save-detailed has every request's lengths",
+    "--self-timed": "traces with times of their own are not read",
+    "--probe-request-rate": "it is not built; run a second bench beside this one",
+}
+
+
+def dashed(argv: Sequence[str]) -> list[str]:
+    """--request_rate is --request-rate.
+
+    Raises: ConfigError for a flag of vLLM that asks for what is not there.
+    """
+    words = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-") if name.startswith("--") else name
+        if name in REFUSED:
+            raise ConfigError(f"{name}: {REFUSED[name]}")
+        words.append(name + equals + value)
+    return words
+
+
+def add_dataset(parser: Parser, name: str = "random") -> None:
+    """What requests are made of."""
+    default = Wanted()
+    parser.add_argument("--dataset-name", default=name, help="random, sharegpt, custom, sonnet or prefix_repetition")
+    parser.add_argument(
+        "--dataset-path", help="file of sharegpt (JSON), custom (JSONL) or sonnet (text; own if absent)"
+    )
+    parser.add_argument("--num-prompts", type=_whole(1), default=default.num_prompts, help="requests to make")
+    parser.add_argument("--no-oversample", action="store_true", help="a file with fewer requests is not repeated")
+    parser.add_argument("--disable-shuffle", action="store_true", help="requests in the order of the file")
+    parser.add_argument("--skip-chat-template", action="store_true", help="prompts as they stand")
+    parser.add_argument("--input-len", type=_whole(1), help="of every dataset whose prompts are made up, in tokens")
+    parser.add_argument("--output-len", type=_whole(1), help="of every dataset, in tokens")
+    for field in dataclasses.fields(Wanted):
+        if field.name.startswith(("random_", "sharegpt_", "custom_", "sonnet_", "prefix_repetition_")):
+            flag = "--" + field.name.replace("_", "-")
+            kind = float if field.name.endswith("ratio") else _whole(-1 if field.name == "custom_output_len" else 0)
+            parser.add_argument(flag, type=kind, default=field.default, help=f"default: {field.default}")
+
+
+def wanted(args: argparse.Namespace, seed: int, chat: bool = False) -> Wanted:
+    """The dataset that was asked for."""
+    given = {f.name: getattr(args, f.name) for f in dataclasses.fields(Wanted) if hasattr(args, f.name)}
+    if args.input_len is not None:
+        given |= dict.fromkeys(("random_input_len", "sonnet_input_len"), args.input_len)
+    if args.output_len is not None:
+        given |= {name: args.output_len for name in given if name.endswith("_output_len")}
+    if given["dataset_path"] and args.dataset_name in ("random", "prefix_repetition"):
+        raise ConfigError(f"--dataset-path {given['dataset_path']}: {args.dataset_name} prompts are made up, not read")
+    return Wanted(**{**given, "seed": seed, "chat": chat})
+
+
+def add_server(parser: Parser) -> None:
+    """Who is asked, and how."""
+    parser.add_argument("--backend", default="openai", choices=tuple(ENDPOINTS), help="vllm is openai")
+    parser.add_argument("--base-url", help="http(s)://host:port, or unix:/path of a socket; absent: --host and --port")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--endpoint", help="absent: /v1/completions, for openai-chat /v1/chat/completions")
+    parser.add_argument("--header", metavar="KEY=VALUE", nargs="*", default=[], help="of every request")
+    parser.add_argument("--insecure", action="store_true", help="certificates are not looked at")
+    parser.add_argument("--model", help="for tokenizer and requests; absent: the first one that the server has")
+    parser.add_argument("--served-model-name", help="of requests, where it is not --model")
+    parser.add_argument("--tokenizer", help="folder or Hugging Face id; absent: the model's")
+    parser.add_argument("--lora-modules", nargs="+", default=[], help="models to ask instead, in turns")
+    parser.add_argument("--lora-assignment", choices=("random", "round-robin"), default="random")
+    parser.add_argument("--ready-check-timeout-sec", type=float, default=0, help="wait so long for a first answer")
+    parser.add_argument("--num-warmups", type=_whole(0), default=0, help="requests before those that count")
+    parser.add_argument("--profile", action="store_true", help="POST /start_profile before and /stop_profile after")
+    parser.add_argument("--request-id-prefix", default=f"bench-{uuid.uuid4().hex[:8]}-", help="of X-Request-Id")
+    parser.add_argument("--logprobs", type=_whole(0), help="log-probabilities for each token")
+    parser.add_argument("--ignore-eos", action="store_true", help="answers are as long as asked for; random: always")
+    parser.add_argument("--extra-body", type=json_object, default={}, help="JSON: further fields of every request")
+    for name in SAMPLING:
+        parser.add_argument("--" + name.replace("_", "-"), type=int if name == "top_k" else float)
+
+
+def add_traffic(parser: Parser) -> None:
+    """When requests come."""
+    parser.add_argument("--request-rate", nargs="+", default=["inf"], help="requests/s; inf: at once; several: a sweep")
+    parser.add_argument("--burstiness", type=_above_0, default=1.0, help="1: Poisson; less: burstier; more: more even")
+    parser.add_argument("--max-concurrency", type=_whole(1), help="most requests at a time")
+    parser.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="the rate grows meanwhile")
+    parser.add_argument("--ramp-up-start-rps", type=float)
+    parser.add_argument("--ramp-up-end-rps", type=float)
+
+
+def add_results(parser: Parser) -> None:
+    """What is told of it."""
+    parser.add_argument("--label", help="of the results; absent: the backend")
+    parser.add_argument("--percentile-metrics", default="ttft,tpot,itl", help=f"of {', '.join(METRICS)}")
+    parser.add_argument("--metric-percentiles", default="99", help="such as 50,90,99")
+    parser.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS", help=f"of {', '.join(OBJECTIVES)}")
+    parser.add_argument("--save-result", action="store_true", help="write a JSON file")
+    parser.add_argument("--append-result", action="store_true", help="add a line to it")
+    parser.add_argument("--save-detailed", action="store_true", help="with every request's times and text")
+    parser.add_argument("--result-dir", default=".", help="folder for it")
+    parser.add_argument("--result-filename", help="its name; absent: label, rate, model and time")
+    parser.add_argument("--metadata", metavar="KEY=VALUE", nargs="*", default=[], help="put into the file")
+    parser.add_argument("--plot", metavar="FILE.svg", help="TTFT and TPOT against throughput, a point for each rate")
+    parser.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
+    for flags, takes_value in NEEDLESS:
+        action: Any = "store" if takes_value else "store_true"
+        for flag in flags:
+            parser.add_argument(flag, action=action, help=argparse.SUPPRESS)
+
+
+def rates(texts: Sequence[str]) -> list[float]:
+    """Raises: ConfigError."""
+    found = [_number("--request-rate", text) for words in texts for text in words.split(",") if text]
+    if not found or min(found) <= 0:
+        raise ConfigError(f"--request-rate {' '.join(texts)}: write numbers above 0, or inf")
+    return found
+
+
+def metrics(text: str) -> list[str]:
+    """Raises: ConfigError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in METRICS:
+            raise ConfigError(f"--percentile-metrics {text}: {name} is not one of {', '.join(METRICS)}")
+    return names
+
+
+def percentiles(text: str) -> list[float]:
+    """Raises: ConfigError."""
+    found = [_number("--metric-percentiles", part) for part in text.split(",") if part]
+    if not all(0 <= p <= 100 for p in found):
+        raise ConfigError(f"--metric-percentiles {text}: they are from 0 to 100")
+    return found
+
+
+def objectives_ms(pairs: Sequence[str]) -> dict[str, float]:
+    """Of --goodput. Raises: ConfigError."""
+    found = {}
+    for pair in pairs:
+        name, _, value = pair.partition(":")
+        if name not in OBJECTIVES or not value or not _number("--goodput", value) >= 0:
+            raise ConfigError(f"--goodput {pair}: write {' or '.join(f'{o}:MS' for o in OBJECTIVES)}, in milliseconds")
+        found[name] = float(value)
+    return found
+
+
+def pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE texts. Raises: ConfigError."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or "\n" in text or "\r" in text:
+            raise ConfigError(f"{flag} {text!r}: write KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Raises: argparse.ArgumentTypeError."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: it is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"{text}: write a JSON object")
+    return found
+
+
+def _number(flag: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if value != value:  # nan
+        raise ConfigError(f"{flag} {text}: write a number")
+    return value
+
+
+def _above_0(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text}: it must be more than 0")
+    return value
+
+
+def _whole(low: int) -> Any:
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text}: write a whole number") from None
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{text}: it must be at least {low}")
+        return value
+
+    return read
