@@ -7,6 +7,7 @@ its type's name. Token ids in, token ids out: text stays with the worker.
 from __future__ import annotations
 
 import struct
+from typing import Literal
 
 import msgspec
 
@@ -92,6 +93,28 @@ class Submit(msgspec.Struct, tag=True, kw_only=True):
     cache_salt: str | None = None  # prefix blocks are shared only between equal salts
 
 
+class PoolingPrompt(msgspec.Struct, array_like=True):
+    """One text. `second`: where the second text of a pair begins, for models that tell them apart; 0: there is none."""
+
+    token_ids: list[int]
+    second: int = 0
+
+
+class Embed(msgspec.Struct, tag=True, kw_only=True):
+    """Texts to be pooled. `task`: one vector (or one row of scores) each; token_embed: one for each token.
+
+    `dimensions`: vectors are cut to so many values. `activate` False: as they come out of the last layer, neither of
+    unit length nor probabilities.
+    """
+
+    request_id: str
+    prompts: list[PoolingPrompt]
+    task: Literal["embed", "classify", "token_embed"]
+    dimensions: int | None = None
+    activate: bool = True
+    priority: int = 0
+
+
 class Abort(msgspec.Struct, tag=True, kw_only=True):
     """The client left, or a stop string was met. `index` None: all of the request's outputs."""
 
@@ -107,7 +130,7 @@ class AskState(msgspec.Struct, tag=True):
     """Answered by `State`."""
 
 
-ToEngine = Submit | Abort | AskMetrics | AskState
+ToEngine = Submit | Embed | Abort | AskMetrics | AskState
 
 
 # --- engine to worker ---
@@ -133,8 +156,8 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True):
     """New tokens of one output of a request, in order.
 
     `finish_reason` (stop, length, repetition, abort) is set on the last message of that output; `stop_reason` is the
-    stop token id that ended it, None for the model's own end. `cached_tokens`, `queue_s` (seconds from arrival to the first
-    step) and `prompt_logprobs` come with the first message of a request (index 0).
+    stop token id that ended it, None for the model's own end. `cached_tokens`, `queue_s` (seconds from arrival to the
+    first step) and `prompt_logprobs` come with the first message of a request (index 0).
     """
 
     request_id: str
@@ -146,6 +169,15 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True):
     cached_tokens: int | None = None
     queue_s: float | None = None
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+
+
+class Embedded(msgspec.Struct, tag=True, kw_only=True):
+    """What text number `index` of an `Embed` has become: float32 [rows, columns], little-endian."""
+
+    request_id: str
+    index: int
+    vector: bytes
+    rows: int = 1
 
 
 class Metrics(msgspec.Struct, tag=True):
@@ -166,7 +198,7 @@ class State(msgspec.Struct, tag=True, kw_only=True):
     draining: bool = False
 
 
-FromEngine = Accepted | Refused | Tokens | Metrics | State
+FromEngine = Accepted | Refused | Tokens | Embedded | Metrics | State
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -16,6 +16,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.scheduler import Limits
 from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.config import ModelConfig, WeightFormat
+from forearm.model.pooling import asked_of, pooling_plan
 from forearm.model.quantization import Asked
 
 # Rows of logits of a step, at least: prompts whose log-probabilities are wanted go forward by so many tokens a step.
@@ -61,20 +62,24 @@ def fit(config: EngineConfig, folder: Path, memory: placement.Memory, threads: i
     scratch = scratch_bytes(checkpoint, limits, threads)
     needed = checkpoint.packed_bytes + scratch
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
+    if checkpoint.config.pooled:  # nothing is kept between steps: what the fullest one takes, where texts begin blocks
+        blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
     return Fit(checkpoint, limits, scratch, block_bytes, blocks, memory)
 
 
 def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
     """A step's limits. No step has more tokens than all running sequences together."""
     step_tokens = min(config.max_num_batched_tokens, config.max_num_seqs * checkpoint.max_model_len)
-    if not config.enable_chunked_prefill:
+    pooled = checkpoint.config.pooled
+    whole = pooled or not config.enable_chunked_prefill
+    if whole:
         step_tokens = max(step_tokens, checkpoint.max_model_len)
     return Limits(
         step_tokens=step_tokens,
         running=config.max_num_seqs,
-        step_rows=max(config.max_num_seqs, LEAST_ROWS),
+        step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS),
         slice_tokens=config.long_prefill_token_threshold,
-        whole_prompts=not config.enable_chunked_prefill,
+        whole_prompts=whole,
     )
 
 
@@ -83,9 +88,9 @@ def scratch_bytes(checkpoint: Checkpoint, limits: Limits, threads: int) -> int:
     model, tokens = checkpoint.config, limits.step_tokens + 1
     query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim
     joint = sum(-(-columns // _PANEL) * _PANEL for columns in (query, key, key))
-    after = model.norm_placement != "pre" or model.learned_positions
+    after = model.norm_placement != "pre" or model.learned_positions or model.token_types > 0
     shared = _floats(tokens, model.hidden) * (2 if after else 1) + _floats(tokens, joint)
-    shared += _floats(limits.step_rows, model.vocab_size) + 4 * tokens
+    shared += _floats(limits.step_rows, model.hidden if model.pooled else model.vocab_size) + 4 * tokens
     shared += sum(8 * tokens * len(rope.inv_freq) for rope in model.ropes)
     sites = (
         (("qkv", "up", "head"), model.hidden, max(tokens, limits.step_rows), False),
@@ -108,6 +113,7 @@ def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Ch
         max_model_len=max_model_len,
         allow_longer=config.allow_long_max_model_len,
         quantization=Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
+        pooling=pooling_plan(folder, asked_of(config)),
     )
 
 
@@ -145,4 +151,4 @@ def _partial_floats(model: ModelConfig, max_model_len: int, threads: int) -> int
 def _own_bytes(model: ModelConfig) -> int:
     """Of one thread: a row, a panel of codes of the widest matrix with its factors, what the sampler takes."""
     widest = max(model.hidden, model.intermediate, model.heads * model.head_dim)
-    return 4 * model.hidden + 2 * _PANEL * widest + 25 * model.vocab_size + _THREAD_BYTES
+    return 4 * model.hidden + 2 * _PANEL * widest + (0 if model.pooled else 25 * model.vocab_size) + _THREAD_BYTES

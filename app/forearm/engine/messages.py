@@ -16,6 +16,14 @@ class From:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """A connection's texts, for a PoolingLoop alone."""
+
+    connection: int
+    message: wire.Embed
+
+
+@dataclass(frozen=True)
 class Gone:
     """A connection has closed: nobody waits for what was its."""
 
@@ -32,7 +40,7 @@ class Stop:
     """End now; what is open is aborted."""
 
 
-Inward = From | Gone | Drain | Stop
+Inward = From | Texts | Gone | Drain | Stop
 Outward = tuple[int, wire.FromEngine]  # to this connection
 
 

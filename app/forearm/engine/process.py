@@ -17,7 +17,7 @@ from pathlib import Path
 from forearm import log as logs
 from forearm.config import EngineConfig
 from forearm.engine.server import EngineServer
-from forearm.engine.start import start
+from forearm.engine.start_pooling import start_any
 from forearm.errors import ConfigError
 from forearm.settings import from_json
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     config = from_json(EngineConfig, Path(argv[0]).read_text())
     logs.set_up(config, "engine")
     try:
-        loop = start(config, progress=sys.stderr.isatty())
+        loop = start_any(config, progress=sys.stderr.isatty())
     except ConfigError as error:
         log.error("%s", error)
         return ConfigError.exit_status

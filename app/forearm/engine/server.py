@@ -23,7 +23,8 @@ import msgspec
 
 from forearm import wire
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop
+from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop, Texts
+from forearm.engine.pooling_loop import PoolingLoop
 
 # What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
 MAX_UNREAD_BYTES = 64 << 20
@@ -42,7 +43,9 @@ class EngineServer:
     during a step, keeps to its core between steps as well; connections are served elsewhere, where there is room.
     """
 
-    def __init__(self, loop: EngineLoop, cores: Sequence[int] = (), unread_bytes: int = MAX_UNREAD_BYTES) -> None:
+    def __init__(
+        self, loop: EngineLoop | PoolingLoop, cores: Sequence[int] = (), unread_bytes: int = MAX_UNREAD_BYTES
+    ) -> None:
         self._loop = loop
         self._cores = cores
         self._unread_bytes = unread_bytes
@@ -170,13 +173,24 @@ class EngineServer:
             self._write(writer, wire.frame(wire.Metrics(self._loop.meter.text())))
         elif isinstance(message, wire.AskState):
             self._write(writer, wire.frame(self.state()))
-        elif isinstance(message, wire.Submit) and self._inbox.qsize() >= MAX_UNTAKEN:
+        elif isinstance(message, wire.Submit | wire.Embed) and self._inbox.qsize() >= MAX_UNTAKEN:
             text = f"{MAX_UNTAKEN} messages wait for the end of a step"
             self._write(
                 writer, wire.frame(wire.Refused(request_id=message.request_id, error="Overloaded", message=text))
             )
+        elif isinstance(message, wire.Embed):
+            self._take_texts(connection, writer, message)
         else:
             self._inbox.put(From(connection, message))
+
+    def _take_texts(self, connection: int, writer: asyncio.StreamWriter, message: wire.Embed) -> None:
+        if isinstance(self._loop, PoolingLoop):
+            self._inbox.put(Texts(connection, message))
+            return
+        refused = wire.Refused(
+            request_id=message.request_id, error="InvalidRequest", message="this model generates text, no vectors"
+        )
+        self._write(writer, wire.frame(refused))
 
     async def _close_connections(self) -> None:
         """Give what was written a moment to be read."""

@@ -1,0 +1,217 @@
+"""The loop of a pooling model: take in, choose texts, compute, publish. One thread owns all state below.
+
+Each text is computed whole, in one step, with as many others as the step's budget holds; requests go in order of
+priority and arrival, and their texts in order. Nothing is kept between steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from forearm import wire
+from forearm.engine.loop import MAX_FAILED_STEPS
+from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot, Texts
+from forearm.engine.pooler import Pooler
+from forearm.engine.pooling_meter import PoolingMeter
+from forearm.engine.pooling_requests import PoolingAdmission, PoolingRequest, Text
+from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
+
+log = logging.getLogger(__name__)
+
+
+class PoolingLoop:
+    """State and step of one engine.
+
+    step_tokens, step_texts: most of one step. outbox: what the last step has to say, and to whom.
+    """
+
+    def __init__(self, executor: Pooler, step_tokens: int, step_texts: int, meter: PoolingMeter) -> None:
+        assert step_tokens >= executor.max_model_len, "one text of full length must fit a step"
+        self.executor = executor
+        self.meter = meter
+        self.outbox: list[Outward] = []
+        self.over = False
+        self._step_tokens, self._step_texts = step_tokens, step_texts
+        self._admission = PoolingAdmission(executor.terms)
+        self._requests: dict[tuple[int, str], PoolingRequest] = {}
+        self._draining = False
+        self._failed_steps = 0
+        self._look()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._requests)
+
+    def run(self, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]], None]) -> None:
+        """Step until told to end and, if drained, until all is finished.
+
+        Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
+        """
+        while True:
+            self._take_all(inbox)
+            self._publish(publish)  # a client learns that it was taken in before a step that may be long
+            self.step()
+            self._publish(publish)
+            if self.over or (self._draining and not self.busy):
+                return
+
+    def take(self, inward: Inward) -> None:
+        """One message in."""
+        if isinstance(inward, Texts):
+            self._embed(inward.connection, inward.message)
+        elif isinstance(inward, From):
+            self._take_message(inward.connection, inward.message)
+        elif isinstance(inward, Gone):
+            for request in [r for r in self._requests.values() if r.connection == inward.connection]:
+                self._end(request, "abort")
+        elif isinstance(inward, Drain):
+            self._draining = True
+        else:
+            self._stop()
+
+    def step(self) -> None:
+        """Compute one step, if there is anything to compute."""
+        texts = self._choose()
+        if texts:
+            self._look()
+            try:
+                self._compute(texts)
+                self._failed_steps = 0
+            except Exception as error:
+                self._step_failed(texts, error)
+            self.meter.step(sum(len(text.prompt.token_ids) for text in texts))
+        self._look()
+
+    # --- in
+
+    def _take_all(self, inbox: SimpleQueue[Inward]) -> None:
+        if not self.busy and not self._draining:
+            self.take(inbox.get())
+        while not inbox.empty():  # this thread alone takes from it
+            self.take(inbox.get())
+
+    def _take_message(self, connection: int, message: wire.Submit | wire.Abort) -> None:
+        if isinstance(message, wire.Submit):
+            error = InvalidRequest("this model makes vectors of texts; it generates none")
+            self._refuse(connection, message.request_id, error)
+        elif (request := self._requests.get((connection, message.request_id))) is not None:
+            self._end(request, "abort")
+
+    def _embed(self, connection: int, embed: wire.Embed) -> None:
+        try:
+            self._check_open(connection, embed)
+            request = self._admission.request(connection, embed, time.monotonic())
+        except ForearmError as error:
+            self.meter.rejected(type(error).__name__)
+            self._refuse(connection, embed.request_id, error)
+            return
+        self._requests[request.name] = request
+        self.outbox.append((connection, wire.Accepted(request_id=embed.request_id)))
+
+    def _check_open(self, connection: int, embed: wire.Embed) -> None:
+        """Raises: why nothing more, or not this, is taken in."""
+        if self._draining:
+            raise EngineUnavailable("the server is shutting down")
+        if (connection, embed.request_id) in self._requests:
+            raise InvalidRequest(f"request_id {embed.request_id} is in use", "request_id")
+        waiting, limit = self._waiting(), self.executor.terms.queued
+        if waiting >= limit + self._step_texts:
+            raise Overloaded(f"{waiting} requests are waiting; the limit is {limit}")
+
+    def _waiting(self) -> int:
+        return sum(request.scheduled_s is None for request in self._requests.values())
+
+    def _stop(self) -> None:
+        self.over = True
+        for request in list(self._requests.values()):
+            self._refuse(*request.name, EngineUnavailable("the server is shutting down"))
+            self._end(request, "abort")
+
+    # --- compute
+
+    def _choose(self) -> list[Text]:
+        """Texts of the next step, in order of rank, as many as it holds."""
+        room, texts, now_s = self._step_tokens, list[Text](), time.monotonic()
+        for request in sorted(self._requests.values(), key=lambda one: one.rank):
+            for index in range(request.next, len(request.embed.prompts)):
+                count = len(request.embed.prompts[index].token_ids)
+                if count > room or len(texts) == self._step_texts:
+                    return texts
+                request.scheduled_s = request.scheduled_s or now_s
+                texts.append(Text(request, index))
+                room -= count
+        return texts
+
+    def _compute(self, texts: list[Text]) -> None:
+        vectors = self.executor.compute(texts)
+        for text, vector in zip(texts, vectors, strict=True):
+            request = text.request
+            if isinstance(vector, EngineFailed):
+                if request.name in self._requests:
+                    self._corrupted(request, vector)
+                continue
+            rows = vector.shape[0] if vector.ndim == 2 else 1
+            message = wire.Embedded(
+                request_id=request.embed.request_id, index=text.index, vector=vector.tobytes(), rows=rows
+            )
+            if request.name in self._requests:
+                self.outbox.append((request.connection, message))
+                request.next = text.index + 1
+                if request.next == len(request.embed.prompts):
+                    self._end(request, "stop")
+
+    # --- out
+
+    def _publish(self, publish: Callable[[list[Outward]], None]) -> None:
+        if self.outbox:
+            publish(self.outbox)
+            self.outbox = []
+
+    def _end(self, request: PoolingRequest, reason: str) -> None:
+        del self._requests[request.name]
+        self.meter.request_ended(request, reason, time.monotonic())
+
+    def _refuse(self, connection: int, request_id: str, error: ForearmError) -> None:
+        message = wire.Refused(
+            request_id=request_id,
+            error=type(error).__name__,
+            message=str(error),
+            param=getattr(error, "param", None),
+            retry_after_s=getattr(error, "retry_after_s", 1),
+        )
+        self.outbox.append((connection, message))
+
+    def _corrupted(self, request: PoolingRequest, error: EngineFailed) -> None:
+        """Only this request ends."""
+        failed = EngineFailed(f"request {request.embed.request_id}: {error}")
+        log.error("%s", failed)
+        self.meter.corrupted()
+        self._refuse(*request.name, failed)
+        self._end(request, "error")
+
+    def _step_failed(self, texts: list[Text], error: Exception) -> None:
+        """The requests of this step end; the others go on, unless it happens again and again."""
+        self._failed_steps += 1
+        log.error("a step of %d texts failed", len(texts), exc_info=error)
+        for request in {id(text.request): text.request for text in texts}.values():
+            if request.name in self._requests:
+                failed = EngineFailed(f"request {request.embed.request_id}: the engine failed to compute it: {error}")
+                self._refuse(*request.name, failed)
+                self._end(request, "error")
+        if self._failed_steps == MAX_FAILED_STEPS:
+            raise EngineFailed(f"{MAX_FAILED_STEPS} steps in a row failed; the last one: {error}") from error
+
+    def _look(self) -> None:
+        """Show the outside how full the engine is."""
+        waiting = self._waiting()
+        self.meter.filled(len(self._requests) - waiting, waiting)
+        self.snapshot = Snapshot(
+            running=len(self._requests) - waiting,
+            waiting=waiting,
+            kv_usage=0.0,
+            step_s=time.monotonic() if self.busy else None,
+            draining=self._draining,
+        )

@@ -1,0 +1,108 @@
+"""From an EngineConfig to an engine of whichever kind the model is: start.py's, or one that pools."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from forearm import wire
+from forearm.config import EngineConfig
+from forearm.engine import placement
+from forearm.engine.fit import fit
+from forearm.engine.loop import EngineLoop
+from forearm.engine.pooler import Pooler
+from forearm.engine.pooling_loop import PoolingLoop
+from forearm.engine.pooling_meter import PoolingMeter
+from forearm.engine.pooling_requests import PoolingAdmission, PoolingTerms, Text
+from forearm.engine.start import QUEUED_PER_PLACE, _cores, start
+from forearm.errors import ConfigError, EngineFailed
+from forearm.model.checkpoint import Checkpoint
+from forearm.model.hub import find_model
+from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
+from forearm.model.weights import load_native
+
+log = logging.getLogger(__name__)
+
+
+def start_any(config: EngineConfig, *, queued: int | None = None, progress: bool = True) -> EngineLoop | PoolingLoop:
+    """Load the model and make its loop: of text, or of vectors.
+
+    queued: requests that may wait; None: as configured.
+    Raises: ConfigError with the value, or the arithmetic, and the remedy.
+    """
+    folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
+    plan = pooling_plan(folder, asked_of(config))
+    if plan is None:
+        return start(config, queued=queued, progress=progress)
+    return start_pooling(config, plan, queued=queued, progress=progress)
+
+
+def start_pooling(
+    config: EngineConfig, plan: PoolingPlan, *, queued: int | None = None, progress: bool = True
+) -> PoolingLoop:
+    """The same of a model that pools, as `plan` says."""
+    folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
+    cores = _cores(config)
+    fitting = fit(config, folder, placement.memory(config), cores.threads)
+    checkpoint, limits = fitting.checkpoint, fitting.limits
+    native = load_native(
+        checkpoint,
+        step_tokens=limits.step_tokens,
+        step_sequences=limits.running,
+        step_logit_rows=limits.step_rows,
+        cores=cores.pinned,
+        threads=cores.threads,
+        progress=progress,
+        weight_cache=config.weight_cache,
+    )
+    native.allocate_kv(fitting.blocks)
+    terms = terms_of(config, checkpoint, plan, queued)
+    pooler = Pooler(native, terms)
+    warm_up(pooler, checkpoint)
+    log.info(
+        "memory: weights %s, scratch %s; %s of %d values from texts of up to %d tokens, %s pooling",
+        placement.in_gib(native.packed_bytes), placement.in_gib(native.scratch_bytes),
+        "vectors" if plan.kind == "embed" else "scores", terms.columns, checkpoint.max_model_len, plan.pool,
+    )  # fmt: skip
+    meter = PoolingMeter(
+        config.name or config.model or folder.name,
+        "0",
+        checkpoint.kv_dtype,
+        fitting.blocks,
+        False,
+        checkpoint.max_model_len,
+        config.old_metric_names,
+    )
+    return PoolingLoop(pooler, limits.step_tokens, limits.running, meter)
+
+
+def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan, queued: int | None) -> PoolingTerms:
+    """What requests are measured against."""
+    model = checkpoint.config
+    configured = config.max_num_queued_reqs or QUEUED_PER_PLACE * config.max_num_seqs
+    return PoolingTerms(
+        plan=plan,
+        vocab_size=model.vocab_size,
+        max_model_len=checkpoint.max_model_len,
+        columns=model.dense[-1].outputs if model.dense else model.hidden,
+        token_types=model.token_types,
+        queued=configured if queued is None else queued,
+        priorities=config.scheduling_policy == "priority",
+    )
+
+
+def warm_up(pooler: Pooler, checkpoint: Checkpoint) -> None:
+    """Compute one text of one token.
+
+    Raises: ConfigError if not even that gives numbers.
+    """
+    terms = replace(pooler.terms, priorities=False)
+    embed = wire.Embed(request_id="warm-up", prompts=[wire.PoolingPrompt([0])], task=terms.plan.kind)
+    request = PoolingAdmission(terms).request(0, embed, time.monotonic())
+    (vector,) = pooler.compute([Text(request, 0)])
+    if isinstance(vector, EngineFailed):
+        raise ConfigError(
+            f"{checkpoint.folder}: {vector}: its weights are damaged, or their numbers are too large for "
+            "--dtype float16: try float32"
+        )
