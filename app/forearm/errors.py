@@ -7,6 +7,7 @@ ForearmError
 ├── ModelNotFound       404  the request names a model that is not the one served
 ├── ResponseNotFound    404  no such response is stored (any more), or it is another key's
 ├── Overloaded          429  the waiting queue is full; retry after `retry_after_s`
+│   └── RateLimited     429  a key's limit of requests or tokens is used up for now
 ├── EngineFailed        500  this request broke in the engine (a NaN, say); the message names it
 ├── EngineUnavailable   503  no engine answers on the socket; retry after `retry_after_s`
 └── ConfigError           -  at start-up only: a flag, an environment variable, a model folder
@@ -69,6 +70,14 @@ class Overloaded(ForearmError):
     def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(Overloaded):
+    """A key's limit of requests or tokens is used up for now; `headers` tell which, and when there is more."""
+
+    def __init__(self, message: str, retry_after_s: int, headers: dict[str, str]) -> None:
+        super().__init__(message, retry_after_s)
+        self.headers = headers
 
 
 class EngineFailed(ForearmError):

@@ -1,15 +1,25 @@
-"""Log lines: `12:00:01 INFO engine: text`, on standard error, from every process alike."""
+"""Log lines: `12:00:01 INFO engine: text`, or JSON, on standard error, from every process alike.
+
+A line that is about one HTTP request carries its id: the worker puts it into `request_id`, which tasks inherit.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import logging.config
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from forearm.config import Common
+from forearm.config import LOG_LEVELS, Common
 
-QUIET = ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "transformers", "huggingface_hub")
+QUIET = ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "transformers", "huggingface_hub", "opentelemetry")
+LEVEL_FILE = "log_level"  # in the run folder: the level in force, where it is not the configured one
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def set_up(config: Common, process: str) -> None:
@@ -22,12 +32,69 @@ def set_up(config: Common, process: str) -> None:
     if config.logging_config_path:
         logging.config.dictConfig(json.loads(Path(config.logging_config_path).read_text()))
         return
-    prefix = f"{config.logging_prefix} " if config.logging_prefix else ""
-    logging.basicConfig(
-        level=config.logging_level,
-        format=f"{prefix.replace('%', '%%')}%(asctime)s %(levelname)s {process}: %(message)s",
-        datefmt="%H:%M:%S",
-        force=True,
+    stderr = logging.StreamHandler()
+    stderr.setFormatter(
+        JsonLines(process) if config.log_format == "json" else TextLines(process, config.logging_prefix)
     )
-    for name in QUIET:  # what libraries say at INFO is not about this server
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(config.logging_level)))
+    logging.basicConfig(level=config.logging_level, handlers=[stderr], force=True)
+    set_level(config.logging_level)
+
+
+def set_level(level: str) -> None:
+    """From now on lines of this level and above are logged; what libraries say at INFO is not about this server."""
+    logging.getLogger().setLevel(level)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def follow(run_folder: str) -> None:
+    """Log at the level that serve has written into its run folder, if it has. For a handler of SIGHUP."""
+    file = Path(run_folder, LEVEL_FILE)
+    level = file.read_text().strip() if run_folder and file.exists() else ""
+    if level in LOG_LEVELS:
+        set_level(level)
+
+
+class TextLines(logging.Formatter):
+    """`12:00:01 INFO api: [request id] text`; what came from outside cannot begin a line of its own."""
+
+    def __init__(self, process: str, prefix: str) -> None:
+        start = f"{prefix} ".replace("%", "%%") if prefix else ""
+        super().__init__(f"{start}%(asctime)s %(levelname)s {process}: %(request)s%(message)s", datefmt="%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a traceback's below it."""
+        about = request_id.get()
+        record.request = f"[{about}] " if about else ""
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without the traceback."""
+        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+class JsonLines(logging.Formatter):
+    """An object a line: time (UTC), level, process, logger, message; request_id, exception and `fields` where there
+    are any. `fields` is what a line brings in `extra={"fields": …}`.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": self._process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if about := request_id.get():
+            line["request_id"] = about
+        if isinstance(fields := getattr(record, "fields", None), Mapping):
+            line |= fields
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastapi import FastAPI, Request
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -16,11 +17,19 @@ from starlette.responses import Response
 
 from forearm import __version__
 from forearm.api import chat, completions, health, models, tokens
-from forearm.api.edge import Edge, KeyGuard
+from forearm.api.edge import AccessLog, Edge, Watch
 from forearm.api.faults import answer_error
-from forearm.api.served import load_served
+from forearm.api.guard import KeyGuard
+from forearm.api.keys import KeyRing
+from forearm.api.output_log import OutputLog
+from forearm.api.rates import RateTable
+from forearm.api.served import Served, load_served
+from forearm.api.signals import on_hangup
+from forearm.api.tracing import Tracer
+from forearm.api.watching import Watcher
 from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.errors import ConfigError, ForearmError
+from forearm.log import follow
 from forearm.settings import from_json
 
 log = logging.getLogger(__name__)
@@ -32,12 +41,19 @@ def create_app(config: ApiConfig) -> FastAPI:
     Raises: ConfigError (a tokenizer, template or generation config that cannot be read).
     """
     served = load_served(config)
+    keys = KeyRing(config.api_key, config.api_keys_file)
+    tracer = _tracer(served)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         served.engine.start()
-        yield
+        if tracer is not None:
+            tracer.start()
+        with on_hangup(keys.reload, lambda: follow(config.run_folder)):
+            yield
         await served.engine.close()
+        if tracer is not None:
+            tracer.close()
 
     openapi_url = "/openapi.json" if config.docs else None  # without it FastAPI has no /docs and /redoc either
     app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
@@ -48,8 +64,8 @@ def create_app(config: ApiConfig) -> FastAPI:
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(ClientDisconnect, _nobody)
     # The last one added is the outermost.
-    if config.api_key:
-        app.add_middleware(KeyGuard, keys=config.api_key)
+    if keys:
+        app.add_middleware(KeyGuard, keys=keys, table=RateTable(), meter=served.meter)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -58,8 +74,38 @@ def create_app(config: ApiConfig) -> FastAPI:
             allow_headers=config.allowed_headers,
             allow_credentials=config.allow_credentials,
         )
-    app.add_middleware(Edge, meter=served.meter, root_path=config.root_path.rstrip("/"))
+    app.add_middleware(
+        Edge,
+        meter=served.meter,
+        engine=served.engine,
+        root_path=config.root_path.rstrip("/"),
+        access=AccessLog(config.access_log, frozenset(config.access_log_except)),
+        watch=_watch(served, tracer),
+    )
     return app
+
+
+def _tracer(served: Served) -> Tracer | None:
+    """Raises: ConfigError where the packages for it are not installed."""
+    config = served.config
+    if not config.otlp_traces_endpoint:
+        return None
+    return Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, served.names[0])
+
+
+def _watch(served: Served, tracer: Tracer | None) -> Watch:
+    """Who watches every request."""
+    config = served.config
+
+    def watch(headers: Headers, request_id: str) -> tuple[Watcher, ...]:
+        found: list[Watcher] = []
+        if tracer is not None:
+            found.append(tracer.begin(headers, request_id))
+        if config.log_outputs:
+            found.append(OutputLog(served.tokenizer, config.max_log_len))
+        return tuple(found)
+
+    return watch
 
 
 def worker_app() -> FastAPI:

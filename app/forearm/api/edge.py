@@ -1,23 +1,58 @@
-"""What stands before every route: tidy paths, request ids, numbers, the API key, and the last net for errors."""
+"""What stands before every route: tidy paths, request ids, numbers, the access log, and the last net for errors."""
 
 from __future__ import annotations
 
-import hmac
+import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from forearm.api import orca
+from forearm.api.engine_client import EngineClient
 from forearm.api.faults import error_response
 from forearm.api.http_meter import HttpMeter
-from forearm.errors import Unauthorized
+from forearm.api.watching import Watcher, key_name, watchers
+from forearm.log import request_id
 
-# Everything else needs a key, where there are keys: a route that is added is guarded until it is named here.
-OPEN_PATHS = frozenset(
-    ("/health", "/livez", "/readyz", "/ping", "/version", "/metrics", "/docs", "/redoc", "/openapi.json")
-)
+_LONGEST_ID = 128
+
+log = logging.getLogger("forearm.access")
+
+# Who watches a request with these headers and this id.
+Watch = Callable[[Headers, str], tuple[Watcher, ...]]
+
+
+@dataclass(frozen=True)
+class AccessLog:
+    """Whether there is a line for every request, and the paths that have none."""
+
+    on: bool = False
+    without: frozenset[str] = frozenset()
+
+    def write(self, scope: Scope, answer: _Answer, seconds: float) -> None:
+        """One line, after the answer. No query: it may have secrets in it."""
+        if not self.on or scope["path"] in self.without:
+            return
+        client = scope.get("client")
+        fields = {
+            "method": scope["method"],
+            "path": quote(scope["path"][:200], safe="/:@"),
+            "status": answer.status or 499,
+            "seconds": round(seconds, 4),
+            "bytes": answer.bytes,
+            "client": client[0] if client else "",
+            "key": answer.key,
+        }
+        log.info(
+            "%(client)s %(key)s %(method)s %(path)s %(status)d %(seconds).3f s %(bytes)d bytes",
+            {**fields, "client": fields["client"] or "-", "key": fields["key"] or "-"},
+            extra={"fields": fields},
+        )
 
 
 class Edge:
@@ -26,10 +61,15 @@ class Edge:
     `root_path` is where a proxy offers this server: routes are found with it before the path and without.
     """
 
-    def __init__(self, app: ASGIApp, meter: HttpMeter, root_path: str) -> None:
+    def __init__(
+        self, app: ASGIApp, meter: HttpMeter, engine: EngineClient, root_path: str, access: AccessLog, watch: Watch
+    ) -> None:
         self._app = app
+        self._watch = watch
         self._meter = meter
+        self._engine = engine
         self._root_path = root_path
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,8 +77,13 @@ class Edge:
             return
         scope["path"] = tidy_path(scope["path"])
         scope["root_path"] = self._root_path
-        answer = _Answer(send, Headers(scope=scope).get("x-request-id") or uuid.uuid4().hex)
+        headers = Headers(scope=scope)
+        answer = _Answer(send, plain_id(headers.get("x-request-id", "")), headers.get(orca.ASK), self._engine)
+        request_id.set(answer.request_id)
+        watchers.set(self._watch(headers, answer.request_id))
+        works = scope["method"] == "POST"
         begun_s = time.monotonic()
+        self._meter.in_flight(works)
         try:
             await self._app(scope, receive, answer.send)
         except Exception as error:
@@ -46,55 +91,43 @@ class Edge:
                 raise  # half an answer is out: only uvicorn can break the connection off
             await error_response(error)(scope, receive, answer.send)
         finally:
+            self._meter.in_flight(-works)
             route = getattr(scope.get("route"), "path", "none")
-            length = Headers(scope=scope).get("content-length", "0")
+            length = headers.get("content-length", "0")
             request_bytes = int(length) if length.isdecimal() else 0
             seconds = time.monotonic() - begun_s
             self._meter.answered(scope["method"], answer.status or 499, route, seconds, request_bytes, answer.bytes)
+            self._access.write(scope, answer, seconds)
 
 
 class _Answer:
-    """Passes an answer on, with its request id, and takes down its status and size."""
+    """Passes an answer on, with its request id and the engines' load, and takes down its status and size."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, load_format: str | None, engine: EngineClient) -> None:
         self._send = send
-        self._request_id = request_id
+        self._load_format = load_format
+        self._engine = engine
+        self.request_id = request_id
         self.status = 0
         self.bytes = 0
+        self.key = ""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["X-Request-Id"] = self._request_id
+            self.key = key_name.get()
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self.request_id
+            if self._load_format and (load := await orca.load_header(self._load_format, self._engine)):
+                headers[orca.TELL] = load
         else:
             self.bytes += len(message.get("body", b""))
         await self._send(message)
 
 
-class KeyGuard:
-    """Lets through who brings one of the keys (`Authorization: Bearer …`), and who asks for an open path."""
-
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
-        self._keys = [key.encode() for key in keys]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or self._open(scope) or self._known(scope):
-            await self._app(scope, receive, send)
-        else:
-            await error_response(Unauthorized("Unauthorized: send a valid API key as a Bearer token"))(
-                scope, receive, send
-            )
-
-    def _open(self, scope: Scope) -> bool:
-        return scope["path"].removeprefix(scope.get("root_path", "")) in OPEN_PATHS
-
-    def _known(self, scope: Scope) -> bool:
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        given = key.encode("latin-1").strip()  # the bytes as they came
-        # Every key is compared, each in constant time: how long it takes says nothing about any of them.
-        matches = [hmac.compare_digest(given, known) for known in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+def plain_id(given: str) -> str:
+    """The client's request id, fit for logs and headers, or one of our own."""
+    return "".join(c for c in given if "!" <= c <= "~")[:_LONGEST_ID] or uuid.uuid4().hex
 
 
 def tidy_path(path: str) -> str:

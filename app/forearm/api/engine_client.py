@@ -9,7 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
 from forearm import errors, wire
+from forearm.api.watching import priority_of, watchers
 from forearm.errors import EngineUnavailable, ForearmError
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,7 @@ class Generation:
         self._ids = [request.request_id for request in requests]
         self._accepted: asyncio.Queue[ForearmError | None] = asyncio.Queue()
         self._events: asyncio.Queue[wire.Tokens | ForearmError] = asyncio.Queue()
+        self._watchers = watchers.get()
 
     def __aiter__(self) -> Generation:
         return self
@@ -72,6 +76,7 @@ class Generation:
 
     def close(self) -> None:
         """End what is still open. May be called at any time, and again."""
+        self._over()
         for request_id in self._open:
             self._connection.send(wire.Abort(request_id=request_id))
             self._connection.open.pop(request_id, None)
@@ -84,6 +89,8 @@ class Generation:
         elif isinstance(message, wire.Refused):
             self.fail(_error(message))
         else:
+            for watcher in self._watchers:
+                watcher.tokens(message)
             self._events.put_nowait(message)
 
     def fail(self, error: ForearmError) -> None:
@@ -96,6 +103,13 @@ class Generation:
         if not self._open[request_id]:
             del self._open[request_id]
             self._connection.open.pop(request_id, None)
+            if not self._open:
+                self._over()
+
+    def _over(self) -> None:
+        watching, self._watchers = self._watchers, ()
+        for watcher in watching:
+            watcher.over()
 
 
 class Connection:
@@ -248,12 +262,14 @@ class EngineClient:
         try:
             for request in requests:
                 connection.open[request.request_id] = generation
-                connection.send(request)
+                connection.send(msgspec.structs.replace(request, priority=priority_of(request.priority)))
             await connection.drained()
             await generation.accepted()
         except BaseException:
             generation.close()
             raise
+        for watcher in watchers.get():
+            watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
     def _least_loaded(self) -> Connection:

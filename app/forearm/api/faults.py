@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from forearm.api.replies import ErrorBody, ErrorReply, encoder
-from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest, Overloaded, Unauthorized
+from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest, Overloaded, RateLimited, Unauthorized
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def error_reply(error: Exception) -> ErrorReply:
 def error_response(error: Exception) -> Response:
     """The whole answer to a request that failed before its first byte."""
     reply = error_reply(error)
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException | RateLimited) else {}
     if isinstance(error, Overloaded | EngineUnavailable):
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unauthorized):

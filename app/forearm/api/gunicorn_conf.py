@@ -11,6 +11,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+from forearm.api.worker import Worker
 from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.log import set_up
 from forearm.settings import from_json
@@ -45,8 +46,9 @@ proc_name = "forearm-api"
 # At INFO these two tell of every socket and worker; what an operator should know, serve.py says.
 loglevel = "debug" if _config.logging_level == "DEBUG" else "warning"
 logger_class = "forearm.api.worker.Log"
-accesslog = "-" if _config.access_log else None
+accesslog = None  # the edge writes it
 
+Worker.ssl_refresh = _config.ssl_refresh and bool(_config.ssl_certfile)
 keyfile = _config.ssl_keyfile or None
 certfile = _config.ssl_certfile or None
 ca_certs = _config.ssl_ca_certs or None

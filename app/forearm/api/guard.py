@@ -1,0 +1,81 @@
+"""Who may ask: API keys, and what each may ask for in a minute."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forearm.api.account import Account, rate_headers
+from forearm.api.faults import error_response
+from forearm.api.http_meter import HttpMeter
+from forearm.api.keys import Key, KeyRing
+from forearm.api.rates import RateTable
+from forearm.api.watching import key_name, least_priority, watchers
+from forearm.errors import RateLimited, Unauthorized
+
+# Everything else needs a key, where there are keys: a route that is added is guarded until it is named here.
+OPEN_PATHS = frozenset(
+    (
+        *("/health", "/livez", "/readyz", "/startupz", "/ping", "/version", "/load", "/metrics"),
+        *("/docs", "/redoc", "/openapi.json"),
+        *("/", "/playground/page.css", "/playground/page.js", "/playground/chat.js", "/playground/live.js"),
+        *("/playground/markdown.js", "/playground/metrics.js", "/favicon.ico"),
+    )
+)
+
+
+class KeyGuard:
+    """Lets through who brings one of the keys (`Authorization: Bearer …`, or Anthropic's `x-api-key`), within its
+    limits, and who asks for an open path.
+    """
+
+    def __init__(self, app: ASGIApp, keys: KeyRing, table: RateTable, meter: HttpMeter) -> None:
+        self._app = app
+        self._keys = keys
+        self._table = table
+        self._meter = meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or self._open(scope):
+            await self._app(scope, receive, send)
+            return
+        key = self._keys.find(given_key(Headers(scope=scope)))
+        if key is None:
+            error = Unauthorized("Unauthorized: send a valid API key as a Bearer token")
+            await error_response(error)(scope, receive, send)
+            return
+        key_name.set(key.name)
+        if scope["method"] == "POST":
+            await self._with_limits(key, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _open(self, scope: Scope) -> bool:
+        return (scope["path"].removeprefix(scope.get("root_path", "")) or "/") in OPEN_PATHS
+
+    async def _with_limits(self, key: Key, scope: Scope, receive: Receive, send: Send) -> None:
+        account = Account(key, self._table, self._meter)
+        try:
+            headers = rate_headers(key, account.enter())
+        except RateLimited as error:
+            await error_response(error)(scope, receive, send)
+            return
+        watchers.set((*watchers.get(), account))
+        least_priority.set(key.priority)
+
+        async def told(message: Message) -> None:
+            if headers and message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            account.leave()
+
+
+def given_key(headers: Headers) -> bytes:
+    """The key as its bytes came; b"" where there is none."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    key = bearer if scheme.lower() == "bearer" else headers.get("x-api-key", "") if not scheme else ""
+    return key.encode("latin-1").strip()

@@ -1,0 +1,27 @@
+"""SIGHUP, which serve sends on to every worker: read again what may change while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+@contextmanager
+def on_hangup(*calls: Callable[[], None]) -> Iterator[None]:
+    """Call these whenever SIGHUP comes. Where the app does not run in its process's main thread, none ever does."""
+
+    def call_all() -> None:
+        for call in calls:
+            call()
+
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGHUP, call_all)
+    except (ValueError, RuntimeError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
