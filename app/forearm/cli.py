@@ -17,6 +17,7 @@ USAGE = """usage: forearm COMMAND ...
   generate [MODEL]    answer one prompt here, without a server
   chat                talk to a running server
   complete            have a running server go on from a text
+  plan [MODEL]        what it needs and how fast it would be, before any download
   bench KIND          measure a running server, or this machine
   --version
 
@@ -134,10 +135,18 @@ def add_client(parser: Parser) -> None:
     parser.add_argument("--max-tokens", type=int, help="of an answer")
 
 
+def plan(argv: Sequence[str]) -> int:
+    """`forearm plan [MODEL]`: memory, contexts and speed, from headers alone."""
+    from forearm.plan.command import run
+
+    return run(argv)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": serve,
     "generate": generate,
     "chat": chat,
     "complete": complete,
     "bench": bench,
+    "plan": plan,
 }

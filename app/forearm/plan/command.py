@@ -1,0 +1,137 @@
+"""`forearm plan`: its flags, and which of the reports they ask for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from forearm.config import Configs
+from forearm.errors import ConfigError
+from forearm.flags import Parser, read_line
+from forearm.model.headers import find_headers
+from forearm.plan import fleet, report, sizing
+from forearm.plan.host import THIS, host_of
+from forearm.plan.load import Lengths, Slo
+from forearm.plan.machines import machines
+from forearm.plan.outlook import Wish, outlook, smaller
+
+MOST_TOKENS = 10_000_000
+FLEET = tuple(
+    f"{family}.{size}"
+    for family in ("c7g", "r7g", "c8g", "r8g")
+    for size in ("4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge")
+)
+USAGE = "forearm plan [MODEL] [--machine TYPE] [flags of serve]"
+ABOUT = (
+    "What a model needs of a machine and how fast it would be, before anything is downloaded: config.json and headers "
+    "are read, weights are not. Exit status 1: it does not fit."
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command. Returns: its exit status; 1 where the model does not fit.
+
+    Raises: ConfigError naming a flag, or what is wrong with the model.
+    """
+    parser = Parser(USAGE, ABOUT)
+    _add_flags(parser)
+    line = read_line(parser, argv)
+    given, configs = line.rest, line.configs
+    if given.sizing_table:
+        print(sizing.page(), end="")
+        return 0
+    if given.price_template:
+        print(fleet.template())
+        return 0
+    wish = Wish(Lengths(given.input_len, given.output_len), Slo(given.slo_ttft, given.slo_tpot), given.rate)
+    for note in line.notes:
+        print(f"forearm plan: {note}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="forearm-plan-") as into:
+        folder = _headers(configs, Path(into))
+        return _fleet(given, configs, folder, wish) if given.fleet else _one(given, configs, folder, wish)
+
+
+def _add_flags(parser: Parser) -> None:
+    parser.add_argument("--machine", default=THIS, help="instance type such as c8g.12xlarge; this: measured now [this]")
+    parser.add_argument("--input-len", type=_count, default=512, metavar="TOKENS", help="of a prompt [512]")
+    parser.add_argument("--output-len", type=_count, default=128, metavar="TOKENS", help="of an answer [128]")
+    parser.add_argument("--rate", "--request-rate", type=_number, metavar="N", help="requests/s of all clients")
+    parser.add_argument("--slo-ttft", type=_seconds, metavar="TIME", help="to the first token: 2s, 500ms, or seconds")
+    parser.add_argument("--slo-tpot", type=_seconds, metavar="TIME", help="of each further token")
+    parser.add_argument("--price-per-hour", type=_number, metavar="USD", help="of the machine: adds $ per 1M tokens")
+    parser.add_argument("--json", action="store_true", help="bytes, seconds and tokens/s, for programs")
+    parser.add_argument("--fleet", action="store_true", help="compare instance types for --rate")
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="of --fleet: YAML, instance type: $ an hour")
+    parser.add_argument("--price-template", action="store_true", help="print such a file, to be filled in")
+    parser.add_argument("--sizing-table", action="store_true", help="print docs/sizing.md")
+
+
+def _headers(configs: Configs, into: Path) -> Path:
+    engine = configs.engine
+    return find_headers(
+        engine.model, into, revision=engine.revision, download_dir=engine.download_dir, token=engine.hf_token
+    )
+
+
+def _one(given: argparse.Namespace, configs: Configs, folder: Path, wish: Wish) -> int:
+    host = host_of(given.machine, configs)
+    try:
+        found = outlook(host, folder, wish)
+    except ConfigError as problem:
+        fitting = list(smaller(host, folder)) if configs.engine.quantization == "none" else []
+        remedy = f"It fits with --quantization {' or '.join(fitting)}." if fitting else ""
+        if given.json:
+            print(json.dumps({"fits": False, "machine": {"name": host.name}, "why": str(problem), "fitting": fitting}))
+        else:
+            print(f"{host.name}: {host.what}\nIt does not fit: {problem}. {remedy}".rstrip())
+        return 1
+    if given.json:
+        print(json.dumps(report.as_json(found, wish, given.price_per_hour), indent=2))
+    else:
+        print(f"{configs.engine.model or 'the demo model'} on {report.as_text(found, wish, given.price_per_hour)}")
+    return 0
+
+
+def _fleet(given: argparse.Namespace, configs: Configs, folder: Path, wish: Wish) -> int:
+    if given.rate is None:
+        raise ConfigError("--fleet: give the load with --rate REQUESTS_A_SECOND (and --input-len, --output-len)")
+    prices = fleet.read_prices(given.prices) if given.prices else {}
+    known = set(machines())
+    names = [given.machine] if given.machine != THIS else list(prices) or [name for name in FLEET if name in known]
+    rows = fleet.fleet(names, prices, configs, folder, wish)
+    print(json.dumps(fleet.as_json(rows, wish), indent=2) if given.json else fleet.as_text(rows, wish))
+    return 0 if any(row.hosts is not None for row in rows) else 1
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_TOKENS:
+        _refuse(f"{text!r} is no number of tokens from 1 to {MOST_TOKENS}")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e9:
+        _refuse(f"{text!r} is no number above 0")
+    return value
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([\d.]+)(ms|s)?", text)
+    if found is None:
+        _refuse(f"{text!r} is no time; write 2s or 500ms")
+    return _number(found[1]) * (0.001 if found[2] == "ms" else 1.0)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(message)

@@ -1,0 +1,112 @@
+"""How long a step takes: a roofline of reading and multiplying, with the shares of both that this engine reached.
+
+Reading and multiplying overlap, but not wholly: the p-norm with p = 3 of the two times meets what was measured at 1, 8
+and 32 sequences, where one or the other or both bound a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forearm.model.config import WeightFormat
+from forearm.plan.machines import CORE_GB_S, MULTIPLY_SHARE, READ_SHARE, Machine
+from forearm.plan.work import Matrices, Work
+
+# Shares of measured limits, from bench/results/engine-0.5b-epyc-zen4-2-cores.json (Zen 4, two cores, avx512_bf16):
+# of read bandwidth by one stream, and of the multiply peak at up to 32 rows and at 512 or more, solved for the
+# attention that those figures contain. Arm's loops are priced at the same or better (bench/results/arm-loops.txt), but
+# were never timed on Graviton.
+READ = 0.99
+KV_READ = 0.58
+FEW_ROWS, MANY_ROWS = 32, 512
+SHARES = {"float": (0.86, 0.92), "int8": (0.71, 0.83), "grouped": (0.69, 0.79)}
+ATTENTION = 0.55  # of the bf16 peak: prompts of 512 and of 2048 tokens apart
+OVERLAP = 3.0
+LAYER_S = 12e-6  # five barriers and the small operations between them
+STEP_S, SEQUENCE_S = 0.2e-3, 20e-6  # Python: 1.1 % of a step of 32 streams
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the threads that compute get out of a machine: GB/s read, GFLOP/s (two operations a multiply-add)."""
+
+    read_gb_s: float
+    float_gflops: float
+    bf16_gflops: float
+    int8_gops: float
+    measured: bool = False
+
+
+def rates_of(machine: Machine, threads: int) -> Rates:
+    """The rates of an instance type, from its data sheet."""
+    generation = machine.generation
+    cycles = threads * generation.clock_ghz * MULTIPLY_SHARE
+    return Rates(
+        read_gb_s=min(machine.memory_gb_s * READ_SHARE, threads * CORE_GB_S),
+        float_gflops=cycles * generation.float_ops * generation.float_issue,
+        bf16_gflops=cycles * generation.bf16_ops * generation.matrix_issue,
+        int8_gops=cycles * generation.int8_ops * generation.matrix_issue,
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted seconds of steps of one model on one engine. step_tokens: budget of a step."""
+
+    work: Work
+    rates: Rates
+    step_tokens: int
+
+    def decode_s(self, sequences: int, context: int) -> float:
+        """A step of one token for each of so many sequences, at that context."""
+        return self._step_s(sequences, sequences, sequences, context, 0.0)
+
+    def prefill_s(self, tokens: int) -> float:
+        """A prompt alone, up to its first token, in steps of the budget."""
+        total, done = 0.0, 0
+        while done < tokens:
+            count = min(self.step_tokens, tokens - done)
+            gflop = sum(4e-9 * a.width * _pairs(count, done, a.window) for a in self.work.attention)
+            total += self._step_s(1, count, int(done + count == tokens), done + count, gflop)
+            done += count
+        return total
+
+    def _step_s(self, sequences: int, tokens: int, logits: int, context: int, attention_gflop: float) -> float:
+        """`sequences` read their keys and values once; `tokens` rows go through the layers, `logits` through the head.
+
+        attention_gflop: of prompts; a single token's attention waits for its keys and values alone.
+        """
+        read_s = self.work.read_bytes / (1e9 * READ * self.rates.read_gb_s)
+        kv_bytes = sequences * sum(a.kv_bytes * min(context, a.window or context) for a in self.work.attention)
+        multiply_s = sum(self._multiply_s(m, tokens) for m in self.work.body)
+        multiply_s += sum(self._multiply_s(m, logits) for m in self.work.head)
+        overlapped_s: float = (read_s**OVERLAP + multiply_s**OVERLAP) ** (1 / OVERLAP)
+        attention_s = max(
+            kv_bytes / (1e9 * KV_READ * self.rates.read_gb_s), attention_gflop / (ATTENTION * self.rates.bf16_gflops)
+        )
+        return overlapped_s + attention_s + LAYER_S * self.work.layers + STEP_S + SEQUENCE_S * sequences
+
+    def _multiply_s(self, matrices: Matrices, rows: int) -> float:
+        few, many = SHARES[kind_of(matrices.format)]
+        share = few + (many - few) * min(1.0, max(0.0, (rows - FEW_ROWS) / (MANY_ROWS - FEW_ROWS)))
+        return 2e-9 * matrices.weights * rows / (share * self._peak(matrices.format))
+
+    def _peak(self, format: WeightFormat) -> float:
+        """GFLOP/s of the instructions that multiply this format; codes that stay wide are multiplied as bf16."""
+        if kind_of(format) != "float":
+            return self.rates.int8_gops
+        return self.rates.float_gflops if format.dtype in ("float32", "float16") else self.rates.bf16_gflops
+
+
+def kind_of(format: WeightFormat) -> str:
+    """How it is multiplied: float, int8 (one scale a row), grouped (scales inside the row)."""
+    if format.dtype not in ("int8", "int4") or format.wide:
+        return "float"
+    return "grouped" if format.group else "int8"
+
+
+def _pairs(tokens: int, before: int, window: int) -> float:
+    """Pairs of query and key that `tokens` queries behind `before` others see."""
+    if window and before + tokens > window:
+        return float(tokens * min(window, before + tokens / 2))
+    return tokens * (before + tokens / 2)

@@ -1,0 +1,132 @@
+"""How many hosts of each type a load takes, and what they cost at prices that the user brings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from forearm.config import Configs
+from forearm.errors import ConfigError
+from forearm.plan.host import type_host
+from forearm.plan.load import at_rate
+from forearm.plan.machines import machine, machines
+from forearm.plan.outlook import Outlook, Wish, outlook
+from forearm.plan.report import NOT_MEASURED, figure, seconds, table
+
+MOST_HOSTS = 10_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One instance type. hosts: None where it can't serve the load; then `why` says it. used: share of what they could take. price: $ an hour of one."""
+
+    name: str
+    hosts: int | None
+    why: str = ""
+    used: float = 0.0
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    price: float | None = None
+    usd_an_hour: float | None = None
+    usd_per_million_output_tokens: float | None = None
+
+
+def fleet(names: Sequence[str], prices: Mapping[str, float], configs: Configs, folder: Path, wish: Wish) -> list[Row]:
+    """A row for each type: cheapest first, then those without a price by hosts, then those that can't.
+
+    Raises: ConfigError for an unknown type.
+    """
+    rows = [_row(name, prices.get(name), configs, folder, wish) for name in names]
+    return sorted(
+        rows, key=lambda row: (row.hosts is None, row.usd_an_hour is None, row.usd_an_hour or 0, row.hosts or 0)
+    )
+
+
+def read_prices(path: Path) -> dict[str, float]:
+    """A YAML file of instance types and $ an hour; types without a price are left out.
+
+    Raises: ConfigError naming the file and the line that is wrong.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"--prices {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"--prices {path}: write a line for each type, such as c8g.12xlarge: PRICE; see --price-template"
+        )
+    prices: dict[str, float] = {}
+    for name, price in content.items():
+        machine(str(name))
+        if price is None:
+            continue
+        if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < math.inf:
+            raise ConfigError(f"--prices {path}: {name}: {price!r} is no price; write $ an hour")
+        prices[str(name)] = float(price)
+    return prices
+
+
+def template() -> str:
+    """A price file to be filled in. Prices change by region and contract: none is known here."""
+    lines = ["# $ an hour of each instance type, as you pay it; types without a price are not compared."]
+    return "\n".join([*lines, *(f"{name}:" for name in machines())])
+
+
+def as_text(rows: Sequence[Row], wish: Wish) -> str:
+    """The table."""
+    head = ["type", "hosts", "TTFT", "TPOT", "used", "$ an hour", "$ per 1M out"]
+    lines = [
+        NOT_MEASURED,
+        f"{wish.requests_s:g} requests/s, prompts of {wish.lengths.prompt} tokens, outputs of {wish.lengths.output}",
+        table(head, [_cells(row) for row in rows if row.hosts is not None]),
+    ]
+    lines += [f"{row.name}: {row.why}" for row in rows if row.hosts is None]
+    return "\n".join(lines)
+
+
+def as_json(rows: Sequence[Row], wish: Wish) -> dict[str, Any]:
+    """The rows as they are."""
+    load = {"requests_s": wish.requests_s, "input_len": wish.lengths.prompt, "output_len": wish.lengths.output}
+    return {"predicted": True, "load": load | asdict(wish.slo), "fleet": [asdict(row) for row in rows]}
+
+
+def _row(name: str, price: float | None, configs: Configs, folder: Path, wish: Wish) -> Row:
+    try:
+        found = outlook(type_host(machine(name), configs), folder, wish)
+    except ConfigError as problem:
+        return Row(name, None, f"does not fit: {problem}", price=price)
+    if found.best is None:
+        return Row(name, None, "one request alone misses the SLO, or finds no room", price=price)
+    assert wish.requests_s is not None
+    hosts = math.ceil(wish.requests_s / found.best.requests_s)
+    if hosts > MOST_HOSTS:
+        return Row(name, None, f"takes more than {MOST_HOSTS} hosts", price=price)
+    return _priced(name, hosts, found, price, wish)
+
+
+def _priced(name: str, hosts: int, found: Outlook, price: float | None, wish: Wish) -> Row:
+    assert wish.requests_s is not None
+    state = at_rate(found.cost, wish.requests_s / hosts / found.engines, wish.lengths, found.fitting.limits.running)
+    state = state or found.best
+    assert state is not None and found.best is not None
+    used = wish.requests_s / hosts / found.best.requests_s
+    hour = None if price is None else price * hosts
+    million = None if hour is None else hour / (wish.requests_s * wish.lengths.output * 3600) * 1e6
+    return Row(name, hosts, "", used, state.ttft_s, state.tpot_s, price, hour, million)
+
+
+def _cells(row: Row) -> list[str]:
+    money = ["–" if value is None else f"{value:.2f}" for value in (row.usd_an_hour, row.usd_per_million_output_tokens)]
+    return [
+        row.name,
+        figure(row.hosts or 0),
+        seconds(row.ttft_s),
+        seconds(row.tpot_s),
+        f"{100 * row.used:.0f} %",
+        *money,
+    ]

@@ -1,0 +1,81 @@
+"""A machine as the engine's start would see it: this one, or an instance type written into a folder."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forearm.config import Configs, EngineConfig
+from forearm.engine import placement
+from forearm.plan.cost import Rates, rates_of
+from forearm.plan.machines import Machine, machine, write_tree
+from forearm.serve import others_bytes
+
+THIS = "this"
+READ_BYTES = 512 << 20  # well beyond any cache; no more than a quarter of what is free
+CALIBRATION_S = 0.3  # for each of the four limits
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where one engine would run. config: with what serve sets aside for its other processes.
+
+    nodes: NUMA nodes of the machine; node: of the same machine, an engine on the first of them alone.
+    """
+
+    name: str
+    what: str
+    config: EngineConfig
+    placed: placement.Plan
+    memory: placement.Memory
+    rates: Rates
+    tier: str
+    nodes: int
+    node: Host | None = None
+
+
+def host_of(name: str, configs: Configs) -> Host:
+    """`this` is measured for a second or two; an instance type is taken from its data sheet.
+
+    Raises: ConfigError if there is no such type, or a setting does not fit it.
+    """
+    return this_host(configs) if name == THIS else type_host(machine(name), configs)
+
+
+def this_host(configs: Configs) -> Host:
+    """This machine: what is free of it now, and its limits measured."""
+    placed, memory, config = _placed(configs, configs.engine, "")
+    megabytes = max(64, min(READ_BYTES, memory.available_bytes // 4) // 1_000_000)
+    found = placement.measured_limits(placed, megabytes, CALIBRATION_S)
+    rates = Rates(found["read_gb_s"], found["fma_gflops"], found["bf16_gflops"], found["int8_gops"], measured=True)
+    return Host(THIS, placed.lines[0], config, placed, memory, rates, placement.tier(), 1)
+
+
+def type_host(machine: Machine, configs: Configs) -> Host:
+    """An instance type, freshly started."""
+    generation = machine.generation
+    with tempfile.TemporaryDirectory() as root:
+        write_tree(machine, Path(root))
+
+        def on(engine: EngineConfig, nodes: int) -> Host:
+            placed, memory, config = _placed(configs, engine, root)
+            part = replace(machine, memory_gb_s=machine.memory_gb_s * nodes / machine.nodes)
+            rates = rates_of(part, placed.threads)
+            what = (
+                f"{generation.name} ({generation.core}), {machine.cores} cores, "
+                f"{placement.in_gib(machine.memory_bytes)}, {machine.nodes} NUMA node{'s' if machine.nodes > 1 else ''}"
+            )
+            return Host(machine.name, what, config, placed, memory, rates, generation.tier, machine.nodes)
+
+        whole = on(configs.engine, machine.nodes)
+        if machine.nodes == 1:
+            return whole
+        return replace(whole, node=on(replace(configs.engine, visible_memory_nodes="0"), 1))
+
+
+def _placed(configs: Configs, engine: EngineConfig, root: str) -> tuple[placement.Plan, placement.Memory, EngineConfig]:
+    placed = placement.plan(engine, root)
+    workers = configs.api.workers or placed.api_workers
+    config = replace(engine, others_bytes=others_bytes(workers), cores=placed.cores, threads=placed.threads)
+    return placed, placement.memory(config, root), config

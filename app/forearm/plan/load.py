@@ -1,0 +1,120 @@
+"""What clients see at a load: time to the first token, time of each further one, and how much a host can take.
+
+TTFT: from sending a request to its first token. TPOT: time of an output token after the first. Both as the engine
+alone makes them; HTTP and the network come on top. Nothing is gained here from prefixes that requests share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forearm.plan.cost import Cost
+
+FULL = 0.95  # of the time that a host can be busy before its queue only grows
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of a request."""
+
+    prompt: int
+    output: int
+
+    @property
+    def context(self) -> int:
+        """Where the middle of the output stands."""
+        return self.prompt + self.output // 2
+
+
+@dataclass(frozen=True)
+class Slo:
+    """What clients may be asked to wait, in seconds; None: as long as it takes."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    def met_by(self, ttft_s: float, tpot_s: float) -> bool:
+        """Whether both are kept."""
+        return (self.ttft_s is None or ttft_s <= self.ttft_s) and (self.tpot_s is None or tpot_s <= self.tpot_s)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """So many clients that each send the next request when the last one is answered."""
+
+    sequences: int
+    ttft_s: float
+    tpot_s: float
+    output_tokens_s: float
+    total_tokens_s: float
+    requests_s: float
+
+
+@dataclass(frozen=True)
+class Open:
+    """Requests that come at a rate of their own. sequences: running at a time."""
+
+    requests_s: float
+    ttft_s: float
+    tpot_s: float
+    sequences: float
+
+
+def at_batch(cost: Cost, sequences: int, lengths: Lengths) -> Batch:
+    """The steady state of so many clients: their prompts are computed between the others' tokens."""
+    prefill_s, step_s = cost.prefill_s(lengths.prompt), cost.decode_s(sequences, lengths.context)
+    round_s = sequences * prefill_s + lengths.output * step_s
+    requests_s = sequences / round_s
+    tpot_s = step_s + (sequences - 1) * prefill_s / max(1, lengths.output)
+    return Batch(
+        sequences,
+        ttft_s=prefill_s + (step_s if sequences > 1 else 0.0),
+        tpot_s=tpot_s,
+        output_tokens_s=requests_s * lengths.output,
+        total_tokens_s=requests_s * (lengths.prompt + lengths.output),
+        requests_s=requests_s,
+    )
+
+
+def at_rate(cost: Cost, requests_s: float, lengths: Lengths, most_sequences: int) -> Open | None:
+    """The steady state at a rate; None where there is none: prompts take all the time, or too many are open at once.
+
+    Prompts queue as at a server with one way of serving and random arrivals (M/D/1); a decode step has what time
+    prompts leave.
+    """
+    prefill_s = cost.prefill_s(lengths.prompt)
+    prompts = requests_s * prefill_s
+    if prompts >= FULL:
+        return None
+    sequences = 1.0
+    for _ in range(200):
+        tpot_s = cost.decode_s(max(1, round(sequences)), lengths.context) / (1 - prompts)
+        wanted = requests_s * lengths.output * tpot_s
+        if wanted > 2 * most_sequences:
+            return None
+        if abs(wanted - sequences) < 0.01 * sequences:
+            break
+        sequences = max(0.01, (sequences + wanted) / 2)
+    if sequences > most_sequences:
+        return None
+    ttft_s = prefill_s + prompts * prefill_s / (2 * (1 - prompts)) + (tpot_s if sequences > 1 else 0.0)
+    return Open(requests_s, ttft_s, tpot_s, sequences)
+
+
+def most_requests_s(cost: Cost, lengths: Lengths, slo: Slo, most_sequences: int) -> Open | None:
+    """The highest rate that keeps the SLO; None if not even a request now and then does."""
+
+    def kept(requests_s: float) -> Open | None:
+        found = at_rate(cost, requests_s, lengths, most_sequences)
+        return found if found is not None and slo.met_by(found.ttft_s, found.tpot_s) else None
+
+    low = 1e-6
+    best = kept(low)
+    if best is None:
+        return None
+    high = 1 / cost.prefill_s(lengths.prompt)
+    for _ in range(40):
+        middle = (low + high) / 2
+        found = kept(middle)
+        low, high, best = (middle, high, found) if found is not None else (low, middle, best)
+    return best

@@ -1,0 +1,133 @@
+"""What becomes of a model on a host: whether it fits, how many contexts, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.fit import Fit, fit
+from forearm.errors import ConfigError
+from forearm.model.weights import PIECE_BYTES
+from forearm.plan.cost import Cost
+from forearm.plan.host import Host
+from forearm.plan.load import Batch, Lengths, Open, Slo, at_batch, at_rate, most_requests_s
+from forearm.plan.work import by_format, work_of
+
+ENGINE_BYTES = 64 << 20  # the engine's interpreter and libraries: 44 MB resident before it loads anything
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The load to plan for. requests_s: of all clients together; None: none is given."""
+
+    lengths: Lengths
+    slo: Slo
+    requests_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """One host with so many engines, each with `fitting`. Figures of time and rate are of all engines together.
+
+    batches: closed loops of growing size; best: the highest rate that keeps the SLO; asked: the state at the rate
+    asked for, or None where that is too much (or none was given).
+    """
+
+    host: Host
+    engines: int
+    fitting: Fit
+    cost: Cost
+    formats: dict[str, int]
+    batches: tuple[Batch, ...]
+    best: Open | None
+    asked: Open | None
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Keys and values of one token."""
+        return self.fitting.block_bytes // BLOCK_TOKENS
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache of an engine holds."""
+        return self.fitting.blocks * BLOCK_TOKENS
+
+    @property
+    def contexts(self) -> float:
+        """Sequences of full length that it holds."""
+        return self.kv_tokens / self.fitting.checkpoint.max_model_len
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that the server's processes take at a time: when all KV blocks are in use, or while loading."""
+        fitting = self.fitting
+        loaded = fitting.checkpoint.packed_bytes + fitting.scratch_bytes + ENGINE_BYTES
+        kv_bytes = fitting.blocks * fitting.block_bytes
+        return self.engines * (loaded + max(kv_bytes, 2 * PIECE_BYTES)) + self.host.config.others_bytes
+
+
+def outlook(host: Host, folder: Path, wish: Wish) -> Outlook:
+    """One engine, or one for each NUMA node where the model and the load fit a node: no byte crosses the sockets then.
+
+    Raises: ConfigError with the arithmetic if the model does not fit.
+    """
+    if host.node is not None:
+        try:
+            apart = _with(host, host.node, host.nodes, folder, wish)
+        except ConfigError:
+            pass  # the nodes together may have the room
+        else:
+            if apart.fitting.blocks * BLOCK_TOKENS >= 8 * _tokens(wish.lengths):
+                return apart
+    return _with(host, host, 1, folder, wish)
+
+
+def smaller(host: Host, folder: Path) -> Iterator[str]:
+    """The --quantization values with which a model fits that does not as it is."""
+    for quantization in ("int8", "int4"):
+        try:
+            fit(replace(host.config, quantization=quantization), folder, host.memory, host.placed.threads)
+        except ConfigError:
+            continue
+        yield quantization
+
+
+def _tokens(lengths: Lengths) -> int:
+    return -(-(lengths.prompt + lengths.output) // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+def _with(host: Host, engine: Host, engines: int, folder: Path, wish: Wish) -> Outlook:
+    fitting = fit(engine.config, folder, engine.memory, engine.placed.threads)
+    cost = Cost(work_of(fitting.checkpoint), engine.rates, fitting.limits.step_tokens)
+    most = min(fitting.limits.running, fitting.blocks * BLOCK_TOKENS // _tokens(wish.lengths))
+    best = most_requests_s(cost, wish.lengths, wish.slo, most) if most else None
+    rate = None if wish.requests_s is None else wish.requests_s / engines
+    asked = at_rate(cost, rate, wish.lengths, most) if rate is not None and most else None
+    return Outlook(
+        host,
+        engines,
+        fitting,
+        cost,
+        by_format(fitting.checkpoint),
+        tuple(_times(at_batch(cost, count, wish.lengths), engines) for count in BATCHES if count <= most),
+        None if best is None else _together(best, engines),
+        None if asked is None else _together(asked, engines),
+    )
+
+
+def _times(batch: Batch, engines: int) -> Batch:
+    """As many clients at each engine."""
+    return replace(
+        batch,
+        sequences=batch.sequences * engines,
+        output_tokens_s=batch.output_tokens_s * engines,
+        total_tokens_s=batch.total_tokens_s * engines,
+        requests_s=batch.requests_s * engines,
+    )
+
+
+def _together(state: Open, engines: int) -> Open:
+    return replace(state, requests_s=state.requests_s * engines, sequences=state.sequences * engines)

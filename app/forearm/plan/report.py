@@ -1,0 +1,219 @@
+"""A plan as people read it, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.placement import in_gib
+from forearm.foreign import FLAGS
+from forearm.plan.load import Batch, Open
+from forearm.plan.outlook import Outlook, Wish
+
+NOT_MEASURED = (
+    "PREDICTED from public figures of the processor and the shares of memory bandwidth and multiply peak that this "
+    "engine reached on x86-64; nothing here was measured on Graviton."
+)
+MEASURED_LIMITS = "PREDICTED from this machine's read bandwidth and multiply peaks, measured just now."
+
+
+def as_text(found: Outlook, wish: Wish, price: float | None) -> str:
+    """All of it, a paragraph each for machine, memory, placement and speed."""
+    parts = [_machine(found), _memory(found), "\n".join(_placement(found)), _speed(found, wish, price)]
+    return "\n\n".join(parts)
+
+
+def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
+    """The same in bytes, seconds and tokens/s."""
+    fitting, checkpoint, rates = found.fitting, found.fitting.checkpoint, found.cost.rates
+    return {
+        "model": str(checkpoint.config.model_type),
+        "fits": True,
+        "machine": {
+            "name": found.host.name,
+            "what": found.host.what,
+            "tier": found.host.tier,
+            "nodes": found.host.nodes,
+        },
+        "limits": asdict(rates),
+        "memory": {
+            "available_bytes": fitting.memory.available_bytes,
+            "limited_by": fitting.memory.limited_by,
+            "weights_bytes": checkpoint.packed_bytes,
+            "weights_by_format": found.formats,
+            "stored_bytes": checkpoint.stored_bytes,
+            "scratch_bytes": fitting.scratch_bytes,
+            "kv_bytes_per_token": found.kv_token_bytes,
+            "kv_dtype": checkpoint.kv_dtype,
+            "kv_bytes": fitting.blocks * fitting.block_bytes,
+            "kv_tokens": found.kv_tokens,
+            "max_model_len": checkpoint.max_model_len,
+            "contexts": found.contexts,
+            "peak_bytes": found.peak_bytes,
+        },
+        "placement": {
+            "engines": found.engines,
+            "threads": _engine(found).placed.threads,
+            "cores": list(_engine(found).placed.cores),
+            "api_cores": list(_engine(found).placed.api_cores),
+            "tensor_parallel": 1,
+            "data_parallel": found.engines,
+        },
+        "load": {"input_len": wish.lengths.prompt, "output_len": wish.lengths.output, **asdict(wish.slo)},
+        "predicted": True,
+        "batches": [asdict(batch) | _dollars(batch.output_tokens_s, price) for batch in found.batches],
+        "best_rate": _open_json(found.best, wish, price),
+        "asked_rate": _open_json(found.asked, wish, price) if wish.requests_s is not None else None,
+    }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns, the first to the left and the others to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in lines
+    )
+
+
+def seconds(value: float) -> str:
+    """For people: ms below one second."""
+    return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
+
+
+def figure(value: float) -> str:
+    """Three digits, and no exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def dollars_per_million(price: float, tokens_s: float) -> float:
+    """$ for a million tokens at this price an hour."""
+    return price / (tokens_s * 3600) * 1e6
+
+
+def _engine(found: Outlook) -> Any:
+    return found.host.node if found.engines > 1 and found.host.node is not None else found.host
+
+
+def _machine(found: Outlook) -> str:
+    rates = found.cost.rates
+    each = " each" if found.engines > 1 else ""
+    return (
+        f"{found.host.name}: {found.host.what.removeprefix('machine: ')}; tier {found.host.tier}\n"
+        f"limits of the engine's threads{each}: {rates.read_gb_s:.0f} GB/s read, "
+        f"{rates.float_gflops:.0f} GFLOP/s float32, {rates.bf16_gflops:.0f} bfloat16, {rates.int8_gops:.0f} GOP/s int8"
+    )
+
+
+def _memory(found: Outlook) -> str:
+    fitting, checkpoint = found.fitting, found.fitting.checkpoint
+    formats = ", ".join(f"{name} {in_gib(size)}" for name, size in found.formats.items())
+    each = f"  (each of {found.engines} engines)" if found.engines > 1 else ""
+    rows = (
+        ("free", f"{in_gib(fitting.memory.available_bytes)} of {in_gib(fitting.memory.total_bytes)}{each}"),
+        (
+            "weights",
+            f"{in_gib(checkpoint.packed_bytes)}: {formats}; {in_gib(checkpoint.stored_bytes)} to download or read",
+        ),
+        ("scratch", in_gib(fitting.scratch_bytes)),
+        (
+            "KV cache",
+            f"{in_gib(fitting.blocks * fitting.block_bytes)} of {checkpoint.kv_dtype}: "
+            f"{found.kv_token_bytes} bytes a token, {found.kv_tokens} tokens in blocks of {BLOCK_TOKENS}",
+        ),
+        ("contexts", f"{found.contexts:.1f} of {checkpoint.max_model_len} tokens (--max-model-len)"),
+        ("peak", f"{in_gib(found.peak_bytes)} of all processes of the server"),
+    )
+    return "\n".join(f"{name + ':':10}{text}" for name, text in rows)
+
+
+def _placement(found: Outlook) -> list[str]:
+    placed = _engine(found).placed
+    lines = [*placed.lines[1:]]
+    if found.engines == 1:
+        why = "" if found.host.nodes == 1 else "; each thread reads the weights that lie on its own node"
+        return [*lines, f"-tp 1 -dp 1: one engine{why}"]
+    if FLAGS.get("--data-parallel-size") is None:
+        return [*lines, f"-tp 1 -dp {found.engines}: one engine for each NUMA node, so that nothing crosses sockets"]
+    commands = [
+        f"CPU_VISIBLE_MEMORY_NODES={node} forearm serve ... --port {8000 + node}" for node in range(found.engines)
+    ]
+    return [
+        *lines,
+        f"{found.engines} engines, one for each NUMA node, so that nothing crosses sockets; behind nginx or HAProxy:",
+        *(f"  {command}" for command in commands),
+    ]
+
+
+def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
+    head = [
+        "clients",
+        "TTFT",
+        "TPOT",
+        "output tokens/s",
+        "all tokens/s",
+        "requests/s",
+        *(["$ per 1M out"] if price else []),
+    ]
+    rows = [_row(batch, price) for batch in found.batches]
+    lengths = wish.lengths
+    lines = [
+        MEASURED_LIMITS if found.cost.rates.measured else NOT_MEASURED,
+        f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}; clients that each keep one request open:",
+        table(head, rows) if rows else "not even one such request fits into the KV cache",
+    ]
+    lines += _rates(found, wish, price)
+    return "\n".join(lines)
+
+
+def _row(batch: Batch, price: float | None) -> list[str]:
+    speeds = [figure(value) for value in (batch.output_tokens_s, batch.total_tokens_s, batch.requests_s)]
+    cost = [f"{dollars_per_million(price, batch.output_tokens_s):.2f}"] if price else []
+    return [str(batch.sequences), seconds(batch.ttft_s), seconds(batch.tpot_s), *speeds, *cost]
+
+
+def _rates(found: Outlook, wish: Wish, price: float | None) -> list[str]:
+    limits = [
+        f"{name} {seconds(value)}"
+        for name, value in (("TTFT", wish.slo.ttft_s), ("TPOT", wish.slo.tpot_s))
+        if value is not None
+    ]
+    within = f" within {' and '.join(limits)}" if limits else ""
+    lines = []
+    if found.best is None:
+        lines.append(f"No rate of requests is served{within}.")
+    else:
+        lines.append(f"Most requests{within}: {_state(found.best)}{_a_million(found.best, wish, price)}")
+    if wish.requests_s is not None:
+        state = f"{wish.requests_s:g} requests/s are too many" if found.asked is None else _state(found.asked)
+        missed = found.asked is not None and not wish.slo.met_by(found.asked.ttft_s, found.asked.tpot_s)
+        lines.append(f"At the rate asked for: {state}{' (SLO missed)' if missed else ''}")
+    return lines
+
+
+def _state(state: Open) -> str:
+    return (
+        f"{figure(state.requests_s)} requests/s: TTFT {seconds(state.ttft_s)}, TPOT {seconds(state.tpot_s)}, "
+        f"{figure(state.sequences)} running"
+    )
+
+
+def _a_million(state: Open, wish: Wish, price: float | None) -> str:
+    if not price:
+        return ""
+    return f", $ {dollars_per_million(price, state.requests_s * wish.lengths.output):.2f} per 1M output tokens"
+
+
+def _open_json(state: Open | None, wish: Wish, price: float | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    return asdict(state) | _dollars(state.requests_s * wish.lengths.output, price)
+
+
+def _dollars(tokens_s: float, price: float | None) -> dict[str, float]:
+    return {"usd_per_million_output_tokens": dollars_per_million(price, tokens_s)} if price else {}

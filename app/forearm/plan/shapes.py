@@ -1,0 +1,59 @@
+"""A few models by the sizes of their published config.json, for the sizing table: nothing is downloaded to make it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from forearm.model.families import read_config
+from forearm.model.names import parts
+
+_LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
+_QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "rms_norm_eps": 1e-6}
+_QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "rms_norm_eps": 1e-6}
+
+
+def _sizes(
+    hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int, vocab: int, positions: int
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocab,
+        "max_position_embeddings": positions,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "rope_theta": 10000.0,  # changes no size
+        "eos_token_id": 2,
+        "bos_token_id": 1,
+    }
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _LLAMA | _sizes(2048, 5632, 22, 32, 4, 32000, 2048),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _QWEN2 | _sizes(1536, 8960, 28, 12, 2, 151936, 131072),
+    "meta-llama/Llama-3.1-8B-Instruct": _LLAMA | _sizes(4096, 14336, 32, 32, 8, 128256, 131072),
+    "Qwen/Qwen3-14B": _QWEN3 | _sizes(5120, 17408, 40, 40, 8, 151936, 40960) | {"head_dim": 128},
+    "Qwen/Qwen2.5-32B-Instruct": _QWEN2 | _sizes(5120, 27648, 64, 40, 8, 152064, 32768),
+    "meta-llama/Llama-3.3-70B-Instruct": _LLAMA | _sizes(8192, 28672, 80, 64, 8, 128256, 131072),
+}
+
+
+def write_shape(config: dict[str, Any], folder: Path) -> Path:
+    """A model folder of that config in bfloat16 whose weights are a hole in a file: it takes no room."""
+    (folder / "config.json").write_text(json.dumps(config))
+    header: dict[str, Any] = {}
+    end = 0
+    for part in parts(read_config(folder), ("model.embed_tokens.weight",)):
+        begin, end = end, end + 2 * math.prod(part.shape)
+        header[part.stored] = {"dtype": "BF16", "shape": part.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    return folder

@@ -1,0 +1,101 @@
+"""docs/sizing.md: a few models on a few instance types, as `forearm plan --sizing-table` predicts them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from forearm.config import ApiConfig, Configs, EngineConfig, ServeConfig
+from forearm.engine.placement import GIB
+from forearm.errors import ConfigError
+from forearm.plan.host import Host, type_host
+from forearm.plan.load import Lengths, Slo
+from forearm.plan.machines import machine
+from forearm.plan.outlook import Outlook, Wish, outlook
+from forearm.plan.report import NOT_MEASURED, figure, seconds
+from forearm.plan.shapes import SHAPES, write_shape
+
+TYPES = (
+    "c6g.16xlarge", "r7g.4xlarge", "c7g.16xlarge", "hpc7g.16xlarge", "c8g.4xlarge", "c8g.12xlarge", "c8g.24xlarge",
+    "c8g.48xlarge",
+)  # fmt: skip
+QUANTIZATIONS = ("none", "int8", "int4")
+MAX_MODEL_LEN = 8192
+WISH = Wish(Lengths(512, 256), Slo(ttft_s=5.0, tpot_s=0.2))
+COLUMNS = (
+    "Type", "Weights", "RAM at peak, GiB", "Contexts", "TTFT, 1 client", "Tokens/s, 1 client", "Tokens/s, 16 clients",
+    "Requests/s in the SLO",
+)  # fmt: skip
+
+
+def page() -> str:
+    """The whole page."""
+    hosts = {name: type_host(machine(name), _configs()) for name in TYPES}
+    return "\n".join([*_introduction(), *(line for name in SHAPES for line in _model(name, hosts))]) + "\n"
+
+
+def _configs() -> Configs:
+    """What the defaults are, whatever the environment says."""
+    return Configs(EngineConfig(), ApiConfig(), ServeConfig())
+
+
+def _introduction() -> Iterator[str]:
+    lengths, slo = WISH.lengths, WISH.slo
+    yield "# Sizing"
+    yield ""
+    yield "Made by `forearm plan --sizing-table`; do not edit it. For your own model, machine and load:"
+    yield "`forearm plan MODEL --machine c8g.12xlarge --input-len 512 --output-len 256`."
+    yield ""
+    yield f"**{NOT_MEASURED}**"
+    yield "How near the same arithmetic comes where it was measured: `bench/results/plan-epyc-zen4-2-cores.md`."
+    yield ""
+    yield f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}, no prefix shared."
+    yield ""
+    yield "- Weights: `none` is bfloat16 as published, `int8` and `int4` are `--quantization`."
+    yield "- RAM at peak: of all processes, with every KV block in use."
+    yield f"- Contexts: of {MAX_MODEL_LEN} tokens, or the model's own length; at most `--max-num-seqs` (128) an engine."
+    yield "- TTFT: time to the first token. Tokens/s: output tokens of all clients, their prompts computed in between."
+    yield f"- Requests/s in the SLO: the most with TTFT within {slo.ttft_s:g} s and {seconds(slo.tpot_s or 0)} a token;"
+    yield "  – where even one request misses that."
+    yield "- What does not fit is left out."
+
+
+def _model(name: str, hosts: dict[str, Host]) -> Iterator[str]:
+    yield ""
+    yield f"## {name}"
+    yield ""
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield "|" + "---|" * len(COLUMNS)
+    with tempfile.TemporaryDirectory() as folder:
+        write_shape(SHAPES[name], Path(folder))
+        length = min(MAX_MODEL_LEN, SHAPES[name]["max_position_embeddings"])
+        for host in hosts.values():
+            for quantization in QUANTIZATIONS:
+                found = _outlook(host, Path(folder), quantization, length)
+                if found is not None:
+                    yield f"| {' | '.join(_cells(host, quantization, found))} |"
+
+
+def _outlook(host: Host, folder: Path, quantization: str, length: int) -> Outlook | None:
+    def so(one: Host) -> Host:
+        return replace(one, config=replace(one.config, quantization=quantization, max_model_len=length))
+
+    try:
+        return outlook(replace(so(host), node=None if host.node is None else so(host.node)), folder, WISH)
+    except ConfigError:
+        return None
+
+
+def _cells(host: Host, quantization: str, found: Outlook) -> Iterator[str]:
+    batches = {batch.sequences // found.engines: batch for batch in found.batches}
+    engines = f" ({found.engines} engines)" if found.engines > 1 else ""
+    yield f"{host.name}{engines}"
+    yield quantization
+    yield figure(found.peak_bytes / GIB)
+    yield figure(found.contexts * found.engines)
+    yield seconds(batches[1].ttft_s) if 1 in batches else "–"
+    yield figure(batches[1].output_tokens_s / found.engines) if 1 in batches else "–"
+    yield figure(batches[16 // found.engines].output_tokens_s) if 16 // found.engines in batches else "–"
+    yield "–" if found.best is None else figure(found.best.requests_s)
