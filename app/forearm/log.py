@@ -55,6 +55,16 @@ def follow(run_folder: str) -> None:
         set_level(level)
 
 
+def change_level(run_folder: Path, configured: str) -> None:
+    """To DEBUG, or from there to the configured level, for all processes of this server that `follow`."""
+    file = run_folder / LEVEL_FILE
+    was = file.read_text() if file.exists() else configured
+    level = configured if was == "DEBUG" else "DEBUG"
+    file.write_text(level)
+    set_level(level)
+    logging.getLogger(__name__).warning("lines of level %s and above are logged from now on", level)
+
+
 class TextLines(logging.Formatter):
     """`12:00:01 INFO api: [request id] text`; what came from outside cannot begin a line of its own."""
 

@@ -71,6 +71,7 @@ class Child:
     def _settle(self) -> None:
         """In the child, before its program: die with serve, run on the cores planned."""
         _libc.prctl(PR_SET_PDEATHSIG, self.on_death)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it minds it itself
         if self.cores:
             os.sched_setaffinity(0, self.cores)
 
@@ -110,7 +111,7 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
     try:
         children = prepare(configs, plan, folder, runtime)
-        return asyncio.run(watch(*children, configs))
+        return asyncio.run(watch(*children, configs, runtime))
     finally:
         shutil.rmtree(runtime, ignore_errors=True)
 
@@ -216,7 +217,7 @@ def api_answers(api: ApiConfig) -> bool:
     return answers(socket.AF_INET, ("127.0.0.1" if api.host in ("", "0.0.0.0") else api.host, api.port))
 
 
-async def watch(engine: Child, api: Child, configs: Configs) -> int:
+async def watch(engine: Child, api: Child, configs: Configs, runtime: Path) -> int:
     """Keep both until a signal or a final failure; then end the API, which drains, and the engine after it.
 
     A second signal ends both at once.
@@ -232,6 +233,8 @@ async def watch(engine: Child, api: Child, configs: Configs) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, interrupt)
+    loop.add_signal_handler(signal.SIGHUP, read_again, engine, api)
+    loop.add_signal_handler(signal.SIGUSR2, change_level, runtime, configs.serve.logging_level, engine, api)
     ready_timeout_s = configs.serve.engine_ready_timeout_s
     kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (engine, api)]
     others = [asyncio.create_task(stop.wait()), asyncio.create_task(say_ready(engine, api, configs.api))]
@@ -247,6 +250,24 @@ async def watch(engine: Child, api: Child, configs: Configs) -> int:
         await engine.end(GRACE_S)
         log.info("stopped")
     return failed[0] if failed else 0
+
+
+def read_again(engine: Child, api: Child) -> None:
+    """SIGHUP: the engine and every API worker read again what may change while they run (keys, the log's level)."""
+    for child in (engine, api):
+        if child.process is not None and child.process.returncode is None:
+            pid = child.process.pid
+            workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            # gunicorn's master itself would end its workers and start others.
+            for each in map(int, workers) if child is api else (pid,):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGHUP)
+
+
+def change_level(runtime: Path, configured: str, engine: Child, api: Child) -> None:
+    """SIGUSR2: every process logs at DEBUG, and after the next one as configured."""
+    logs.change_level(runtime, configured)
+    read_again(engine, api)
 
 
 async def keep(child: Child, ready_timeout_s: float) -> int:

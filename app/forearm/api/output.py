@@ -12,6 +12,7 @@ from forearm import wire
 from forearm.api.engine_client import Generation
 from forearm.api.schema import GenerationBody
 from forearm.api.served import Served
+from forearm.log import request_id
 from forearm.text.detokenizer import OutputText, TextOptions
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ async def submit(
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
     """
-    name = uuid.uuid4().hex  # the client's own request_id need not be unique
+    name = f"{request_id.get()[:64]}-{uuid.uuid4().hex[:12]}"  # the client's own id need not be unique
     if served.config.log_requests:
         for number, prompt in enumerate(prompts):
             text = served.tokenizer.decode(prompt, skip_special_tokens=False)[: served.config.max_log_len]

@@ -50,6 +50,7 @@ async def _serve(server: EngineServer, config: EngineConfig) -> None:
     here = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         here.add_signal_handler(number, server.drain, config.shutdown_timeout_s)
+    here.add_signal_handler(signal.SIGHUP, logs.follow, str(Path(config.socket).parent))
     figures = asyncio.create_task(server.log_figures(config.log_stats_interval_s)) if config.log_stats else None
     try:
         await server.run(Path(config.socket))
