@@ -33,6 +33,11 @@ ROUNDED = ("int8", "int4", "int4-g32", "int4-g64", "int4-g128", "fp8")  # while 
 QUANTISED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # already, in the checkpoint
 SAME_QUANTISATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
 POOLING_TASKS = ("embed", "embedding", "classify", "score", "reward")  # what --task called them
+TOOL_CALL_PARSERS = (
+    *("deepseek_v3", "deepseek_v31", "granite", "granite-20b-fc", "granite4", "hermes", "jamba", "llama3_json"),
+    *("llama4_json", "llama4_pythonic", "mistral", "openai", "phi4_mini_json", "pythonic", "qwen3_coder", "qwen3_xml"),
+)
+REASONING_PARSERS = ("deepseek_r1", "deepseek_v3", "granite", "mistral", "openai_gptoss", "qwen3")
 METRICS_FOLDER = "metrics"  # of the API's workers, beside their config
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -264,6 +269,26 @@ class ApiConfig(Common):
         None, "JSON: variables for the template", flag="--default-chat-template-kwargs", parse=json_object
     )
     response_role: str = setting("assistant", "role of answers", flag="--response-role")
+    enable_auto_tool_choice: bool = setting(
+        True, "models may call tools where a request leaves them the choice", flag="--enable-auto-tool-choice"
+    )
+    tool_call_parser: str = setting(
+        "",
+        "format in which the model calls tools; absent: what its chat template tells; none: calls stay text",
+        flag="--tool-call-parser",
+        parse=one_of("none", *TOOL_CALL_PARSERS),
+    )
+    exclude_tools_when_tool_choice_none: bool = setting(
+        False,
+        "the template does not get the tools of a request with tool_choice none",
+        flag="--exclude-tools-when-tool-choice-none",
+    )
+    reasoning_parser: str = setting(
+        "",
+        "format in which the model thinks; absent: what its chat template tells; none: reasoning stays text",
+        flag="--reasoning-parser",
+        parse=one_of("none", *REASONING_PARSERS),
+    )
     generation_config: str = setting(
         "auto", "sampling defaults: auto (the model's), vllm (none), or a folder", flag="--generation-config"
     )
@@ -330,6 +355,16 @@ class ApiConfig(Common):
         parse=number(1),
     )
     prompt_tokens_details: bool = setting(False, "usage tells the cached tokens", flag="--enable-prompt-tokens-details")
+    per_request_metrics: bool = setting(
+        False, "answers with one choice tell their times", flag="--enable-per-request-metrics"
+    )
+    fingerprint_mode: str = setting(
+        "full",
+        "system_fingerprint of answers: full and hash (version and a hash of the model), custom, none",
+        flag="--fingerprint-mode",
+        parse=one_of("full", "hash", "custom", "none"),
+    )
+    fingerprint_value: str = setting("", "what it is when custom", flag="--fingerprint-value")
     force_include_usage: bool = setting(False, "every stream ends with usage", flag="--enable-force-include-usage")
     tokens_as_token_ids: bool = setting(
         False, "tokens of logprobs are written token_id:N", flag="--return-tokens-as-token-ids"

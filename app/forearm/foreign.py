@@ -95,10 +95,13 @@ _REFUSED = {
     "LoRA adapters are not built yet": "--enable-lora --lora-modules --max-loras --max-lora-rank --max-cpu-loras "
     "--lora-dtype",
     "speculative decoding is not built yet": "--speculative-config --spec-method --spec-model --spec-tokens",
-    "tool calls are not built yet": "--enable-auto-tool-choice --tool-call-parser --tool-parser-plugin --tool-server "
-    "--tool-strict-level --exclude-tools-when-tool-choice-none",
+    "no foreign code is loaded into the server; see --tool-call-parser": "--tool-parser-plugin "
+    "--reasoning-parser-plugin",
+    "tools are the client's to run": "--tool-server",
+    "a function whose `strict` is true is constrained, others are not": "--tool-strict-level",
     "structured output is not built yet": "--structured-outputs-config --structured-outputs-config.backend",
-    "reasoning parsers are not built yet": "--reasoning-parser --reasoning-config --reasoning-effort-map",
+    "reasoning is read as --reasoning-parser says; see --default-chat-template-kwargs": "--reasoning-config "
+    "--reasoning-effort-map",
     "only text is served": "--limit-mm-per-prompt --mm-processor-kwargs --mm-processor-cache-gb "
     "--allowed-local-media-path --allowed-media-domains",
     "it is not built yet": "--hf-config-path",
@@ -141,7 +144,7 @@ VARIABLES: dict[str, str] = {
     "VLLM_LORA_RESOLVER_CACHE_DIR": "LoRA adapters are not built yet",
     "VLLM_PLUGINS": "no foreign code is loaded",
     "VLLM_XGRAMMAR_CACHE_MB": "structured output is not built yet",
-    "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS": "tool calls are not built yet",
+    "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS": "calls are read in time proportional to their length",
     "VLLM_IMAGE_FETCH_TIMEOUT": "only text is served",
     "VLLM_AUDIO_FETCH_TIMEOUT": "only text is served",
     "VLLM_MEDIA_LOADING_THREAD_COUNT": "only text is served",

@@ -12,7 +12,8 @@ from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_chat
 from forearm.api.schema import ChatRequest
 from forearm.api.served import Served
-from forearm.text.parts import CallArguments, CallBegin, Part, Reader, ReasoningPart, TextPart, joined
+from forearm.text.dialect import Dialect, Reader, Wanted
+from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart, joined
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Turn:
         self.prompt = prompt
         self.prompt_text = prompt_text
         self._answer = answer
-        self._readers = [Reader() for _ in range(answer.choices_count)]
+        self._readers = [Reader(Dialect(), Wanted()) for _ in range(answer.choices_count)]
         self._called: set[int] = set()  # choices that have called a tool
 
     @property

@@ -1,9 +1,10 @@
-"""What an output says, in parts: text, reasoning, and calls of tools. A `Reader` makes them of text as it comes."""
+"""What an output says, in parts: text, reasoning, and calls of tools. dialect.py's Reader makes them of text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 
 @dataclass(frozen=True)
@@ -40,29 +41,17 @@ class CallArguments:
 Part = TextPart | ReasoningPart | CallBegin | CallArguments
 
 
-class Reader:
-    """One output's text as parts. The parts joined are the same wherever the text was cut."""
-
-    def add(self, text: str, token_ids: Sequence[int]) -> list[Part]:
-        """The parts that this piece of text completes; `token_ids` are those it came with."""
-        return [TextPart(text)] if text else []
-
-    def finish(self) -> list[Part]:
-        """What was held back, once nothing follows."""
-        return []
-
-
 def joined(parts: Iterable[Part]) -> list[Part]:
     """The same with neighbours of one kind as one part."""
     found: list[Part] = []
-    for part in parts:
-        last = found[-1] if found else None
-        if isinstance(part, TextPart) and isinstance(last, TextPart):
-            found[-1] = TextPart(last.text + part.text)
-        elif isinstance(part, ReasoningPart) and isinstance(last, ReasoningPart):
-            found[-1] = ReasoningPart(last.text + part.text)
-        elif isinstance(part, CallArguments) and isinstance(last, CallArguments) and part.index == last.index:
-            found[-1] = CallArguments(part.index, last.text + part.text)
-        else:
-            found.append(part)
+    for _, same in groupby(parts, _kind):
+        first, *others = same
+        if others and not isinstance(first, CallBegin):
+            first = replace(first, text="".join([first.text, *(part.text for part in others)]))  # type: ignore[union-attr]
+        found.append(first)
     return found
+
+
+def _kind(part: Part) -> tuple[type[Part], int, bool]:
+    """Equal for parts that go together; a call begins once."""
+    return type(part), getattr(part, "index", 0), isinstance(part, CallBegin)

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.unit.text.spoken import SPOKEN, TOOLS, Spoken
+
+from forearm import config
+from forearm.text import calls, reasoning
+from forearm.text.dialect import Dialect, Reader, Wanted, find_dialect
+from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart, joined
+
+
+def reader(spoken: Spoken) -> Reader:
+    dialect = find_dialect("", spoken.format, spoken.reasoning_format)
+    return Reader(dialect, Wanted(calls="auto", tools=TOOLS, opened=spoken.opened))
+
+
+def read(spoken: Spoken, pieces: Iterable[str]) -> list[Part]:
+    one = reader(spoken)
+    parts: list[Part] = []
+    for piece in pieces:
+        parts += one.add(piece, [0])
+    return joined([*parts, *one.finish()])
+
+
+def without_ids(parts: Sequence[Part]) -> list[Part]:
+    return [CallBegin(part.index, "", part.name) if isinstance(part, CallBegin) else part for part in parts]
+
+
+def text_of(parts: Sequence[Part], kind: type[TextPart] | type[ReasoningPart]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, kind))
+
+
+def calls_of(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for part in parts:
+        if isinstance(part, CallBegin):
+            assert part.index == len(found)
+            found.append((part.name, ""))
+        elif isinstance(part, CallArguments):
+            found[part.index] = (found[part.index][0], found[part.index][1] + part.text)
+    return found
+
+
+def meant(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def named(spoken: Spoken) -> str:
+    return f"{spoken.format}-{spoken.reasoning_format}-{spoken.name}"
+
+
+@pytest.mark.parametrize("spoken", SPOKEN, ids=named)
+def test_a_text_says_what_its_format_means(spoken: Spoken) -> None:
+    parts = read(spoken, [spoken.text])
+
+    assert [(name, meant(text)) for name, text in calls_of(parts)] == [(n, meant(text)) for n, text in spoken.calls]
+    assert text_of(parts, TextPart) == spoken.content
+    assert text_of(parts, ReasoningPart) == spoken.reasoning
+
+
+@pytest.mark.parametrize("spoken", SPOKEN, ids=named)
+def test_where_a_text_is_cut_changes_nothing(spoken: Spoken) -> None:
+    whole = without_ids(read(spoken, [spoken.text]))
+
+    for cut in range(len(spoken.text) + 1):
+        assert without_ids(read(spoken, [spoken.text[:cut], spoken.text[cut:]])) == whole, spoken.text[:cut]
+    assert without_ids(read(spoken, spoken.text)) == whole
+
+
+def test_every_format_is_spoken_and_can_be_named() -> None:
+    assert {spoken.format for spoken in SPOKEN} - {"none"} == set(calls.FORMATS) == set(config.TOOL_CALL_PARSERS)
+    spoken = {spoken.reasoning_format for spoken in SPOKEN} - {"none"} | {"openai_gptoss", "deepseek_v3"}
+    assert spoken == set(reasoning.FORMATS) == set(config.REASONING_PARSERS)
+
+
+FRAGMENTS = [
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "<|tool_call|>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "functools",
+        "<function_call>",
+    ),
+    *("<function=", "<parameter=", "</parameter>", "</function>", "<|python_tag|>", "<|python_start|>", "<think>"),
+    *(
+        "</think>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "```json",
+        "\n",
+    ),
+    *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),
+    *('{"name": "f", "arguments": ', "{}", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ",", ":", ";", "=", "f", "1"),
+    *(
+        '{"name": "f", "arguments": {"a": [1, "x"]}}',
+        "[f(a=1)",
+        ">",
+        " ",
+        "Here is my thought process:",
+        "\\ud800",
+        "é",
+    ),
+]
+TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=20).map("".join)
+
+
+@pytest.mark.parametrize("format", sorted(calls.FORMATS))
+@given(text=TEXTS, seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_any_text_is_read_the_same_however_it_is_cut_and_can_be_sent(format: str, text: str, seed: int) -> None:
+    spoken = Spoken(format, "", text, reasoning_format="qwen3")
+    cuts = sorted(random.Random(seed).choices(range(len(text) + 1), k=4))
+
+    whole = without_ids(read(spoken, [text]))
+    pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+    assert without_ids(read(spoken, pieces)) == whole
+    assert without_ids(read(spoken, text)) == whole
+    assert calls_of(whole) is not None
+    for part in whole:
+        (part.name if isinstance(part, CallBegin) else part.text).encode()
+
+
+@pytest.mark.parametrize("format", sorted(calls.FORMATS))
+@given(text=st.text(alphabet=st.characters(exclude_characters="<[{f\t\n\r ", exclude_categories=["Cs"])))
+@example(text="")
+@settings(max_examples=15, deadline=None)
+def test_a_text_without_markers_is_the_answer(format: str, text: str) -> None:
+    assert text_of(read(Spoken(format, "", text), [text]), TextPart) == text
+
+
+HOSTILE = {
+    "nested": '{"name": "f", "arguments": ' + '{"a":[' * 20_000,
+    "brackets": "[" * 60_000,
+    "markers": "<tool_call>" * 8_000,
+    "escapes": '<tool_call>{"name": "f", "arguments": {"a": "' + "\\\\" * 40_000,
+    "calls": '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 1_000,
+    "parameters": "<tool_call><function=f>" + "<parameter=a>1</parameter>" * 2_000,
+    "half markers": "<tool_cal" * 10_000,
+    "python": "[f(a=" + "(" * 40_000 + ")" * 40_000 + ")]",
+    "python strings": "[f(a='" + "\\'" * 40_000,
+    "headers": "<|channel|>" * 8_000,
+    "space": " \n" * 40_000,
+    "keys": "{" + '"a": 1, ' * 10_000,
+    "named": "[TOOL_CALLS]" + "f" * 60_000,
+}
+
+
+@pytest.mark.parametrize("format", sorted(calls.FORMATS))
+def test_a_hostile_text_takes_time_in_proportion_to_its_length(format: str) -> None:
+    for name, text in HOSTILE.items():
+        spoken = Spoken(format, "", text)
+        start = time.process_time()
+        read(spoken, [text])
+        read(spoken, [text[i : i + 4] for i in range(0, 20_000, 4)])
+        taken = time.process_time() - start
+        assert taken < 1.0, f"{format}: {name} took {taken:.1f} s"  # some 0.1 s; quadratic time takes many
+
+
+def test_a_forced_list_and_a_named_function_are_read_as_json() -> None:
+    dialect = Dialect(None, None)
+    text = ' [{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]'
+
+    for pieces in ([text], list(text)):
+        one = Reader(dialect, Wanted(calls="required"))
+        parts = [part for piece in pieces for part in one.add(piece, [0])] + one.finish()
+        assert calls_of(parts) == [("f", '{"a": 1}'), ("g", "{}")]
+        one = Reader(dialect, Wanted(calls="named", name="f"))
+        assert calls_of([part for piece in list('{"a": 1}') for part in one.add(piece, [0])]) == [("f", '{"a": 1}')]
+
+
+def test_one_call_alone_is_shown_where_more_are_not_wanted() -> None:
+    dialect = find_dialect("", "hermes", "none")
+    text = '<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call>'
+
+    one = Reader(dialect, Wanted(calls="auto", parallel=False))
+
+    assert calls_of([*one.add(text, [0]), *one.finish()]) == [("f", "{}")]
+
+
+def test_reasoning_tokens_are_those_between_the_markers() -> None:
+    dialect = find_dialect("", "none", "qwen3")
+    one, hidden = Reader(dialect, Wanted()), Reader(dialect, Wanted(reasoning=False))
+    tokens = ["<think>", "\n", "I", " see", ".", "</think>", "\n\n", "Yes"]
+
+    parts = [part for token in tokens for part in one.add(token, [0])]
+    shown = [part for token in tokens for part in hidden.add(token, [0])]
+
+    assert joined(parts) == [ReasoningPart("I see."), TextPart("Yes")]
+    assert (one.reasoning_tokens, hidden.reasoning_tokens) == (4, 4)
+    assert shown == [TextPart("Yes")]
