@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from forearm import __version__
-from forearm.api import chat, completions, health, models, tokens
+from forearm.api import chat, completions, health, models, responses, tokens
 from forearm.api.edge import AccessLog, Edge, Watch
 from forearm.api.faults import answer_error
 from forearm.api.guard import KeyGuard
@@ -51,6 +51,7 @@ def create_app(config: ApiConfig) -> FastAPI:
             tracer.start()
         with on_hangup(keys.reload, lambda: follow(config.run_folder)):
             yield
+        await responses.close(app)
         await served.engine.close()
         if tracer is not None:
             tracer.close()
@@ -58,7 +59,8 @@ def create_app(config: ApiConfig) -> FastAPI:
     openapi_url = "/openapi.json" if config.docs else None  # without it FastAPI has no /docs and /redoc either
     app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
     app.state.served = served
-    for noun in (chat, completions, models, tokens, health):
+    responses.open_store(app, config)
+    for noun in (chat, completions, responses, models, tokens, health):
         app.include_router(noun.router)
     for kind in (ForearmError, HTTPException):
         app.add_exception_handler(kind, answer_error)

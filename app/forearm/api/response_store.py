@@ -93,12 +93,7 @@ class ResponseStore:
 
         Raises: InvalidRequest if it is larger than the whole store.
         """
-        if one.bytes > self._bytes:
-            raise InvalidRequest(
-                f"the response takes {one.bytes} bytes and the store holds {self._bytes} "
-                "(FOREARM_RESPONSES_STORE_BYTES); send store: false",
-                "store",
-            )
+        self.check(one.bytes)
 
         def write(store: sqlite3.Connection) -> None:
             now = time.time()
@@ -110,6 +105,15 @@ class ResponseStore:
             self._let_go(store)
 
         await self._within(write)
+
+    def check(self, size: int) -> None:
+        """Raises: InvalidRequest if so many bytes can never be stored."""
+        if size > self._bytes:
+            raise InvalidRequest(
+                f"the response takes {size} bytes and the store holds {self._bytes} (FOREARM_RESPONSES_STORE_BYTES); "
+                "send store: false",
+                "store",
+            )
 
     async def get(self, response_id: str, owner: str) -> Stored:
         """Raises: ResponseNotFound."""

@@ -1,0 +1,276 @@
+"""Input items of /v1/responses as messages of a chat, and its tools and text format as a chat's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from forearm.errors import InvalidRequest
+
+Json = dict[str, Any]
+_MOST_ITEMS = 10_000
+_ROLES = ("user", "assistant", "system", "developer")
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+# Reasoning that comes back as encrypted_content is only packed: it is the client's own, and hidden from nobody.
+_PACKED = "forearm-1:"
+
+
+class Conversation:
+    """The messages that items come to. What the model put out in one go is one message."""
+
+    def __init__(self, instructions: str | None, knows_developer: bool) -> None:
+        self.messages: list[Json] = []
+        self._system = "developer" if knows_developer else "system"
+        self._names: dict[str, str] = {}  # of the tools, by call_id
+        self._assistant: Json | None = None  # the message that goes on
+        if instructions:
+            self.messages.append({"role": "system", "content": instructions})
+
+    def take(self, where: str, item: Json) -> None:
+        """The next item; `where` names it in complaints.
+
+        Raises: InvalidRequest.
+        """
+        kind = _kind(item)
+        if kind == "message":
+            self._message(where, item)
+        elif kind == "reasoning":
+            self._reasoning(where, item)
+        elif kind == "function_call":
+            self._call(where, item)
+        elif kind == "function_call_output":
+            self._output(where, item)
+        else:
+            refuse(f"{where}: items of type {kind[:100]!r} are not supported by this server")
+
+    def _message(self, where: str, item: Json) -> None:
+        role, content = item.get("role"), _content(f"{where}.content", item.get("content"))
+        if role not in _ROLES:
+            refuse(f"{where}.role: {str(role)[:100]!r} is not one of {', '.join(_ROLES)}")
+        if role == "assistant":
+            self._answered(begins=True)["content"] = content
+            return
+        self._assistant = None
+        last = self.messages[-1] if self.messages else None
+        if (
+            role in ("system", "developer")
+            and last is not None
+            and last["role"] == "system"
+            and len(self.messages) == 1
+        ):
+            # Many templates know one system message, and only as the first.
+            last["content"] = f"{last['content']}\n\n{_as_text(content)}"
+            return
+        first = role in ("system", "developer") and not self.messages
+        self.messages.append(
+            {"role": "system" if first else self._system if role == "developer" else role, "content": content}
+        )
+
+    def _reasoning(self, where: str, item: Json) -> None:
+        text = reasoning_text(where, item)
+        message = self._answered(begins=True)
+        message["reasoning_content"] = message.get("reasoning_content", "") + text
+
+    def _call(self, where: str, item: Json) -> None:
+        call_id, name, arguments = (_text(where, item, key) for key in ("call_id", "name", "arguments"))
+        self._names[call_id] = name
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
+        self._answered(begins=False).setdefault("tool_calls", []).append(call)
+
+    def _output(self, where: str, item: Json) -> None:
+        call_id = _text(where, item, "call_id")
+        if call_id not in self._names:
+            refuse(f"{where}.call_id: no function_call before it has the call_id {call_id[:100]!r}")
+        self._assistant = None
+        content = _content(f"{where}.output", item.get("output"))
+        self.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": content}
+        )
+
+    def _answered(self, begins: bool) -> Json:
+        """The model's message that goes on; or a new one, where a text or a thought `begins` after it has said or
+        called something."""
+        said = self._assistant
+        if said is None or (begins and (said["content"] or "tool_calls" in said)):
+            self._assistant = said = {"role": "assistant", "content": ""}
+            self.messages.append(said)
+        return said
+
+
+def items_of(given: str | list[Json] | None) -> list[Json]:
+    """A request's own input as items with ids, as they are stored and listed.
+
+    Raises: InvalidRequest.
+    """
+    items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
+    if len(items) > _MOST_ITEMS:
+        refuse(f"input has {len(items)} items; the limit is {_MOST_ITEMS}")
+    return [_listed(item) for item in items]
+
+
+def _listed(item: Json) -> Json:
+    kind = _kind(item)
+    prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}.get(kind, "item")
+    given = item.get("id")
+    listed = {**item, "type": kind, "id": given if given and isinstance(given, str) else f"{prefix}_{uuid.uuid4().hex}"}
+    if kind == "message" and isinstance(item.get("content"), str):
+        if item.get("role") == "assistant":
+            listed["content"] = [{"type": "output_text", "text": item["content"], "annotations": []}]
+        else:
+            listed["content"] = [{"type": "input_text", "text": item["content"]}]
+    return {"status": "completed", **listed} if kind != "item_reference" else listed
+
+
+def pack_reasoning(text: str) -> str:
+    """What `include: [reasoning.encrypted_content]` gives for reasoning."""
+    return _PACKED + base64.b64encode(text.encode()).decode()
+
+
+def reasoning_text(where: str, item: Json) -> str:
+    """What a reasoning item says: its content, else what was packed, else its summary.
+
+    Raises: InvalidRequest.
+    """
+    for name in ("content", "summary"):
+        parts = item.get(name)
+        if parts is not None and not (isinstance(parts, list) and all(_is_text(part) for part in parts)):
+            refuse(f"{where}.{name}: it must be a list of parts with text")
+    packed = item.get("encrypted_content")
+    if item.get("content"):
+        return "".join(part["text"] for part in item["content"])
+    if packed is not None:
+        try:
+            return base64.b64decode(packed.removeprefix(_PACKED), validate=True).decode()
+        except (binascii.Error, ValueError, TypeError, AttributeError):
+            refuse(f"{where}.encrypted_content: it does not come from this server; leave the reasoning item out")
+    return "\n\n".join(part["text"] for part in item.get("summary") or ())
+
+
+def without_old_reasoning(items: list[Json], wheres: list[str]) -> tuple[list[Json], list[str]]:
+    """No reasoning from before the last user message: `reasoning.context: current_turn`."""
+    last = max((n for n, item in enumerate(items) if item.get("role") == "user"), default=0)
+    kept = [n for n, item in enumerate(items) if n > last or item.get("type") != "reasoning"]
+    return [items[n] for n in kept], [wheres[n] for n in kept]
+
+
+def chat_tools(tools: Sequence[Json]) -> list[Json]:
+    """Raises: InvalidRequest for what is no function."""
+    found = []
+    for number, tool in enumerate(tools):
+        kind, where = str(tool.get("type"))[:100], f"tools[{number}]"
+        if kind != "function":
+            refuse(
+                f"{where}: tools of type {kind!r} are not supported, because none run here; offer functions", "tools"
+            )
+        if not isinstance(tool.get("name"), str) or not tool["name"]:
+            refuse(f"{where}.name: a function needs a name", "tools")
+        if tool.get("defer_loading") or tool.get("async") or tool.get("allowed_callers") not in (None, [], ["direct"]):
+            refuse(f"{where}: defer_loading, async and allowed_callers are not supported; leave them out", "tools")
+        kept = ("name", "description", "parameters", "strict")
+        function = {name: tool[name] for name in kept if tool.get(name) is not None}
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def chat_tool_choice(choice: str | Json | None, tools: list[Json]) -> tuple[str | Json | None, list[Json]]:
+    """The choice as a chat has it, and the tools it leaves.
+
+    Raises: InvalidRequest.
+    """
+    if choice is None or choice in ("none", "auto", "required"):
+        return choice, tools
+    kind = str(choice.get("type") if isinstance(choice, dict) else choice)[:100]
+    if isinstance(choice, str) or kind not in ("function", "allowed_tools"):
+        refuse(f"tool_choice: {kind!r} is not one of none, auto, required, function, allowed_tools", "tool_choice")
+    if kind == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}, tools
+    if choice.get("mode") not in ("auto", "required"):
+        refuse("tool_choice.mode: write auto or required", "tool_choice")
+    allowed = choice.get("tools")
+    listed = allowed if isinstance(allowed, list) else []
+    functions = [one for one in listed if isinstance(one, dict) and one.get("type") == "function"]
+    names = {str(one.get("name")) for one in functions}
+    left = [tool for tool in tools if tool["function"]["name"] in names]
+    if not listed or len(functions) < len(listed) or {tool["function"]["name"] for tool in left} != names:
+        refuse("tool_choice.tools: it must be a list of functions, all of them in tools", "tool_choice")
+    return str(choice["mode"]), left
+
+
+def response_format(given: Json | None) -> Json | None:
+    """`text.format` as a chat's response_format.
+
+    Raises: InvalidRequest.
+    """
+    if given is None or given.get("type") == "text":
+        return None
+    if given.get("type") == "json_object":
+        return {"type": "json_object"}
+    if given.get("type") != "json_schema":
+        refuse(
+            f"text.format.type: {str(given.get('type'))[:100]!r} is not one of text, json_object, json_schema",
+            "text.format",
+        )
+    if not isinstance(given.get("schema"), dict):
+        refuse("text.format.schema: a JSON schema is needed", "text.format")
+    kept = ("name", "description", "schema", "strict")
+    schema = {name: given[name] for name in kept if given.get(name) is not None}
+    return {"type": "json_schema", "json_schema": {"name": "answer", **schema}}
+
+
+def refuse(message: str, param: str = "input") -> NoReturn:
+    """Raises: InvalidRequest."""
+    raise InvalidRequest(message, param)
+
+
+def _kind(item: Json) -> str:
+    """Messages and references need not say what they are."""
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item else "item_reference" if "id" in item else ""
+    return str(kind)
+
+
+def _content(where: str, content: Any) -> str | list[Json]:
+    """A string, or parts of text."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        refuse(f"{where}: it must be a string or a list of parts")
+    parts = []
+    for number, part in enumerate(content):
+        kind = str(part.get("type")) if isinstance(part, dict) else "none"
+        if kind not in _TEXTS:
+            refuse(f"{where}[{number}]: parts of type {kind[:100]!r} are not supported; this model takes text only")
+        text = part.get(_TEXTS[kind])
+        if not isinstance(text, str):
+            refuse(f"{where}[{number}].{_TEXTS[kind]}: it must be a string")
+        parts.append({"type": "text", "text": text})
+    return parts[0]["text"] if len(parts) == 1 else parts
+
+
+def _as_text(content: str | list[Json]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def _text(where: str, item: Json, name: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        refuse(f"{where}.{name}: it must be a string")
+    return value
+
+
+def _arguments(written: str) -> str:
+    """A JSON object as text. What the model itself wrote need not be one: it is told so, and the client not blamed."""
+    try:
+        parsed = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        parsed = None
+    return json.dumps(parsed if isinstance(parsed, dict) else {"invalid": written})

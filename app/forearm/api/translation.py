@@ -1,0 +1,56 @@
+"""Requests of other APIs as chat requests: their fields by our names, and complaints by theirs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from pydantic import ValidationError
+
+from forearm.api.schema import ChatRequest
+from forearm.errors import InvalidRequest
+
+
+class BoundedChat(ChatRequest):
+    """A chat whose `most_tokens` is a bound: where the context leaves less, the answer is just shorter."""
+
+    most_tokens: int | None = None
+
+    @property
+    def asked_max_tokens(self) -> int | None:
+        return self.most_tokens
+
+
+def chat_request(fields: Mapping[str, Any], names: Mapping[str, str]) -> BoundedChat:
+    """The chat of these fields; `names` says what the client calls them.
+
+    Raises: InvalidRequest.
+    """
+    try:
+        return BoundedChat.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = [str(part) for part in first["loc"]]
+        param = names.get(path[0], path[0]) if path else None
+        where = ".".join([param, *path[1:]]) if param else "the request"
+        raise InvalidRequest(f"{where}: {first['msg']}", param) from None
+
+
+def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
+    """The same complaint about what the client wrote."""
+    ours, message = error.param, str(error)
+    if ours is None or ours not in names:
+        return error
+    theirs = names[ours]
+    if message.startswith(ours):
+        message = theirs + message[len(ours) :]
+    return InvalidRequest(message.replace(f"`{ours}`", f"`{theirs}`"), theirs)
+
+
+def owner_of(request: Request) -> str:
+    """Who asks, by the API key, without keeping the key."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    given = key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    return hashlib.sha256(given.encode("latin-1")).hexdigest()
