@@ -19,6 +19,7 @@ USAGE = """usage: forearm COMMAND ...
   complete            have a running server go on from a text
   plan [MODEL]        what it needs and how fast it would be, before any download
   bench KIND          measure a running server, or this machine
+  run-batch [MODEL]   answer a file of requests
   --version
 
 `forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
@@ -119,6 +120,26 @@ def complete(argv: Sequence[str]) -> int:
         return complete(client, given.quick, given.max_tokens, given.stats)
 
 
+def run_batch(argv: Sequence[str]) -> int:
+    """`forearm run-batch [MODEL] -i FILE -o FILE [flags]`."""
+    parser = Parser("forearm run-batch [MODEL] -i FILE -o FILE [flags]", "Answer a file of requests, a line each.")
+    parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="JSONL; a path, or a URL to GET")
+    parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="a path, or a URL to PUT to")
+    parser.add_argument("--output-tmp-dir", metavar="FOLDER", help="for what is fetched and uploaded")
+    parser.add_argument("--max-inflight", type=int, help="requests at a time; absent: twice --max-num-seqs")
+    parser.add_argument("--enable-metrics", action="store_true", help="/metrics at --url and --port meanwhile")
+    parser.add_argument("--url", default="0.0.0.0", help="address for them")
+    line = read_line(parser, argv)
+    given = line.rest
+    if given.max_inflight is not None and given.max_inflight < 1:
+        raise ConfigError(f"--max-inflight {given.max_inflight}: it must be at least 1")
+    from forearm.run_batch import Batch, run_batch
+
+    metrics_host = given.url if given.enable_metrics else None
+    batch = Batch(given.input_file, given.output_file, given.output_tmp_dir, given.max_inflight, metrics_host)
+    return run_batch(line.configs, batch, line.notes)
+
+
 def bench(argv: Sequence[str]) -> int:
     """`forearm bench KIND`."""
     from forearm.bench.command import bench
@@ -148,5 +169,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "chat": chat,
     "complete": complete,
     "bench": bench,
+    "run-batch": run_batch,
     "plan": plan,
 }

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -80,8 +80,7 @@ class Connection(asyncio.Protocol):
     # --- asyncio's protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.open = transport, True
+        self._transport, self.open = cast(asyncio.Transport, transport), True  # uvloop's is none by inheritance
 
     def data_received(self, received: bytes) -> None:
         self._received_s = time.perf_counter()
