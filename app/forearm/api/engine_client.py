@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +23,16 @@ _HEAD_BYTES = 4
 
 Answer = TypeVar("Answer")
 Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
+
+
+class Open(Protocol):
+    """What one HTTP request has open in an engine."""
+
+    def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
+        """A message from the engine."""
+
+    def fail(self, error: ForearmError) -> None:
+        """The engine is gone."""
 
 
 class Generation:
@@ -82,13 +92,13 @@ class Generation:
             self._connection.open.pop(request_id, None)
         self._open.clear()
 
-    def take(self, message: wire.Accepted | wire.Refused | wire.Tokens) -> None:
+    def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
         """A message from the engine."""
         if isinstance(message, wire.Accepted):
             self._accepted.put_nowait(None)
         elif isinstance(message, wire.Refused):
-            self.fail(_error(message))
-        else:
+            self.fail(error_of(message))
+        elif isinstance(message, wire.Tokens):
             for watcher in self._watchers:
                 watcher.tokens(message)
             self._events.put_nowait(message)
@@ -118,7 +128,7 @@ class Connection:
     def __init__(self, path: str) -> None:
         self.path = path
         self.state: wire.State | None = None
-        self.open: dict[str, Generation] = {}
+        self.open: dict[str, Open] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._states: deque[asyncio.Future[wire.State]] = deque()
         self._metrics: deque[asyncio.Future[str]] = deque()
@@ -248,7 +258,7 @@ class EngineClient:
 
         Raises: EngineUnavailable if none runs.
         """
-        state = self._least_loaded().state
+        state = self.least_loaded().state
         assert state is not None
         return state
 
@@ -257,7 +267,7 @@ class EngineClient:
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
-        connection = self._least_loaded()
+        connection = self.least_loaded()
         generation = Generation(connection, requests)
         try:
             for request in requests:
@@ -272,14 +282,18 @@ class EngineClient:
             watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
-    def _least_loaded(self) -> Connection:
+    def least_loaded(self) -> Connection:
+        """The engine with the fewest open requests.
+
+        Raises: EngineUnavailable if none runs.
+        """
         running = [connection for connection in self.connections if connection.state is not None]
         if not running:
             raise EngineUnavailable("no engine is running; it is starting, or being restarted")
         return min(running, key=lambda connection: len(connection.open))
 
 
-def _error(refused: wire.Refused) -> ForearmError:
+def error_of(refused: wire.Refused) -> ForearmError:
     """The error of errors.py that the engine named."""
     if refused.error == "InvalidRequest":
         return errors.InvalidRequest(refused.message, refused.param)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from forearm.errors import ConfigError
 from forearm.model.gguf import is_gguf
@@ -40,6 +40,33 @@ class Tokenizer:
         """The ids of `text`; `add_special_tokens` puts those around it that the model was trained with (BOS, say)."""
         ids: list[int] = self._rust.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def encode_cut(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        add_special_tokens: bool = True,
+        limit: int | None = None,
+        keep: Literal["start", "end"] = "start",
+    ) -> tuple[list[int], int]:
+        """Ids of a text, or of a pair as the model was trained on pairs, and where the pair's second text begins (0:
+        there is none, or the model does not tell).
+
+        limit: most tokens, special ones included, which are never cut off; of a pair the longer text is cut first.
+        """
+        first = self._rust.encode(text, add_special_tokens=False)
+        second = None if pair is None else self._rust.encode(pair, add_special_tokens=False)
+        if limit is not None:
+            special = self._rust.num_special_tokens_to_add(pair is not None) if add_special_tokens else 0
+            one, two = _shares(len(first), 0 if second is None else len(second), max(limit - special, 0))
+            side = "right" if keep == "start" else "left"
+            first.truncate(one, direction=side)
+            if second is not None:
+                second.truncate(two, direction=side)
+        whole = self._rust.post_process(first, second, add_special_tokens)
+        types: list[int] = whole.type_ids
+        return whole.ids, types.index(1) if 1 in types else 0
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of all these ids together. Ids past the vocabulary (padding of the head) have none."""
@@ -104,6 +131,14 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer(backend)
     except Exception as error:  # whatever a broken file raises in two libraries
         raise ConfigError(f"cannot load the tokenizer of {folder}: {error}; give another with --tokenizer") from error
+
+
+def _shares(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two texts fit `room`: the longer one is cut until they are alike, then both."""
+    if first + second <= room:
+        return first, second
+    short = min(first, second, room // 2)
+    return (short, room - short) if first <= second else (room - short, short)
 
 
 def _types(node: Any) -> Iterable[str]:
