@@ -25,11 +25,10 @@ from tqdm import tqdm
 
 from forearm import log as logs
 from forearm.config import Configs
-from forearm.engine import placement
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
 from forearm.run_batch_files import Output, local_input, shown, surveyed
 from forearm.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
-from forearm.serve import find, prepare, watch
+from forearm.serve import server
 
 MOST_TRIES = 5  # of a request whose engine dies
 MOST_PAUSE_S = 60.0
@@ -86,26 +85,25 @@ def serve_for(work: Work, configs: Configs, metrics_host: str | None) -> int:
     runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
     try:
         uds = str(runtime / "api.sock")
-        # A stop is a stop: what is open then is asked again by the next run.
-        api = replace(configs.api, uds=uds, shutdown_timeout_s=0, ssl_keyfile="", ssl_certfile="", root_path="")
-        own = replace(configs, api=api, serve=replace(configs.serve, shutdown_timeout_s=0))
-        folder = find(own.serve.model, own.serve.revision, own)
-        children = prepare(own, placement.plan(own.engine), folder, runtime)
-        key = next(iter(api.api_key), "")
+        # Nobody else can reach it: no keys, no TLS. And a stop is a stop: what is open then is asked again next time.
+        api = replace(configs.api, uds=uds, api_key=(), api_keys_file="", ssl_keyfile="", ssl_certfile="", root_path="")
+        own = replace(
+            configs, api=replace(api, shutdown_timeout_s=0), serve=replace(configs.serve, shutdown_timeout_s=0)
+        )
         with metrics_on(metrics_host, configs.api.port, uds) if metrics_host is not None else contextlib.nullcontext():
-            return asyncio.run(_both(watch(*children, own), work.done(uds, key)))
+            return asyncio.run(_both(server(own, runtime), work.done(uds)))
     finally:
         shutil.rmtree(runtime, ignore_errors=True)
 
 
 async def _both(watching: Coroutine[Any, Any, int], working: Coroutine[Any, Any, None]) -> int:
     """The server and the work; whichever ends first ends the other."""
-    server, work = asyncio.create_task(watching), asyncio.create_task(working)
-    await asyncio.wait([server, work], return_when=asyncio.FIRST_COMPLETED)
+    serving, work = asyncio.create_task(watching), asyncio.create_task(working)
+    await asyncio.wait([serving, work], return_when=asyncio.FIRST_COMPLETED)
     finished = work.done()
-    for task in (server, work):
+    for task in (serving, work):
         task.cancel()
-    results = await asyncio.gather(server, work, return_exceptions=True)
+    results = await asyncio.gather(serving, work, return_exceptions=True)
     if finished:
         work.result()  # raises what the work has raised
         return 0
@@ -120,9 +118,9 @@ class Work:
         self._inflight = min(inflight, total)
         self._moved = asyncio.Event()
 
-    async def done(self, uds: str, key: str) -> None:
+    async def done(self, uds: str) -> None:
         """Ask the server at the socket all that is not answered yet, once it is ready."""
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        headers = {"Content-Type": "application/json"}
         transport = httpx.AsyncHTTPTransport(uds=uds, limits=httpx.Limits(max_connections=None))
         first = self._output.written
         async with httpx.AsyncClient(

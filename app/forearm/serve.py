@@ -18,11 +18,13 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from forearm import log as logs
+from forearm.addresses import answers, api_answers, check_address
 from forearm.config import ApiConfig, Configs, EngineConfig, environment
 from forearm.engine import placement
 from forearm.errors import ConfigError
@@ -104,37 +106,29 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     for note in notes:
         log.info("%s", note)
     check_address(configs.api)
+    runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
+    try:
+        return asyncio.run(server(configs, runtime))
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+
+
+def server(configs: Configs, runtime: Path) -> Coroutine[Any, Any, int]:
+    """Engine and API, with sockets and configs in `runtime`: awaited, they run until `watch` ends them.
+
+    Raises: ConfigError.
+    """
     folder = find(configs.serve.model, configs.serve.revision, configs)
     plan = placement.plan(configs.engine)
     for line in plan.lines:
         log.info("%s", line)
-    runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
-    try:
-        children = prepare(configs, plan, folder, runtime)
-        return asyncio.run(watch(*children, configs, runtime))
-    finally:
-        shutil.rmtree(runtime, ignore_errors=True)
+    return watch(*prepare(configs, plan, folder, runtime), configs, runtime)
 
 
 def find(model: str, revision: str, configs: Configs) -> Path:
     """The folder of a model or tokenizer; downloaded here, once, with its progress at the terminal."""
     given = configs.serve
     return find_model(model, revision=revision, download_dir=given.download_dir, token=given.hf_token)
-
-
-def check_address(api: ApiConfig) -> None:
-    """Raises: ConfigError when the address can't be listened on, before minutes are spent on loading."""
-    if api.uds:
-        return
-    family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((api.host, api.port))
-        except OSError as error:
-            raise ConfigError(
-                f"--host {api.host or '0.0.0.0'} --port {api.port}: {error.strerror}; choose another address"
-            ) from None
 
 
 def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[EngineConfig, ApiConfig]:
@@ -195,26 +189,6 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
             environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"},
         ),
     )
-
-
-def answers(family: socket.AddressFamily, address: object) -> bool:
-    """Whether somebody listens there."""
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(address)  # type: ignore[arg-type]
-        except OSError:
-            return False
-    return True
-
-
-def api_answers(api: ApiConfig) -> bool:
-    """Whether the API listens."""
-    if api.uds:
-        return answers(socket.AF_UNIX, api.uds)
-    if ":" in api.host:
-        return answers(socket.AF_INET6, ("::1" if api.host == "::" else api.host, api.port))
-    return answers(socket.AF_INET, ("127.0.0.1" if api.host in ("", "0.0.0.0") else api.host, api.port))
 
 
 async def watch(engine: Child, api: Child, configs: Configs, runtime: Path) -> int:
