@@ -127,6 +127,9 @@ class HistoryExecutor:
         if len(allowed):
             forbidden = np.setdiff1d(np.arange(self.vocab_size), allowed)
             logits[forbidden] = -np.inf
+        if sampling.mask[line] >= 0:
+            bits = np.unpackbits(sampling.masks[sampling.mask[line]].view(np.uint8), bitorder="little")
+            logits[bits[: self.vocab_size] == 0] = -np.inf
         seed, counter = int(sampling.seed[line]), int(sampling.counter[line])
         return choose(logits, float(sampling.temperature[line]), seed, counter)
 

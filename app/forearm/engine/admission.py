@@ -6,7 +6,9 @@ import random
 from array import array
 from dataclasses import dataclass
 
+from forearm.engine.constraint import Constraint
 from forearm.engine.prefix_cache import root_digest
+from forearm.engine.repetition import Repetition
 from forearm.engine.sampling import alternatives, check, output_seed
 from forearm.engine.scheduler import due_s
 from forearm.engine.sequence import Request, Sequence
@@ -73,7 +75,12 @@ class Admission:
         assert seed is not None
         for index in range(params.n):
             rank = (due, self._arrivals, index)
-            request.sequences.append(Sequence(request, index, rank, output_seed(seed, index)))
+            sequence = Sequence(request, index, rank, output_seed(seed, index))
+            if params.thinking_token_budget is not None and params.grammar is None:  # else once that is compiled
+                sequence.constraint = Constraint(params, None)
+            if params.repetition_detection is not None:
+                sequence.repetition = Repetition(params.repetition_detection)
+            request.sequences.append(sequence)
         return request
 
     def _check_alternatives(self, params: SamplingParams, prompt: int) -> None:

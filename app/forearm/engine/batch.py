@@ -113,19 +113,26 @@ def pack(slices: list[Slice]) -> Batch:
     first = 0
     for piece in slices:
         rows.extend(first + position - piece.start for position in piece.scores)
-        first += piece.end - piece.start
         if piece.samples:
-            rows.append(first - 1)
-    starts, tokens = csr([piece.sequence.tokens[piece.start : piece.end] for piece in slices])
+            last = first + piece.end - piece.start - 1
+            rows.extend(range(last, last + 1 + len(piece.drafts)))
+        first += piece.computes
+    starts, tokens = csr([_tokens(piece) for piece in slices])
     block_starts, blocks = csr([piece.sequence.blocks for piece in slices])
     return Batch(
         tokens=tokens,
-        positions=csr([range(piece.start, piece.end) for piece in slices])[1],
+        positions=csr([range(piece.start, piece.start + piece.computes) for piece in slices])[1],
         starts=starts,
         block_starts=block_starts,
         blocks=blocks,
         logit_rows=np.array(rows, dtype=np.int32),
     )
+
+
+def _tokens(piece: Slice) -> array[int]:
+    tokens = piece.sequence.tokens[piece.start : piece.end]
+    tokens.extend(piece.drafts)
+    return tokens
 
 
 def csr(lines: Iterable[Iterable[int]]) -> tuple[Int32Array, Int32Array]:

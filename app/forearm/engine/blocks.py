@@ -45,6 +45,11 @@ class BlockPool:
         sequence.blocks.extend(self._take() for _ in range(missing))
         return True
 
+    def trim(self, sequence: Sequence) -> None:
+        """Take back the blocks beyond what is computed: drafts that were wrong had them."""
+        while len(sequence.blocks) > blocks_for(sequence.computed):
+            self._drop(sequence.blocks.pop())
+
     def release(self, sequence: Sequence) -> None:
         """Take all blocks back. The last ones rest first, so that of a chain the end is evicted before its beginning,
         without which it could not be found.

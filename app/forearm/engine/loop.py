@@ -8,24 +8,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, wait
 from queue import SimpleQueue
 
-import numpy as np
-
 from forearm import wire
+from forearm.engine import replies
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.batch import Sampled, Scored, pack
 from forearm.engine.blocks import BlockPool, blocks_for
+from forearm.engine.constraint import Constraint
 from forearm.engine.executor import Executor
+from forearm.engine.grammar import Grammars
+from forearm.engine.growth import Growth, grow, nothing_to_choose
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot
 from forearm.engine.meter import Meter
-from forearm.engine.sampling import MAX_OUTPUTS, alternatives, columns, finish, sampled_logprobs, scored_logprobs
+from forearm.engine.sampling import MAX_OUTPUTS
 from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Request, Sequence, Slice
+from forearm.engine.speculation import Speculation
+from forearm.engine.step import Outcome, Stepper
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
 
 # One broken step may be its requests' fault; three in a row are the engine's, and a fresh process is the remedy.
 MAX_FAILED_STEPS = 3
+_COMPILING_S = 0.01  # that a step waits for a grammar where there is nothing else to do; messages are taken in between
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +39,18 @@ class EngineLoop:
     """State and step of one engine.
 
     outbox: what the last step has to say, and to whom; the caller takes it and empties it.
+    grammars: None: requests with a grammar are refused. speculation: guesses ahead; None: nobody does.
     """
 
-    def __init__(self, executor: Executor, limits: Limits, terms: Terms, meter: Meter) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        limits: Limits,
+        terms: Terms,
+        meter: Meter,
+        grammars: Grammars | None = None,
+        speculation: Speculation | None = None,
+    ) -> None:
         assert executor.blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
         self.executor = executor
         self.scheduler = Scheduler(limits, BlockPool(executor.blocks))
@@ -44,6 +58,10 @@ class EngineLoop:
         self.outbox: list[Outward] = []
         self.over = False
         self._admission = Admission(terms)
+        self._stepper = Stepper(executor)
+        self._grammars = grammars
+        self._speculation = speculation or Speculation()
+        self._compiling: list[Request] = []
         self._requests: dict[tuple[int, str], Request] = {}
         self._draining = False
         self._failed_steps = 0
@@ -83,8 +101,8 @@ class EngineLoop:
 
     def step(self) -> None:
         """Compute one step, if there is anything to compute."""
+        self._take_grammars()
         slices = self.scheduler.schedule()
-        assert slices or not self.busy, "whoever is there can go on"
         if slices:
             self._look()
             now_s = time.monotonic()
@@ -97,6 +115,10 @@ class EngineLoop:
             except Exception as error:
                 self._step_failed(slices, error)
             self.meter.step(sum(piece.end - piece.start for piece in slices))
+        elif self.busy:
+            grammars = [request.compiling for request in self._compiling if request.compiling is not None]
+            assert grammars, "whoever is there can go on"
+            wait(grammars, _COMPILING_S, FIRST_COMPLETED)
         self._look()
 
     # --- in
@@ -111,13 +133,47 @@ class EngineLoop:
         try:
             self._check_open(connection, submit)
             request = self._admission.request(connection, submit, time.monotonic())
+            self._compile(request)
         except ForearmError as error:
             self.meter.rejected(type(error).__name__)
             self._refuse(connection, submit.request_id, error)
             return
         self._requests[request.name] = request
         self.scheduler.add(request)
-        self.outbox.append((connection, wire.Accepted(request_id=submit.request_id)))
+        if request.compiling is None:
+            self._accept(request)
+        else:
+            self._compiling.append(request)
+
+    def _accept(self, request: Request) -> None:
+        self.outbox.append((request.connection, wire.Accepted(request_id=request.request_id)))
+
+    def _take_grammars(self) -> None:
+        """Requests whose grammar is compiled, or can't be, are accepted or refused. Nothing was chosen for them yet."""
+        for request in [one for one in self._compiling if one.compiling is None or one.compiling.done()]:
+            self._compiling.remove(request)
+            compiled, request.compiling = request.compiling, None
+            if compiled is None or not request.open:
+                continue
+            try:
+                matcher = compiled.result()
+            except ForearmError as error:
+                self.meter.rejected(type(error).__name__)
+                self._refuse(request.connection, request.request_id, error)
+                self._end(request, "error")
+                continue
+            for sequence in request.open:
+                sequence.constraint = Constraint(request.params, matcher.fork() if request.params.n > 1 else matcher)
+            self._accept(request)
+
+    def _compile(self, request: Request) -> None:
+        """Raises: InvalidRequest if there is nothing to compile a grammar with."""
+        grammar = request.params.grammar
+        if grammar is None:
+            return
+        if self._grammars is None:
+            raise InvalidRequest("structured output needs a model with a tokenizer", "structured_outputs")
+        request.compiling = self._grammars.start(grammar)
 
     def _check_open(self, connection: int, submit: wire.Submit) -> None:
         """Raises: why nothing more, or not this, is taken in."""
@@ -149,78 +205,45 @@ class EngineLoop:
         self.over = True
         for request in list(self._requests.values()):
             for sequence in request.open:
-                last = wire.Tokens(
-                    request_id=request.request_id, index=sequence.index, token_ids=[], finish_reason="abort"
-                )
-                self.outbox.append((request.connection, last))
+                self.outbox.append((request.connection, replies.end(sequence, "abort")))
             self._end(request, "abort")
 
     # --- compute, sample
 
     def _compute(self, slices: list[Slice]) -> None:
         """The whole step. State moves on only after the executor's last call: a broken step changes nothing."""
-        self.executor.forward(pack(slices))
-        lines: list[tuple[int, Sequence]] = []
-        scored: list[Scored | None] = []
-        row = 0
-        for piece in slices:
-            scored.append(self._score(piece, row) if piece.scores else None)
-            row += len(piece.scores)
-            if piece.samples:
-                lines.append((row, piece.sequence))
-                row += 1
-        sampled = self.executor.sample(columns(lines, self.executor.vocab_size)) if lines else None
-
-        for piece, found in zip(slices, scored, strict=True):
-            self._advance(piece, found)
+        start_s = time.monotonic()
+        slices = self._speculation.plan(slices, self.scheduler.limits, self.scheduler.blocks)
+        outcomes = self._stepper.compute(slices)
         now_s = time.monotonic()
-        for line, (_, sequence) in enumerate(lines):
-            if sequence.finish_reason is None:  # else another output of its request met a NaN
-                assert sampled is not None
-                self._append(sequence, sampled, line, now_s)
+        for outcome in outcomes:
+            if outcome.piece.sequence.finish_reason is None:  # else another output of its request met a NaN
+                self._advance(outcome, now_s)
+        self._speculation.measured(slices, time.monotonic() - start_s)
 
-    def _score(self, piece: Slice, row: int) -> Scored:
-        """Log-probabilities of the prompt tokens after the positions `piece.scores`, whose logits start at `row`."""
-        params = piece.sequence.request.params
-        assert params.prompt_logprobs is not None
-        rows = np.arange(row, row + len(piece.scores), dtype=np.int32)
-        tokens = np.array(piece.sequence.tokens[piece.scores.start + 1 : piece.scores.stop + 1], dtype=np.int32)
-        return self.executor.score(rows, tokens, alternatives(params.prompt_logprobs, self.executor.vocab_size))
-
-    def _advance(self, piece: Slice, scored: Scored | None) -> None:
-        """The slice is computed; its full blocks can be shared and its prompt's log-probabilities are known."""
-        sequence = piece.sequence
-        request = sequence.request
-        sequence.computed = piece.end
-        if scored is None:
-            self.scheduler.blocks.publish(sequence, piece.start)
+    def _advance(self, outcome: Outcome, now_s: float) -> None:
+        """The slice is computed: its output goes on, its full blocks can be shared."""
+        piece, sequence = outcome.piece, outcome.piece.sequence
+        if outcome.prompt_logprobs is None:
+            self._broken(sequence, nothing_to_choose(sequence))
             return
-        if np.isnan(scored.logprob).any():
-            self._corrupted(sequence)
-            return
+        sequence.request.prompt_logprobs.extend(outcome.prompt_logprobs)
+        growth = grow(outcome) if piece.samples else Growth()
+        sequence.computed = piece.end + growth.accepted
         self.scheduler.blocks.publish(sequence, piece.start)
-        count = alternatives(request.params.prompt_logprobs or 0, self.executor.vocab_size)
-        for line, position in enumerate(piece.scores):
-            token = sequence.tokens[position + 1]
-            request.prompt_logprobs.append(scored_logprobs(scored, line, token, count))
-
-    def _append(self, sequence: Sequence, sampled: Sampled, line: int, now_s: float) -> None:
-        """The output goes on with the token of this line, or ends with it."""
-        if sampled.nan[line]:
-            self._corrupted(sequence)
-            return
-        sequence.append(int(sampled.token[line]))
-        self.meter.token(sequence, now_s)
-        sequence.last_token_s = now_s
-        logprobs = None
-        if sequence.request.params.logprobs is not None:
-            count = alternatives(sequence.request.params.logprobs, self.executor.vocab_size)
-            logprobs = [sampled_logprobs(sampled, line, count)]
-        finish_reason, stop_reason = finish(sequence)
-        self._tell(sequence, logprobs, finish_reason, stop_reason)
-        sequence.request.first_token_s = sequence.request.first_token_s or now_s
-        if finish_reason is not None:
-            self._end_output(sequence, finish_reason)
+        self.scheduler.blocks.trim(sequence)
+        if piece.drafts and not piece.certain:
+            self.meter.drafted(len(piece.drafts), growth.accepted)
+            self._speculation.verified(piece, growth.accepted)
+        if growth.token_ids:
+            self._tell(sequence, growth, now_s)
+        if growth.failed is not None:
+            self._broken(sequence, growth.failed)
+        elif growth.over:
+            self.outbox.append((sequence.request.connection, replies.end(sequence, "stop")))
+            self._end_output(sequence, "stop")
+        elif growth.finish_reason is not None:
+            self._end_output(sequence, growth.finish_reason)
 
     # --- out
 
@@ -229,29 +252,13 @@ class EngineLoop:
             publish(self.outbox)
             self.outbox = []
 
-    def _tell(
-        self,
-        sequence: Sequence,
-        logprobs: list[wire.PositionLogprobs] | None,
-        finish_reason: str | None,
-        stop_reason: int | None,
-    ) -> None:
-        """The newest token of an output, to its client."""
+    def _tell(self, sequence: Sequence, growth: Growth, now_s: float) -> None:
+        """The newest tokens of an output, to its client."""
         request = sequence.request
-        first = sequence.index == 0 and sequence.output_length == 1
-        scored = first and request.params.prompt_logprobs is not None
-        message = wire.Tokens(
-            request_id=request.request_id,
-            index=sequence.index,
-            token_ids=[sequence.tokens[-1]],
-            logprobs=logprobs,
-            finish_reason=finish_reason,
-            stop_reason=stop_reason,
-            cached_tokens=sequence.cached_tokens if first else None,
-            queue_s=(request.scheduled_s or request.arrived_s) - request.arrived_s if first else None,
-            prompt_logprobs=request.prompt_logprobs if scored else None,
-        )
-        self.outbox.append((request.connection, message))
+        self.meter.tokens(sequence, len(growth.token_ids), now_s)
+        sequence.last_token_s = now_s
+        self.outbox.append((request.connection, replies.tokens(sequence, growth)))
+        request.first_token_s = request.first_token_s or now_s
 
     def _end_output(self, sequence: Sequence, reason: str) -> None:
         """Its place and blocks are free from the next step on; the request ends with its last output."""
@@ -267,22 +274,11 @@ class EngineLoop:
             self._end_output(sequence, reason)
 
     def _refuse(self, connection: int, request_id: str, error: ForearmError) -> None:
-        message = wire.Refused(
-            request_id=request_id,
-            error=type(error).__name__,
-            message=str(error),
-            param=getattr(error, "param", None),
-            retry_after_s=getattr(error, "retry_after_s", 1),
-        )
-        self.outbox.append((connection, message))
+        self.outbox.append((connection, replies.refusal(request_id, error)))
 
-    def _corrupted(self, sequence: Sequence) -> None:
+    def _broken(self, sequence: Sequence, error: EngineFailed) -> None:
         """Only this request ends; what it has computed is shared with nobody any more."""
         request = sequence.request
-        error = EngineFailed(
-            f"request {request.request_id}: the model's logits after token {len(sequence.tokens)} have a NaN, "
-            "or every token is forbidden; nothing can be chosen"
-        )
         log.error("%s", error)
         self.meter.corrupted()
         for one in request.open:

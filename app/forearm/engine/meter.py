@@ -139,10 +139,10 @@ class Meter:
         """A request met a NaN."""
         self._plain["vllm:corrupted_requests"].inc()
 
-    def token(self, sequence: Sequence, now_s: float) -> None:
-        """A token of this output was chosen; to be told before the sequence's times move on."""
-        self.generated_tokens += 1
-        if sequence.output_length > 1:
+    def tokens(self, sequence: Sequence, count: int, now_s: float) -> None:
+        """A step has given this output `count` tokens; to be told before the sequence's times move on."""
+        self.generated_tokens += count
+        if sequence.output_length > count:
             self._observe("vllm:inter_token_latency_seconds", now_s - sequence.last_token_s)
         elif sequence.request.first_token_s is None:
             self._prompt_done(sequence, now_s)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator
 from hashlib import blake2b
 
 import numpy as np
 
-from forearm.engine.batch import Sampled, Sampling, Scored, csr
-from forearm.engine.sequence import Sequence
+from forearm.engine.batch import Int32Array, Sampled, Sampling, Scored, UInt32Array, csr
+from forearm.engine.sequence import Line, Sequence
 from forearm.errors import InvalidRequest
 from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
 
@@ -120,18 +121,21 @@ def output_seed(seed: int, index: int) -> int:
     return int.from_bytes(mixed, "little")
 
 
-def columns(lines: list[tuple[int, Sequence]], vocab_size: int) -> Sampling:
-    """Sampling's columns for (row of logits, sequence) pairs."""
-    params = [sequence.request.params for _, sequence in lines]
-    bias = [_bias(sequence) for _, sequence in lines]
-    prompts = [s.request.prompt if s.request.params.repetition_penalty != 1 else () for _, s in lines]
-    outputs = [s.tokens[len(s.request.prompt) :] if _penalised(s.request.params) else () for _, s in lines]
+def columns(lines: list[Line], vocab_size: int) -> Sampling:
+    """Sampling's columns."""
+    params = [line.sequence.request.params for line in lines]
+    bias = [_bias(line) for line in lines]
+    prompts = [
+        line.sequence.request.prompt if p.repetition_penalty != 1 else () for line, p in zip(lines, params, strict=True)
+    ]
+    outputs = [_output(line) if _penalised(p) else () for line, p in zip(lines, params, strict=True)]
     prompt_starts, prompt_ids = csr(prompts)
     output_starts, output_ids = csr(outputs)
     bias_starts, bias_ids = csr([tuple(one) for one in bias])
-    allowed_starts, allowed_ids = csr([p.allowed_token_ids or () for p in params])
+    allowed_starts, allowed_ids = csr([_allowed(line) for line in lines])
+    mask, masks = _masks(lines, vocab_size)
     return Sampling(
-        row=np.array([row for row, _ in lines], np.int32),
+        row=np.array([line.row for line in lines], np.int32),
         temperature=np.array([max(p.temperature, MIN_TEMPERATURE) if p.temperature else 0 for p in params], np.float32),
         top_k=np.array([min(max(p.top_k, 0), 2**31 - 1) for p in params], np.int32),
         top_p=np.array([p.top_p for p in params], np.float32),
@@ -139,8 +143,8 @@ def columns(lines: list[tuple[int, Sequence]], vocab_size: int) -> Sampling:
         presence=np.array([p.presence_penalty for p in params], np.float32),
         frequency=np.array([p.frequency_penalty for p in params], np.float32),
         repetition=np.array([p.repetition_penalty for p in params], np.float32),
-        seed=np.array([sequence.seed for _, sequence in lines], np.uint64),
-        counter=np.array([len(sequence.tokens) for _, sequence in lines], np.uint64),
+        seed=np.array([line.sequence.seed for line in lines], np.uint64),
+        counter=np.array([line.position for line in lines], np.uint64),
         prompt_starts=prompt_starts,
         prompt_ids=prompt_ids,
         output_starts=output_starts,
@@ -151,8 +155,8 @@ def columns(lines: list[tuple[int, Sequence]], vocab_size: int) -> Sampling:
         allowed_starts=allowed_starts,
         allowed_ids=allowed_ids,
         logprobs=np.array([_logprobs(p, vocab_size) for p in params], np.int32),
-        mask=np.full(len(lines), -1, np.int32),
-        masks=np.empty((0, 0), np.uint32),
+        mask=mask,
+        masks=masks,
     )
 
 
@@ -167,6 +171,10 @@ def finish(sequence: Sequence) -> tuple[str | None, int | None]:
             return "stop", token
     if sequence.output_length >= request.max_tokens:
         return "length", None
+    if sequence.repetition is not None:
+        found = sequence.repetition.found(sequence.tokens, len(request.prompt))
+        if found and sequence.output_length >= request.params.min_tokens:
+            return "repetition", None
     return None, None
 
 
@@ -201,28 +209,54 @@ def _penalised(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
 
 
-def _bias(sequence: Sequence) -> dict[int, float]:
-    """What is added to this output's next logits, by token id; -inf forbids."""
-    request = sequence.request
+def _output(line: Line) -> array[int]:
+    """The output before the line's token."""
+    tokens = line.sequence.tokens[len(line.sequence.request.prompt) :]
+    tokens.extend(line.drafts)
+    return tokens
+
+
+def _allowed(line: Line) -> list[int]:
+    """The tokens of which one is chosen; empty: any."""
+    if isinstance(line.choice, int):
+        return [line.choice]
+    return line.sequence.request.params.allowed_token_ids or []
+
+
+def _masks(lines: list[Line], vocab_size: int) -> tuple[Int32Array, UInt32Array]:
+    """Sampling's mask and masks."""
+    index = np.full(len(lines), -1, np.int32)
+    masks: list[UInt32Array] = []
+    for number, line in enumerate(lines):
+        if isinstance(line.choice, np.ndarray):
+            index[number] = len(masks)
+            masks.append(line.choice)
+    words = (vocab_size + 31) // 32
+    return index, np.array(masks, np.uint32) if masks else np.empty((0, words), np.uint32)
+
+
+def _bias(line: Line) -> dict[int, float]:
+    """What is added to the line's logits, by token id; -inf forbids."""
+    request = line.sequence.request
     params = request.params
+    if isinstance(line.choice, int):  # what must come is not to be forbidden
+        return {}
     bias = {
         token: min(max(value, -LOGIT_BIAS_LIMIT), LOGIT_BIAS_LIMIT)
         for token, value in (params.logit_bias or {}).items()
     }
-    if sequence.output_length < params.min_tokens:
+    if line.output_length < params.min_tokens:
         bias.update(dict.fromkeys(request.eos_ids | request.stop_ids, -math.inf))
     for word in params.bad_words_token_ids:
-        if _would_complete(sequence, word):
+        if _would_complete(line, word):
             bias[word[-1]] = -math.inf
     return bias
 
 
-def _would_complete(sequence: Sequence, word: tuple[int, ...]) -> bool:
+def _would_complete(line: Line, word: tuple[int, ...]) -> bool:
     """Whether the output so far ends with all of `word` but its last token."""
     before = len(word) - 1
-    if before > sequence.output_length:
-        return False
-    return tuple(sequence.tokens[len(sequence.tokens) - before :]) == tuple(word[:-1])
+    return before <= line.output_length and line.last(before) == tuple(word[:-1])
 
 
 def _token_ids(params: SamplingParams) -> Iterator[tuple[str, list[int] | tuple[int, ...]]]:

@@ -78,7 +78,9 @@ class Scheduler:
             sequence = self.running[index]
             self.blocks.adopt(sequence)
             count = step.share(sequence, others=len(self.running) - index - 1)
-            if self._make_room(sequence, count):
+            if count == 0:  # its grammar is being compiled
+                index += 1
+            elif self._make_room(sequence, count):
                 step.add(sequence, count, self.blocks.coming_digests(sequence, count))
                 index += 1
 
@@ -99,6 +101,9 @@ class Scheduler:
                 continue
             adopted = self.blocks.adopt(sequence)
             if self.blocks.next_digest(sequence) in step.coming:
+                self.blocks.release(sequence)
+                continue
+            if sequence.computable == 0:
                 self.blocks.release(sequence)
                 continue
             fits_step = sequence.pending <= step.tokens or not self.limits.whole_prompts
@@ -145,9 +150,11 @@ class _Step:
         self.rows = self.limits.step_rows
 
     def share(self, sequence: Sequence, others: int) -> int:
-        """Tokens of `sequence` for this step, such that a token and a row are left for each of `others`; at least 1."""
+        """Tokens of `sequence` for this step, such that a token and a row are left for each of `others`; at least 1,
+        but 0 while what chooses its next token is not known.
+        """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
-        return min(sequence.pending, room - others, self.limits.slice_tokens or room)
+        return min(sequence.computable, room - others, self.limits.slice_tokens or room)
 
     def add(self, sequence: Sequence, count: int, coming: list[bytes]) -> None:
         self.coming.update(coming)

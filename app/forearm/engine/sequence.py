@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from forearm.engine.constraint import Choice, Constraint
+from forearm.engine.grammar import Matcher
+from forearm.engine.repetition import Repetition
 from forearm.wire import PositionLogprobs, SamplingParams
 
 # (due, order of arrival, index of the output): the lower goes first, and no two are equal.
@@ -15,8 +19,9 @@ Rank = tuple[float, int, int]
 class Request:
     """What its outputs share. Times are time.monotonic() seconds.
 
-    prompt   int32 token ids
-    root     what the hash chain of its blocks starts from: requests share blocks where roots are equal
+    prompt     int32 token ids
+    root       what the hash chain of its blocks starts from: requests share blocks where roots are equal
+    compiling  its grammar; until it is there the prompt is computed but for its last token
     """
 
     connection: int
@@ -33,6 +38,7 @@ class Request:
     first_token_s: float | None = None
     # Position i holds the log-probabilities of prompt token i; the first token has none. Filled in order.
     prompt_logprobs: list[PositionLogprobs | None] = field(default_factory=lambda: [None])
+    compiling: Future[Matcher] | None = None
 
     @property
     def name(self) -> tuple[int, str]:
@@ -49,10 +55,12 @@ class Request:
 class Sequence:
     """One output of a request.
 
-    tokens    int32: the prompt and what was generated; the request's own prompt until something was
-    computed  the first `computed` tokens have their keys and values in `blocks`
-    blocks    int32: block i holds positions 32 i .. 32 i + 31
-    digests   of the full blocks of `tokens`, as far as they have been needed
+    tokens      int32: the prompt and what was generated; the request's own prompt until something was
+    computed    the first `computed` tokens have their keys and values in `blocks`
+    blocks      int32: block i holds positions 32 i .. 32 i + 31
+    digests     of the full blocks of `tokens`, as far as they have been needed
+    constraint  what it may go on with; None: anything
+    repetition  what would end it for going round in circles; None: nothing
     """
 
     request: Request
@@ -67,6 +75,8 @@ class Sequence:
     last_token_s: float = 0.0  # when its newest token came
     cached_tokens: int = 0  # adopted instead of computed when it first ran
     preemptions: int = 0
+    constraint: Constraint | None = None
+    repetition: Repetition | None = None
 
     def __post_init__(self) -> None:
         self.tokens = self.request.prompt
@@ -81,6 +91,11 @@ class Sequence:
     def pending(self) -> int:
         """Tokens still to compute: a prompt or the rest of one, the last sampled token, all after a preemption."""
         return len(self.tokens) - self.computed
+
+    @property
+    def computable(self) -> int:
+        """Pending tokens that can be computed now: all, but not what chooses a token before the grammar is there."""
+        return self.pending - (self.request.compiling is not None)
 
     @property
     def output_length(self) -> int:
@@ -106,10 +121,13 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Slice:
-    """Pending tokens of a sequence to compute in one step: positions start .. end - 1.
+    """Pending tokens of a sequence to compute in one step: positions start .. end - 1, and drafts after them.
 
     samples  nothing stays pending, so the last token's logits choose the next one
     scores   positions whose logits tell the log-probability, still wanted, of the prompt token after them
+    drafts   tokens that may come next, computed along at positions end .. end + len(drafts) - 1: where each is what is
+             chosen, its logits choose the one after it. Only where it samples
+    certain  the drafts are what must come
     """
 
     sequence: Sequence
@@ -117,6 +135,18 @@ class Slice:
     end: int
     samples: bool
     scores: range
+    drafts: tuple[int, ...] = ()
+    certain: bool = False
+
+    @property
+    def computes(self) -> int:
+        """Tokens, drafts included."""
+        return self.end - self.start + len(self.drafts)
+
+    @property
+    def rows(self) -> int:
+        """Rows of logits."""
+        return len(self.scores) + (1 + len(self.drafts) if self.samples else 0)
 
     @classmethod
     def next(cls, sequence: Sequence, count: int) -> Slice:
@@ -127,3 +157,33 @@ class Slice:
             request = sequence.request
             scores = range(max(start, len(request.prompt_logprobs) - 1), min(end, len(request.prompt) - 1))
         return cls(sequence, start, end, count == sequence.pending, scores)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One place at which a token is chosen: after all tokens of the sequence and these drafts.
+
+    row     of the step's logits
+    choice  what may be chosen
+    """
+
+    row: int
+    sequence: Sequence
+    drafts: tuple[int, ...] = ()
+    choice: Choice = None
+
+    @property
+    def position(self) -> int:
+        """Of the token that is chosen."""
+        return len(self.sequence.tokens) + len(self.drafts)
+
+    @property
+    def output_length(self) -> int:
+        """Tokens of the output before it."""
+        return self.sequence.output_length + len(self.drafts)
+
+    def last(self, count: int) -> tuple[int, ...]:
+        """The `count` tokens before it."""
+        ours = max(0, count - len(self.drafts))
+        tokens = self.sequence.tokens
+        return (*tokens[len(tokens) - ours :], *self.drafts[len(self.drafts) + ours - count :])

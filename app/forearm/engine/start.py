@@ -15,7 +15,7 @@ from forearm.engine.fit import fit
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
 from forearm.engine.sampling import columns
-from forearm.engine.sequence import Slice
+from forearm.engine.sequence import Line, Slice
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.generation import generation_eos
@@ -91,7 +91,7 @@ def warm_up(executor: Executor, terms: Terms) -> None:
     (sequence,) = Admission(terms).request(0, submit, 0.0).sequences
     sequence.blocks.append(0)
     executor.forward(pack([Slice.next(sequence, 1)]))
-    if executor.sample(columns([(0, sequence)], executor.vocab_size)).nan[0]:
+    if executor.sample(columns([Line(0, sequence)], executor.vocab_size)).nan[0]:
         raise ConfigError(
             f"{executor.folder}: the model's logits have a NaN at the first token; its weights are damaged, or their "
             "numbers are too large for --dtype float16: try float32"

@@ -10,11 +10,13 @@ from tests.history_executor import HistoryExecutor, choose, logits_after
 from forearm import wire
 from forearm.engine.admission import Terms
 from forearm.engine.blocks import blocks_for
+from forearm.engine.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import From
 from forearm.engine.meter import Meter
 from forearm.engine.sampling import output_seed
 from forearm.engine.scheduler import Limits
+from forearm.engine.speculation import Speculation
 
 
 @dataclass
@@ -34,12 +36,15 @@ class Client:
         self,
         executor: HistoryExecutor | None = None,
         limits: Limits | None = None,
+        grammars: Grammars | None = None,
+        speculation: Speculation | None = None,
         **terms: Any,
     ) -> None:
         self.executor = executor or HistoryExecutor()
         agreed = Terms(vocab_size=self.executor.vocab_size, max_model_len=self.executor.max_model_len, **terms)
         self.meter = Meter("m", "0", "float32", self.executor.blocks, agreed.prefix_caching)
-        self.loop = EngineLoop(self.executor, limits or Limits(64, 8, 8), agreed, self.meter)
+        limits = limits or Limits(64, 8, 8)
+        self.loop = EngineLoop(self.executor, limits, agreed, self.meter, grammars, speculation)
         self.outputs: dict[tuple[str, int], Output] = {}
         self.refused: dict[str, wire.Refused] = {}
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, expected
+from tests.unit.engine.teller import told
 
 from forearm.engine.scheduler import Limits
 
@@ -63,18 +64,20 @@ def limits(draw: st.DrawFn) -> Limits:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     requests=st.lists(plans(), min_size=1, max_size=8),
     limits=limits(),
     blocks=st.integers(5, 24),
     prefix_caching=st.booleans(),
+    rightness=st.sampled_from([None, 0.0, 0.6, 0.9, 1.0]),
 )
 def test_tokens_depend_on_the_request_alone(
-    requests: list[Plan], limits: Limits, blocks: int, prefix_caching: bool
+    requests: list[Plan], limits: Limits, blocks: int, prefix_caching: bool, rightness: float | None
 ) -> None:
     executor = HistoryExecutor(blocks, MAX_MODEL_LEN)
-    client = Client(executor, limits, prefix_caching=prefix_caching, priorities=True)
+    speculation = None if rightness is None else told(rightness)
+    client = Client(executor, limits, speculation=speculation, prefix_caching=prefix_caching, priorities=True)
 
     for step in range(40):
         for i, plan in enumerate(requests):
@@ -122,3 +125,5 @@ def check_output(client: Client, request_id: str, plan: Plan, index: int) -> Non
         scored = output.messages[0].prompt_logprobs
         assert scored is not None
         assert [entry and entry[0].token_id for entry in scored] == [None, *plan.prompt[1:]]
+    found = [entry[0].token_id for message in (output.messages if output else ()) for entry in message.logprobs or ()]
+    assert found == tokens

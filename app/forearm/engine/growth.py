@@ -1,0 +1,88 @@
+"""How an output goes on after a step: the tokens chosen, as far as its drafts were right, and what is forced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from forearm.engine.sampling import finish
+from forearm.engine.sequence import Sequence
+from forearm.engine.step import Outcome
+from forearm.errors import EngineFailed
+from forearm.wire import PositionLogprobs
+
+
+@dataclass
+class Growth:
+    """What a step adds to one output.
+
+    logprobs   of each token, where they are wanted
+    accepted   drafts that were right: their keys and values are computed
+    over       the grammar allows nothing more, so the output ends with its last token
+    failed     why it cannot go on after these tokens
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] | None = None
+    accepted: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    over: bool = False
+    failed: EngineFailed | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.over or self.finish_reason is not None or self.failed is not None
+
+
+def grow(outcome: Outcome) -> Growth:
+    """The output of a slice that samples goes on."""
+    piece, sequence = outcome.piece, outcome.piece.sequence
+    growth = Growth(failed=outcome.failed)
+    if sequence.request.params.logprobs is not None:
+        growth.logprobs = []
+    for count, prospect in enumerate(outcome.prospects):
+        if growth.ended:
+            break
+        if prospect.nan:
+            growth.failed = nothing_to_choose(sequence)
+            break
+        right = count < len(piece.drafts) and prospect.token == piece.drafts[count]
+        growth.accepted += right
+        if growth.logprobs is not None:
+            assert prospect.logprobs is not None
+            growth.logprobs.append(prospect.logprobs)
+        _append(sequence, prospect.token, growth)
+        if not right:
+            break
+    if growth.logprobs is None:  # log-probabilities take logits: there what is forced comes as drafts
+        _force(sequence, growth)
+    return growth
+
+
+def nothing_to_choose(sequence: Sequence) -> EngineFailed:
+    """Why the output ends after its last token."""
+    return EngineFailed(
+        f"request {sequence.request.request_id}: the model's logits after token {len(sequence.tokens)} have a NaN, "
+        "or every token is forbidden; nothing can be chosen"
+    )
+
+
+def _force(sequence: Sequence, growth: Growth) -> None:
+    """Append what must come next: it takes no forward of its own to know it."""
+    while not growth.ended and sequence.constraint is not None and (forced := sequence.constraint.forced()):
+        for token in forced:
+            _append(sequence, token, growth)
+            if growth.ended:
+                return
+
+
+def _append(sequence: Sequence, token: int, growth: Growth) -> None:
+    sequence.append(token)
+    growth.token_ids.append(token)
+    growth.finish_reason, growth.stop_reason = finish(sequence)
+    if growth.finish_reason is None and sequence.constraint is not None:
+        try:
+            sequence.constraint.take(token)
+            growth.over = sequence.constraint.over
+        except EngineFailed as error:
+            growth.failed = error

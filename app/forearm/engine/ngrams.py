@@ -1,0 +1,127 @@
+"""Drafts by looking up what came after the same tokens before, in the prompt or the output (prompt lookup).
+
+Technique: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; chains of equal beginnings as in LZ77
+implementations (RFC 1951, section 4), so that a token costs the same however long the text is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Row
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.engine.sequence import Sequence
+
+_MULTIPLIER = 6364136223846793005  # of Knuth's MMIX generator: the hash of n tokens is a polynomial in it
+_WORD = (1 << 64) - 1
+_MOST_LOOKED_AT = 16  # earlier places with the same hash, the latest first
+
+
+class Index:
+    """Where each n-gram of a text came before. Grows with the text; nothing is read twice.
+
+    _latest  by hash of an n-gram: where it ended last
+    _before  by position: where the n-gram that ends there ended the time before; below 0: never
+    """
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+        self._latest: dict[int, int] = {}
+        self._before: array[int] = array("i")
+
+    def extend(self, tokens: array[int]) -> None:
+        """`tokens` is the text now: what was indexed, and more."""
+        begin = len(self._before)
+        if len(tokens) - begin > 8 * self._least:
+            self._extend_far(tokens, begin)
+            return
+        for end in range(begin, len(tokens)):
+            key = self._key(tokens, end)
+            self._before.append(self._latest.get(key, -1) if key else -1)
+            if key:
+                self._latest[key] = end
+
+    def after(self, tokens: array[int], most: int) -> list[int]:
+        """What came after the end of `tokens`, which is indexed, where most of it came before: at most `most` tokens;
+        empty if not even the least n-gram did.
+        """
+        best, matched = -1, 0
+        place = self._before[-1] if self._before else -1
+        for _ in range(_MOST_LOOKED_AT):
+            if place < 0 or matched == self._most:
+                break
+            length = self._matching(tokens, place)
+            if length > matched:
+                best, matched = place, length
+            place = self._before[place]
+        if matched < self._least:
+            return []
+        distance = len(tokens) - 1 - best
+        found = list(tokens[best + 1 : best + 1 + most])
+        while len(found) < most:  # the text goes round in circles
+            found.append(found[-distance] if len(found) >= distance else tokens[len(found) - distance])
+        return found
+
+    def _matching(self, tokens: array[int], place: int) -> int:
+        """How many tokens up to `place` equal the last ones."""
+        last, length = len(tokens) - 1, 0
+        while length < self._most and length <= place and tokens[place - length] == tokens[last - length]:
+            length += 1
+        return length
+
+    def _key(self, tokens: array[int], end: int) -> int:
+        """Hash of the n-gram that ends at `end`; 0: there is none."""
+        if end + 1 < self._least:
+            return 0
+        key = 0
+        for token in tokens[end + 1 - self._least : end + 1]:
+            key = (key * _MULTIPLIER + token + 1) & _WORD
+        return key
+
+    def _extend_far(self, tokens: array[int], begin: int) -> None:
+        """As token by token, a thousand at a time: a prompt of 100,000 tokens takes some 30 ms."""
+        first = max(begin, self._least - 1)
+        self._before.extend([-1] * (first - begin))
+        keys = _keys(np.array(tokens[first - self._least + 1 :], np.uint64), self._least)
+        order = np.argsort(keys, kind="stable")
+        same = keys[order[1:]] == keys[order[:-1]]
+        before = np.full(len(keys), -1, np.int64)
+        before[order[1:][same]] = order[:-1][same] + first
+        listed = before.tolist()
+        for i in np.flatnonzero(before < 0).tolist() if self._latest else ():
+            listed[i] = self._latest.get(int(keys[i]), -1)
+        self._before.extend(listed)
+        self._latest.update(zip(keys.tolist(), range(first, len(tokens)), strict=True))
+
+
+def _keys(tokens: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint64]:
+    """Hashes of all n-grams of so many tokens."""
+    keys = np.zeros(len(tokens) - count + 1, np.uint64)
+    for i in range(count):
+        keys = keys * np.uint64(_MULTIPLIER) + tokens[i : i + len(keys)] + np.uint64(1)
+    return keys
+
+
+class Ngrams:
+    """The drafter. least, most: tokens that must have come before, and of which more are not looked at."""
+
+    rounds = False
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+        self._indices: WeakKeyDictionary[Sequence, Index] = WeakKeyDictionary()
+
+    def available(self, sequence: Sequence, most: int) -> int:
+        """How many tokens it can guess: all or none."""
+        index = self._indices.get(sequence)
+        if index is None:
+            index = self._indices[sequence] = Index(self._least, self._most)
+        index.extend(sequence.tokens)
+        return most if index.after(sequence.tokens, 1) else 0
+
+    def draft(self, wanted: Row[tuple[Sequence, int]]) -> list[list[int]]:
+        """What came after the same tokens before."""
+        return [self._indices[sequence].after(sequence.tokens, count) for sequence, count in wanted]

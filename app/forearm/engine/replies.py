@@ -1,0 +1,42 @@
+"""What the loop has to say to clients, as messages of the wire."""
+
+from __future__ import annotations
+
+from forearm import wire
+from forearm.engine.growth import Growth
+from forearm.engine.sequence import Sequence
+from forearm.errors import ForearmError
+
+
+def tokens(sequence: Sequence, growth: Growth) -> wire.Tokens:
+    """The newest tokens of an output; with the first ones of a request what is known of its prompt."""
+    request = sequence.request
+    first = sequence.index == 0 and sequence.output_length == len(growth.token_ids)
+    scored = first and request.params.prompt_logprobs is not None
+    return wire.Tokens(
+        request_id=request.request_id,
+        index=sequence.index,
+        token_ids=growth.token_ids,
+        logprobs=growth.logprobs,
+        finish_reason=growth.finish_reason,
+        stop_reason=growth.stop_reason,
+        cached_tokens=sequence.cached_tokens if first else None,
+        queue_s=(request.scheduled_s or request.arrived_s) - request.arrived_s if first else None,
+        prompt_logprobs=request.prompt_logprobs if scored else None,
+    )
+
+
+def end(sequence: Sequence, reason: str) -> wire.Tokens:
+    """The output has ended with what was told."""
+    return wire.Tokens(request_id=sequence.request.request_id, index=sequence.index, token_ids=[], finish_reason=reason)
+
+
+def refusal(request_id: str, error: ForearmError) -> wire.Refused:
+    """Why a request did not or will not go on."""
+    return wire.Refused(
+        request_id=request_id,
+        error=type(error).__name__,
+        message=str(error),
+        param=getattr(error, "param", None),
+        retry_after_s=getattr(error, "retry_after_s", 1),
+    )

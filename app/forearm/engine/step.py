@@ -1,0 +1,150 @@
+"""One step: slices become one forward and one sample; masks are worked out while the forward runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Row
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from forearm.engine.batch import Sampled, pack
+from forearm.engine.constraint import Choice
+from forearm.engine.executor import Executor
+from forearm.engine.sampling import alternatives, columns, sampled_logprobs, scored_logprobs
+from forearm.engine.sequence import Line, Slice
+from forearm.errors import EngineFailed
+from forearm.wire import PositionLogprobs, TokenLogprob
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What one line of the step came to. `nan`: nothing can be chosen, the token means nothing."""
+
+    token: int
+    nan: bool
+    logprobs: PositionLogprobs | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a slice came to.
+
+    prompt_logprobs  of the tokens after the positions that were to be scored; None: they have a NaN
+    prospects        where it samples: what comes next, and after each of its drafts what would come then
+    failed           its constraint could not go on
+    """
+
+    piece: Slice
+    prompt_logprobs: list[PositionLogprobs] | None
+    prospects: list[Prospect]
+    failed: EngineFailed | None = None
+
+
+class Stepper:
+    """Takes slices through an executor. One thread calls it; another, its own, works out masks meanwhile."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._masking = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._masking.submit(
+            int
+        ).result()  # the thread is there now, on any core: a later one would inherit a pinned one
+
+    def close(self) -> None:
+        """End the thread."""
+        self._masking.shutdown(wait=False)
+
+    def compute(self, slices: list[Slice]) -> list[Outcome]:
+        """The whole step; no sequence is changed."""
+        constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
+        masking = self._masking.submit(_choices, constrained) if constrained else None
+        self._executor.forward(pack(slices))
+        choices = masking.result() if masking else {}
+
+        lines: list[Line] = []
+        scored: list[list[PositionLogprobs] | None] = []
+        row = 0
+        for piece in slices:
+            scored.append(self._score(piece, row) if piece.scores else [])
+            row += len(piece.scores)
+            if piece.samples:
+                lines.extend(_lines(piece, row, choices.get(id(piece))))
+                row += 1 + len(piece.drafts)
+        prospects = iter(self._sample(lines))
+        return [
+            Outcome(
+                piece,
+                found,
+                [next(prospects) for _ in range(1 + len(piece.drafts))] if piece.samples else [],
+                failed if isinstance(failed := choices.get(id(piece)), EngineFailed) else None,
+            )
+            for piece, found in zip(slices, scored, strict=True)
+        ]
+
+    def _score(self, piece: Slice, row: int) -> list[PositionLogprobs] | None:
+        """Log-probabilities of the prompt tokens after the positions `piece.scores`, whose logits start at `row`."""
+        params = piece.sequence.request.params
+        assert params.prompt_logprobs is not None
+        count = alternatives(params.prompt_logprobs, self._executor.vocab_size)
+        rows = np.arange(row, row + len(piece.scores), dtype=np.int32)
+        tokens = np.array(piece.sequence.tokens[piece.scores.start + 1 : piece.scores.stop + 1], dtype=np.int32)
+        scored = self._executor.score(rows, tokens, count)
+        if np.isnan(scored.logprob).any():
+            return None
+        return [scored_logprobs(scored, line, token, count) for line, token in enumerate(tokens.tolist())]
+
+    def _sample(self, lines: list[Line]) -> list[Prospect]:
+        if not lines:
+            return []
+        sampled = self._executor.sample(columns(lines, self._executor.vocab_size))
+        named = self._named(lines, sampled)
+        tokens, nan = sampled.token.tolist(), sampled.nan.tolist()
+        return [
+            Prospect(tokens[i], nan[i], named.get(i) or self._logprobs(line, sampled, i))
+            for i, line in enumerate(lines)
+        ]
+
+    def _logprobs(self, line: Line, sampled: Sampled, number: int) -> PositionLogprobs | None:
+        wanted = line.sequence.request.params.logprobs
+        if wanted is None:
+            return None
+        return sampled_logprobs(sampled, number, alternatives(wanted, self._executor.vocab_size))
+
+    def _named(self, lines: list[Line], sampled: Sampled) -> dict[int, PositionLogprobs]:
+        """By number of the line: where `logprob_token_ids` names the alternatives, the chosen token and these."""
+        asked = [
+            (number, line.row, token)
+            for number, line in enumerate(lines)
+            if not sampled.nan[number]
+            for token in line.sequence.request.params.logprob_token_ids or ()
+        ]
+        if not asked:
+            return {}
+        rows, tokens = (np.array([one[i] for one in asked], np.int32) for i in (1, 2))
+        scored = self._executor.score(rows, tokens, 0)
+        found: dict[int, PositionLogprobs] = {}
+        for i, (number, _, token) in enumerate(asked):
+            if number not in found:
+                found[number] = sampled_logprobs(sampled, number, 0)
+            found[number].append(TokenLogprob(token, float(scored.logprob[i]), int(scored.rank[i])))
+        return found
+
+
+def _choices(slices: list[Slice]) -> dict[int, list[Choice] | EngineFailed]:
+    """What each slice's lines may choose, by id of the slice; or why its constraint can't say."""
+    found: dict[int, list[Choice] | EngineFailed] = {}
+    for piece in slices:
+        assert piece.sequence.constraint is not None
+        try:
+            found[id(piece)] = piece.sequence.constraint.choices(piece.drafts)
+        except EngineFailed as error:
+            found[id(piece)] = error
+    return found
+
+
+def _lines(piece: Slice, row: int, choices: Row[Choice] | EngineFailed | None) -> list[Line]:
+    count = 1 + len(piece.drafts)
+    if choices is None or isinstance(choices, EngineFailed):
+        choices = [None] * count
+    return [Line(row + i, piece.sequence, piece.drafts[:i], choices[i]) for i in range(count)]
