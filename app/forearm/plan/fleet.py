@@ -21,7 +21,10 @@ MOST_HOSTS = 10_000
 
 @dataclass(frozen=True)
 class Row:
-    """One instance type. hosts: None where it can't serve the load; then `why` says it. used: share of what they could take. price: $ an hour of one."""
+    """One instance type. hosts: None where it can't serve the load; then `why` says it.
+
+    used: share of what they could take. price: $ an hour of one.
+    """
 
     name: str
     hosts: int | None
@@ -113,7 +116,8 @@ def _priced(name: str, hosts: int, found: Outlook, price: float | None, wish: Wi
     assert wish.requests_s is not None
     state = at_rate(found.cost, wish.requests_s / hosts / found.engines, wish.lengths, found.fitting.limits.running)
     state = state or found.best
-    assert state is not None and found.best is not None
+    assert state is not None
+    assert found.best is not None
     used = wish.requests_s / hosts / found.best.requests_s
     hour = None if price is None else price * hosts
     million = None if hour is None else hour / (wish.requests_s * wish.lengths.output * 3600) * 1e6

@@ -69,7 +69,7 @@ HPC_GIB = 128
 # (llama.cpp Q8_0 7B on a c7g.16xlarge, 213 GB/s, llama.cpp #8002); STREAM on servers reaches 75 to 80 %.
 READ_SHARE = 0.75
 # Of what LLVM's models of the cores promise, real ones reach 0.55 to 0.9 (llama.cpp's loops as priced there against its
-# measured prefill on Graviton2, 3 and 4, llama.cpp #27086, #21916: 46 of 56 %, 25 of 28, 21 of 32, 20 of 35): the middle.
+# measured prefill on Graviton2, 3 and 4, llama.cpp #27086, #21916: 46 of 56 %, 25 of 28, 21 of 32, 20 of 35).
 MULTIPLY_SHARE = 0.73
 # One core alone reads no more than this, whatever the others leave: about what a Neoverse V1 or V2 gets.
 CORE_GB_S = 20.0

@@ -1,0 +1,89 @@
+"""The cost model gives back what was measured, and moves as it must."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.executors import config_of, formats_of
+from bench.shapes import SHAPES
+
+from forearm.model.checkpoint import Checkpoint
+from forearm.model.names import parts
+from forearm.model.shards import StoredTensor
+from forearm.plan.cost import Cost, Rates
+from forearm.plan.load import Lengths, Slo, at_batch, at_rate, most_requests_s
+from forearm.plan.work import work_of
+
+RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results" / "engine-0.5b-epyc-zen4-2-cores.json"
+MEASURED = json.loads(RESULTS.read_text())
+LABELS = [name for name in MEASURED["qwen2.5-0.5b int8"] if name != "memory"]
+LENGTHS = Lengths(512, 128)
+
+
+def checkpoint(shape: str, format: str) -> Checkpoint:
+    config = config_of(SHAPES[shape])
+    nowhere = StoredTensor("", Path(), "BF16", (1,), 0, 2)
+    sources = tuple((part, nowhere) for part in parts(config, ["model.embed_tokens.weight"]))
+    return Checkpoint(Path(), config, "bfloat16", "bfloat16", 4096, sources, formats_of(config, format))
+
+
+def cost(format: str = "bfloat16", shape: str = "qwen2.5-0.5b", **rates: Any) -> Cost:
+    limits = replace(Rates(38.5, float_gflops=234.5, bf16_gflops=469.0, int8_gops=938.0), **rates)
+    return Cost(work_of(checkpoint(shape, format)), limits, 2048)
+
+
+@pytest.mark.parametrize("format", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("label", LABELS)
+def test_what_was_measured_is_given_back_within_ten_percent(label: str, format: str) -> None:
+    measured = MEASURED[f"qwen2.5-0.5b {format}"][label]
+    predicted = cost(format, read_gb_s=measured.get("read_gb_s", 38.5))
+    kind, count, *at = label.split("_")
+
+    seconds = predicted.prefill_s(int(count)) if kind == "prefill" else predicted.decode_s(int(count), int(at[1]))
+
+    assert int(count) / seconds == pytest.approx(measured["tokens_s"], rel=0.10)
+
+
+def test_one_stream_is_bound_by_bytes_and_a_prompt_by_multiplications() -> None:
+    slow, fast = cost("int8"), cost("int8", read_gb_s=77.0)
+    assert slow.decode_s(1, 256) == pytest.approx(2 * fast.decode_s(1, 256), rel=0.06)
+    assert slow.prefill_s(1024) == pytest.approx(fast.prefill_s(1024), rel=0.06)
+
+    strong = cost("int8", int8_gops=1876.0, bf16_gflops=938.0)
+    assert slow.prefill_s(1024) == pytest.approx(2 * strong.prefill_s(1024), rel=0.06)
+
+
+def test_narrower_weights_and_longer_contexts_count() -> None:
+    assert cost("int4").decode_s(1, 64) < cost("int8").decode_s(1, 64) < cost().decode_s(1, 64)
+    assert cost().decode_s(8, 4096) > cost().decode_s(8, 64)
+    assert cost().prefill_s(4096) > 2 * cost().prefill_s(2048)
+
+
+def test_clients_together_get_more_and_each_waits_longer() -> None:
+    batches = [at_batch(cost(), count, LENGTHS) for count in (1, 4, 16)]
+
+    assert batches[0].output_tokens_s < batches[1].output_tokens_s < batches[2].output_tokens_s
+    assert batches[0].tpot_s < batches[1].tpot_s < batches[2].tpot_s
+    assert batches[0].output_tokens_s == pytest.approx(128 / (batches[0].ttft_s + 128 * batches[0].tpot_s), rel=0.01)
+
+
+def test_the_best_rate_keeps_the_slo_and_a_little_more_does_not() -> None:
+    slo = Slo(ttft_s=3.0, tpot_s=0.1)
+
+    best = most_requests_s(cost(), LENGTHS, slo, 128)
+
+    assert best is not None
+    assert best.ttft_s <= 3.0
+    assert best.tpot_s <= 0.1
+    more = at_rate(cost(), best.requests_s * 1.05, LENGTHS, 128)
+    assert more is None or not slo.met_by(more.ttft_s, more.tpot_s)
+    assert most_requests_s(cost(), LENGTHS, Slo(tpot_s=0.001), 128) is None
+
+
+def test_a_rate_that_prompts_alone_would_fill_has_no_steady_state() -> None:
+    assert at_rate(cost(), 1 / cost().prefill_s(512), LENGTHS, 128) is None
+    assert at_rate(cost(), 0.01, LENGTHS, 128) is not None
