@@ -14,12 +14,14 @@ TRIES = 10  # of getting the number of tokens right; as in vLLM
 
 
 class RandomPrompts:
-    """Draws tokens of a vocabulary, special ones excepted."""
+    """Draws tokens of a vocabulary that are text: no special ones."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer = tokenizer
         self._rng = np.random.default_rng(seed)
-        self._allowed = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.added]
+        # Parts of characters are no text.
+        ids = (i for i in range(tokenizer.vocab_size) if i not in tokenizer.added)
+        self._allowed = [i for i in ids if "\ufffd" not in tokenizer.token_text(i)]
         self._offset = int(self._rng.integers(len(self._allowed)))
 
     def lengths(self, mean: int, range_ratio: float, count: int) -> list[int]:
@@ -48,12 +50,11 @@ class RandomPrompts:
         """
         wanted, again = len(ids), list(ids)
         text = ""
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             text = self._tokenizer.decode(again, skip_special_tokens=False)
             again = self._tokenizer.encode(text, add_special_tokens=False)
             if len(again) == wanted:
                 break
-            again = [*again[:wanted], *self.tokens(wanted - len(again[:wanted]))]
-        else:
-            again = self._tokenizer.encode(text, add_special_tokens=False)
-        return text, len(again)
+            kept = again[: max(0, wanted - attempt)]  # what is at the end may be what does not come out even
+            again = [*kept, *self.tokens(wanted - len(kept))]
+        return text, len(self._tokenizer.encode(text, add_special_tokens=False))
