@@ -153,6 +153,8 @@ def install(peers: Path) -> None:
             subprocess.run([*pip, TORCH], check=True)
         own = ["--no-binary", "llama-cpp-python"] if engine == "llama" else []
         subprocess.run([*pip, *own, *pins], env=environment, check=False)
+        if TORCH in pins:  # transformers imports these where they are; those of the index are built for a CUDA torch
+            subprocess.run([pip[0], "uninstall", "-y", "torchvision", "torchaudio", "torchcodec"], check=False)
     if not (peers / SERVER).exists():
         _build_server(peers)
 
