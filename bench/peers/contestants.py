@@ -171,4 +171,5 @@ def _build_server(peers: Path) -> None:
     off = [f"-D{name}=OFF" for name in ("BUILD_SHARED_LIBS", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_APP", "LLAMA_BUILD_UI")]
     configure: Command = ["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *off]
     subprocess.run([*configure, "-DLLAMA_OPENSSL=OFF"], check=True)
-    subprocess.run(["cmake", "--build", build, "--target", "llama-server", "--parallel", str(os.cpu_count())], check=True)
+    jobs = ["--parallel", str(os.cpu_count())]
+    subprocess.run(["cmake", "--build", build, "--target", "llama-server", *jobs], check=True)
