@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from forearm.api import playground
 from forearm.api.account import Account, rate_headers
 from forearm.api.faults import error_response
 from forearm.api.http_meter import HttpMeter
@@ -18,8 +19,7 @@ OPEN_PATHS = frozenset(
     (
         *("/health", "/livez", "/readyz", "/startupz", "/ping", "/version", "/load", "/metrics"),
         *("/docs", "/redoc", "/openapi.json"),
-        *("/", "/playground/page.css", "/playground/page.js", "/playground/chat.js", "/playground/live.js"),
-        *("/playground/markdown.js", "/playground/metrics.js", "/favicon.ico"),
+        *playground.PATHS,
     )
 )
 
