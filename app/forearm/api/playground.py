@@ -1,0 +1,50 @@
+"""GET /: a page to try the model, with live figures beside it. Static files; nothing is loaded from anywhere else."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+_FOLDER = Path(__file__).parent / "web"
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
+# The browser itself keeps the page from asking anybody but this server, and from running what a model writes.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_FILES = {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _TYPES}
+# Open to everybody: without a key the page can show no more than that it wants one.
+PATHS = frozenset(("/", *(f"/playground/{name}" for name in _FILES)))
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+async def page(request: Request) -> Response:
+    """The page, its links under the path at which a proxy offers this server."""
+    root = request.scope.get("root_path", "")
+    content = _FILES["index.html"].replace(b'="playground/', f'="{root}/playground/'.encode())
+    return _file(request, "index.html", content.replace(b'href="metrics"', f'href="{root}/metrics"'.encode()))
+
+
+@router.get("/playground/{name}")
+async def part(request: Request, name: str) -> Response:
+    """What the page is made of."""
+    if name not in _FILES or name == "index.html":
+        raise HTTPException(404, f"there is no {name[:100]!r}")
+    return _file(request, name, _FILES[name])
+
+
+def _file(request: Request, name: str, content: bytes) -> Response:
+    tag = f'"{sha256(content).hexdigest()[:16]}"'
+    headers = {**_HEADERS, "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_TYPES[Path(name).suffix], headers=headers)

@@ -1,0 +1,110 @@
+// One answer of the server as it streams: its text, reasoning and tool calls, and how fast they come.
+
+// Raised for an answer that is an error; `status` is HTTP's, 0 where there was no answer at all.
+export class Refused extends Error {
+  constructor(message, status) { super(message); this.status = status; }
+}
+
+export function headers(key) {
+  return { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+}
+
+export async function models(root, key) {
+  const reply = await asked(fetch(new URL("v1/models", root), { headers: headers(key), cache: "no-store" }));
+  return (await reply.json()).data;
+}
+
+// Fill `answer` (see `blank`) with what comes, and call `changed` each time.
+export async function stream(root, key, body, signal, answer, changed) {
+  answer.sent = performance.now();
+  const whole = { ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
+  const reply = await asked(fetch(new URL("v1/chat/completions", root), {
+    method: "POST", headers: headers(key), body: JSON.stringify(whole), signal,
+  }));
+  for await (const data of events(reply.body)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Refused(chunk.error.message, chunk.error.code ?? 500);
+    take(answer, chunk);
+    changed();
+  }
+}
+
+export function blank() {
+  return { role: "assistant", content: "", reasoning: "", calls: [], finish: null, usage: null, sent: 0, first: 0, last: 0, error: null };
+}
+
+// As the server wants it back in the next turn.
+export function asMessage(turn) {
+  if (turn.role === "tool") return { role: "tool", tool_call_id: turn.id, content: turn.content };
+  if (turn.role !== "assistant") return { role: turn.role, content: turn.content };
+  const message = { role: "assistant", content: turn.content };
+  if (turn.calls.length) {
+    message.content ||= null;
+    message.tool_calls = turn.calls.map(({ id, name, text }) => ({ id, type: "function", function: { name, arguments: text } }));
+  }
+  return message;
+}
+
+// Milliseconds to the first token; tokens a second after it; what there is to count.
+export function pace(answer) {
+  const tokens = answer.usage?.completion_tokens ?? 0;
+  const first = answer.first ? answer.first - answer.sent : null;
+  const span = (answer.last - answer.first) / 1000;
+  return { tokens, first, rate: tokens > 1 && span > 0 ? (tokens - 1) / span : null };
+}
+
+async function asked(request) {
+  let reply;
+  try {
+    reply = await request;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("The server cannot be reached.", 0);
+  }
+  if (reply.ok) return reply;
+  let message = `The server answers ${reply.status}.`;
+  try {
+    const error = (await reply.json()).error;
+    message = error.message ?? message;
+  } catch { /* no JSON: the status has to do */ }
+  throw new Refused(message, reply.status);
+}
+
+function take(answer, chunk) {
+  if (chunk.usage) answer.usage = chunk.usage;
+  const choice = chunk.choices?.[0];
+  if (!choice) return;
+  const { content, tool_calls: calls = [] } = choice.delta;
+  const reasoning = choice.delta.reasoning ?? choice.delta.reasoning_content;
+  if (content || reasoning || calls?.length) {
+    answer.last = performance.now();
+    answer.first ||= answer.last;
+  }
+  answer.content += content ?? "";
+  answer.reasoning += reasoning ?? "";
+  for (const call of calls ?? []) {
+    const own = (answer.calls[call.index] ??= { id: call.id, name: "", text: "" });
+    own.id ??= call.id;
+    own.name += call.function?.name ?? "";
+    own.text += call.function?.arguments ?? "";
+  }
+  if (choice.finish_reason) answer.finish = choice.finish_reason;
+}
+
+// The data of server-sent events, one by one.
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  while (true) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += value;
+    const parts = rest.split(/\r?\n\r?\n/);
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = part.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5).replace(/^ /, ""));
+      if (data.length) yield data.join("\n");
+    }
+  }
+}
