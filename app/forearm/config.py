@@ -50,6 +50,8 @@ class Common:
     revision: str = setting("", "branch, tag or commit of the model on the hub", flag="--revision")
     download_dir: str = setting("", "where downloads go; absent: Hugging Face's cache", flag="--download-dir")
     hf_token: str = setting("", "token for gated models; absent: HF_TOKEN or the stored login", flag="--hf-token")
+    tokenizer: str = setting("", "folder or Hugging Face id; absent: the model's", flag="--tokenizer")
+    tokenizer_revision: str = setting("", "branch, tag or commit of it", flag="--tokenizer-revision")
     runner: str = setting(
         "auto",
         "generate text, or pooling: texts become vectors and scores; auto: as the model was made (--task's words too)",
@@ -199,6 +201,19 @@ class EngineConfig(Common):
         parse=number(0.01, 1),
     )
     seed: int = setting(0, "random numbers of requests that bring no seed", flag="--seed", parse=whole(0))
+    speculative_config: dict[str, Any] | None = setting(
+        None,
+        "JSON: tokens are guessed and verified, several in one step, as far as that is measured to be faster; answers "
+        "stay the same. method: ngram (what came after the same tokens before; prompt_lookup_min 3, prompt_lookup_max "
+        "5) or draft_model (model, revision, quantization); num_speculative_tokens (8): most of one draft",
+        flag="--speculative-config",
+        parse=json_object,
+    )
+    spec_method: str = setting("", "its method", flag="--spec-method")
+    spec_model: str = setting("", "its model", flag="--spec-model")
+    spec_tokens: int | None = setting(
+        None, "its num_speculative_tokens", flag="--spec-tokens", unit="tokens", parse=whole(1)
+    )
     omp_threads_bind: str = setting(
         "auto", "cores that compute: auto, nobind, or a list such as 0-29", env="VLLM_CPU_OMP_THREADS_BIND"
     )
@@ -243,8 +258,6 @@ class ApiConfig(Common):
     served_model_name: tuple[str, ...] = setting(
         (), "names that clients use, the first one in answers; absent: MODEL", flag="--served-model-name", parse=words
     )
-    tokenizer: str = setting("", "folder or Hugging Face id; absent: the model's", flag="--tokenizer")
-    tokenizer_revision: str = setting("", "branch, tag or commit of it", flag="--tokenizer-revision")
     api_key: tuple[str, ...] = setting(
         (), "keys of which clients must send one", flag="--api-key", env="VLLM_API_KEY", parse=words
     )

@@ -94,7 +94,6 @@ _REFUSED = {
     "it concerns GPUs or clusters": "--enable-sleep-mode --enable-dbo --enable-expert-parallel --enable-eplb",
     "LoRA adapters are not built yet": "--enable-lora --lora-modules --max-loras --max-lora-rank --max-cpu-loras "
     "--lora-dtype",
-    "speculative decoding is not built yet": "--speculative-config --spec-method --spec-model --spec-tokens",
     "no foreign code is loaded into the server; see --tool-call-parser": "--tool-parser-plugin "
     "--reasoning-parser-plugin",
     "tools are the client's to run": "--tool-server",

@@ -76,7 +76,9 @@ class LLM:
         self._folder = find_model(
             config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token
         )
-        config = replace(config, model=str(self._folder), name=config.name or config.model)
+        config = replace(
+            config, model=str(self._folder), name=config.name or config.model, tokenizer=str(tokenizer or "")
+        )
         with ThreadPoolExecutor(1) as beside:  # a second's work for one core, while the weights are read and packed
             text = beside.submit(_load_text, Path(tokenizer) if tokenizer else self._folder, chat_template)
             self._loop: EngineLoop = start(config, queued=sys.maxsize)

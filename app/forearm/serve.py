@@ -26,6 +26,7 @@ from typing import Any
 from forearm import log as logs
 from forearm.addresses import answers, api_answers, check_address
 from forearm.config import ApiConfig, Configs, EngineConfig, environment
+from forearm.drafting import drafting_asked
 from forearm.engine import placement
 from forearm.errors import ConfigError
 from forearm.model.hub import find_model
@@ -106,6 +107,8 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     for note in notes:
         log.info("%s", note)
     check_address(configs.api)
+    if (drafting := drafting_asked(configs.engine)) is not None:
+        log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
     runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
     try:
         return asyncio.run(server(configs, runtime))
@@ -138,10 +141,12 @@ def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
     given = configs.api
     workers = given.workers or plan.api_workers
+    tokenizer = str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else ""
     engine = replace(
         configs.engine,
         others_bytes=others_bytes(workers),
         model=str(folder),
+        tokenizer=tokenizer,
         hf_token="",
         name=next(iter(given.served_model_name), configs.engine.model or folder.name),
         socket=engine_socket,
@@ -152,7 +157,7 @@ def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         given,
         model_folder=str(folder),
         hf_token="",
-        tokenizer=str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else "",
+        tokenizer=tokenizer,
         engine_sockets=(engine_socket,),
         workers=workers,
     )

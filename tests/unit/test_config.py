@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
 from forearm import config, foreign
 from forearm.config import ApiConfig, EngineConfig, engine_config
+from forearm.drafting import Drafting, drafting_asked
 from forearm.errors import ConfigError
 from forearm.flags import Line, Parser, read_line
 from forearm.settings import from_json, to_json
@@ -230,6 +232,38 @@ def test_an_offline_engine_reads_texts_as_a_flag_does() -> None:
         engine_config(dtype="bf17")
     with pytest.raises(TypeError, match="no_such"):
         engine_config(no_such=1)
+
+
+def test_speculation_is_asked_for_as_a_whole_or_by_its_parts() -> None:
+    asked = drafting_asked(
+        line(
+            "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'
+        ).configs.engine
+    )
+
+    assert asked == Drafting("ngram", tokens=5, least=4, most=4)
+    assert drafting_asked(line("--spec-method", "ngram", "--spec-tokens", "3").configs.engine) == Drafting("ngram", 3)
+    by_parts = drafting_asked(line("--spec-model", "org/small", "--spec-tokens", "3").configs.engine)
+    assert by_parts == Drafting("draft_model", 3, model="org/small")
+    assert drafting_asked(line().configs.engine) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "eagle3", "model": "m"}, "method eagle3 is not built; drafts are made by ngram or draft_model"),
+        ({"method": "medusa"}, "method medusa is not built"),
+        ({"method": "draft_model"}, "method draft_model needs model"),
+        ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens is 0; it must be .* from 1 to 32"),
+        ({"method": "ngram", "num_speculative_tokens": True}, "num_speculative_tokens is True"),
+        ({"prompt_lookup_min": 5, "prompt_lookup_max": 4}, "prompt_lookup_min 5 is more than prompt_lookup_max 4"),
+        ({"speculative_token_tree": "x"}, "speculative_token_tree is not known; the keys are method, model"),
+        ({"draft_tensor_parallel_size": 2, "model": "m"}, "draft_tensor_parallel_size must be 1"),
+    ],
+)
+def test_speculation_that_is_not_built_is_refused_by_name(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match="--speculative-config: " + message):
+        drafting_asked(line("--speculative-config", json.dumps(given)).configs.engine)
 
 
 def test_every_setting_has_a_help_and_a_way_in() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forearm.config import EngineConfig
+from forearm.drafting import drafting_asked
 from forearm.engine import placement
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.scheduler import Limits
@@ -21,6 +22,7 @@ from forearm.model.quantization import Asked
 
 # Rows of logits of a step, at least: prompts whose log-probabilities are wanted go forward by so many tokens a step.
 LEAST_ROWS = 32
+_DRAFTED_OUTPUTS = 16  # whole drafts of which a step verifies; more outputs have shorter ones
 
 # native/model/scratch.h, kernels.h: rows that a thread prepares for itself, keys of one partial result, most of them.
 _OWN_ROWS, _CHUNK_TOKENS, _MOST_PARTIAL_FLOATS = 4, 512, 16 << 20
@@ -77,10 +79,16 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
     return Limits(
         step_tokens=step_tokens,
         running=config.max_num_seqs,
-        step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS),
+        step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS) + _draft_rows(config),
         slice_tokens=config.long_prefill_token_threshold,
         whole_prompts=whole,
     )
+
+
+def _draft_rows(config: EngineConfig) -> int:
+    """Rows of logits for drafts. With many outputs open a step is bound by arithmetic, and drafts are not worth it."""
+    drafting = drafting_asked(config)
+    return 0 if drafting is None else drafting.tokens * min(config.max_num_seqs, _DRAFTED_OUTPUTS)
 
 
 def scratch_bytes(checkpoint: Checkpoint, limits: Limits, threads: int) -> int:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from forearm.config import EngineConfig
+from forearm.drafting import Drafting, drafting_asked
 from forearm.engine import placement
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.executor import Executor, NativeExecutor
 from forearm.engine.fit import fit
+from forearm.engine.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
+from forearm.engine.ngrams import Ngrams
 from forearm.engine.sampling import columns
 from forearm.engine.sequence import Line, Slice
+from forearm.engine.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.generation import generation_eos
@@ -78,7 +83,10 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
         checkpoint.max_model_len,
         config.old_metric_names,
     )
-    return EngineLoop(executor, limits, terms, meter)
+    grammars = Grammars(
+        Path(config.tokenizer) if config.tokenizer else folder, executor.vocab_size, terms.eos_token_ids
+    )
+    return EngineLoop(executor, limits, terms, meter, grammars, _speculation(drafting_asked(config)))
 
 
 def warm_up(executor: Executor, terms: Terms) -> None:
@@ -96,6 +104,13 @@ def warm_up(executor: Executor, terms: Terms) -> None:
             f"{executor.folder}: the model's logits have a NaN at the first token; its weights are damaged, or their "
             "numbers are too large for --dtype float16: try float32"
         )
+
+
+def _speculation(drafting: Drafting | None) -> Speculation:
+    """What makes drafts."""
+    if drafting is None:
+        return Speculation()
+    return Speculation(Ngrams(drafting.least, drafting.most), drafting.tokens)
 
 
 def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -> Terms:
