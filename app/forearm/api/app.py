@@ -16,11 +16,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from forearm import __version__
-from forearm.api import chat, completions, health, models, responses, tokens
+from forearm.api import chat, completions, health, messages, models, playground, responses, tokens
 from forearm.api.edge import AccessLog, Edge, Watch
 from forearm.api.faults import answer_error
 from forearm.api.guard import KeyGuard
 from forearm.api.keys import KeyRing
+from forearm.api.messages_errors import MessagesErrors
 from forearm.api.output_log import OutputLog
 from forearm.api.rates import RateTable
 from forearm.api.served import Served, load_served
@@ -60,8 +61,10 @@ def create_app(config: ApiConfig) -> FastAPI:
     app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
     app.state.served = served
     responses.open_store(app, config)
-    for noun in (chat, completions, responses, models, tokens, health):
+    for noun in (chat, completions, responses, messages, models, tokens, health):
         app.include_router(noun.router)
+    if config.playground:
+        app.include_router(playground.router)
     for kind in (ForearmError, HTTPException):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(ClientDisconnect, _nobody)
@@ -84,6 +87,7 @@ def create_app(config: ApiConfig) -> FastAPI:
         access=AccessLog(config.access_log, frozenset(config.access_log_except)),
         watch=_watch(served, tracer),
     )
+    app.add_middleware(MessagesErrors, root_path=config.root_path.rstrip("/"))
     return app
 
 

@@ -25,7 +25,7 @@ from forearm.api.responses_schema import ENCRYPTED, LOGPROBS, ResponsesRequest, 
 from forearm.api.responses_work import Background, Job, followed, told, whole
 from forearm.api.served import Served as ServedState
 from forearm.api.sse import KEEP_ALIVE, EventStream, Manner, unless_gone
-from forearm.api.translation import BoundedChat, owner_of, renamed
+from forearm.api.translation import BoundedChat, complaining, owner_of
 from forearm.api.turn import begin, rendered
 from forearm.config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound
@@ -112,7 +112,7 @@ async def count_input_tokens(body: Body, served: Served, kept: Kept, owner: Owne
     check_responses(body, kept is not None)
     served.model_name(body.model)
     chat = await chat_of(await asked(body, kept, owner, served.config.max_body_bytes), served)
-    count = len((await _complaining(rendered(served, chat)))[1])
+    count = len((await complaining(rendered(served, chat), NAMES))[1])
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
 
@@ -194,7 +194,7 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
         store.check(len(json.dumps(question.own)))
     chat = await chat_of(question, served)
     reply = _reply(body, chat, served, store is not None)
-    turn = await _complaining(begin(served, chat, request.headers.get("x-request-id")))
+    turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
     form = Form(
         names=token_names(chat, served),
         logprobs=body.wants_logprobs,
@@ -203,17 +203,6 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
         obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,
     )
     return Job(turn, Growing(reply, form), owner, question.own, store)
-
-
-async def _complaining(work: Any) -> Any:
-    """The result; complaints about the chat are told by the names of /v1/responses.
-
-    Raises: what `work` raises.
-    """
-    try:
-        return await work
-    except InvalidRequest as error:
-        raise renamed(error, NAMES) from None
 
 
 def _reply(body: ResponsesRequest, chat: BoundedChat, served: ServedState, stored: bool) -> Json:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
 
+from forearm.api.guard import given_key
 from forearm.api.schema import ChatRequest
 from forearm.errors import InvalidRequest
+
+Result = TypeVar("Result")
 
 
 class BoundedChat(ChatRequest):
@@ -49,8 +52,17 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     return InvalidRequest(message.replace(f"`{ours}`", f"`{theirs}`"), theirs)
 
 
+async def complaining(work: Awaitable[Result], names: Mapping[str, str]) -> Result:
+    """The result of work on a chat; what it complains of is told by the client's names.
+
+    Raises: what `work` raises.
+    """
+    try:
+        return await work
+    except InvalidRequest as error:
+        raise renamed(error, names) from None
+
+
 def owner_of(request: Request) -> str:
     """Who asks, by the API key, without keeping the key."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    given = key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    return hashlib.sha256(given.encode("latin-1")).hexdigest()
+    return hashlib.sha256(given_key(request.headers)).hexdigest()
