@@ -20,6 +20,12 @@ void widen_all(const uint16_t* from, DType dtype, int64_t count, float* to) {
     for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i], dtype);
 }
 
+// Writes zeros, one to a page, to bytes [begin, end), where nothing has been packed yet.
+void touch_pages(char* data, int64_t begin, int64_t end) {
+  constexpr int64_t kPage = 4096;  // the smallest there is
+  for (int64_t at = begin; at < end; at += kPage) *static_cast<volatile char*>(data + at) = 0;
+}
+
 // A scale as it is stored.
 float stored(float scale, DType dtype) { return dtype == DType::f32 ? scale : widen(narrow(scale, dtype), dtype); }
 
@@ -62,6 +68,16 @@ void Matrix::settle(char* region) {
   scales_ = is_codes() ? region + scales_at_ : nullptr;
   zeros_ = format.zero == Format::Zero::int8 ? reinterpret_cast<int8_t*>(region + zeros_at_) : nullptr;
   offsets_ = format.zero == Format::Zero::float32 ? reinterpret_cast<float*>(region + offsets_at_) : nullptr;
+}
+
+void Matrix::touch(int member) const {
+  const Range own = partition[static_cast<size_t>(member)];
+  const int64_t end = round_up(own.end, kPanel), scale_bytes = groups() * dtype_bytes(format.scale_dtype);
+  const int64_t panel = packed_bytes(format.dtype, kPanel, k, layout().quantum);
+  touch_pages(data_, own.begin / kPanel * panel, end / kPanel * panel);
+  if (scales_) touch_pages(static_cast<char*>(scales_), own.begin * scale_bytes, end * scale_bytes);
+  if (zeros_) touch_pages(reinterpret_cast<char*>(zeros_), own.begin * groups(), end * groups());
+  if (offsets_) touch_pages(reinterpret_cast<char*>(offsets_), own.begin * groups() * 4, end * groups() * 4);
 }
 
 Form Matrix::form() const {

@@ -39,6 +39,8 @@ class Matrix {
   // Takes room for codes, scales, zeros and offsets; `settle` turns it into pointers once the region is there.
   void place(Pieces& pieces);
   void settle(char* region);
+  // Writes to each page of the member's columns, so that the pages are next to the core that will read them.
+  void touch(int member) const;
 
   // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; what follows in the panel
   // becomes zero.
@@ -65,6 +67,7 @@ class Matrix {
   Partition partition;         // the members' columns
   std::vector<int32_t> order;  // [k] where the format is ordered and rows have come
   std::string name;
+  bool touched = false;  // by all members
 
  private:
   PackedMatrix packed() const { return {data_, format.dtype, layout().quantum, k, layout().bias}; }

@@ -17,11 +17,6 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
   return name + " (rows " + std::to_string(first) + " to " + std::to_string(last) + ")";
 }
 
-bool owns(const Matrix& matrix, int member, int64_t column) {
-  const Range columns = matrix.partition[static_cast<size_t>(member)];
-  return column >= columns.begin && column < columns.end;
-}
-
 }  // namespace
 
 Weights::Weights(const Config& c, const Formats& formats, int threads) : formats_(formats), layers_(c.layers.size()) {
@@ -141,15 +136,21 @@ Weights::MatrixPart& Weights::part_for(const std::string& name, int64_t row, int
   return part;
 }
 
-// pack(first row of the panel, how many, room) for each panel that the rows touch, by the member that owns it.
+// pack(first row of the panel, how many, room) for each panel that the rows touch. Each member has a share of them, so
+// that a piece of a large matrix, which lies in the columns of few, keeps all busy; pages are where their readers are,
+// since these have touched them before.
 template <class Pack>
 void Weights::pack_panels(MatrixPart& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack) {
-  const int64_t end = row + rows;
+  if (!part.matrix->touched) pool.run([&](int member) { part.matrix->touch(member); });
+  part.matrix->touched = true;
+  const int64_t end = row + rows, panel = row / kPanel, panels = (end - 1) / kPanel + 1 - panel;
   pool.run([&](int member) {
     PackRoom room;
-    for (int64_t first = row; first < end; first = round_up(first + 1, kPanel))
-      if (owns(*part.matrix, member, part.place.column(first)))
-        pack(first, std::min(round_up(first + 1, kPanel), end) - first, room);
+    const Range own = share(panels, 1, member, pool.threads());
+    for (int64_t p = panel + own.begin; p < panel + own.end; ++p) {
+      const int64_t first = std::max(p * kPanel, row);
+      pack(first, std::min((p + 1) * kPanel, end) - first, room);
+    }
   });
   std::fill_n(part.loaded.begin() + row, rows, true);
 }

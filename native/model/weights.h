@@ -32,7 +32,7 @@ class Weights {
   // has no format, or one that can't be.
   Weights(const Config& config, const Formats& formats, int threads);
 
-  // Packs `tensor` as rows row .. of `name`; each member packs, and so touches first, the columns it will read.
+  // Packs `tensor` as rows row .. of `name`, by all members. Pages are next to the core that will read them.
   // Pieces of a matrix come in ascending order.
   // Throws std::invalid_argument if there is no such matrix or the shape is not its.
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool);
