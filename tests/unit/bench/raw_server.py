@@ -1,0 +1,82 @@
+"""A server that says exactly what a test tells it to, byte for byte, a connection at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+HANG_UP = b""  # instead of a part: the server closes the connection
+
+
+@dataclass
+class RawServer:
+    """`scripts`: for each request in turn, the parts of its response. `requests`: what came, by connection."""
+
+    scripts: list[Sequence[bytes]]
+    requests: list[list[bytes]] = field(default_factory=list)
+    address: str = ""
+    most_open: int = 0
+    _open: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until it is closed."""
+        task = asyncio.create_task(self._answer(reader, writer))
+        self._tasks.add(task)
+        await asyncio.wait([task])
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def end(self) -> None:
+        """Close what is open."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        mine: list[bytes] = []
+        self.requests.append(mine)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    (int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.startswith(b"Content-Length")), 0
+                )
+                mine.append(head + await reader.readexactly(length))
+                self._open += 1
+                self.most_open = max(self.most_open, self._open)
+                for part in self.scripts.pop(0):
+                    if part == HANG_UP:
+                        return
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0.002)  # each part is a packet of its own
+                self._open -= 1
+
+
+@contextlib.asynccontextmanager
+async def raw_server(*scripts: Sequence[bytes]) -> AsyncIterator[RawServer]:
+    """Listens on a loopback port."""
+    raw = RawServer(list(scripts))
+    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
+    raw.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield raw
+    finally:
+        server.close()
+        await raw.end()
+
+
+def chunked(*parts: bytes) -> list[bytes]:
+    """A response whose body comes in these parts."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return [head, *(f"{len(part):x}\r\n".encode() + part + b"\r\n" for part in parts), b"0\r\n\r\n"]
+
+
+def plain(status: str, body: bytes) -> list[bytes]:
+    """A response in one piece."""
+    return [f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body]
