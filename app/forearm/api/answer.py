@@ -6,12 +6,13 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from msgspec import UNSET
 from starlette.responses import Response
 
 from forearm.api.logprobs import TokenNames
 from forearm.api.output import Tally
-from forearm.api.replies import CachedTokens, ChunkHead, Usage, encoder
-from forearm.api.schema import GenerationBody
+from forearm.api.replies import CachedTokens, ChunkHead, ReasoningTokens, Usage, encoder
+from forearm.api.schema import ChatRequest, GenerationBody
 from forearm.api.served import Served
 
 
@@ -22,7 +23,7 @@ class Heading:
     id: str
     created: int
     model: str
-    system_fingerprint: str
+    system_fingerprint: str | None
 
     def of_chunks(self, kind: str) -> ChunkHead:
         """The same over every chunk of a stream."""
@@ -49,6 +50,7 @@ class UsagePlan:
     at_end: bool
     always: bool
     cached: bool
+    reasoning: bool  # whether its tokens are counted
 
     def usage(self, tally: Tally) -> Usage:
         """What the answer has taken so far, in tokens."""
@@ -57,6 +59,9 @@ class UsagePlan:
             total_tokens=tally.prompt_tokens + tally.completion_tokens,
             completion_tokens=tally.completion_tokens,
             prompt_tokens_details=CachedTokens(cached_tokens=tally.cached_tokens) if self.cached else None,
+            completion_tokens_details=ReasoningTokens(reasoning_tokens=tally.reasoning_tokens)
+            if self.reasoning
+            else UNSET,
         )
 
     def with_chunk(self, tally: Tally) -> Usage | None:
@@ -72,6 +77,7 @@ def usage_plan(body: GenerationBody, served: Served) -> UsagePlan:
         at_end=asked or config.force_include_usage,
         always=options is not None and options.include_usage and options.continuous_usage_stats,
         cached=config.prompt_tokens_details,
+        reasoning=isinstance(body, ChatRequest) and served.dialect.reasoning is not None,
     )
 
 

@@ -71,6 +71,7 @@ class Tally:
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
     prompt_logprobs: dict[int, list[wire.PositionLogprobs | None]] = field(default_factory=dict)
 
 

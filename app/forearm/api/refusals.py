@@ -26,7 +26,6 @@ _UNSUPPORTED = (
     "prompt_embeds",
     "logits_processors",
     "logprob_token_ids",
-    "thinking_token_budget",
     "repetition_detection",
     "kv_transfer_params",
     "ec_transfer_params",
@@ -72,12 +71,6 @@ def check_generation(body: GenerationBody, config: ApiConfig) -> None:
 def check_chat(body: ChatRequest, config: ApiConfig) -> None:
     """Raises: InvalidRequest naming the field."""
     check_generation(body, config)
-    if body.tools is not None and not body.tools:
-        raise InvalidRequest("tools must not be an empty array", "tools")
-    if body.tools and body.tool_choice != "none":
-        raise InvalidRequest("tool calls are not supported by this server; leave tools out", "tools")
-    if body.tool_choice not in (None, "none"):
-        raise InvalidRequest("When using `tool_choice`, `tools` must be set.", "tool_choice")
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
     check_template(body.chat_template, body.add_generation_prompt, body.continue_final_message, config)

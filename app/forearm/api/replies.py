@@ -17,11 +17,16 @@ class CachedTokens(msgspec.Struct, kw_only=True):
     cached_tokens: int
 
 
+class ReasoningTokens(msgspec.Struct, kw_only=True):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: CachedTokens | None = None
+    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, kw_only=True):
@@ -97,7 +102,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     service_tier: None = None
-    system_fingerprint: str
+    system_fingerprint: str | None
     usage: Usage
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None
@@ -154,7 +159,7 @@ class Completion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     service_tier: None = None
-    system_fingerprint: str
+    system_fingerprint: str | None
     usage: Usage
     kv_transfer_params: None = None
 
@@ -166,7 +171,7 @@ class ChunkHead(msgspec.Struct, kw_only=True):
     object: str
     created: int
     model: str
-    system_fingerprint: str
+    system_fingerprint: str | None
 
 
 class Permission(msgspec.Struct, kw_only=True):

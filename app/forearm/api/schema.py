@@ -104,6 +104,9 @@ class ChatRequest(GenerationBody):
     top_logprobs: LogprobCount | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool = True
+    thinking_token_budget: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     echo: bool = False
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm import __version__
+from forearm.api.conversation import conversation
 from forearm.api.engine_client import EngineClient
 from forearm.api.http_meter import HttpMeter
 from forearm.api.refusals import check_template
@@ -21,7 +21,9 @@ from forearm.api.schema import GenerationBody, Message
 from forearm.config import ApiConfig
 from forearm.errors import ConfigError, InvalidRequest, ModelNotFound
 from forearm.model.generation import generation_defaults
+from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
 from forearm.text.chat_template import ChatTemplate, find_chat_template
+from forearm.text.dialect import Dialect, find_dialect
 from forearm.text.tokenizer import Tokenizer, load_tokenizer
 
 # Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
@@ -31,7 +33,6 @@ _LONG_TEXT = 20_000
 # be longer than the context.
 _HOPELESS = 4
 _UNKNOWN_FIELDS = 1000  # clients choose their names: what is kept of them has an end
-_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Served:
     template: ChatTemplate | None
     defaults: dict[str, Any]
     engine: EngineClient
+    dialect: Dialect = field(default_factory=Dialect)
     created: int = field(default_factory=lambda: int(time.time()))
     meter: HttpMeter = field(default_factory=HttpMeter)
     _unknown_fields: set[str] = field(default_factory=set)
@@ -55,10 +57,22 @@ class Served:
         return self.config.served_model_name or (self.config.model or Path(self.config.model_folder).name,)
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Changes with whatever may change answers: this software and the model."""
+    def fingerprint(self) -> str | None:
+        """Changes with whatever may change answers: this software and the model; or as the operator says."""
+        if self.config.fingerprint_mode in ("custom", "none"):
+            return self.config.fingerprint_value if self.config.fingerprint_mode == "custom" else None
         digest = hashlib.sha256(f"{__version__} {self.config.model_folder} {self.defaults}".encode()).hexdigest()
         return f"forearm-{__version__}-{digest[:8]}"
+
+    @cached_property
+    def reasoning_end(self) -> tuple[int, ...]:
+        """The tokens after which an answer begins."""
+        return () if self.dialect.reasoning is None else self.dialect.reasoning.end_ids(self.tokenizer)
+
+    @cached_property
+    def forced_end(self) -> tuple[int, ...]:
+        """The tokens that end reasoning which takes too long."""
+        return () if self.dialect.reasoning is None else self.dialect.reasoning.forced_ids(self.tokenizer)
 
     def model_name(self, asked: str | None) -> str:
         """The name for the answer.
@@ -79,17 +93,29 @@ class Served:
                 log.warning("requests have a field %.100r, which this server does not know and does not read", name)
             self.meter.unknown_field(name[:100])
 
-    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids.
+    @cached_property
+    def pooling(self) -> PoolingPlan | None:
+        """What the model makes of texts; None: it generates.
 
-        Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it.
+        Raises: ConfigError.
         """
+        return pooling_plan(Path(self.config.model_folder), asked_of(self.config))
+
+    def check_length(self, text: str) -> None:
+        """Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it."""
         context = self.engine.state.max_model_len
         if len(text) > _HOPELESS * context * self.tokenizer.longest_token:
             raise InvalidRequest(
                 f"This model's maximum context length is {context} tokens. However, your text has {len(text)} "
                 f"characters, and no token has more than {self.tokenizer.longest_token}. Please shorten it."
             )
+
+    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids.
+
+        Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it.
+        """
+        self.check_length(text)
         if len(text) < _LONG_TEXT:
             return self.tokenizer.encode(text, add_special_tokens)
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
@@ -117,8 +143,9 @@ class Served:
                 "messages",
             )
         as_parts = self.config.chat_template_content_format == "openai"
+        plain, tools = conversation(messages, tools, template, as_parts)
         return template.render(
-            [_plain(number, message, as_parts) for number, message in enumerate(messages)],
+            plain,
             add_generation_prompt=not continue_final_message
             if add_generation_prompt is None
             else add_generation_prompt,
@@ -153,8 +180,17 @@ def load_served(config: ApiConfig) -> Served:
     tokenizer = load_tokenizer(tokenizer_folder)
     source = find_chat_template(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)
     template = None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
+    dialect = _dialect(config, template)
     engine, meter = EngineClient(config.engine_sockets), HttpMeter(config.metrics_folder)
-    return Served(config, tokenizer, template, _defaults(config), engine, meter=meter)
+    return Served(config, tokenizer, template, _defaults(config), engine, dialect, meter=meter)
+
+
+def _dialect(config: ApiConfig, template: ChatTemplate | None) -> Dialect:
+    """How the model writes calls and reasoning. Where the template knows no tools, Hermes' prompt shows them."""
+    calls = config.tool_call_parser
+    if template is not None and not calls and not template.knows_tools:
+        calls = "hermes"
+    return find_dialect("" if template is None else template.source, calls, config.reasoning_parser)
 
 
 def _defaults(config: ApiConfig) -> dict[str, Any]:
@@ -171,46 +207,3 @@ def _defaults(config: ApiConfig) -> dict[str, Any]:
     if "max_new_tokens" in changes:
         changes["max_tokens"] = changes.pop("max_new_tokens")
     return {**found, **changes}
-
-
-def _plain(number: int, message: Message, as_parts: bool) -> dict[str, Any]:
-    """One message as templates take it.
-
-    Raises: InvalidRequest for a part that is not text.
-    """
-    plain = {**message.model_dump(exclude={"content"}), "content": _content(number, message.content, as_parts)}
-    if plain.get("tool_calls"):
-        plain["tool_calls"] = [_tool_call(number, call) for call in plain["tool_calls"]]
-    return plain
-
-
-def _content(number: int, content: str | list[dict[str, Any]] | None, as_parts: bool) -> Any:
-    if isinstance(content, list):
-        texts = [_part_text(number, part) for part in content]
-        return [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
-    if as_parts and content is not None:
-        return [{"type": "text", "text": content}]
-    return content
-
-
-def _part_text(number: int, part: dict[str, Any]) -> str:
-    kind = part.get("type", "text")
-    text = part.get("refusal" if kind == "refusal" else "text")
-    if kind not in _TEXT_PARTS or not isinstance(text, str):
-        raise InvalidRequest(
-            f"messages[{number}].content has a part of type {kind!r}; this model takes text only", "messages"
-        )
-    return text
-
-
-def _tool_call(number: int, call: Any) -> Any:
-    """A call made earlier: its arguments are JSON text in the API and an object in templates.
-
-    Raises: InvalidRequest.
-    """
-    try:
-        arguments = call["function"].get("arguments") or "{}"
-        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return {**call, "function": {**call["function"], "arguments": parsed}}
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error

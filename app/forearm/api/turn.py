@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from forearm import wire
 from forearm.api.answer import Heading, heading
@@ -12,8 +15,10 @@ from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_chat
 from forearm.api.schema import ChatRequest
 from forearm.api.served import Served
-from forearm.text.dialect import Dialect, Reader, Wanted
-from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart, joined
+from forearm.api.thinking import constraints
+from forearm.api.tool_choice import check_auto, tool_choice
+from forearm.text.dialect import Reader, Wanted
+from forearm.text.parts import CallBegin, Part, ReasoningPart, TextPart, joined
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,21 @@ class TurnChoice:
 class Turn:
     """An open turn. `close` it in any case: that ends what the engine still computes for it."""
 
-    def __init__(self, body: ChatRequest, head: Heading, prompt: list[int], prompt_text: str, answer: Answer) -> None:
+    def __init__(
+        self,
+        body: ChatRequest,
+        head: Heading,
+        prompt: list[int],
+        prompt_text: str,
+        answer: Answer,
+        readers: Sequence[Reader],
+    ) -> None:
         self.body = body
         self.head = head
         self.prompt = prompt
         self.prompt_text = prompt_text
         self._answer = answer
-        self._readers = [Reader(Dialect(), Wanted()) for _ in range(answer.choices_count)]
+        self._readers = readers
         self._called: set[int] = set()  # choices that have called a tool
 
     @property
@@ -117,21 +130,18 @@ class Turn:
 
     def _read(self, piece: Piece) -> TurnPiece:
         reader = self._readers[piece.choice]
+        thought = reader.reasoning_tokens
         parts: list[Part] = []
         for number, text in enumerate(piece.texts):
             parts += reader.add(text, piece.token_ids[number : number + 1])
         if piece.finish_reason is not None:
             parts += reader.finish()
-        if _calls(parts):
+        self.tally.reasoning_tokens += reader.reasoning_tokens - thought
+        if any(isinstance(part, CallBegin) for part in parts):
             self._called.add(piece.choice)
-        reason = piece.finish_reason
-        if reason == "stop" and piece.choice in self._called:
-            reason = "tool_calls"
-        return TurnPiece(piece.choice, joined(parts), piece.token_ids, piece.logprobs, reason, piece.stop_reason)
-
-
-def _calls(parts: Iterable[Part]) -> bool:
-    return any(isinstance(part, (CallBegin, CallArguments)) for part in parts)
+        # One that was cut off says so: its last call may be cut as well.
+        ended = "tool_calls" if piece.finish_reason == "stop" and piece.choice in self._called else piece.finish_reason
+        return TurnPiece(piece.choice, joined(parts), piece.token_ids, piece.logprobs, ended, piece.stop_reason)
 
 
 async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Turn:
@@ -144,9 +154,22 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     served.note_unknown_fields(body.model_extra)
     head = heading("chatcmpl", body, request_id, served)
     text, prompt = await rendered(served, body)
+    choice = tool_choice(body)
+    wanted = Wanted(
+        choice.wanted,
+        choice.parameters,
+        choice.name,
+        choice.parallel,
+        body.include_reasoning,
+        _opened(served, body, text),
+    )
     params = sampling_params(body, served, len(prompt), body.prompt_logprobs)
+    params = replace(params, **constraints(served, body, choice, wanted, params.grammar))
     generation = await submit(served, body, [prompt], [params])
-    return Turn(body, head, prompt, text, Answer(served, generation, [prompt], params.n, text_options(body)))
+    marks = served.dialect.marks(wanted.calls)
+    shown = frozenset(token_id for token_id, token in served.tokenizer.added.items() if token in marks)
+    answer = Answer(served, generation, [prompt], params.n, dataclasses.replace(text_options(body), shown=shown))
+    return Turn(body, head, prompt, text, answer, [Reader(served.dialect, wanted) for _ in range(params.n)])
 
 
 async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:
@@ -154,16 +177,31 @@ async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:
 
     Raises: InvalidRequest, EngineUnavailable.
     """
+    choice = tool_choice(body)
+    if choice.wanted == "auto":
+        off = served.config.tool_call_parser == "none"
+        check_auto(served.dialect.calls is not None or off, served.config.enable_auto_tool_choice)
+    hidden = choice.wanted == "none" and served.config.exclude_tools_when_tool_choice_none
     text = served.render(
         body.messages,
         chat_template=body.chat_template,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         kwargs=_template_kwargs(body),
-        tools=body.tools or None,
+        tools=None if hidden else choice.shown or None,
         documents=[one.model_dump() for one in body.documents] if body.documents else None,
     )
     return text, served.truncated(await served.encode(text, body.add_special_tokens), body)
+
+
+def _opened(served: Served, body: ChatRequest, prompt: str) -> bool | None:
+    """Whether the prompt leaves reasoning open, as Wanted has it."""
+    reasoning = served.dialect.reasoning
+    if reasoning is None:
+        return None
+    if body.continue_final_message and isinstance(body.messages[-1].content, str):
+        return reasoning.left_open(body.messages[-1].content)
+    return reasoning.opened(prompt)
 
 
 def _template_kwargs(body: ChatRequest) -> dict[str, object]:

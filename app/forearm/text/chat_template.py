@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,23 @@ class ChatTemplate:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         self._render = render_jinja_template
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name in its code, and every string (`message['tools']`).
+
+        None where it is malformed, which `render` says.
+        """
+        try:
+            tokens = jinja2.Environment().lex(self.source)
+            return frozenset(str(text).strip("'\"") for _, kind, text in tokens if kind in ("name", "string"))
+        except jinja2.TemplateSyntaxError:
+            return frozenset()
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether it shows tools, or calls of them, to the model."""
+        return not self.names.isdisjoint(("tools", "tool_calls"))
 
     def render(
         self,

@@ -122,24 +122,25 @@ def _begun(text: str, string: str) -> int:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How one request's tokens become text; the names are SamplingParams'."""
+    """How one request's tokens become text; the names are SamplingParams'. `shown`: special tokens that are text."""
 
     stop: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
     min_tokens: int = 0
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    shown: frozenset[int] = frozenset()
 
 
 class OutputText:
     """The text of one output: detokenizer and stop strings in a row."""
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], options: TextOptions) -> None:
+        # Where some special tokens are shown, the others are left out here, and not by the decoder.
+        skips = options.skip_special_tokens
+        self._skipped = tokenizer.special_ids - options.shown if skips and options.shown else frozenset()
         self._detokenizer = Detokenizer(
-            tokenizer,
-            prompt_token_ids,
-            options.skip_special_tokens,
-            options.spaces_between_special_tokens,
+            tokenizer, prompt_token_ids, skips and not options.shown, options.spaces_between_special_tokens
         )
         self._stops = StopStrings(options.stop, options.include_stop_str_in_output)
         self._options = options
@@ -156,7 +157,7 @@ class OutputText:
         silent: the token ends the output and is not part of the text (end of sequence, a stop token).
         """
         self._tokens += 1
-        if silent:
+        if silent or token_id in self._skipped:
             return ""
         text = self._detokenizer.add(token_id)
         # Up to min_tokens nothing stops, so nothing needs to wait either.

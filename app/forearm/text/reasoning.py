@@ -43,6 +43,12 @@ class ReasoningFormat:
             return True
         return False if prompt.endswith(self.ends) else None
 
+    def left_open(self, text: str) -> bool | None:
+        """The same of an answer that is to go on."""
+        begun = max(text.rfind(marker) for marker in self.begins)
+        ended = max(text.rfind(marker) for marker in self.ends)
+        return None if begun == ended else begun > ended
+
     def steps(self, source: Source, thinking: Thinking, opened: bool | None) -> Steps[None]:
         """Read the reasoning, if any comes; what follows is left."""
         lead = yield from space(source)

@@ -1,0 +1,83 @@
+"""A chat's messages as templates take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from forearm.api.schema import Message
+from forearm.errors import InvalidRequest
+from forearm.text.chat_template import ChatTemplate
+from forearm.text.tool_prompt import as_text, with_tools
+
+Json = dict[str, Any]
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+_REASONING = ("reasoning", "reasoning_content")
+
+
+def conversation(
+    messages: Sequence[Message], tools: list[Json] | None, template: ChatTemplate, as_parts: bool
+) -> tuple[list[Json], list[Json] | None]:
+    """The messages, and the tools that the template itself is to show: where it knows of none, the messages do.
+
+    as_parts: contents are lists of parts.
+    Raises: InvalidRequest naming the message.
+    """
+    plain = [_plain(number, message, as_parts) for number, message in enumerate(messages)]
+    for message in plain:
+        if message["role"] == "developer" and "developer" not in template.source:
+            message["role"] = "system"  # OpenAI's newer name of it
+        if "thinking" in template.source and message.get("reasoning") is not None:
+            message.setdefault("thinking", message["reasoning"])  # gpt-oss calls it so
+    if template.knows_tools:
+        return plain, tools
+    if tools:
+        return with_tools(plain, tools), None
+    return (as_text(plain) if any(message.get("tool_calls") for message in plain) else plain), None
+
+
+def _plain(number: int, message: Message, as_parts: bool) -> Json:
+    """One message. Reasoning has both of its names: templates read either.
+
+    Raises: InvalidRequest for a part that is not text.
+    """
+    plain = {**message.model_dump(exclude={"content"}), "content": _content(number, message.content, as_parts)}
+    if plain.get("tool_calls"):
+        if not isinstance(plain["tool_calls"], list):
+            raise InvalidRequest(f"messages[{number}].tool_calls must be a list", "messages")
+        plain["tool_calls"] = [_tool_call(number, call) for call in plain["tool_calls"]]
+    reasoning = next((plain[name] for name in _REASONING if plain.get(name) is not None), None)
+    return plain if reasoning is None else {**plain, **dict.fromkeys(_REASONING, reasoning)}
+
+
+def _content(number: int, content: str | list[Json] | None, as_parts: bool) -> Any:
+    if isinstance(content, list):
+        texts = [_part_text(number, part) for part in content]
+        return [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
+    if as_parts and content is not None:
+        return [{"type": "text", "text": content}]
+    return content
+
+
+def _part_text(number: int, part: Json) -> str:
+    kind = part.get("type", "text")
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if kind not in _TEXT_PARTS or not isinstance(text, str):
+        raise InvalidRequest(
+            f"messages[{number}].content has a part of type {kind!r}; this model takes text only", "messages"
+        )
+    return text
+
+
+def _tool_call(number: int, call: Any) -> Any:
+    """A call made earlier: its arguments are JSON text in the API and an object in templates.
+
+    Raises: InvalidRequest.
+    """
+    try:
+        arguments = call["function"].get("arguments") or "{}"
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return {**call, "function": {**call["function"], "arguments": parsed}}
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error

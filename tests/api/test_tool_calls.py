@@ -1,0 +1,221 @@
+"""Calls of tools over HTTP. The echo engine says what the chat says, so a test writes what the model writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletionMessageFunctionToolCall as FunctionCall
+from tests.api.server import Server, StartServer, started
+
+KNOWS_TOOLS = (
+    "{% for message in messages %}{{ message.content }}{% endfor %}{{ eos_token }}"
+    "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
+)
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
+NOW: Any = {"type": "function", "function": {"name": "now"}}
+CALLED = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+TWICE = CALLED + '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def knowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with started(tmp_path_factory.mktemp("tools"), chat_template=KNOWS_TOOLS) as running:
+        yield running
+
+
+def asked(content: str) -> list[Any]:
+    return [{"role": "user", "content": content}]
+
+
+def test_calls_come_out_of_the_text(knowing: Server) -> None:
+    reply = knowing.openai.chat.completions.create(model="letters", messages=asked(TWICE), tools=[WEATHER, NOW])
+
+    [choice] = reply.choices
+    first, second = choice.message.tool_calls or []
+    assert isinstance(first, FunctionCall)
+    assert isinstance(second, FunctionCall)
+    assert (first.function.name, json.loads(first.function.arguments)) == ("get_weather", {"city": "Oslo"})
+    assert (second.function.name, second.function.arguments) == ("now", "{}")
+    assert first.id != second.id
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+
+
+def test_calls_are_streamed_as_their_name_and_then_pieces_of_their_arguments(knowing: Server) -> None:
+    text = "I look.\n" + TWICE
+    with knowing.openai.chat.completions.create(
+        model="letters", messages=asked(text), tools=[WEATHER, NOW], stream=True
+    ) as stream:
+        chunks = [chunk.choices[0] for chunk in stream if chunk.choices]
+
+    deltas = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+    begun = [(d.index, d.function.name, d.type) for d in deltas if d.id and d.function]
+    assert begun == [(0, "get_weather", "function"), (1, "now", "function")]
+    assert all(d.function and d.function.name is None and d.type is None for d in deltas if not d.id)
+    arguments = ["".join(d.function.arguments or "" for d in deltas if d.function and d.index == i) for i in (0, 1)]
+    assert arguments == ['{"city": "Oslo"}', "{}"]
+    assert len([d for d in deltas if d.index == 0]) > 5
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == "I look.\n"
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+def test_the_clients_own_accumulation_of_a_stream_has_the_calls(knowing: Server) -> None:
+    strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    strict["function"]["parameters"] = {**SCHEMA, "additionalProperties": False}
+    with knowing.openai.chat.completions.stream(model="letters", messages=asked(CALLED), tools=[strict]) as stream:
+        done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = stream.get_final_completion()
+
+    assert [(event.name, event.arguments) for event in done] == [("get_weather", '{"city": "Oslo"}')]
+    [call] = final.choices[0].message.tool_calls or []
+    assert call.function.parsed_arguments == {"city": "Oslo"}
+
+
+def test_one_call_at_a_time_is_kept_where_more_are_not_wanted(knowing: Server) -> None:
+    body = {"tools": [WEATHER, NOW], "parallel_tool_calls": False}
+
+    whole = knowing.chat(TWICE, **body).json()["choices"][0]
+    stream = knowing.chat(TWICE, stream=True, **body).text
+
+    assert [call["function"]["name"] for call in whole["message"]["tool_calls"]] == ["get_weather"]
+    assert '"name":"now"' not in stream
+    assert '"index":1' not in stream
+
+
+def test_a_call_cut_at_max_tokens_says_length_and_keeps_what_there_is(knowing: Server) -> None:
+    choice = knowing.chat(CALLED, tools=[WEATHER], max_tokens=60).json()["choices"][0]
+
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": '{"city": "O'}
+
+
+def test_broken_calls_are_text(knowing: Server) -> None:
+    choice = knowing.chat("<tool_call>\n{no}\n</tool_call>", tools=[WEATHER]).json()["choices"][0]
+
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("<tool_call>\n{no}\n</tool_call>", "stop")
+    assert choice["message"]["tool_calls"] == []
+
+
+def test_without_tools_the_text_is_left_alone(knowing: Server) -> None:
+    for fields in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
+        message = knowing.chat(CALLED, **fields).json()["choices"][0]["message"]
+        assert (message["content"], message["tool_calls"]) == (CALLED, [])
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {"tool_choice": "required", "stream": True}])
+def test_a_required_call_is_forced_by_a_grammar_and_read_as_json(knowing: Server, fields: dict[str, Any]) -> None:
+    text = '[{"name": "get_weather", "parameters": {"city": "Oslo"}}]'
+
+    reply = knowing.chat(text, tools=[WEATHER, NOW], **fields)
+
+    params = knowing.engine.submits[-1].params
+    [grammar] = json.loads(params.grammar or "")["grammars"]
+    options = grammar["json_schema"]["items"]["anyOf"]
+    assert [one["properties"]["name"]["const"] for one in options] == ["get_weather", "now"]
+    assert options[0]["properties"]["parameters"] == SCHEMA
+    assert params.grammar_after is None
+    if fields.get("stream"):
+        assert '"finish_reason":"tool_calls"' in reply.text
+        assert '"name":"get_weather"' in reply.text
+    else:
+        [call] = reply.json()["choices"][0]["message"]["tool_calls"]
+        assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+
+
+def test_a_named_functions_arguments_are_the_whole_answer(knowing: Server) -> None:
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+
+    reply = knowing.chat('{"city": "Oslo"}', tools=[WEATHER, NOW], tool_choice=choice).json()["choices"][0]
+
+    assert json.loads(knowing.engine.submits[-1].params.grammar or "")["grammars"] == [{"json_schema": SCHEMA}]
+    [call] = reply["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    assert (reply["finish_reason"], reply["message"]["content"]) == ("tool_calls", None)
+
+
+def test_some_of_the_tools_may_be_allowed(knowing: Server) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "now"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+
+    assert knowing.chat("[]", tools=[WEATHER, NOW], tool_choice=choice).status_code == 200
+
+    assert "get_weather" not in (knowing.engine.submits[-1].params.grammar or "")
+
+
+def test_definitions_of_a_tools_schema_are_found_from_within_the_list(knowing: Server) -> None:
+    schema = {"type": "object", "properties": {"at": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in "fg"]
+
+    assert knowing.chat("[]", tools=tools, tool_choice="required").status_code == 200
+
+    made = json.loads(knowing.engine.submits[-1].params.grammar or "")["grammars"][0]["json_schema"]
+    assert made["$defs"] == {"f0.Place": {"type": "string"}, "f1.Place": {"type": "string"}}
+    references = [one["properties"]["parameters"]["properties"]["at"]["$ref"] for one in made["items"]["anyOf"]]
+    assert references == ["#/$defs/f0.Place", "#/$defs/f1.Place"]
+
+
+def test_a_schema_that_cannot_be_imposed_is_a_400_naming_the_tools(knowing: Server) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+
+    error = knowing.chat("x", tools=[tool], tool_choice="required").json()["error"]
+
+    assert (error["code"], error["param"]) == (400, "tools")
+    assert "not" in error["message"]
+
+
+def test_a_template_that_knows_no_tools_gets_them_as_text(server: Server) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
+    messages = [
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "yes"},
+    ]
+    body = {"messages": messages, "tools": [WEATHER], "return_prompt_text": True, "max_tokens": 1}
+
+    prompt = server.http.post("/v1/chat/completions", json=body).json()["prompt_text"]
+
+    assert json.dumps(WEATHER) in prompt
+    told = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    assert prompt.endswith(f"Rain?{told}<tool_response>\nyes\n</tool_response><eos>")
+
+
+def test_tools_may_be_kept_from_the_template_where_none_is_to_be_called(start_server: StartServer) -> None:
+    server = start_server(chat_template=KNOWS_TOOLS, exclude_tools_when_tool_choice_none=True)
+
+    def prompt(**fields: Any) -> str:
+        reply = server.chat("x", tools=[WEATHER], return_prompt_text=True, max_tokens=1, **fields)
+        return str(reply.json()["prompt_text"])
+
+    assert "get_weather" not in prompt(tool_choice="none")
+    assert "get_weather" in prompt()
+
+
+@pytest.mark.parametrize(
+    ("settings", "param", "says"),
+    [
+        ({"enable_auto_tool_choice": False}, "tool_choice", "--no-enable-auto-tool-choice"),
+        ({"chat_template": "{{ tools }}{{ messages[0].content }}"}, "tools", "--tool-call-parser (deepseek_v3, "),
+    ],
+)
+def test_where_models_cannot_be_left_the_choice_that_is_said(
+    start_server: StartServer, settings: dict[str, Any], param: str, says: str
+) -> None:
+    server = start_server(**settings)
+
+    error = server.chat("x", tools=[WEATHER]).json()["error"]
+
+    assert (error["code"], error["param"]) == (400, param)
+    assert says in error["message"]
+    assert server.chat("[]", tools=[WEATHER], tool_choice="required").status_code == 200
+
+
+def test_mistrals_calls_have_ids_that_its_templates_take(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server(tool_call_parser="mistral")
+
+    call = server.chat("x", tools=[NOW], messages=asked("[TOOL_CALLS]now[ARGS]{}")).json()["choices"][0]["message"]
+
+    assert [len(one["id"]) for one in call["tool_calls"]] == [9]
