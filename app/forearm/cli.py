@@ -18,6 +18,7 @@ USAGE = """usage: forearm COMMAND ...
   chat                talk to a running server
   complete            have a running server go on from a text
   plan [MODEL]        what it needs and how fast it would be, before any download
+  doctor [MODEL]      what this host lacks or wastes, each with its remedy
   bench KIND          measure a running server, or this machine
   run-batch [MODEL]   answer a file of requests
   --version
@@ -163,6 +164,13 @@ def plan(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def doctor(argv: Sequence[str]) -> int:
+    """`forearm doctor [MODEL]`, also called collect-env: what this host lacks or wastes."""
+    from forearm.doctor.command import run
+
+    return run(argv)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": serve,
     "generate": generate,
@@ -171,4 +179,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": bench,
     "run-batch": run_batch,
     "plan": plan,
+    "doctor": doctor,
+    "collect-env": doctor,  # vLLM's name
 }

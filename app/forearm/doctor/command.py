@@ -1,0 +1,94 @@
+"""`forearm doctor`: all checks, as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from forearm import __version__, config
+from forearm.config import ApiConfig, Configs, EngineConfig, ServeConfig
+from forearm.doctor import limits, processor, surroundings
+from forearm.doctor.finding import ORDER, Check, Finding, Host
+from forearm.errors import ConfigError
+from forearm.flags import Parser, read_line
+
+CHECKS: tuple[Check, ...] = (
+    processor.kernel,
+    processor.processor,
+    processor.tier,
+    processor.governor,
+    processor.cores,
+    limits.quota,
+    limits.hyper_threads,
+    limits.numa,
+    limits.huge_pages,
+    limits.memory,
+    limits.swap,
+    limits.processes,
+    surroundings.allocator,
+    surroundings.settings,
+    surroundings.address,
+    surroundings.hub,
+    surroundings.model,
+)
+
+
+def run(argv: Sequence[str], root: str = "") -> int:
+    """The command. root: stands before /proc and /sys, for tests. Returns: 1 with --strict if anything is amiss.
+
+    Raises: ConfigError naming a wrong flag.
+    """
+    about = "What this host lacks or wastes, each with its remedy and how it was found; nothing is changed."
+    parser = Parser("forearm doctor [MODEL] [--json] [--strict] [flags of serve]", about)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 for a warning or an error")
+    wrong: list[Finding] = []
+    try:
+        configs = read_line(parser, argv).configs
+    except ConfigError as problem:
+        if re.split("[ =]", str(problem), maxsplit=1)[0] not in config.environment():
+            raise
+        configs = Configs(EngineConfig(), ApiConfig(), ServeConfig())
+        wrong = [Finding("settings", "error", str(problem), "the environment", surroundings.SET_RIGHT)]
+    found = list(dict.fromkeys([*wrong, *examine(Host(configs, config.environment(), root))]))
+    print(json.dumps(as_json(found), indent=2) if "--json" in argv else as_text(found))
+    amiss = any(finding.status in ("error", "warning") for finding in found)
+    return int(amiss and "--strict" in argv)
+
+
+def examine(host: Host) -> Iterator[Finding]:
+    """Every finding. A check that can't read what it needs says so, and the others go on."""
+    for check in CHECKS:
+        yield from _checked(check, host)
+
+
+def _checked(check: Check, host: Host) -> Iterator[Finding]:
+    try:
+        yield from check(host)
+    except (OSError, ValueError, RuntimeError) as problem:
+        name = check.__name__.replace("_", " ")
+        yield Finding(name, "note", f"not to be seen here: {problem}", type(problem).__name__)
+
+
+def as_text(found: Sequence[Finding]) -> str:
+    """What is amiss comes first."""
+    width = max(len(finding.check) for finding in found)
+    lines = [f"forearm {__version__}"]
+    for status in ORDER:
+        for finding in (one for one in found if one.status == status):
+            lines.append(f"{status:8}{finding.check:{width}}  {finding.what}  [{finding.how}]")
+            if finding.remedy:
+                lines.append(f"{'':8}{'':{width}}  -> {finding.remedy}")
+    counts = {status: sum(finding.status == status for finding in found) for status in ORDER}
+    lines.append(
+        ", ".join(f"{count} {status}{'s' if count != 1 and status != 'ok' else ''}" for status, count in counts.items())
+    )
+    return "\n".join(lines)
+
+
+def as_json(found: Sequence[Finding]) -> dict[str, object]:
+    """The findings in the order of the checks."""
+    counts = {status: sum(finding.status == status for finding in found) for status in ORDER}
+    return {"version": __version__, "counts": counts, "findings": [asdict(finding) for finding in found]}

@@ -1,0 +1,82 @@
+"""One thing that was looked at, and where the looking is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from forearm.config import Configs
+
+Status = Literal["ok", "note", "warning", "error"]
+ORDER: tuple[Status, ...] = ("error", "warning", "note", "ok")  # as they are printed
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found. how: the file, call or variable it comes from; remedy: empty where nothing is to be done.
+
+    error: it will not serve; warning: it wastes or risks something; note: worth knowing.
+    """
+
+    check: str
+    status: Status
+    what: str
+    how: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host that is looked at. root: what stands before /proc, /sys and /usr; empty is this machine itself."""
+
+    configs: Configs
+    environ: Mapping[str, str]
+    root: str = ""
+
+    @property
+    def is_this(self) -> bool:
+        """Whether sockets, disks and the kernels in use may be asked too."""
+        return not self.root
+
+    def path(self, name: str) -> Path:
+        """A file of the host, named from /."""
+        return Path(f"{self.root}/{name}")
+
+    def text(self, name: str) -> str | None:
+        """Its content without the last line's end; None where there is none to read."""
+        try:
+            return self.path(name).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+    def number(self, name: str) -> int | None:
+        """A file of one number."""
+        text = self.text(name)
+        try:
+            return None if text is None else int(text, 0)
+        except ValueError:
+            return None
+
+    def fields(self, name: str) -> dict[str, str]:
+        """Lines `key: value` or `key value`, the first of each key."""
+        found: dict[str, str] = {}
+        for line in (self.text(name) or "").splitlines():
+            key, _, value = line.partition(":") if ":" in line else line.partition(" ")
+            found.setdefault(key.strip(), value.strip())
+        return found
+
+    def cgroup(self, name: str) -> tuple[str, str] | None:
+        """A file of this process's cgroup (version 2), or of the nearest one above that has it: its name and text."""
+        at = next((line[3:] for line in (self.text("proc/self/cgroup") or "").splitlines() if line[:3] == "0::"), "/")
+        parts = [part for part in at.split("/") if part and part != ".."]
+        for depth in range(len(parts), -1, -1):
+            file = "/".join(["sys/fs/cgroup", *parts[:depth], name])
+            text = self.text(file)
+            if text is not None:
+                return f"/{file}", text
+        return None
+
+
+Check = Callable[[Host], Iterator[Finding]]

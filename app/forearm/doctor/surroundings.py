@@ -1,0 +1,202 @@
+"""What is around a server: allocator, settings, port and whoever answers there, the hub, disks, the model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from forearm import config, foreign
+from forearm.addresses import check_address
+from forearm.config import ApiConfig
+from forearm.doctor.finding import Finding, Host
+from forearm.engine import placement
+from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.fit import fit
+from forearm.engine.placement import in_gib
+from forearm.errors import ConfigError
+from forearm.model.headers import find_headers
+from forearm.model.hub import local_model
+
+ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
+WAIT_S = 3.0
+SET_RIGHT = "unset it, or set what the message says"
+
+
+def allocator(host: Host) -> Iterator[Finding]:
+    """Whether the API's processes get an allocator for many threads."""
+    preload = [part for part in host.environ.get("LD_PRELOAD", "").replace(":", " ").split() if part]
+    absent = [part for part in preload if "/" in part and not host.path(part).exists()]
+    if absent:
+        remedy = "install it, or take it out of LD_PRELOAD"
+        yield Finding("allocator", "warning", f"{', '.join(absent)} is preloaded and not there", "LD_PRELOAD", remedy)
+    named = [part for part in preload if any(name in part for name in ALLOCATORS)]
+    if named and not absent:
+        mapped = any(name in (host.text("proc/self/maps") or "") for name in ALLOCATORS)
+        what = "is in use" if mapped else "is preloaded, but not mapped into this process"
+        yield Finding("allocator", "ok" if mapped else "warning", f"{Path(named[0]).name} {what}", "/proc/self/maps")
+    elif not preload:
+        places = ("usr/lib/*/libtcmalloc_minimal.so.4", "usr/lib64/libtcmalloc_minimal.so.4")
+        found = [f"/{path.relative_to(host.path(''))}" for place in places for path in host.path("").glob(place)]
+        remedy = f"LD_PRELOAD={found[0]}" if found else "apt-get install libtcmalloc-minimal4, then LD_PRELOAD it"
+        what = "the C library's: HTTP workers give less memory back. The engine's own memory is not touched"
+        yield Finding("allocator", "note", what, "LD_PRELOAD", remedy)
+
+
+def settings(host: Host) -> Iterator[Finding]:
+    """Variables that have no effect, or ask for what can't be served."""
+    known = {setting.env for setting in config.SETTINGS.values()} | set(config.READ_ELSEWHERE)
+    try:
+        lines = foreign.check_variables(host.environ, known)
+    except ConfigError as problem:
+        yield Finding("settings", "error", str(problem), "the environment", SET_RIGHT)
+        return
+    for line in lines:
+        yield Finding("settings", "note", line, "the environment", "unset it; docs/settings.md has what there is")
+    if not lines:
+        yield Finding("settings", "ok", "no variable without effect", "the environment")
+
+
+def address(host: Host) -> Iterator[Finding]:
+    """The port, and the server that answers there."""
+    if not host.is_this:
+        return
+    api = host.configs.api
+    where = api.uds or f"{api.host or '0.0.0.0'}:{api.port}"
+    try:
+        check_address(api)
+    except ConfigError as problem:
+        state = running(api)
+        if state is None:
+            yield Finding("port", "error", str(problem), "bind()", "stop what listens there, or choose another --port")
+        else:
+            yield Finding("port", "note", f"{where} is a running server's", "bind()", "--port for a second one")
+            yield from state
+        return
+    yield Finding("port", "ok", f"{where} is free", "bind()")
+
+
+def running(api: ApiConfig) -> Iterator[Finding] | None:
+    """The state of a forearm server at that address; None if none answers."""
+    scheme = "https" if api.ssl_certfile else "http"
+    host = "127.0.0.1" if api.host in ("", "0.0.0.0") else api.host
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{api.port}"
+    version = _get(f"{url}/version")
+    if version is None or version[0] != 200 or "version" not in version[1]:
+        return None
+    return _state(url, str(version[1]["version"]))
+
+
+def _state(url: str, version: str) -> Iterator[Finding]:
+    ready = _get(f"{url}/readyz")
+    if ready is not None and ready[0] == 200:
+        yield Finding("server", "ok", f"{url} is ready, version {version}", "GET /readyz")
+    else:
+        said = "no answer" if ready is None else f"{ready[0]}: {_message(ready[1])}"
+        remedy = "wait while it loads; else its log says why the engine does not start"
+        yield Finding("server", "warning", f"{url} is not ready: {said}", "GET /readyz", remedy)
+
+
+def _message(body: dict[str, Any]) -> str:
+    error = body.get("error")
+    return str(error.get("message", body) if isinstance(error, dict) else body)[:200]
+
+
+def _get(url: str) -> tuple[int, dict[str, Any]] | None:
+    """Status and JSON object of an answer on this machine, by no proxy; None if there is none."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=WAIT_S) as reply:
+            status, content = reply.status, reply.read(1 << 20)
+    except urllib.error.HTTPError as problem:
+        with problem:
+            status, content = problem.code, problem.read(1 << 20)
+    except (OSError, ValueError):
+        return None
+    with contextlib.suppress(ValueError):
+        found = json.loads(content)
+        if isinstance(found, dict):
+            return status, found
+    return status, {}
+
+
+def hub(host: Host) -> Iterator[Finding]:
+    """Where models come from: reachability, token, cache and room for downloads."""
+    if not host.is_this:
+        return
+    from huggingface_hub import constants, get_token
+
+    cache = Path(host.configs.engine.download_dir or constants.HF_HUB_CACHE)
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    yield Finding(
+        "disk", "ok" if free > 10 << 30 else "note", f"{in_gib(free)} free for models in {cache}", "statvfs()"
+    )
+    token = (
+        "a token is set" if host.configs.engine.hf_token or get_token() else "no token: gated models are not to be had"
+    )
+    if constants.HF_HUB_OFFLINE:
+        yield Finding("hub", "note", f"offline: only models in the cache are served; {token}", "HF_HUB_OFFLINE")
+        return
+    endpoint = urlsplit(constants.ENDPOINT)
+    port = endpoint.port or (443 if endpoint.scheme == "https" else 80)
+    try:
+        with socket.create_connection((endpoint.hostname or "", port), WAIT_S):
+            pass
+    except OSError as problem:
+        what = f"{constants.ENDPOINT} is not reached directly ({problem}); {token}"
+        remedy = "fine with local folders and cached models; else the network, HTTPS_PROXY or HF_ENDPOINT"
+        yield Finding("hub", "note", what, "connect()", remedy)
+    else:
+        yield Finding("hub", "ok", f"{constants.ENDPOINT} is reached; {token}", "connect()")
+
+
+def model(host: Host) -> Iterator[Finding]:
+    """Whether the model that was named is found, has room on disk, and fits into memory."""
+    engine = host.configs.engine
+    if not engine.model:
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="forearm-doctor-") as into:
+            folder = find_headers(
+                engine.model,
+                Path(into),
+                revision=engine.revision,
+                download_dir=engine.download_dir,
+                token=engine.hf_token,
+            )
+            placed = placement.plan(engine, host.root)
+            found = fit(engine, folder, placement.memory(engine, host.root), placed.threads)
+            to_load = found.checkpoint.stored_bytes if folder.is_relative_to(into) else 0
+    except ConfigError as problem:
+        remedy = f"see the message; forearm plan {engine.model} --machine TYPE shows what it takes"
+        yield Finding("model", "error", str(problem), "config.json and headers", remedy)
+        return
+    weights, kv = found.checkpoint.packed_bytes, found.blocks * found.block_bytes
+    contexts = found.blocks * BLOCK_TOKENS / found.checkpoint.max_model_len
+    length = found.checkpoint.max_model_len
+    what = f"fits: weights {in_gib(weights)}, KV cache {in_gib(kv)}: {contexts:.1f} sequences of {length} tokens"
+    yield Finding("model", "ok", what, "config.json and headers")
+    if to_load:
+        yield from _room(host, to_load)
+    elif local_model(engine.model) is not None:
+        yield Finding("model", "ok", f"{folder} is here: nothing is downloaded", "the file system")
+
+
+def _room(host: Host, size: int) -> Iterator[Finding]:
+    from huggingface_hub import constants
+
+    cache = Path(host.configs.engine.download_dir or constants.HF_HUB_CACHE)
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < size:
+        what = f"{in_gib(size)} to download, {in_gib(free)} free in {there}"
+        yield Finding("disk", "error", what, "statvfs()", "make room, or --download-dir on a larger disk")
