@@ -33,6 +33,23 @@ LayerKind layer_of(const py::handle& layer) {
   return {rope.is_none() ? std::nullopt : std::optional<int>(rope.cast<int>()), layer.attr("window").cast<int64_t>()};
 }
 
+Activation activation_of(const std::string& name) {
+  return one_of<Activation>("activation", name,
+                            {{"none", Activation::none},
+                             {"tanh", Activation::none},
+                             {"silu", Activation::silu},
+                             {"gelu_tanh", Activation::gelu_tanh},
+                             {"gelu_erf", Activation::gelu_erf},
+                             {"relu", Activation::relu},
+                             {"relu_squared", Activation::relu_squared}});
+}
+
+DenseKind dense_of(const py::handle& dense) {
+  const auto activation = dense.attr("activation").cast<std::string>();
+  return {dense.attr("outputs").cast<int64_t>(), dense.attr("bias").cast<bool>(),
+          !dense.attr("norm").cast<std::string>().empty(), activation_of(activation), activation == "tanh"};
+}
+
 void read_kinds(const py::object& from, Config& c) {
   const auto name = [&from](const char* field) { return from.attr(field).cast<std::string>(); };
   c.norm_placement = one_of<NormPlacement>(
@@ -40,12 +57,10 @@ void read_kinds(const py::object& from, Config& c) {
       {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
   c.qk_norm = one_of<QkNorm>("qk_norm", name("qk_norm"),
                              {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}});
-  c.activation = one_of<Activation>("activation", name("activation"),
-                                    {{"silu", Activation::silu},
-                                     {"gelu_tanh", Activation::gelu_tanh},
-                                     {"gelu_erf", Activation::gelu_erf},
-                                     {"relu", Activation::relu},
-                                     {"relu_squared", Activation::relu_squared}});
+  c.activation = activation_of(name("activation"));
+  c.norm_residual =
+      one_of<NormResidual>("norm_residual", name("norm_residual"),
+                           {{"none", NormResidual::none}, {"first", NormResidual::first}, {"all", NormResidual::all}});
 }
 
 }  // namespace
@@ -94,8 +109,13 @@ Config config_of(const py::object& from) {
   for (const py::handle& rope : from.attr("ropes")) c.ropes.push_back(rope_of(rope));
   read("learned_positions", c.learned_positions);
   read("position_offset", c.position_offset);
+  read("token_types", c.token_types);
+  read("bidirectional", c.bidirectional);
+  read("pooled", c.pooled);
+  for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));
   read("norm_eps", c.norm_eps);
   read("layer_norm", c.layer_norm);
+  read("norm_bias", c.norm_bias);
   read("norm_plus_one", c.norm_plus_one);
   read("final_norm", c.final_norm);
   read_kinds(from, c);

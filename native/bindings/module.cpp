@@ -70,7 +70,7 @@ void load_codes(Executor& executor, const std::string& name, const py::array& co
 
 void forward(Executor& executor, const Array<int32_t>& tokens, const Array<int32_t>& positions,
              const Array<int32_t>& starts, const Array<int32_t>& block_starts, const Array<int32_t>& blocks,
-             const Array<int32_t>& logit_rows) {
+             const Array<int32_t>& logit_rows, const std::optional<Array<int32_t>>& types) {
   Batch batch{};
   batch.tokens = length("tokens", tokens);
   batch.sequences = std::max<int64_t>(length("starts", starts) - 1, 0);
@@ -85,16 +85,28 @@ void forward(Executor& executor, const Array<int32_t>& tokens, const Array<int32
   batch.block_start = block_starts.data();
   batch.block = blocks.data();
   batch.logit_row = logit_rows.data();
+  if (types) expect_length("types", *types, batch.tokens);
+  batch.type = types ? types->data() : nullptr;
   const py::gil_scoped_release release;
   executor.forward(batch);
 }
 
 py::array_t<float> logits(Executor& executor) {
-  const int64_t vocab = executor.config().vocab_size;
-  py::array_t<float> out({executor.logit_rows(), vocab});
+  const int64_t columns = executor.config().out_columns();
+  py::array_t<float> out({executor.logit_rows(), columns});
   for (int64_t r = 0; r < executor.logit_rows(); ++r)
     std::memcpy(out.mutable_data(r, 0), executor.logits() + r * executor.logit_stride(),
-                static_cast<size_t>(vocab) * sizeof(float));
+                static_cast<size_t>(columns) * sizeof(float));
+  return out;
+}
+
+py::array_t<float> pool(Executor& executor, const Array<int32_t>& starts) {
+  const int64_t texts = std::max<int64_t>(length("starts", starts) - 1, 0);
+  py::array_t<float> out({texts, executor.config().pooled_columns()});
+  float* to = out.mutable_data();
+  const int32_t* from = starts.data();
+  const py::gil_scoped_release release;
+  executor.pool(from, texts, to);
   return out;
 }
 
@@ -150,8 +162,9 @@ void bind_executor(py::module_& module) {
       .def("finish_loading", &Executor::finish_loading)
       .def("allocate_kv", &Executor::allocate_kv, "blocks"_a)
       .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "starts"_a.noconvert(),
-           "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert())
-      .def("logits", &logits);
+           "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(), "types"_a = py::none())
+      .def("logits", &logits)
+      .def("pool", &pool, "starts"_a.noconvert());
   bind_sampling(executor);
 }
 

@@ -235,8 +235,8 @@ struct KvWriteTask {
 };
 
 // Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the
-// paged cache. Token t has position first_position + t; it sees keys j <= its position, and position - j < window
-// when window > 0.
+// paged cache. Token t has position first_position + t; it sees keys j <= its position, or, where `keys` says how many
+// there are (encoders), all of them; and |position - j| < window when window > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
 //   score    = softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,
@@ -260,6 +260,7 @@ struct AttendTask {
   int64_t kv_head, group;
   int64_t token_begin, token_end, first_position;
   int64_t window;  // 0: none
+  int64_t keys;    // 0: those up to the token's own
   float scale, softcap;
   const float* sinks;  // [heads], one more logit in the denominator, or null
   int64_t chunk_begin, chunk_end;

@@ -14,15 +14,17 @@ AttentionPlan::AttentionPlan(const Config& c, int64_t padded_head_dim, int64_t p
     : kv_heads_(c.kv_heads),
       floats_per_token_(c.group() * (2 + padded_head_dim)),
       partial_floats_(partial_floats),
-      threads_(threads) {}
+      threads_(threads),
+      both_ways_(c.bidirectional) {}
 
 void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
+  const int64_t keys = both_ways_ ? b.start[rows.sequence + 1] - b.start[rows.sequence] : 0;
   for (int64_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
     // The last tokens see most keys: long work first, so that the team ends together.
     for (int64_t end = rows.tokens; end > 0; end -= std::min(end, kItemTokens)) {
       const int64_t begin = end - std::min(end, kItemTokens), row = rows.row + begin;
       items_.push_back(
-          {row, end - begin, rows.out_row + begin, b.position[row], b.block_start[rows.sequence], kv_head, 0});
+          {row, end - begin, rows.out_row + begin, b.position[row], b.block_start[rows.sequence], kv_head, keys, 0});
     }
   }
 }
@@ -52,12 +54,12 @@ void AttentionPlan::divide() {
     finished_ = std::make_unique<std::atomic<int32_t>[]>(items_.size());
   }
   int64_t cost = 0;  // tokens times chunks
-  for (const AttentionItem& item : items_) cost += item.tokens * item.chunk_end();
+  for (const AttentionItem& item : items_) cost += item.tokens * item.chunk_end(0);
 
   int64_t used = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
     AttentionItem& item = items_[i];
-    const int64_t chunks = item.chunk_end(), floats = chunks * item.tokens * floats_per_token_;
+    const int64_t chunks = item.chunk_end(0), floats = chunks * item.tokens * floats_per_token_;
     const bool long_one = 2 * threads_ * item.tokens * chunks > cost;
     const bool split = threads_ > 1 && chunks > 1 && long_one && used + floats <= partial_floats_;
     for (int64_t chunk = 0; chunk < (split ? chunks : 1); ++chunk)

@@ -15,9 +15,15 @@ struct AttentionItem {
   int64_t first_position;  // of the first one
   int64_t first_block;     // index into Batch::block of the sequence's blocks
   int64_t kv_head;
+  int64_t keys;      // of the whole prompt where tokens see both ways; 0: they see what comes before
   int64_t partials;  // split items: where theirs start, in floats
 
-  int64_t chunk_end() const { return (first_position + tokens - 1) / kChunkTokens + 1; }
+  // Behind the last chunk that any of the tokens sees.
+  int64_t chunk_end(int64_t window) const {
+    const int64_t last = first_position + tokens - 1;
+    if (keys == 0) return last / kChunkTokens + 1;
+    return ((window > 0 && last + window < keys ? last + window : keys) - 1) / kChunkTokens + 1;
+  }
   // The first chunk that a window lets any of the tokens see.
   int64_t chunk_begin(int64_t window) const {
     return window > 0 && first_position >= window ? (first_position - window + 1) / kChunkTokens : 0;
@@ -59,6 +65,7 @@ class AttentionPlan {
 
   const int64_t kv_heads_, floats_per_token_, partial_floats_;
   const int threads_;
+  const bool both_ways_;
   std::vector<AttentionItem> items_;
   std::vector<AttentionWork> work_;
   int64_t counters_ = 0;

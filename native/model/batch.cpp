@@ -17,9 +17,11 @@ void at_most(const char* what, int64_t count, int64_t limit) {
                                 std::to_string(limit) + " a step");
 }
 
-void check_sequence(const Batch& b, int64_t s, const Limits& limits, int64_t kv_blocks) {
+void check_sequence(const Batch& b, int64_t s, const Config& config, const Limits& limits, int64_t kv_blocks) {
   const int64_t first = b.start[s], last = b.start[s + 1] - 1;
   if (last < first) refuse("starts", s + 1, b.start[s + 1], "the sequence has no tokens");
+  if (config.pooled && b.position[first] != 0)
+    refuse("positions", first, b.position[first], "this model computes prompts whole: they begin with 0");
   for (int64_t t = first; t <= last; ++t) {
     if (b.position[t] < 0 || b.position[t] >= limits.max_model_len)
       refuse("positions", t, b.position[t], "the context is " + std::to_string(limits.max_model_len));
@@ -43,7 +45,10 @@ void check(const Batch& b, const Config& config, const Limits& limits, int64_t k
   for (int64_t t = 0; t < b.tokens; ++t)
     if (b.token[t] < 0 || b.token[t] >= config.vocab_size)
       refuse("tokens", t, b.token[t], "the vocabulary has " + std::to_string(config.vocab_size));
-  for (int64_t s = 0; s < b.sequences; ++s) check_sequence(b, s, limits, kv_blocks);
+  for (int64_t t = 0; b.type && t < b.tokens; ++t)
+    if (b.type[t] < 0 || b.type[t] >= config.token_types)
+      refuse("types", t, b.type[t], "the model has " + std::to_string(config.token_types));
+  for (int64_t s = 0; s < b.sequences; ++s) check_sequence(b, s, config, limits, kv_blocks);
   for (int64_t i = 0; i < b.logits; ++i)
     if (b.logit_row[i] < (i ? b.logit_row[i - 1] + 1 : 0) || b.logit_row[i] >= b.tokens)
       refuse("logit_rows", i, b.logit_row[i], "rows ascend and the step has " + std::to_string(b.tokens));

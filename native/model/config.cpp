@@ -28,6 +28,14 @@ void check_layers(const Config& c) {
     in_range("rotary dimension", 2 * static_cast<int64_t>(rope.inv_freq.size()), 2, c.head_dim);
 }
 
+void check_pooling(const Config& c) {
+  in_range("token_types", c.token_types, 0, 1024);
+  for (const DenseKind& dense : c.dense) in_range("outputs of a dense layer", dense.outputs, 1, kLargest);
+  if (c.bidirectional && !c.pooled) refuse("bidirectional attention needs whole prompts: pooled");
+  if (c.pooled && !c.tied_head) refuse("a pooled model has no head: tied_head");
+  if (!c.dense.empty() && !c.pooled) refuse("dense layers stand behind pooling: pooled");
+}
+
 }  // namespace
 
 void check(const Config& c, const Limits& limits) {
@@ -43,6 +51,7 @@ void check(const Config& c, const Limits& limits) {
     refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of kv_heads (" + std::to_string(c.kv_heads) +
            ")");
   check_layers(c);
+  check_pooling(c);
   in_range("step_tokens", limits.step_tokens, 1, kLargest);
   in_range("step_sequences", limits.step_sequences, 1, kLargest);
   in_range("step_logit_rows", limits.step_logit_rows, 1, kLargest);
@@ -63,7 +72,9 @@ void check(const std::string& name, const Format& f, int64_t k) {
   must(integers || f.zero == Format::Zero::none, "only int8 and int4 have zeros");
   must(f.group >= 0 && (f.group % kPanel == 0 || f.group >= k),
        "group is " + std::to_string(f.group) + "; it must be a multiple of 16, or 0 for a whole row");
-  must(!f.ordered || (name != "embed" && name != "positions"), "its rows are read as they are: no order");
+  must(!f.ordered || (name != "embed" && name != "positions" && name != "types"),
+       "its rows are read as they are: no order");
+  must(!name.starts_with("dense.") || f.dtype == DType::f32, "layers behind pooling are float32");
 }
 
 }  // namespace forearm

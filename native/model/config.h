@@ -12,6 +12,9 @@ namespace forearm {
 
 enum class NormPlacement { pre, post, sandwich };
 enum class QkNorm { none, head, full };
+// Which norms before a half of a layer replace the residual itself: none, the first one (what it norms are the
+// embeddings), or all of them (BERT: a norm after each half is a norm before the next one).
+enum class NormResidual { none, first, all };
 
 struct Rope {
   std::vector<float> inv_freq;  // [rotary_dim / 2]
@@ -24,15 +27,29 @@ struct LayerKind {
   int64_t window = 0;       // 0: all keys
 };
 
+// A layer behind pooling: activation(W x + bias), then a LayerNorm where there is one.
+struct DenseKind {
+  int64_t outputs;
+  bool bias, norm;
+  Activation activation;
+  bool tanh;  // instead of `activation`
+};
+
 struct Config {
   int64_t vocab_size, hidden, intermediate, heads, kv_heads, head_dim, max_positions;
   std::vector<LayerKind> layers;
   std::vector<Rope> ropes;
   bool learned_positions = false;
   int64_t position_offset = 0;
+  int64_t token_types = 0;     // rows of their embedding
+  bool bidirectional = false;  // every token sees the whole prompt
+  bool pooled = false;         // no head: rows come out as the final norm leaves them; prompts are computed whole
+  std::vector<DenseKind> dense;
 
   float norm_eps = 1e-6f;
   bool layer_norm = false;
+  bool norm_bias = true;  // of LayerNorm
+  NormResidual norm_residual = NormResidual::none;
   NormPlacement norm_placement = NormPlacement::pre;
   bool norm_plus_one = false;
   bool final_norm = true;
@@ -47,6 +64,9 @@ struct Config {
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;
 
   int64_t group() const { return heads / kv_heads; }
+  // Columns of a row that comes out of a step.
+  int64_t out_columns() const { return pooled ? hidden : vocab_size; }
+  int64_t pooled_columns() const { return dense.empty() ? hidden : dense.back().outputs; }
   bool norm_before() const { return norm_placement != NormPlacement::post; }
   bool norm_after() const { return norm_placement != NormPlacement::pre; }
 };
@@ -61,7 +81,7 @@ struct Format {
   bool wide = false;     // activations are not rounded to int8
   bool ordered = false;  // columns of activations are permuted: Weights::load_codes' order
 };
-// By the names of the packed matrices: embed, positions, head, layers.{i}.{qkv,o,up,down}.
+// By the names of the packed matrices: embed, positions, types, head, layers.{i}.{qkv,o,up,down}, dense.{i}.
 using Formats = std::map<std::string, Format>;
 
 // What one executor is made for.

@@ -21,7 +21,8 @@ Executor::Executor(Config config, const Formats& formats, const Limits& limits, 
       weights_(config_, formats, threads),
       kv_(config_, limits.kv_dtype),
       scratch_(config_, limits, weights_, kv_.padded_head_dim(), threads),
-      forward_(config_, weights_, kv_, scratch_, pool_) {
+      forward_(config_, weights_, kv_, scratch_, pool_),
+      pooling_(config_, weights_, threads) {
   check_memory(0);
 }
 
@@ -70,7 +71,13 @@ void Executor::each_line(int64_t lines, const Work& work) {
     take_lines(0);
 }
 
+void Executor::check_pooled(bool wanted) const {
+  if (config_.pooled != wanted)
+    throw std::logic_error(wanted ? "this model gives logits, not rows to pool" : "this model has no logits");
+}
+
 void Executor::sample(const SamplingColumns& sampling, const SampledColumns& out) {
+  check_pooled(false);
   check(sampling, logit_table());
   each_line(sampling.lines, [&](int64_t line, SamplerScratch& scratch) {
     forearm::sample(kernels(), logit_table(), sampling, line, line + 1, out, scratch);
@@ -78,9 +85,24 @@ void Executor::sample(const SamplingColumns& sampling, const SampledColumns& out
 }
 
 void Executor::score(const int32_t* rows, const int32_t* tokens, int64_t lines, const ScoredColumns& out) {
+  check_pooled(false);
   check(rows, tokens, lines, logit_table());
   each_line(lines, [&](int64_t line, SamplerScratch& scratch) {
     forearm::score(kernels(), logit_table(), rows, tokens, line, line + 1, out, scratch);
+  });
+}
+
+void Executor::pool(const int32_t* starts, int64_t texts, float* out) {
+  check_pooled(true);
+  for (int64_t i = 0; i < texts; ++i)
+    if (starts[i] < (i ? starts[i - 1] + 1 : 0) || starts[i + 1] <= starts[i] || starts[i + 1] > logit_rows_)
+      throw std::invalid_argument("text " + std::to_string(i) + " has rows " + std::to_string(starts[i]) + " to " +
+                                  std::to_string(starts[i + 1] - 1) + "; the last step has " +
+                                  std::to_string(logit_rows_));
+  std::atomic<int64_t> next{0};
+  pool_.run([&](int member) {
+    for (int64_t i = next++; i < texts; i = next++)
+      pooling_.pool(member, scratch_.logits, {starts[i], starts[i + 1]}, out + i * config_.pooled_columns());
   });
 }
 

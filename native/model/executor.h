@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/forward.h"
+#include "model/pooling.h"
 #include "sampling/sampler.h"
 
 namespace forearm {
@@ -31,7 +32,8 @@ class Executor {
   // allocate_kv.
   void forward(const Batch& batch);
 
-  // Logits of the last step: [logit_rows, logit_stride], the first vocab_size of a row. They stay until the next one.
+  // Logits of the last step: [logit_rows, logit_stride], the first vocab_size of a row; of a pooled model the rows
+  // themselves, the first hidden of each. They stay until the next one.
   float* logits() { return static_cast<float*>(scratch_.logits.data); }
   int64_t logit_rows() const { return logit_rows_; }
   int64_t logit_stride() const { return scratch_.logits.stride; }
@@ -41,6 +43,10 @@ class Executor {
   void sample(const SamplingColumns& sampling, const SampledColumns& out);
   void score(const int32_t* rows, const int32_t* tokens, int64_t lines, const ScoredColumns& out);
 
+  // One vector a text, out [texts, Config::pooled_columns()], of rows starts[i] .. starts[i + 1] - 1 of the last step.
+  // Throws std::invalid_argument if those are not rows of it, or none.
+  void pool(const int32_t* starts, int64_t texts, float* out);
+
   const Config& config() const { return config_; }
   Pool& pool() { return pool_; }
   int64_t packed_bytes() const { return weights_.bytes(); }
@@ -49,6 +55,7 @@ class Executor {
 
  private:
   void check_memory(int64_t kv_bytes) const;
+  void check_pooled(bool wanted) const;
   LogitRows logit_table() { return {logits(), logit_rows_, logit_stride(), config_.vocab_size}; }
   template <class Work>
   void each_line(int64_t lines, const Work& work);
@@ -60,6 +67,7 @@ class Executor {
   KvBlocks kv_;
   Scratch scratch_;
   Forward forward_;
+  Pooling pooling_;
   bool loaded_ = false;
   int64_t logit_rows_ = 0;
 };

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "model/forward_multiply.h"
@@ -58,7 +59,8 @@ void Forward::walk(Walk w) {
     barrier(w);
   }
   enter_layer(w, c_.layers.size());
-  if (w.rows > 0) head(w, add);
+  if (w.rows == 0) return;
+  c_.pooled ? hidden(w, add) : head(w, add);
 }
 
 // Counters of even and odd layers alternate: nobody is in the layer before any more, nor in the next one yet.
@@ -96,12 +98,20 @@ void Forward::embed(Range rows) {
     k_.embed({ids, rows.size(), matrix.weights(), scale, out, stride});
   };
   table(weights_.embed(), batch_->token + rows.begin, c_.embedding_scale, residual_row(rows.begin), s_.residual.stride);
+  int32_t* ids = s_.slots + rows.begin;  // begin sets the slots afterwards
+  const auto add_rows_of = [&](const Matrix& matrix) {
+    table(matrix, ids, 1.0f, projected_row(rows.begin), s_.projected.stride);
+    for (int64_t r = rows.begin; r < rows.end; ++r)
+      for (int64_t i = 0; i < c_.hidden; ++i) residual_row(r)[i] += projected_row(r)[i];
+  };
+  if (c_.token_types > 0) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) s_.slots[r] = batch_->type ? batch_->type[r] : 0;
+    add_rows_of(weights_.types());
+  }
   if (!c_.learned_positions) return;
   for (int64_t r = rows.begin; r < rows.end; ++r)
-    s_.slots[r] = batch_->position[r] + static_cast<int32_t>(c_.position_offset);  // begin sets the slots afterwards
-  table(weights_.positions(), s_.slots + rows.begin, 1.0f, projected_row(rows.begin), s_.projected.stride);
-  for (int64_t r = rows.begin; r < rows.end; ++r)
-    for (int64_t i = 0; i < c_.hidden; ++i) residual_row(r)[i] += projected_row(r)[i];
+    s_.slots[r] = batch_->position[r] + static_cast<int32_t>(c_.position_offset);
+  add_rows_of(weights_.positions());
 }
 
 // The angle is the float32 product that transformers takes; cosine and sine of it are exact to a float.
@@ -155,6 +165,15 @@ void Forward::head(Walk& w, const Norm* add) {
   task.softcap = c_.logits_softcap;
   task.out = s_.logits;
   multiply(w, weights_.head(), weights_.head_bias(), task);
+}
+
+// Instead of logits: the rows themselves, after the last norm.
+void Forward::hidden(const Walk& w, const Norm* add) {
+  const Range rows = mine(w, w.rows);
+  if (add) add_projected(*add, rows);
+  if (c_.final_norm) return normalise(weights_.final_norm(), residual_row(0), rows, s_.logits);
+  for (int64_t r = rows.begin; r < rows.end; ++r)
+    std::copy_n(residual_row(r), c_.hidden, static_cast<float*>(s_.logits.data) + r * s_.logits.stride);
 }
 
 }  // namespace forearm

@@ -1,4 +1,4 @@
-// The transformer: one step, from token ids to logits.
+// The transformer: one step, from token ids to logits, or to the rows that are pooled.
 //
 // Reading order: forward.cpp (run, walk, embedding, projections, head), forward_rows.cpp (what is multiplied),
 // forward_multiply.cpp, forward_attention.cpp.
@@ -54,12 +54,14 @@ class Forward {
   void project_back(Walk& w, const Operand& in, const Matrix& matrix, const std::vector<float>& bias, bool normed);
   void project_up(Walk& w, const LayerWeights& weights, const Operand& in);
   void head(Walk& w, const Norm* add);
+  void hidden(const Walk& w, const Norm* add);
 
   Operand stream(Walk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
   Operand output(Walk& w, const Site& site, const Matrix& matrix);
   Operand prepare(Walk& w, const Source& source, const Matrix& matrix);
   void make_rows(const Walk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out);
   void normalise(const Norm& norm, const float* x, Range rows, const Operand& out);
+  void add_projected(const Norm& norm, Range rows);
 
   // done(rows, row block, columns) after each piece.
   template <class Done>

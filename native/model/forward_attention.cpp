@@ -109,17 +109,18 @@ void Forward::attend_one(int member, size_t layer, const AttentionPlan& plan, co
   task.token_end = item.tokens;
   task.first_position = item.first_position;
   task.window = window;
+  task.keys = item.keys;
   task.scale = c_.attention_scale;
   task.softcap = c_.attention_softcap;
   task.chunk_begin = item.chunk_begin(window);
-  task.chunk_end = item.chunk_end();
+  task.chunk_end = item.chunk_end(window);
   task.out = s_.attention.target(weights_.layer(layer).o);
   task.out_row = item.out_row;
   task.scratch = s_.attend(member);
   if (!work.split) return k_.attend(task);
 
   const int64_t first = task.chunk_begin, chunks = task.chunk_end - first;
-  if (work.chunk < first) return;
+  if (work.chunk < first || work.chunk >= task.chunk_end) return;
   const int64_t stride = item.tokens * plan.floats_per_token();
   float* partials = s_.partials + item.partials;
   task.chunk_begin = work.chunk;

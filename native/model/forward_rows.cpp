@@ -16,10 +16,11 @@ Operand Forward::output(Walk& w, const Site& site, const Matrix& matrix) {
   return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, w.rows}, matrix);
 }
 
-// Few rows: every member makes its own copy and needs to wait for nobody. Not where the residual is added to: once.
+// Few rows: every member makes its own copy and needs to wait for nobody. Not where the residual changes: once.
 Operand Forward::prepare(Walk& w, const Source& source, const Matrix& matrix) {
   const int64_t rows = source.rows;
-  if (rows <= kOwnRows && rows * matrix.k <= kOwnValues && !source.add) {
+  const bool changes = source.add || (source.norm && source.norm->in_residual);
+  if (rows <= kOwnRows && rows * matrix.k <= kOwnValues && !changes) {
     const Operand out = source.site.own[static_cast<size_t>(w.member)].operand(matrix);
     make_rows(w, source, {0, rows}, matrix, out);
     return out;
@@ -40,27 +41,23 @@ void Forward::make_rows(const Walk& w, const Source& source, Range rows, const M
   const Operand& raw = source.site.raw;
   auto* x = static_cast<float*>(raw.data);
   const int32_t* order = matrix.order.empty() ? nullptr : matrix.order.data();
-  if (source.add) {
-    const Norm& norm = *source.add;
-    k_.add_norm({{projected_row(0),
-                  s_.projected.stride,
-                  rows.begin,
-                  rows.end,
-                  c_.hidden,
-                  norm.weight.data(),
-                  or_null(norm.bias),
-                  c_.norm_eps,
-                  c_.layer_norm,
-                  {x, raw.stride, Form::f32_rows}},
-                 c_.residual_scale});
-  }
-  if (!source.norm) return k_.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out});
+  if (source.add) add_projected(*source.add, rows);
+  if (source.norm && source.norm->in_residual) normalise(*source.norm, x, rows, s_.residual);
+  if (!source.norm || source.norm->in_residual)
+    return k_.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out});
   if (Site::is_direct(matrix)) return normalise(*source.norm, x, rows, out);
   float* own = s_.row(w.member);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     normalise(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0: the one row is every row
     k_.quantize({own, 0, r, r + 1, matrix.k, order, out});
   }
+}
+
+// residual += scale * norm(projected)
+void Forward::add_projected(const Norm& norm, Range rows) {
+  k_.add_norm({{projected_row(0), s_.projected.stride, rows.begin, rows.end, c_.hidden, norm.weight.data(),
+                or_null(norm.bias), c_.norm_eps, c_.layer_norm, s_.residual},
+               c_.residual_scale});
 }
 
 void Forward::normalise(const Norm& norm, const float* x, Range rows, const Operand& out) {

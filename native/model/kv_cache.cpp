@@ -15,7 +15,7 @@ DType checked(DType dtype) {
 
 KvBlocks::KvBlocks(const Config& c, DType dtype)
     : dtype_(checked(dtype)),
-      layers_(static_cast<int64_t>(c.layers.size())),
+      layers_(c.pooled ? 1 : static_cast<int64_t>(c.layers.size())),
       padded_head_dim_(round_up(c.head_dim, kPanel)),
       head_bytes_(kv_head_bytes(dtype, padded_head_dim_)),
       block_bytes_(c.kv_heads * head_bytes_) {}
@@ -28,7 +28,7 @@ void KvBlocks::allocate(int64_t blocks) {
 }
 
 KvCache KvBlocks::layer(int64_t index) const {
-  char* keys = region_.data() + 2 * index * blocks_ * block_bytes_;
+  char* keys = region_.data() + 2 * (index % layers_) * blocks_ * block_bytes_;
   return {keys, keys + blocks_ * block_bytes_, block_bytes_, head_bytes_, dtype_, padded_head_dim_};
 }
 

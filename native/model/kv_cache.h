@@ -1,4 +1,5 @@
-// The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h says.
+// The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h says. Where prompts
+// are computed whole nobody reads a layer's keys after its attention: all layers share one cache.
 #pragma once
 #include "model/config.h"
 #include "model/memory.h"

@@ -76,8 +76,8 @@ Scratch::Scratch(const Config& c, const Limits& limits, const Weights& weights, 
   sines.resize(c.ropes.size());
   own_row_bytes_ = round_up(c.hidden * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
-  own_sampler_bytes_ = round_up(sampler_scratch_bytes(c.vocab_size), 128);
-  add_needs(weights, c.layers.size(), threads);
+  own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
+  add_needs(weights, c.layers.size(), c.pooled, threads);
   Carver sizes(nullptr);
   carve(sizes, c, limits, threads);
   region_ = Region("the scratch of a step of " + std::to_string(limits.step_tokens) + " tokens and " +
@@ -88,7 +88,7 @@ Scratch::Scratch(const Config& c, const Limits& limits, const Weights& weights, 
 }
 
 // Which forms the matrices take, and how much room it takes to multiply codes.
-void Scratch::add_needs(const Weights& weights, size_t layers, int threads) {
+void Scratch::add_needs(const Weights& weights, size_t layers, bool pooled, int threads) {
   const auto need = [&](Site& site, const Matrix& matrix) {
     site.own.resize(static_cast<size_t>(threads));
     site.shared.need(matrix);
@@ -104,15 +104,15 @@ void Scratch::add_needs(const Weights& weights, size_t layers, int threads) {
     need(stream, layer.up);
     need(activated, layer.down);
   }
-  need(stream, weights.head());
+  if (!pooled) need(stream, weights.head());
 }
 
 void Scratch::carve(Carver& carver, const Config& c, const Limits& limits, int threads) {
   const int64_t tokens = round_up(limits.step_tokens, 2);
   residual = carver.floats(tokens, c.hidden);
   qkv = carver.floats(tokens, QkvColumns(c).end);
-  projected = carver.floats(c.norm_after() || c.learned_positions ? tokens : 0, c.hidden);
-  logits = carver.floats(limits.step_logit_rows, c.vocab_size);
+  projected = carver.floats(c.norm_after() || c.learned_positions || c.token_types > 0 ? tokens : 0, c.hidden);
+  logits = carver.floats(limits.step_logit_rows, c.out_columns());
   carve_sites(carver, c, limits);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());

@@ -54,8 +54,8 @@ class Scratch {
 
   Operand residual;                    // [step_tokens, hidden], f32_rows: the residual stream
   Operand qkv;                         // [step_tokens, QkvColumns], f32_rows
-  Operand projected;                   // [step_tokens, hidden], f32_rows: what a norm follows; learned positions
-  Operand logits;                      // [step_logit_rows, vocab], f32_rows
+  Operand projected;                   // [step_tokens, hidden], f32_rows: what a norm follows; positions, types
+  Operand logits;                      // [step_logit_rows, Config::out_columns()], f32_rows
   Site stream;                         // [step_tokens or step_logit_rows, hidden]: raw is the residual
   Site attention;                      // [step_tokens, heads * head_dim]
   Site activated;                      // [step_tokens, intermediate]
@@ -73,7 +73,7 @@ class Scratch {
  private:
   void carve(Carver& carver, const Config& config, const Limits& limits, int threads);
   void carve_sites(Carver& carver, const Config& config, const Limits& limits);
-  void add_needs(const Weights& weights, size_t layers, int threads);
+  void add_needs(const Weights& weights, size_t layers, bool pooled, int threads);
 
   char *own_row_, *own_attend_, *own_gemm_, *own_sampler_;
   int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_;

@@ -19,7 +19,8 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 
 }  // namespace
 
-Weights::Weights(const Config& c, const Formats& formats, int threads) : formats_(formats), layers_(c.layers.size()) {
+Weights::Weights(const Config& c, const Formats& formats, int threads)
+    : formats_(formats), layers_(c.layers.size()), dense_(c.dense.size()) {
   const auto columns = [threads](int64_t n) { return split_columns(n, kPanel, threads); };
   shape(embed_, "embed", c.vocab_size, c.hidden, columns(c.vocab_size));
   declare_part("embed", embed_, {c.vocab_size, {}});
@@ -28,12 +29,17 @@ Weights::Weights(const Config& c, const Formats& formats, int threads) : formats
     shape(positions_, "positions", rows, c.hidden, columns(rows));
     declare_part("positions", positions_, {rows, {}});
   }
+  if (c.token_types > 0) {
+    shape(types_, "types", c.token_types, c.hidden, columns(c.token_types));
+    declare_part("types", types_, {c.token_types, {}});
+  }
   if (!c.tied_head) {
     shape(head_, "head", c.vocab_size, c.hidden, columns(c.vocab_size));
     declare_part("head", head_, {c.vocab_size, {}});
   }
   for (size_t i = 0; i < layers_.size(); ++i) declare_layer(c, i, threads);
-  if (c.final_norm) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm);
+  if (c.final_norm) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  declare_dense(c, threads);
   if (c.head_bias) declare_bias("head.bias", head_bias_, round_up(c.vocab_size, kPanel), {c.vocab_size, {}});
   place_matrices();
 }
@@ -75,14 +81,32 @@ void Weights::declare_layer(const Config& c, size_t index, int threads) {
   declare_norms(c, layer, prefix);
 }
 
+void Weights::declare_dense(const Config& c, int threads) {
+  int64_t width = c.hidden;
+  for (size_t i = 0; i < dense_.size(); ++i) {
+    const DenseKind& kind = c.dense[i];
+    DenseWeights& dense = dense_[i];
+    const std::string name = "dense." + std::to_string(i);
+    shape(dense.matrix, name, kind.outputs, width, split_columns(kind.outputs, kPanel, threads));
+    declare_part(name, dense.matrix, {kind.outputs, {}});
+    if (kind.bias) declare_bias(name + ".bias", dense.bias, round_up(kind.outputs, kPanel), {kind.outputs, {}});
+    if (kind.norm) declare_norm(c, name + ".norm", dense.norm, kind.outputs, c.norm_bias);
+    width = kind.outputs;
+  }
+}
+
 void Weights::declare_norms(const Config& c, LayerWeights& layer, const std::string& prefix) {
+  const bool biases = c.layer_norm && c.norm_bias;
   if (c.norm_before()) {
-    declare_norm(c, prefix + "input_norm", layer.input_norm, c.hidden, c.layer_norm);
-    declare_norm(c, prefix + "pre_mlp_norm", layer.pre_mlp_norm, c.hidden, c.layer_norm);
+    declare_norm(c, prefix + "input_norm", layer.input_norm, c.hidden, biases);
+    declare_norm(c, prefix + "pre_mlp_norm", layer.pre_mlp_norm, c.hidden, biases);
+    layer.pre_mlp_norm.in_residual = c.norm_residual == NormResidual::all;
+    layer.input_norm.in_residual =
+        layer.pre_mlp_norm.in_residual || (c.norm_residual == NormResidual::first && &layer == layers_.data());
   }
   if (c.norm_after()) {
-    declare_norm(c, prefix + "post_attention_norm", layer.post_attention_norm, c.hidden, c.layer_norm);
-    declare_norm(c, prefix + "post_mlp_norm", layer.post_mlp_norm, c.hidden, c.layer_norm);
+    declare_norm(c, prefix + "post_attention_norm", layer.post_attention_norm, c.hidden, biases);
+    declare_norm(c, prefix + "post_mlp_norm", layer.post_mlp_norm, c.hidden, biases);
   }
   if (c.qk_norm == QkNorm::none) return;
   const bool full = c.qk_norm == QkNorm::full;

@@ -15,6 +15,14 @@ namespace forearm {
 // weight empty: there is no such norm (or bias) in this model.
 struct Norm {
   std::vector<float> weight, bias;
+  bool in_residual = false;  // what it gives replaces the residual
+};
+
+// A layer behind pooling.
+struct DenseWeights {
+  Matrix matrix;
+  std::vector<float> bias;
+  Norm norm;
 };
 
 struct LayerWeights {
@@ -53,7 +61,9 @@ class Weights {
   const Matrix& embed() const { return embed_; }
   const Matrix& positions() const { return positions_; }
   const LayerWeights& layer(size_t i) const { return layers_[i]; }
+  const Matrix& types() const { return types_; }
   const Norm& final_norm() const { return final_norm_; }
+  const DenseWeights& dense(size_t i) const { return dense_[i]; }
   const std::vector<float>& head_bias() const { return head_bias_; }
 
  private:
@@ -79,6 +89,7 @@ class Weights {
   template <class Pack>
   void pack_panels(MatrixPart& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
   void declare_layer(const Config& config, size_t index, int threads);
+  void declare_dense(const Config& config, int threads);
   void declare_norms(const Config& config, LayerWeights& layer, const std::string& prefix);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_part(const std::string& name, Matrix& matrix, Place place);
@@ -90,8 +101,9 @@ class Weights {
   void each_small(const Visit& visit);
 
   Formats formats_;  // that no matrix has taken yet; empty after construction
-  Matrix embed_, positions_, head_;
+  Matrix embed_, positions_, types_, head_;
   std::vector<LayerWeights> layers_;
+  std::vector<DenseWeights> dense_;
   Norm final_norm_;
   std::vector<float> head_bias_;
   std::map<std::string, MatrixPart> matrices_;

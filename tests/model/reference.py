@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from forearm.model.checkpoint import open_checkpoint
+from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.config import Layer, ModelConfig
+from forearm.model.pooling import PoolingAsked, pooling_plan
 from forearm.model.shards import Mapping, widened
 
 Array = npt.NDArray[np.float64]
@@ -26,7 +27,16 @@ def load_weights(
     folder: Path, *, dtype: str = "auto", max_model_len: int | None = None
 ) -> tuple[ModelConfig, dict[str, Array]]:
     """The model's config for this dtype and length, and its tensors by the executor's names (_native.pyi), float64."""
-    checkpoint = open_checkpoint(folder, dtype=dtype, max_model_len=max_model_len)
+    return _weights(open_checkpoint(folder, dtype=dtype, max_model_len=max_model_len))
+
+
+def load_pooled(folder: Path, pooler_config: dict[str, Any] | None) -> tuple[ModelConfig, dict[str, Array]]:
+    """The same of a model that pools."""
+    plan = pooling_plan(folder, PoolingAsked(runner="pooling", pooler_config=pooler_config))
+    return _weights(open_checkpoint(folder, pooling=plan))
+
+
+def _weights(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
     weights: dict[str, Array] = {}
     for part, tensor in checkpoint.sources:
         mapping = Mapping(tensor.path)
@@ -101,28 +111,69 @@ EXACT = Rounding()
 
 def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding = EXACT) -> Array:
     """Logits after every token, float64 [tokens, vocab]."""
-    positions = np.arange(len(tokens))
-    x = weights["embed"][tokens] * config.embedding_scale
-    if config.learned_positions:
-        x = x + weights["positions"][positions + config.position_offset]
-
-    for i, layer in enumerate(config.layers):
-        own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
-        y = attention(config, layer, own, norm(config, own, "input_norm", x, rounding), positions, rounding)
-        x = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
-        y = mlp(config, own, norm(config, own, "pre_mlp_norm", x, rounding), rounding)
-        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
-
-    x = norm(config, weights, "final_norm", x, rounding)
+    x = hidden(config, weights, tokens, 0, rounding)
     head = weights["embed" if config.tied_head else "head"]
     out = linear(x, head, None, rounding, rounding.int8_head) * config.logits_scale
     return config.logits_softcap * np.tanh(out / config.logits_softcap) if config.logits_softcap else out
 
 
+def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], second: int, rounding: Rounding) -> Array:
+    """Rows after the last norm, float64 [tokens, hidden]. second: where tokens of type 1 begin; 0: nowhere."""
+    positions = np.arange(len(tokens))
+    x = weights["embed"][tokens] * config.embedding_scale
+    if config.token_types:
+        x = x + weights["types"][((positions >= second) & (second > 0)).astype(int)]
+    if config.learned_positions:
+        x = x + weights["positions"][positions + config.position_offset]
+
+    for i, layer in enumerate(config.layers):
+        own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
+        normed = norm(config, own, "input_norm", x, rounding)
+        x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
+        y = attention(config, layer, own, normed, positions, rounding)
+        x = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
+        normed = norm(config, own, "pre_mlp_norm", x, rounding)
+        x = normed if config.norm_residual == "all" else x
+        y = mlp(config, own, normed, rounding)
+        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
+    return norm(config, weights, "final_norm", x, rounding)
+
+
+def pooled(
+    config: ModelConfig,
+    weights: dict[str, Array],
+    tokens: list[int],
+    second: int,
+    pool: str,
+    rounding: Rounding = EXACT,
+) -> Array:
+    """What a text becomes: its rows pooled, through the layers behind that, float64 [columns]."""
+    rows = hidden(config, weights, tokens, second, rounding)
+    x = {"cls": rows[:1], "last": rows[-1:], "mean": rows.mean(axis=0, keepdims=True)}[pool]
+    exact = replace(rounding, operands=0.0, int8="")  # these layers are float32
+    for i, dense in enumerate(config.dense):
+        x = linear(x, weights[f"dense.{i}"], weights.get(f"dense.{i}.bias"), exact)
+        if dense.activation != "none":
+            x = np.tanh(x) if dense.activation == "tanh" else activated(dense.activation, x)
+        if dense.norm:
+            x = norm(replace(config, layer_norm=True), weights, f"dense.{i}.norm", x, exact)
+    found: Array = x[0]
+    return found
+
+
+def pooled_tolerance(
+    config: ModelConfig, weights: dict[str, Array], prompt: tuple[list[int], int], pool: str, rounding: Rounding
+) -> float:
+    """How far a value of a text's vector may be from exact in this arithmetic: as `tolerance` has it."""
+    exact = pooled(config, weights, *prompt, pool)
+    noisy = (replace(rounding, seed=rounding.seed + i) for i in range(3))
+    return 2 * max(float(np.abs(pooled(config, weights, *prompt, pool, e) - exact).max()) for e in noisy)
+
+
 def attention(
     config: ModelConfig, layer: Layer, w: dict[str, Array], x: Array, positions: npt.NDArray[np.int64], e: Rounding
 ) -> Array:
-    """Causal attention of all tokens to all tokens, [tokens, hidden]."""
+    """Attention of all tokens to all tokens that they see, [tokens, hidden]."""
     q = linear(x, w["q"], w.get("q.bias"), e)
     k = linear(x, w["k"], w.get("k.bias"), e)
     v = linear(x, w["v"], w.get("v.bias"), e)
@@ -144,6 +195,7 @@ def attention(
     if config.attention_softcap:
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
     distance = positions[:, None] - positions[None, :]
+    distance = np.abs(distance) if config.bidirectional else distance
     visible = (distance >= 0) & ((distance < layer.window) if layer.window else True)
     scores = np.where(visible, scores, -np.inf)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -16,6 +16,7 @@ namespace {
 struct Shape {
   int64_t head_dim, kv_heads, group, context, tokens, window;
   bool capped, sinks;
+  bool both_ways = false;
 };
 
 constexpr float kCap = 4.0f;
@@ -153,7 +154,7 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
   for (int64_t head = 0; head < s.kv_heads; ++head) {
     for (int64_t token = 0; token < s.tokens; token += division.tokens) {
       const int64_t end = std::min(s.tokens, token + division.tokens);
-      const int64_t chunks = (s.context + end - 1) / kChunkTokens + 1;
+      const int64_t chunks = ((s.both_ways ? p.keys() : s.context + end) - 1) / kChunkTokens + 1;
       const AttendTask task{cache.cache,
                             cache.blocks.data(),
                             p.q.data(),
@@ -165,6 +166,7 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
                             end,
                             s.context,
                             s.window,
+                            s.both_ways ? p.keys() : 0,
                             p.scale,
                             s.capped ? kCap : 0.0f,
                             s.sinks ? p.sinks.data() : nullptr,
@@ -205,9 +207,10 @@ struct Exact {
     const Shape& s = p.shape;
     const int64_t position = s.context + token, dim = s.head_dim;
     const int64_t begin = s.window > 0 ? std::max<int64_t>(0, position - s.window + 1) : 0;
+    const int64_t behind = s.window > 0 ? std::min(p.keys(), position + s.window) : p.keys();
     std::vector<double> weight;
     double top = s.sinks ? p.sinks[head] : -INFINITY, error = 0;
-    for (int64_t key = begin; key <= position; ++key) {
+    for (int64_t key = begin; key < (s.both_ways ? behind : position + 1); ++key) {
       double magnitude;
       double score = dot(token, head, key, &magnitude);
       if (s.capped) score = kCap * tanh(score / kCap);
@@ -237,7 +240,8 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
                       {"context", s.context},
                       {"tokens", s.tokens},
                       {"window", s.window},
-                      {"capped", s.capped}}));
+                      {"capped", s.capped},
+                      {"both ways", s.both_ways}}));
   const Problem p(s, dtype);
   const Cache cache(tier, p), scalar_cache(scalar, p);
   report.same_bits(cache.contents(), scalar_cache.contents(), "write_kv");
@@ -290,15 +294,28 @@ void check_narrowing(Report& report, const Kernels& tier, DType dtype) {
 }
 
 constexpr Shape kShapes[] = {
-    {8, 2, 1, 0, 1, 0, false, false},   {8, 1, 2, 31, 3, 0, false, true},     {20, 2, 3, 33, 5, 0, false, false},
-    {64, 1, 8, 64, 2, 0, false, false}, {64, 2, 4, 0, 40, 0, false, true},    {80, 1, 1, 10, 7, 0, true, false},
-    {96, 1, 5, 50, 3, 20, true, true},  {128, 1, 6, 100, 2, 0, false, false}, {128, 1, 12, 3, 9, 33, false, false},
-    {256, 1, 2, 40, 3, 0, true, false}, {10, 1, 3, 20, 4, 0, false, false},
+    {8, 2, 1, 0, 1, 0, false, false},
+    {8, 1, 2, 31, 3, 0, false, true},
+    {20, 2, 3, 33, 5, 0, false, false},
+    {64, 1, 8, 64, 2, 0, false, false},
+    {64, 2, 4, 0, 40, 0, false, true},
+    {80, 1, 1, 10, 7, 0, true, false},
+    {96, 1, 5, 50, 3, 20, true, true},
+    {128, 1, 6, 100, 2, 0, false, false},
+    {128, 1, 12, 3, 9, 33, false, false},
+    {256, 1, 2, 40, 3, 0, true, false},
+    {10, 1, 3, 20, 4, 0, false, false},
+    // Encoders: a whole prompt, every key or those on both sides within the window.
+    {32, 2, 1, 0, 1, 0, false, false, true},
+    {32, 2, 1, 0, 33, 0, false, false, true},
+    {64, 1, 2, 0, 70, 0, true, false, true},
+    {24, 3, 1, 0, 100, 9, false, false, true},
+    {64, 2, 1, 0, 130, 65, false, false, true},
 };
 constexpr Shape kLong[] = {
-    {16, 1, 2, 511, 3, 0, false, false},
-    {16, 2, 1, 1100, 4, 0, false, true},
-    {24, 1, 1, 1030, 20, 70, false, false},
+    {16, 1, 2, 511, 3, 0, false, false},        {16, 2, 1, 1100, 4, 0, false, true},
+    {24, 1, 1, 1030, 20, 70, false, false},     {16, 1, 1, 0, 1040, 0, false, false, true},
+    {16, 1, 1, 0, 530, 40, false, false, true},
 };
 
 }  // namespace

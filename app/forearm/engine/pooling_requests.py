@@ -128,7 +128,9 @@ def pack_texts(texts: list[Text], plan: PoolingPlan, token_types: int) -> Pooled
     lengths = np.diff(starts)
     needed = -(-lengths // BLOCK_TOKENS)
     block_starts = np.concatenate(([0], np.cumsum(needed))).astype(np.int32)
-    rows = [_rows(text, plan, int(first), int(end)) for text, first, end in zip(texts, starts, starts[1:], strict=True)]
+    rows = [
+        _rows(text, plan, int(first), int(end)) for text, first, end in zip(texts, starts[:-1], starts[1:], strict=True)
+    ]
     row_starts, logit_rows = csr(rows)
     batch = Batch(
         tokens=tokens,
@@ -152,7 +154,7 @@ def _types(texts: list[Text], starts: Int32Array) -> npt.NDArray[np.int32] | Non
     if not any(text.prompt.second for text in texts):
         return None
     types = np.zeros(starts[-1], np.int32)
-    for text, first, end in zip(texts, starts, starts[1:], strict=True):
+    for text, first, end in zip(texts, starts[:-1], starts[1:], strict=True):
         if text.prompt.second:
             types[first + text.prompt.second : end] = 1
     return types

@@ -100,6 +100,12 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
   }
 }
 
+// Behind the last key that a token at this position sees.
+inline int64_t end_of_keys(const AttendTask& task, int64_t position) {
+  if (task.keys == 0) return position + 1;
+  return task.window > 0 && position + task.window < task.keys ? position + task.window : task.keys;
+}
+
 inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_rows) {
   const F16 scale = broadcast(task.scale);
   const int64_t dim = task.cache.head_dim, padded = t.units * unit_rows;
@@ -107,7 +113,7 @@ inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_r
   clear(static_cast<float*>(t.weights.data), padded * kPairKeys);
   for (int64_t r = 0; r < t.rows; ++r) {
     const int64_t token = token_of(task, t, r), position = task.first_position + token;
-    t.end[r] = position + 1;
+    t.end[r] = end_of_keys(task, position);
     t.begin[r] = task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
     clear(t.total[r].values, dim);
     const float* from = task.q + token * task.q_stride + head_of(task, t, r) * task.head_dim;

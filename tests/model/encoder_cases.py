@@ -1,0 +1,118 @@
+"""Tiny random models that pool, made by transformers' own classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tests.model.cases import _randomise
+from transformers import PreTrainedModel
+
+# Prompts: lengths of a step's texts. One token, a block of 32 and one more, two blocks; more than a window.
+LENGTHS = (1, 45, 33, 64, 7)
+
+
+@dataclass(frozen=True)
+class EncoderCase:
+    """One checkpoint, its texts, and how it pools.
+
+    model: name of transformers' class; settings: arguments of its configuration. pool: what is expected where nothing
+    else is asked, or what pooler_config asks.
+    """
+
+    name: str
+    model: str
+    config: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    pool: str = "cls"
+    asked: str = ""
+    lengths: tuple[int, ...] = LENGTHS
+    pairs: bool = False  # texts have a second part
+    seed: int = 0
+    dtype: str = "float32"
+
+    def prompts(self) -> list[tuple[list[int], int]]:
+        """Token ids of each text, and where its second part begins. The padding token is in none: positions of RoBERTa
+        skip it."""
+        random = np.random.default_rng(self.seed)
+        texts = [[int(t) for t in random.integers(3, _SIZES["vocab_size"], length)] for length in self.lengths]
+        return [(ids, len(ids) // 2 if self.pairs else 0) for ids in texts]
+
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 331,
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 130,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+_MODERN = {"cls_token_id": 0, "sep_token_id": 2}
+
+
+def make(case: EncoderCase, folder: Path) -> PreTrainedModel:
+    """Make the case's model, save it in `folder`, and return what transformers reads from there, in float32."""
+    torch.manual_seed(case.seed)
+    config = getattr(transformers, case.config)(**(_SIZES | case.settings))
+    config._attn_implementation = "eager"
+    kind = getattr(transformers, case.model)
+    model = kind(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            _randomise(name, parameter)
+    model.to(getattr(torch, case.dtype)).save_pretrained(folder)
+    read: PreTrainedModel = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    return read.eval()
+
+
+def _bert(name: str, **settings: Any) -> EncoderCase:
+    return EncoderCase(f"bert-{name}", "BertModel", "BertConfig", settings)
+
+
+def _modern(name: str, **settings: Any) -> EncoderCase:
+    window = {"local_attention": 16, "num_hidden_layers": 5}
+    return EncoderCase(f"modernbert-{name}", "ModernBertModel", "ModernBertConfig", window | _MODERN | settings)
+
+
+ENCODER_CASES: list[EncoderCase] = [
+    _bert("plain"),
+    replace(_bert("pairs-mean"), pairs=True, asked="MEAN", pool="mean"),
+    replace(_bert("last-gelu-new", hidden_act="gelu_new", num_attention_heads=3), asked="LAST", pool="last"),
+    replace(_bert("wide", hidden_size=96, num_attention_heads=1, intermediate_size=40), asked="MEAN", pool="mean"),
+    EncoderCase("bert-classifier", "BertForSequenceClassification", "BertConfig", {"num_labels": 3}, pairs=True),
+    EncoderCase("bert-masked", "BertForMaskedLM", "BertConfig", asked="MEAN", pool="mean"),
+    EncoderCase("roberta", "RobertaModel", "RobertaConfig", {"type_vocab_size": 1}),
+    EncoderCase("roberta-classifier", "RobertaForSequenceClassification", "RobertaConfig", {"num_labels": 2}),
+    EncoderCase("xlm-roberta-mean", "XLMRobertaModel", "XLMRobertaConfig", {"type_vocab_size": 1}, "mean", "MEAN"),
+    EncoderCase("xlm-roberta-reranker", "XLMRobertaForSequenceClassification", "XLMRobertaConfig", {"num_labels": 1}),
+    _modern("windows"),
+    replace(_modern("biases", norm_bias=True, attention_bias=True, mlp_bias=True), asked="MEAN", pool="mean"),
+    replace(_modern("long", max_position_embeddings=1200, num_hidden_layers=4), lengths=(1040, 530, 3)),
+    EncoderCase(
+        "modernbert-classifier", "ModernBertForSequenceClassification", "ModernBertConfig",
+        {"num_labels": 4, "classifier_pooling": "mean", "classifier_bias": True, "local_attention": 16, **_MODERN},
+        "mean",
+    ),
+    EncoderCase("modernbert-reranker", "ModernBertForSequenceClassification", "ModernBertConfig",
+                {"num_labels": 1, "norm_bias": True, **_MODERN}),
+    EncoderCase("qwen3-embedding", "Qwen3Model", "Qwen3Config", {"head_dim": 20, "num_key_value_heads": 2}, "last"),
+    EncoderCase("qwen3-classifier", "Qwen3ForSequenceClassification", "Qwen3Config",
+                {"head_dim": 20, "num_key_value_heads": 2, "num_labels": 1}, "last"),
+    EncoderCase("llama-mean", "LlamaForCausalLM", "LlamaConfig", {"num_key_value_heads": 3}, "mean", "MEAN"),
+    EncoderCase("gemma2-last", "Gemma2ForCausalLM", "Gemma2Config",
+                {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 16}, "last"),
+]  # fmt: skip
+
+ENCODER_HALF_CASES: list[EncoderCase] = [
+    replace(case, name=f"{case.name}-{dtype}", dtype=dtype)
+    for dtype in ("bfloat16", "float16")
+    for case in ENCODER_CASES
+    if case.name in ("bert-pairs-mean", "roberta-classifier", "modernbert-windows", "qwen3-embedding")
+]

@@ -1,0 +1,85 @@
+"""The native executor over many models that pool, in a process of its own: FOREARM_TIER is read once a process.
+
+    python -m tests.model.run_pooling JOB.json OUT.npz
+
+JOB.json: a list of runs (see Run). OUT.npz: for run i, `together{i}` float32 [texts, columns], all texts in one step on
+two threads, as they come out of the last layer; `alone{i}`, each in a step of its own on one thread; `unit{i}`, with
+what stands behind the last layer; `tokens{i}`, rows of the first text's tokens.
+On stdout: what the tier rounds operands to, by weight dtype (JSON).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forearm import _native, wire
+from forearm.engine.pooler import Pooler
+from forearm.engine.pooling_requests import PoolingAdmission, PoolingTerms, Text
+from forearm.model.checkpoint import open_checkpoint
+from forearm.model.pooling import PoolingAsked, pooling_plan
+from forearm.model.quantization import Asked
+from forearm.model.weights import load_native
+
+
+@dataclass(frozen=True)
+class Run:
+    """Texts on one checkpoint. prompts: token ids, and where a second text begins."""
+
+    folder: str
+    prompts: list[tuple[list[int], int]]
+    pooler_config: dict[str, Any] | None = None
+    kv_dtype: str = "auto"
+    quantization: str = "none"
+
+
+def pooler(run: Run, threads: int) -> Pooler:
+    """The model in memory."""
+    folder = Path(run.folder)
+    plan = pooling_plan(folder, PoolingAsked(runner="pooling", pooler_config=run.pooler_config))
+    assert plan is not None
+    checkpoint = open_checkpoint(folder, kv_dtype=run.kv_dtype, pooling=plan, quantization=Asked(run.quantization))
+    tokens, texts = sum(len(ids) for ids, _ in run.prompts), len(run.prompts)
+    native = load_native(
+        checkpoint, step_tokens=tokens, step_sequences=texts, step_logit_rows=tokens, cores=(), threads=threads,
+        progress=False,
+    )  # fmt: skip
+    native.allocate_kv(-(-tokens // 32) + texts)
+    model = checkpoint.config
+    columns = model.dense[-1].outputs if model.dense else model.hidden
+    terms = PoolingTerms(plan, model.vocab_size, checkpoint.max_model_len, columns, model.token_types, 8, False)
+    return Pooler(native, terms)
+
+
+def compute(model: Pooler, prompts: list[tuple[list[int], int]], task: Any, activate: bool) -> list[np.ndarray]:
+    """What one step makes of these texts."""
+    asked = [wire.PoolingPrompt(ids, second) for ids, second in prompts]
+    embed = wire.Embed(request_id="r", prompts=asked, task=task, activate=activate)
+    request = PoolingAdmission(model.terms).request(0, embed, 0.0)
+    found = model.compute([Text(request, i) for i in range(len(prompts))])
+    return [np.asarray(one) for one in found]
+
+
+def main(job: str, out: str) -> None:
+    """Run the job."""
+    arrays: dict[str, np.ndarray] = {}
+    for i, given in enumerate(json.loads(Path(job).read_text())):
+        run = Run(**given)
+        two, one = pooler(run, 2), pooler(run, 1)
+        kind = two.terms.plan.kind
+        arrays[f"together{i}"] = np.stack(compute(two, run.prompts, kind, False))
+        arrays[f"alone{i}"] = np.concatenate([compute(one, [prompt], kind, False) for prompt in run.prompts])
+        arrays[f"unit{i}"] = np.stack(compute(two, run.prompts, kind, True))
+        if kind == "embed":
+            arrays[f"tokens{i}"] = compute(two, run.prompts, "token_embed", False)[1]
+    np.savez(out, **arrays)
+    print(json.dumps({dtype: _native.operand_form(dtype) for dtype in ("float32", "float16", "bfloat16")}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
