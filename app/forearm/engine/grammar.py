@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm.errors import EngineFailed, InvalidRequest
-from forearm.text.grammar_tokens import LIMITS, tokenizer_text
+from forearm.text.grammar_tokens import COMPILE_S, compiled, explained, tokenizer_text
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 UInt32Array = npt.NDArray[np.uint32]
 
 _THREADS = 2  # one slow grammar does not hold up the others
-_COMPILE_S = 10.0
 # What a compiled grammar is taken to hold; measured: tests/unit/engine/test_grammar.py.
 _BYTES, _BYTES_A_CHARACTER = 64 << 10, 200
 
@@ -97,7 +96,7 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise EngineFailed(f"the grammar cannot go on: {_first_line(self._matcher.get_error())}")
+            raise EngineFailed(f"the grammar cannot go on: {explained(self._matcher.get_error())}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class Grammars:
         eos_ids: Sequence[int],
         *,
         cache_bytes: int = 512 << 20,
-        compile_s: float = _COMPILE_S,
+        compile_s: float = COMPILE_S,
     ) -> None:
         self._folder, self._vocab_size, self._eos_ids = folder, vocab_size, tuple(sorted(eos_ids))
         self._cache_bytes, self._compile_s = cache_bytes, compile_s
@@ -173,15 +172,8 @@ class Grammars:
 
     def _compiled(self, source: str, tokenizer: LLTokenizer) -> Matcher:
         """Raises: InvalidRequest."""
-        from llguidance import LLMatcher, LLParserLimits
-
         start_s = time.monotonic()
-        made = LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(**LIMITS))
-        first = made.deep_copy()
-        first.compute_bitmask()  # some limits only show here
-        for one in (made, first):
-            if one.is_error():
-                raise InvalidRequest(f"the grammar cannot be used: {_first_line(one.get_error())}")
+        made = compiled(source, tokenizer)
         log.debug("a grammar of %d characters is compiled in %.3f s", len(source), time.monotonic() - start_s)
         matcher = Matcher(made, (self._vocab_size + 31) // 32)
         self._keep(source, _Compiled(matcher, _BYTES + _BYTES_A_CHARACTER * len(source)))
@@ -223,7 +215,3 @@ def _settle(found: Future[Matcher], matcher: Matcher | None = None, error: Excep
             found.set_exception(error)
     except InvalidStateError:
         pass
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n", 1)[0]

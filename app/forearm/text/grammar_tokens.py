@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from forearm.errors import ConfigError
+from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.gguf import is_gguf
 
-# Of llguidance.LLParserLimits. The fuels bound the work of one compilation and of one mask (some 14 ms); a lexer state
-# takes 1 to 2 kB, so that one output holds 100 MB at most.
-LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "verbose_errors": False}
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+COMPILE_S = 10.0  # most that one grammar may take
+# Of llguidance.LLParserLimits. Its fuels bound the work of one compilation and of one mask (some 14 ms); a lexer state
+# takes 1 to 2 kB, so that one output holds 100 MB at most. An optional property takes 4 items of a row.
+LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 8_000, "verbose_errors": False}
+_REASONS = {
+    "NoExtension": "no text fits it",
+    "NoExtensionBias": "no text fits it",
+    "ParserTooComplex": "it is too complex",
+    "LexerTooComplex": "it is too complex",
+}
+
+
+def compiled(source: str, tokenizer: LLTokenizer, field: str | None = None) -> LLMatcher:
+    """The grammar at its beginning.
+
+    Raises: InvalidRequest, naming the field, if it is wrong, too large, or no text fits it.
+    """
+    from llguidance import LLMatcher, LLParserLimits
+
+    made = LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(**LIMITS))
+    first = made.deep_copy()
+    first.compute_bitmask()  # some limits only show here
+    what = f"{field}: it" if field else "the grammar"
+    for one in (made, first):
+        if one.is_error():
+            raise InvalidRequest(f"{what} cannot be imposed: {explained(one.get_error())}", field)
+    if first.is_stopped():
+        raise InvalidRequest(f"{what} cannot be imposed: only the empty text fits it", field)
+    return made
+
+
+def explained(error: str) -> str:
+    """An error of llguidance in one line; its first one, without what it shows of the grammar."""
+    lines = [line.strip() for line in error.split("\n")]
+    kept = " ".join(line for line in lines if line and not re.match(r"<|\d+ \||\^+$", line))
+    text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema|invalid regex \".*?\" \(in regex\)): ", "", kept)
+    return _REASONS.get(text, text)[:300]
 
 
 def tokenizer_text(folder: Path) -> tuple[str, int]:
