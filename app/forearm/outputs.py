@@ -28,7 +28,7 @@ Candidates = dict[int, Logprob]
 class CompletionOutput:
     """One answer to a prompt.
 
-    finish_reason: stop, length, abort, or error. stop_reason: the stop string or stop token id that ended it, None for
+    finish_reason: stop, length, repetition, abort, or error. stop_reason: the stop string or stop token id that ended it, None for
     the model's own end; after an error, what went wrong.
     """
 
@@ -90,8 +90,8 @@ class Answers:
                 None if position is None else self._candidates(position) for position in message.prompt_logprobs
             ]
         one.finish_reason, one.stop_reason = message.finish_reason, message.stop_reason
-        matched = self._add_text(one, message)
-        self._add_logprobs(one, message.logprobs)
+        matched, used = self._add_text(one, message)
+        self._add_logprobs(one, message.logprobs and message.logprobs[:used])
         self._end_if_all_have(now_s)
         return matched
 
@@ -102,21 +102,24 @@ class Answers:
                 one.finish_reason, one.stop_reason = "error", reason
         self._end_if_all_have(now_s)
 
-    def _add_text(self, one: CompletionOutput, message: wire.Tokens) -> bool:
-        """Ids and text up to a stop string. Returns: whether one was met."""
+    def _add_text(self, one: CompletionOutput, message: wire.Tokens) -> tuple[bool, int]:
+        """Ids and text up to a stop string. Returns: whether one was met, and with which of the tokens."""
         text = self._texts[one.index]
         params = self._params
-        for token_id in message.token_ids:
+        used = 0
+        for used, token_id in enumerate(message.token_ids, start=1):
             one.token_ids.append(token_id)
             if params.detokenize:
-                ends = message.finish_reason == "stop" and token_id == message.token_ids[-1]
+                ends = message.finish_reason == "stop" and used == len(message.token_ids)
                 one.text += text.add(token_id, silent=ends and not params.include_stop_str_in_output)
+            if text.matched is not None:
+                break
         if one.finished() and params.detokenize:
             one.text += text.finish()
         if text.matched is None:
-            return False
+            return False, used
         one.finish_reason, one.stop_reason = "stop", text.matched
-        return True
+        return True, used
 
     def _add_logprobs(self, one: CompletionOutput, logprobs: list[PositionLogprobs] | None) -> None:
         if logprobs is None:

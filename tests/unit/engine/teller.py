@@ -19,6 +19,7 @@ class Teller:
     """Right with a probability of `rightness`, a function of all tokens before; of constraints it knows nothing."""
 
     rounds = False
+    vocab = VOCAB
 
     def __init__(self, rightness: float) -> None:
         self._rightness = rightness
@@ -33,9 +34,9 @@ class Teller:
         history = list(sequence.tokens)
         temperature = sequence.request.params.temperature
         for _ in range(count):
-            token = choose(logits_after(history, VOCAB), temperature, sequence.seed, len(history))
+            token = choose(logits_after(history, self.vocab), temperature, sequence.seed, len(history))
             if _chance(history) >= self._rightness:
-                token = (token + 1) % VOCAB
+                token = (token + 1) % self.vocab
             history.append(token)
         return history[len(sequence.tokens) :]
 
