@@ -127,16 +127,17 @@ class ResponseStore:
 
         def read(store: sqlite3.Connection) -> list[Stored]:
             found: list[Stored] = []
+            size = 0
             following: str | None = response_id
             while following is not None:
-                found.insert(0, self._one(store, following, owner))
-                following = found[0].previous
-                if sum(one.bytes for one in found) > most_bytes:
+                found.append(self._one(store, following, owner))
+                following, size = found[-1].previous, size + found[-1].bytes
+                if size > most_bytes:
                     raise InvalidRequest(
                         f"the conversation that ends with {response_id!r} is longer than {most_bytes} bytes",
                         "previous_response_id",
                     )
-            return found
+            return found[::-1]
 
         return await self._within(read)
 

@@ -1,0 +1,245 @@
+"""The store as two workers see it: two of them on one file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import stat
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forearm.api.response_store import ResponseStore, Stored
+from forearm.config import ApiConfig
+from forearm.errors import InvalidRequest, ResponseNotFound
+
+Open = Callable[..., ResponseStore]
+ME, OTHER = "me", "somebody else"
+
+
+@pytest.fixture
+async def open_store(tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens one more on the same file."""
+    opened: list[ResponseStore] = []
+
+    def one(**bounds: Any) -> ResponseStore:
+        opened.append(ResponseStore(ApiConfig(run_folder=str(tmp_path), **bounds)))
+        return opened[-1]
+
+    yield one
+    for store in opened:
+        await store.close()
+
+
+def response(number: int, status: str = "completed", text: str = "", previous: str | None = None) -> Stored:
+    reply = {"id": f"resp_{number}", "status": status, "output": [{"id": f"msg_{number}", "text": text}]}
+    items = [{"id": f"in_{number}", "role": "user", "content": text}]
+    return Stored(f"resp_{number}", status, json.dumps(reply).encode(), json.dumps(items).encode(), previous)
+
+
+def age(tmp_path: Path, seconds: float, what: str = "used") -> None:
+    """As if everything had happened so long ago."""
+    with sqlite3.connect(tmp_path / "responses.sqlite") as connection:
+        connection.execute(f"UPDATE responses SET {what} = {what} - {seconds}")
+    connection.close()
+
+
+async def there(store: ResponseStore, numbers: range) -> list[int]:
+    found = []
+    for number in numbers:
+        with contextlib.suppress(ResponseNotFound):
+            await store.get(f"resp_{number}", ME)
+            found.append(number)
+    return found
+
+
+async def test_what_one_worker_stores_the_other_finds(open_store: Open) -> None:
+    one, other = open_store(), open_store()
+
+    await one.add(response(1, text="hello"), ME)
+
+    assert await other.get("resp_1", ME) == response(1, text="hello")
+    assert (await other.output_item("msg_1", ME))["text"] == "hello"
+    await other.delete("resp_1", ME)
+    with pytest.raises(ResponseNotFound):
+        await one.get("resp_1", ME)
+    with pytest.raises(ResponseNotFound):
+        await one.output_item("msg_1", ME)
+
+
+async def test_to_others_it_is_not_there(open_store: Open) -> None:
+    store = open_store()
+    await store.add(response(1, "in_progress"), ME)
+
+    for work in (
+        store.get,
+        store.cancel,
+        store.delete,
+        lambda i, o: store.chain(i, o, 1000),
+        lambda i, o: store.events(i, o, 0),
+    ):
+        with pytest.raises(ResponseNotFound, match="resp_1"):
+            await work("resp_1", OTHER)
+    with pytest.raises(ResponseNotFound):
+        await store.output_item("msg_1", OTHER)
+    assert (await store.get("resp_1", ME)).status == "in_progress"
+
+
+async def test_the_one_used_longest_ago_goes_first(open_store: Open) -> None:
+    store = open_store(responses_store_count=3)
+    for number in range(3):
+        await store.add(response(number), ME)
+    await store.get("resp_0", ME)
+
+    await store.add(response(3), ME)
+
+    assert await there(store, range(4)) == [0, 2, 3]
+
+
+async def test_bytes_are_bounded_events_included(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(responses_store_bytes=100_000)
+    for number in range(40):
+        await store.add(response(number, "in_progress", "x" * 4000), ME)
+        await store.update(f"resp_{number}", 0, [b"y" * 10_000 + b"\n\n"], "completed", response(number).reply)
+
+    left = await there(store, range(40))
+    assert left == list(range(40 - len(left), 40))
+    assert 3 <= len(left) <= 6
+    files = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert files < 6_000_000  # SQLite's log has 4 MB
+
+
+async def test_what_is_too_old_goes(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(responses_store_age_s=60)
+    await store.add(response(1), ME)
+    age(tmp_path, 61)
+
+    assert await there(store, range(2)) == []
+    await store.add(response(2), ME)
+    with sqlite3.connect(tmp_path / "responses.sqlite") as connection:
+        rows = [
+            connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("responses", "contents", "output")
+        ]
+    connection.close()
+    assert rows == [1, 1, 1]
+
+
+async def test_what_is_still_computed_stays(open_store: Open) -> None:
+    store = open_store(responses_store_count=1)
+    await store.add(response(1, "in_progress"), ME)
+    for number in range(2, 5):
+        await store.add(response(number), ME)
+
+    assert await there(store, range(5)) == [1]  # it takes the one place that there is
+
+
+async def test_what_can_never_fit_is_refused(open_store: Open) -> None:
+    store = open_store(responses_store_bytes=1 << 16)
+
+    with pytest.raises(InvalidRequest, match="send store: false"):
+        await store.add(response(1, text="x" * (1 << 16)), ME)
+
+
+async def test_what_a_dead_worker_has_left_has_failed(open_store: Open, tmp_path: Path) -> None:
+    one, other = open_store(), open_store()
+    await one.add(response(1, "in_progress"), ME)
+    age(tmp_path, 31, "beat")
+
+    found = await other.get("resp_1", ME)
+
+    assert (found.status, json.loads(found.reply)["error"]["code"]) == ("failed", "server_error")
+    assert not await one.update("resp_1", 0, [], "completed", response(1).reply)
+    assert (await one.get("resp_1", ME)).status == "failed"
+
+
+async def test_a_response_cancelled_elsewhere_is_no_longer_wanted(open_store: Open) -> None:
+    one, other = open_store(), open_store()
+    await one.add(response(1, "queued"), ME)
+    assert await one.update("resp_1", 0, [b"event: a\ndata: 0\n\n"])
+
+    cancelled = await other.cancel("resp_1", ME)
+
+    assert json.loads(cancelled.reply)["status"] == "cancelled"
+    assert not await one.update("resp_1", 1, [b"event: b\ndata: 1\n\n"])
+    assert await one.events("resp_1", ME, -1) == ([b"event: a\ndata: 0\n\n"], False)
+    assert (await one.cancel("resp_1", ME)).status == "cancelled"
+
+
+async def test_events_come_after_any_number(open_store: Open) -> None:
+    store = open_store()
+    events = [b"event: x\ndata: %d\n\n" % number for number in range(10)]
+    await store.add(response(1, "in_progress"), ME, events[:3])
+    await store.update("resp_1", 3, events[3:4])
+    await store.update("resp_1", 4, [])
+    await store.update("resp_1", 4, events[4:], "completed", response(1).reply)
+
+    for after in range(-1, 11):
+        assert await store.events("resp_1", ME, after) == (events[after + 1 :], False)
+
+
+async def test_a_conversation_is_found_from_its_end(open_store: Open) -> None:
+    store = open_store()
+    for number in range(5):
+        await store.add(response(number, previous=f"resp_{number - 1}" if number else None), ME)
+
+    assert [one.id for one in await store.chain("resp_3", ME, 100_000)] == [f"resp_{n}" for n in range(4)]
+    with pytest.raises(InvalidRequest, match="longer than 100 bytes"):
+        await store.chain("resp_3", ME, 100)
+    await store.delete("resp_1", ME)
+    with pytest.raises(ResponseNotFound, match="resp_1"):
+        await store.chain("resp_3", ME, 100_000)
+
+
+async def test_using_a_conversation_keeps_all_of_it(open_store: Open) -> None:
+    store = open_store(responses_store_count=4)
+    await store.add(response(0), ME)
+    await store.add(response(1, previous="resp_0"), ME)
+    await store.add(response(2), ME)
+    await store.chain("resp_1", ME, 100_000)
+    for number in (3, 4):
+        await store.add(response(number), ME)
+
+    assert await there(store, range(5)) == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["", "' OR 1=1 --", "x" * 100_000, "a\x00b", "../../etc/passwd", "🙂", "%s{}"])
+async def test_an_id_is_never_more_than_an_id(open_store: Open, name: str) -> None:
+    store = open_store()
+    await store.add(response(1), ME)
+
+    with pytest.raises(ResponseNotFound) as error:
+        await store.get(name, ME)
+    assert len(str(error.value)) < 500
+    with pytest.raises(ResponseNotFound):
+        await store.delete(name, ME)
+    assert await there(store, range(2)) == [1]
+
+
+async def test_only_the_servers_user_can_read_it_and_it_goes_with_it(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    await store.add(response(1), ME)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+
+    own = ResponseStore(ApiConfig())
+    await own.add(response(1), ME)
+    assert own._own_folder
+    assert stat.S_IMODE(Path(own._own_folder).stat().st_mode) == 0o700
+    await own.close()
+    assert not Path(own._own_folder).exists()
+
+
+async def test_a_response_is_stored_and_found_in_a_few_milliseconds_among_thousands(open_store: Open) -> None:
+    store = open_store()
+    for number in range(2000):
+        await store.add(response(number), ME)
+
+    begun = time.perf_counter()
+    for number in range(2000, 2100):
+        await store.add(response(number), ME)
+        await store.get(f"resp_{number - 500}", ME)
+    assert (time.perf_counter() - begun) / 100 < 0.02
