@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+
+from forearm.text import calls, reasoning
+from forearm.text.chat_template import ChatTemplate
+from forearm.text.dialect import find_dialect
+from forearm.text.tokenizer import Tokenizer
+
+# The passages of published chat templates that tell the formats, shortened.
+EXCERPTS = {
+    "Qwen2.5": (
+        "{%- if tools %}{{- '<|im_start|>system\\n# Tools\\n<tools>' }}{%- for tool in tools %}{{- tool | tojson }}"
+        "{%- endfor %}{{- '</tools>\\n<tool_call>\\n{\"name\": <function-name>}\\n</tool_call>' }}{%- endif %}"
+    ),
+    "Qwen3": (
+        "{%- if tools %}{{- '<tools>' }}{{- '<tool_call>\\n</tool_call>' }}{%- endif %}{%- set content = "
+        "message.content.split('</think>')[-1] %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
+        "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}"
+        "{%- endif %}{%- endif %}"
+    ),
+    "Qwen3-Coder": (
+        "{%- if tools %}{{- '<tool_call>\\n<function=example_function_name>\\n<parameter=example_parameter_1>\\n' }}"
+        "{%- endif %}"
+    ),
+    "Llama-3.1": (
+        "{%- if builtin_tools is defined or tools is not none %}{{- 'Environment: ipython\\n' }}{%- endif %}"
+        '{{- \'in the format {"name": function name, "parameters": dictionary of argument name and its value}\' }}'
+        "{{- '<|python_tag|>' + tool_call.name + '.call(' }}"
+    ),
+    "Mistral-7B-v0.3": "{%- if tools is not none %}{{ '[AVAILABLE_TOOLS] ' }}{% endif %}{{ '[TOOL_CALLS] [' }}",
+    "Magistral": "{{- '[TOOL_CALLS]' + name + '[ARGS]' }}{{- '[THINK]' + thinking + '[/THINK]' }}",
+    "DeepSeek-V3": (
+        "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '\\n'}}"
+        "{{'```json' + '\\n'}}"
+    ),
+    "DeepSeek-V3.1": (
+        "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'}}"
+        "{%- if not thinking %}{{'</think>'}}{%- else %}{{'<think>'}}{%- endif %}"
+    ),
+    "DeepSeek-R1": (
+        "{{'<｜tool▁calls▁begin｜>' + '```json'}}{% if '</think>' in content %}{% set content = "
+        "content.split('</think>')[-1] %}{% endif %}{{'<｜Assistant｜><think>\\n'}}"
+    ),
+    "Granite-3.1": "{%- if tools %}{{- '<|start_of_role|>tools<|end_of_role|>' }}{%- endif %}{{- '<|tool_call|>' }}",
+    "Granite-3.2": (
+        "{{- '<|tool_call|>' }}{%- if thinking %}{%- set system = \"Write 'Here is my thought process:' before it, and "
+        "'Here is my response:' after.\" %}{%- endif %}"
+    ),
+    "Granite-4.0": "{{- '<|start_of_role|>assistant<|end_of_role|>' }}{{- '\\n<tool_call>\\n{\"name\": \"' }}",
+    "Phi-4-mini": "{{ '<|tool|>' + message['tools'] + '<|/tool|>' + '<|end|>' }}",
+    "gpt-oss": "{{- '<|start|>assistant<|channel|>commentary to=functions.' + name + 'json<|message|>' }}",
+    "ToolACE": "{{- 'put it in the format of [func_name1(params_name1=params_value1, ...), func_name2(...)]' }}",
+    "ChatML": "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' }}",
+}
+TOLD = {
+    "Qwen2.5": ("hermes", ""),
+    "Qwen3": ("hermes", "qwen3"),
+    "Qwen3-Coder": ("qwen3_coder", ""),
+    "Llama-3.1": ("llama3_json", ""),
+    "Mistral-7B-v0.3": ("mistral", ""),
+    "Magistral": ("mistral", "mistral"),
+    "DeepSeek-V3": ("deepseek_v3", ""),
+    "DeepSeek-V3.1": ("deepseek_v31", "qwen3"),
+    "DeepSeek-R1": ("deepseek_v3", "qwen3"),
+    "Granite-3.1": ("granite", ""),
+    "Granite-3.2": ("granite", "granite"),
+    "Granite-4.0": ("hermes", ""),
+    "Phi-4-mini": ("phi4_mini_json", ""),
+    "gpt-oss": ("openai", "openai_gptoss"),
+    "ToolACE": ("pythonic", ""),
+    "ChatML": ("", ""),
+}
+
+
+@pytest.mark.parametrize("family", EXCERPTS)
+def test_a_chat_template_tells_its_models_formats(family: str) -> None:
+    dialect = find_dialect(EXCERPTS[family])
+
+    calls_name, reasoning_name = TOLD[family]
+    assert dialect.calls == calls.FORMATS.get(calls_name)
+    assert dialect.reasoning == reasoning.FORMATS.get(reasoning_name)
+
+
+def test_names_go_before_what_the_template_tells() -> None:
+    named = find_dialect(EXCERPTS["Qwen3"], "mistral", "deepseek_r1")
+    none = find_dialect(EXCERPTS["Qwen3"], "none", "none")
+
+    assert (named.calls, named.reasoning) == (calls.FORMATS["mistral"], reasoning.FORMATS["deepseek_r1"])
+    assert (none.calls, none.reasoning) == (None, None)
+
+
+def test_harmony_is_one_format_for_both() -> None:
+    assert find_dialect("", "openai", "").is_harmony
+    assert find_dialect("", "", "openai_gptoss").is_harmony
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opened"),
+    [
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ("<|im_start|>assistant\n", None),
+        ("What does <think> mean?<|im_end|>\n<|im_start|>assistant\n", None),
+    ],
+)
+def test_a_prompt_tells_whether_reasoning_is_open(prompt: str, opened: bool | None) -> None:
+    assert reasoning.FORMATS["qwen3"].opened(prompt) is opened
+
+
+def test_an_answer_that_goes_on_tells_it_too() -> None:
+    assert reasoning.FORMATS["qwen3"].left_open("<think>a</think>b<think>c") is True
+    assert reasoning.FORMATS["qwen3"].left_open("<think>a</think>b") is False
+    assert reasoning.FORMATS["qwen3"].left_open("b") is None
+
+
+def test_a_template_knows_tools_where_its_code_names_them() -> None:
+    def knows(source: str) -> bool:
+        return ChatTemplate(source, {}).knows_tools
+
+    assert knows("{% if tools %}{% endif %}")
+    assert knows("{{ message['tools'] }}")
+    assert knows("{% for call in message.tool_calls %}{% endfor %}")
+    assert not knows("tools {{ 'no tools here' }} {# tools #}{{ messages }}")
+    assert not knows("{{ 'tools")
+
+
+def test_the_end_of_reasoning_is_known_in_tokens(tokenizer: Tokenizer) -> None:
+    ids = reasoning.FORMATS["qwen3"].end_ids(tokenizer)
+
+    assert "".join(tokenizer.token_text(one) for one in ids).strip() == "</think>"
