@@ -51,7 +51,7 @@ py::tuple sample_lines(Executor& executor, const Ints& row, const Floats& temper
                        const Floats& repetition, const Words& seed, const Words& counter, const Ints& prompt_starts,
                        const Ints& prompt_ids, const Ints& output_starts, const Ints& output_ids,
                        const Ints& bias_starts, const Ints& bias_ids, const Floats& bias, const Ints& allowed_starts,
-                       const Ints& allowed_ids, const Ints& logprobs) {
+                       const Ints& allowed_ids, const Ints& logprobs, const Ints& mask, const Array<uint32_t>& masks) {
   const int64_t lines = length("row", row);
   expect_length("temperature", temperature, lines);
   expect_length("top_k", top_k, lines);
@@ -63,6 +63,8 @@ py::tuple sample_lines(Executor& executor, const Ints& row, const Floats& temper
   expect_length("seed", seed, lines);
   expect_length("counter", counter, lines);
   expect_length("logprobs", logprobs, lines);
+  expect_length("mask", mask, lines);
+  if (masks.ndim() != 2) throw std::invalid_argument("masks must be [masks, words]");
   expect_starts("prompt_starts", prompt_starts, lines, length("prompt_ids", prompt_ids));
   expect_starts("output_starts", output_starts, lines, length("output_ids", output_ids));
   expect_starts("bias_starts", bias_starts, lines, length("bias_ids", bias_ids));
@@ -88,7 +90,11 @@ py::tuple sample_lines(Executor& executor, const Ints& row, const Floats& temper
                                 bias.data(),
                                 allowed_starts.data(),
                                 allowed_ids.data(),
-                                logprobs.data()};
+                                logprobs.data(),
+                                mask.data(),
+                                masks.data(),
+                                masks.shape(0),
+                                masks.shape(1)};
   return choose(executor, columns);
 }
 
@@ -115,7 +121,8 @@ void bind_sampling(py::class_<Executor>& executor) {
                "repetition"_a.noconvert(), "seed"_a.noconvert(), "counter"_a.noconvert(), "prompt_starts"_a.noconvert(),
                "prompt_ids"_a.noconvert(), "output_starts"_a.noconvert(), "output_ids"_a.noconvert(),
                "bias_starts"_a.noconvert(), "bias_ids"_a.noconvert(), "bias"_a.noconvert(),
-               "allowed_starts"_a.noconvert(), "allowed_ids"_a.noconvert(), "logprobs"_a.noconvert());
+               "allowed_starts"_a.noconvert(), "allowed_ids"_a.noconvert(), "logprobs"_a.noconvert(),
+               "mask"_a.noconvert(), "masks"_a.noconvert());
   executor.def("score", &score_lines, "rows"_a.noconvert(), "tokens"_a.noconvert(), "alternatives"_a);
 }
 

@@ -10,10 +10,10 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr const char* kNames[] = {"row",           "temperature", "top_k",          "top_p",       "min_p",
-                                  "presence",      "frequency",   "repetition",     "seed",        "counter",
-                                  "prompt_starts", "prompt_ids",  "output_starts",  "output_ids",  "bias_starts",
-                                  "bias_ids",      "bias",        "allowed_starts", "allowed_ids", "logprobs"};
+constexpr const char* kNames[] = {
+    "row",  "temperature",    "top_k",         "top_p",      "min_p",         "presence",   "frequency",   "repetition",
+    "seed", "counter",        "prompt_starts", "prompt_ids", "output_starts", "output_ids", "bias_starts", "bias_ids",
+    "bias", "allowed_starts", "allowed_ids",   "logprobs",   "mask",          "masks"};
 constexpr size_t kColumns = std::size(kNames);
 
 // Takes the columns one after the other.
@@ -34,6 +34,19 @@ class Columns {
       fail(" has " + std::to_string(array.size()) + " entries; it must have " + std::to_string(count));
     }
     ++next_;
+    return array.data();
+  }
+
+  // A matrix and its shape.
+  template <typename T>
+  const T* take(int64_t* rows, int64_t* width) {
+    const py::handle column = columns_[next_];
+    if (!py::isinstance<py::array_t<T, py::array::c_style>>(column)) fail(" has the wrong type or is not contiguous");
+    const auto array = py::reinterpret_borrow<py::array_t<T>>(column);
+    if (array.ndim() != 2) fail(" has " + std::to_string(array.ndim()) + " dimensions; it has 2");
+    ++next_;
+    *rows = array.shape(0);
+    *width = array.shape(1);
     return array.data();
   }
 
@@ -79,6 +92,8 @@ SamplingColumns sampling_columns(const py::args& arrays) {
   s.allowed_starts = columns.take<int32_t>(n + 1);
   s.allowed_ids = columns.take<int32_t>(columns.delimited(s.allowed_starts, n));
   s.logprobs = columns.take<int32_t>(n);
+  s.mask = columns.take<int32_t>(n);
+  s.masks = columns.take<uint32_t>(&s.mask_count, &s.mask_words);
   return s;
 }
 

@@ -1,4 +1,4 @@
-// What is done to a line's logits before anything is chosen: allowed tokens, biases, penalties.
+// What is done to a line's logits before anything is chosen: allowed tokens, its mask, biases, penalties.
 #pragma once
 #include "sampling/sampler.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace forearm {
 
@@ -9,6 +10,7 @@ namespace {
 
 // In units of the temperature below the largest logit: everything lower has a weight of 0 in float32.
 constexpr float kFirstDepth = 8.0f, kDeepest = 104.0f, kFinest = 0.01f;
+constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr int64_t kFew = 2000;  // candidates that are quicker to select from than to count once more
 
 double weigh_candidates(const Kernels& kernels, int64_t count, float max, const Draw& draw, SamplerScratch& scratch) {
@@ -48,7 +50,8 @@ int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, Sampler
   const bool by_count = draw.top_k > 0 && draw.top_k < row.n, by_mass = draw.top_p < 1.0f;
   if (!by_count && draw.min_p <= 0.0f) return narrow_by_mass(kernels, row, draw, scratch);
 
-  float bound = draw.min_p > 0.0f ? row.max + draw.temperature * std::log(draw.min_p) : -INFINITY;
+  // What is forbidden is no candidate, be there fewer than k others.
+  float bound = draw.min_p > 0.0f ? row.max + draw.temperature * std::log(draw.min_p) : kLowest;
   if (by_count) bound = std::max(bound, bound_of_top(kernels, row, draw.top_k, scratch));
   int64_t count = collect(kernels, row, bound, scratch);
   if (by_count) count = keep_top(count, draw.top_k, scratch);

@@ -112,6 +112,13 @@ void check(const SamplingColumns& s, const LogitRows& logits) {
   check_ids("output_ids", s.output_starts, s.output_ids, s.lines, logits.vocab);
   check_ids("bias_ids", s.bias_starts, s.bias_ids, s.lines, logits.vocab);
   check_ids("allowed_ids", s.allowed_starts, s.allowed_ids, s.lines, logits.vocab);
+  for (int64_t line = 0; line < s.lines; ++line) {
+    if (s.mask[line] >= 0) check_within("mask", line, s.mask[line], s.mask_count);
+  }
+  if (s.mask_count > 0 && s.mask_words * 32 < logits.vocab) {
+    throw std::invalid_argument("masks have " + std::to_string(s.mask_words) + " words; the vocabulary needs " +
+                                std::to_string((logits.vocab + 31) / 32));
+  }
 }
 
 void check(const int32_t* rows, const int32_t* tokens, int64_t lines, const LogitRows& logits) {

@@ -1,10 +1,10 @@
 // Choosing tokens from logits, and log-probabilities: one line is one task, whoever computes it.
 //
-// A line's order of steps is vLLM's (docs.vllm.ai, v1 Sampler): allowed tokens, biases, penalties (repetition, then
-// frequency and presence); at temperature 0 the largest logit, the lowest id of equals; else temperature, min-p, top-k,
-// top-p, and a draw. min_p compares with the likeliest token; top_p takes shares of what top-k and min-p left. Both
-// top-k and top-p take tokens from the likeliest down, lower ids first among equals, and leave at least one.
-// A line depends on its own columns and its row of logits alone.
+// A line's order of steps is vLLM's (docs.vllm.ai, v1 Sampler): allowed tokens and its mask, biases, penalties
+// (repetition, then frequency and presence); at temperature 0 the largest logit, the lowest id of equals; else
+// temperature, min-p, top-k, top-p, and a draw. min_p compares with the likeliest token; top_p takes shares of what
+// top-k and min-p left. Both top-k and top-p take tokens from the likeliest down, lower ids first among equals, and
+// leave at least one. A line depends on its own columns and its row of logits alone.
 #pragma once
 #include <stdint.h>
 
@@ -37,6 +37,9 @@ struct SamplingColumns {
   const float* bias;
   const int32_t *allowed_starts, *allowed_ids;
   const int32_t* logprobs;
+  const int32_t* mask;    // of each line, which mask; below 0: none
+  const uint32_t* masks;  // [mask_count][mask_words]: bit i % 32 of word i / 32 is set where token i is allowed
+  int64_t mask_count, mask_words;
 };
 
 // Log-probabilities from the raw logits. Where a line wants fewer alternatives than there is room for, the rest of its

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from tests.kernels.float64 import Doubles, Floats
 
-from forearm import _native
 from forearm.engine.batch import Sampling, csr
 
 MASK = 0xFFFFFFFF
@@ -49,14 +48,16 @@ class Line:
     bias: Mapping[int, float] = field(default_factory=dict)
     allowed: Sequence[int] = ()
     logprobs: int = -1
+    mask: Sequence[int] | None = None  # the tokens that its mask allows
 
 
-def columns(lines: Sequence[Line]) -> Sampling:
-    """The arrays of engine/batch.py for these lines."""
+def columns(lines: Sequence[Line], vocab: int = 6000) -> Sampling:
+    """The arrays of engine/batch.py for these lines; masks are as wide as `vocab` needs, at least the logits' width."""
 
     def column(name: str, dtype: type) -> np.ndarray:
         return np.array([getattr(line, name) for line in lines], dtype=dtype)
 
+    masked = [line.mask is not None for line in lines]
     prompt_starts, prompt_ids = csr([tuple(line.prompt) for line in lines])
     output_starts, output_ids = csr([tuple(line.output) for line in lines])
     bias_starts, bias_ids = csr([tuple(line.bias) for line in lines])
@@ -80,26 +81,33 @@ def columns(lines: Sequence[Line]) -> Sampling:
         allowed_starts=allowed_starts,
         allowed_ids=allowed_ids,
         logprobs=column("logprobs", np.int32),
-        mask=np.full(len(lines), -1, np.int32),
-        masks=np.empty((0, 0), np.uint32),
+        mask=np.where(masked, np.cumsum(masked) - 1, -1).astype(np.int32),
+        masks=masks([line.mask for line in lines if line.mask is not None], vocab),
         **floats,
     )
 
 
-def arrays(lines: Sequence[Line]) -> list[np.ndarray]:
+def masks(allowed: Sequence[Sequence[int]], vocab: int) -> np.ndarray:
+    """uint32 [masks, words] with the bits of these tokens; past the vocabulary all are set: they mean nothing."""
+    bits = np.zeros((len(allowed), (vocab + 31) // 32 * 32), np.uint8)
+    bits[:, vocab:] = 1
+    for row, tokens in enumerate(allowed):
+        bits[row, list(tokens)] = 1
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint32)
+
+
+def arrays(lines: Sequence[Line], vocab: int = 6000) -> list[np.ndarray]:
     """Sampling's columns in their order."""
-    sampling = columns(lines)
-    found = [getattr(sampling, column.name) for column in fields(sampling)]
-    if "masks" not in (_native.Executor.sample.__doc__ or ""):  # a module built before there were masks
-        del found[-2:]
-    return found
+    sampling = columns(lines, vocab)
+    return [getattr(sampling, column.name) for column in fields(sampling)]
 
 
 def adjusted(logits: Floats, line: Line) -> Doubles:
-    """Logits after allowed tokens, biases and penalties."""
+    """Logits after allowed tokens, the mask, biases and penalties."""
     x = logits.astype(np.float64)
-    if line.allowed:
-        x = np.where(np.isin(np.arange(len(x)), list(line.allowed)), x, -np.inf)
+    for some in (line.allowed or None, line.mask):
+        if some is not None:
+            x = np.where(np.isin(np.arange(len(x)), list(some)), x, -np.inf)
     for token, bias in line.bias.items():
         x[token] += bias
     seen = sorted({*line.prompt, *line.output})

@@ -34,11 +34,18 @@ REQUESTS = [
     Line(repetition=0.8, frequency=-0.5, presence=1.0, prompt=[2], output=[1, 1], top_p=0.9),
     Line(bias={1: 3.0, 2: -np.inf}),
     Line(allowed=[0, 2], temperature=5.0),
+    Line(mask=[0, 2]),
+    Line(mask=[0, 2], top_k=50),
+    Line(mask=range(1, 3), top_p=0.9, top_k=2),
+    Line(mask=range(3), min_p=0.1),
+    Line(mask=[1, 2], top_p=0.6),
+    Line(mask=[0, 1], allowed=[1, 2], bias={2: 50.0}),
+    Line(mask=[0, 2], repetition=1.5, frequency=0.4, prompt=[1, 2], output=[0, 1]),
 ]
 
 
 def draw(logits: Floats, lines: list[Line]) -> npt.NDArray[np.int32]:
-    token, nan, *_ = Kernels("scalar").sample(logits.reshape(-1, logits.shape[-1]), *arrays(lines))
+    token, nan, *_ = Kernels("scalar").sample(logits.reshape(-1, logits.shape[-1]), *arrays(lines, logits.shape[-1]))
     assert not nan.any()
     return token
 
@@ -106,6 +113,8 @@ def test_greedy_sees_penalties_and_biases() -> None:
         Line(temperature=0, output=[best], presence=2.0),
         Line(temperature=0, prompt=[best], repetition=4.0),
         Line(temperature=0, allowed=[8, 9]),
+        Line(temperature=0, mask=[8, 9, 31, 32, 59]),
+        Line(temperature=0, mask=[8, 9, 31], bias={9: 50.0, 10: 100.0}),
     ]
 
     assert draw(logits, lines).tolist() == [int(np.argmax(adjusted(logits, line))) for line in lines]
@@ -132,7 +141,9 @@ def test_a_line_is_the_same_whatever_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("request_", [Line(), Line(temperature=0), Line(top_k=3), Line(allowed=[1])], ids=str)
+@pytest.mark.parametrize(
+    "request_", [Line(), Line(temperature=0), Line(top_k=3), Line(allowed=[1]), Line(mask=[1])], ids=str
+)
 def test_a_nan_or_infinity_is_reported_and_leaves_the_neighbours_alone(bad: float, request_: Line) -> None:
     logits = random(1, 3, 40)
     logits[1, 17] = bad
@@ -146,11 +157,19 @@ def test_a_nan_or_infinity_is_reported_and_leaves_the_neighbours_alone(bad: floa
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_with_nothing_left_to_choose_is_reported(temperature: float) -> None:
     logits = random(1, 10)
-    nothing = Line(temperature=temperature, allowed=[3], bias={3: -np.inf})
+    lines = [
+        Line(temperature=temperature, allowed=[3], bias={3: -np.inf}),
+        Line(temperature=temperature, mask=[]),
+        Line(temperature=temperature, mask=[], top_k=5),
+        Line(temperature=temperature, mask=[4], allowed=[3]),
+        Line(temperature=temperature, mask=[3], bias={3: -np.inf}),
+        Line(temperature=temperature, mask=[3]),
+        Line(temperature=temperature),
+    ]
 
-    _, nan, *_ = Kernels("scalar").sample(logits[None], *arrays([nothing, Line(temperature=temperature)]))
+    _, nan, *_ = Kernels("scalar").sample(logits[None], *arrays(lines, 10))
 
-    assert nan.tolist() == [True, False]
+    assert nan.tolist() == [True] * 5 + [False] * 2
 
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
@@ -162,12 +181,13 @@ def test_logprobs_and_ranks_come_from_the_raw_logits(vocab: int) -> None:
         Line(row=0, temperature=3.0, repetition=2.0, prompt=[1, 2], logprobs=1),
         Line(row=0, logprobs=0),
         Line(row=0, logprobs=-1),
+        Line(row=1, mask=[1], logprobs=wanted),
     ]
 
     token, _, logprob, rank, top_ids, top_logprobs = Kernels("scalar").sample(logits, *arrays(lines))
 
-    assert top_ids.shape == top_logprobs.shape == (4, wanted)
-    for i, line in enumerate(lines[:3]):
+    assert top_ids.shape == top_logprobs.shape == (5, wanted)
+    for i, line in [*enumerate(lines[:3]), (4, lines[4])]:
         x = logits[line.row].astype(np.float64)
         wanted_logprobs = x - x.max() - np.log(np.exp(x - x.max()).sum())
         order = np.lexsort((np.arange(vocab), -x))
@@ -204,6 +224,17 @@ def test_an_id_outside_the_vocabulary_is_named() -> None:
         Kernels("scalar").sample(logits, *arrays([Line(), Line(allowed=[20])]))
     with pytest.raises(ValueError, match="row of line 0 has 1; it must be below 1"):
         Kernels("scalar").sample(logits, *arrays([Line(row=1)]))
+
+
+def test_masks_that_are_too_narrow_or_not_there_are_named() -> None:
+    logits = random(5, 1, 65)
+    good = arrays([Line(mask=[64])], 65)
+
+    with pytest.raises(ValueError, match="masks have 2 words; the vocabulary needs 3"):
+        Kernels("scalar").sample(logits, *arrays([Line(mask=[3])], 64))
+    with pytest.raises(ValueError, match="mask of line 0 has 1; it must be below 1"):
+        Kernels("scalar").sample(logits, *good[:-2], np.array([1], np.int32), good[-1])
+    assert Kernels("scalar").sample(logits, *good)[0].tolist() == [64]
 
 
 @pytest.mark.parametrize("tier", tier_names())

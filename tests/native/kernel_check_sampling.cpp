@@ -13,12 +13,19 @@ namespace {
 // Columns of lines that ask for all kinds of things, by the remainders of their number.
 struct Lines {
   std::vector<int32_t> row, top_k, logprobs, prompt_starts{0}, prompt, output_starts{0}, output, bias_starts{0}, biased,
-      allowed_starts{0}, allowed;
+      allowed_starts{0}, allowed, mask;
   std::vector<float> temperature, top_p, min_p, presence, frequency, repetition, bias;
   std::vector<uint64_t> seed, counter;
+  std::vector<uint32_t> masks;
+  int64_t words;
 
-  Lines(int64_t count, int64_t rows, int64_t vocab) {
+  Lines(int64_t count, int64_t rows, int64_t vocab) : words((vocab + 31) / 32) {
     Random random(vocab);
+    constexpr int64_t kMasks = 3;
+    for (int64_t i = 0; i < kMasks * words; ++i) {
+      const uint32_t some = static_cast<uint32_t>((random.next() + 1) * 0x7fffff00) | 1;
+      masks.push_back(i % 4 == 1 ? ~0u : i % 4 == 2 && i % words ? 0 : some);
+    }
     const auto id = [&] { return static_cast<int32_t>((random.next() + 1) / 2 * static_cast<float>(vocab - 1)); };
     for (int64_t i = 0; i < count; ++i) {
       row.push_back(static_cast<int32_t>(i % rows));
@@ -39,6 +46,7 @@ struct Lines {
         bias.push_back(random.next() * 5);
       }
       for (int64_t n = i % 13 ? 0 : 2; n-- > 0;) allowed.push_back(id());
+      mask.push_back(i % 3 == 1 ? static_cast<int32_t>(i / 3 % kMasks) : -1);
       prompt_starts.push_back(static_cast<int32_t>(prompt.size()));
       output_starts.push_back(static_cast<int32_t>(output.size()));
       bias_starts.push_back(static_cast<int32_t>(biased.size()));
@@ -67,7 +75,11 @@ struct Lines {
             bias.data(),
             allowed_starts.data(),
             allowed.data(),
-            logprobs.data()};
+            logprobs.data(),
+            mask.data(),
+            masks.data(),
+            static_cast<int64_t>(masks.size()) / words,
+            words};
   }
 };
 
