@@ -1,7 +1,7 @@
 """LLM inference and serving for Arm server CPUs; x86-64 runs the same code.
 
-`LLM` and `SamplingParams` are loaded when first asked for, so that `import forearm` (and with it the command line)
-stays quick.
+`LLM`, `SamplingParams` and `StructuredOutputsParams` are loaded when first asked for, so that `import forearm` (and
+with it the command line) stays quick.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from forearm.llm import LLM
-    from forearm.wire import SamplingParams
+    from forearm.wire import SamplingParams, StructuredOutputsParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 # transformers is here for its tokenizers. That it finds no torch is as it should be, and no news at every start.
 logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
@@ -25,8 +25,8 @@ def __getattr__(name: str) -> object:
         from forearm.llm import LLM
 
         return LLM
-    if name == "SamplingParams":
-        from forearm.wire import SamplingParams
+    if name in ("SamplingParams", "StructuredOutputsParams"):
+        from forearm import wire
 
-        return SamplingParams
+        return getattr(wire, name)
     raise AttributeError(f"module 'forearm' has no attribute {name!r}")

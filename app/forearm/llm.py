@@ -29,6 +29,8 @@ from forearm.model.hub import find_model
 from forearm.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
 from forearm.text.bad_words import bad_words_token_ids
 from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
+from forearm.text.constraints import asked_of
+from forearm.text.grammar_check import GrammarCheck
 from forearm.text.tokenizer import Tokenizer, load_tokenizer
 from forearm.wire import SamplingParams
 
@@ -83,6 +85,7 @@ class LLM:
             text = beside.submit(_load_text, Path(tokenizer) if tokenizer else self._folder, chat_template)
             self._loop: EngineLoop = start(config, queued=sys.maxsize)
             self._tokenizer, self._template = text.result()
+        self._grammars = GrammarCheck(self._tokenizer)
         self._requests = 0
 
     def generate(
@@ -148,18 +151,24 @@ class LLM:
         return SamplingParams(**generation_defaults(self._folder))  # type: ignore[arg-type]
 
     def _params(self, given: Params, count: int) -> list[SamplingParams]:
-        """One for each prompt, with bad_words as token ids."""
+        """One for each prompt, with bad_words as token ids and structured_outputs as a grammar.
+
+        Raises: InvalidRequest.
+        """
         chosen = self.get_default_sampling_params() if given is None else given
         listed = [chosen] * count if isinstance(chosen, SamplingParams) else list(chosen)
         if len(listed) != count:
             raise InvalidRequest(f"{len(listed)} sampling_params for {count} prompts", "sampling_params")
-        return [self._with_bad_words(params) for params in listed]
+        return [self._in_ids(params) for params in listed]
 
-    def _with_bad_words(self, params: SamplingParams) -> SamplingParams:
-        if not params.bad_words:
-            return params
-        ids = bad_words_token_ids(self._tokenizer, params.bad_words)
-        return msgspec.structs.replace(params, bad_words_token_ids=ids)
+    def _in_ids(self, params: SamplingParams) -> SamplingParams:
+        changes: dict[str, Any] = {}
+        if params.bad_words:
+            changes["bad_words_token_ids"] = bad_words_token_ids(self._tokenizer, params.bad_words)
+        if params.structured_outputs is not None:
+            asked = asked_of(msgspec.structs.asdict(params.structured_outputs), "structured_outputs")
+            changes |= {"grammar": self._grammars.start(asked).result(), "structured_outputs": None}
+        return msgspec.structs.replace(params, **changes) if changes else params
 
     def _prompt(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """Text, where there is one, and token ids."""

@@ -7,7 +7,7 @@ its type's name. Token ids in, token ids out: text stays with the worker.
 from __future__ import annotations
 
 import struct
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,10 +25,25 @@ class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
     min_count: int = 2
 
 
+class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What an output must look like: exactly one of the first six. json: a schema, or its text; grammar: Lark, EBNF."""
+
+    json: str | dict[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How one request chooses its tokens: vLLM's names, meanings and defaults.
 
-    `stop` and `include_stop_str_in_output` are text and act where text is: in the worker or in `LLM`.
+    `stop` and `include_stop_str_in_output` are text and act where text is: in the worker or in `LLM`; so does
+    `structured_outputs`, which becomes `grammar` there.
     `top_k` 0 or -1 is off; `temperature` 0 is greedy; `logprobs` and `prompt_logprobs` count alternatives (0: the
     chosen token alone, None: none, -1: the whole vocabulary); with `logprob_token_ids` these are the alternatives.
     """
@@ -60,6 +75,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprob_token_ids: list[int] | None = None
     repetition_detection: RepetitionDetection | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     # llguidance's grammar text. It constrains what follows once `grammar_after` was generated; None: all.
     grammar: str | None = None
     grammar_after: tuple[int, ...] | None = None

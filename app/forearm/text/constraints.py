@@ -48,17 +48,24 @@ class Asked:
         return {"whitespace_pattern": _WHITE_SPACE} if self.any_whitespace else {"whitespace_flexible": False}
 
 
-def only_one(given: Mapping[str, Any], field: str) -> tuple[str, Any]:
-    """The one constraint among `given` (KINDS and their values; None and json_object False ask for nothing).
+def asked_of(given: Mapping[str, Any], field: str) -> Asked:
+    """What vLLM's structured outputs ask for; `given` has their fields by name. None and json_object False ask nothing.
 
-    Raises: InvalidRequest if there is none, or more than one.
+    Raises: InvalidRequest if there is no constraint, or more than one.
     """
     found = [kind for kind in KINDS if given.get(kind) is not None and (kind, given[kind]) != ("json_object", False)]
     if len(found) != 1:
         raise InvalidRequest(
             f"{field}: exactly one of {', '.join(KINDS)} must be given; there are {', '.join(found) or 'none'}", field
         )
-    return found[0], given[found[0]]
+    return Asked(
+        found[0],
+        given[found[0]],
+        field,
+        any_whitespace=not given.get("disable_any_whitespace"),
+        white_space=given.get("whitespace_pattern") or "",
+        additional_properties=not given.get("disable_additional_properties"),
+    )
 
 
 def grammar_of(asked: Asked, special: Mapping[str, int]) -> str:

@@ -11,6 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from forearm.errors import InvalidRequest
 from forearm.text.constraints import Asked, grammar_of
 from forearm.text.grammar_tokens import compiled
 from forearm.text.tokenizer import Tokenizer
@@ -58,7 +59,10 @@ class GrammarCheck:
         return self._thread.submit(self._checked, grammar, field)
 
     def _checked(self, grammar: str, field: str) -> str:
-        key = sha256(grammar.encode(errors="surrogatepass")).digest()
+        try:
+            key = sha256(grammar.encode()).digest()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{field}: half a character: {error}", field) from error
         with self._lock:
             known = key in self._right
         if not known:

@@ -36,7 +36,7 @@ class Lark:
 
     def schema(self, schema: Any) -> str:
         """JSON that fits this schema (prepared by json_schema.py)."""
-        return f"%json {json.dumps(schema)}"
+        return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
     def regex(self, pattern: str) -> str:
         """Text that this regular expression matches from its beginning to its end."""
@@ -78,7 +78,7 @@ class Lark:
     def text(self, start: str) -> str:
         """The grammar of which `start` is the whole."""
         lark = "\n".join([f"start: {start}", *self._rules, ""])
-        return json.dumps({"grammars": [{"name": "main", "lark_grammar": lark}, *self._others]})
+        return json.dumps({"grammars": [{"name": "main", "lark_grammar": lark}, *self._others]}, ensure_ascii=False)
 
     def _pieces(self, text: str) -> list[str]:
         if self._cut is None:
