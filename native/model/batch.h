@@ -15,7 +15,7 @@ struct Batch {
   int64_t blocks;                     // length of block
   const int32_t* block;
   const int32_t* logit_row;  // [logits]
-  const int32_t* type;       // [tokens], where the model has token types; null: all 0
+  const int32_t* type = nullptr;  // [tokens], where the model has token types; null: all 0
 };
 
 // Throws std::invalid_argument naming the array and the index of what forward() could not compute: sizes beyond the

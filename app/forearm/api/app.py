@@ -16,7 +16,19 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from forearm import __version__
-from forearm.api import chat, completions, health, messages, models, playground, responses, tokens
+from forearm.api import (
+    chat,
+    classify,
+    completions,
+    embeddings,
+    health,
+    messages,
+    models,
+    playground,
+    responses,
+    score,
+    tokens,
+)
 from forearm.api.edge import AccessLog, Edge, Watch
 from forearm.api.faults import answer_error
 from forearm.api.guard import KeyGuard
@@ -61,7 +73,7 @@ def create_app(config: ApiConfig) -> FastAPI:
     app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
     app.state.served = served
     responses.open_store(app, config)
-    for noun in (chat, completions, responses, messages, models, tokens, health):
+    for noun in (chat, completions, responses, messages, embeddings, classify, score, models, tokens, health):
         app.include_router(noun.router)
     if config.playground:
         app.include_router(playground.router)
