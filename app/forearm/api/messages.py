@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -21,7 +20,6 @@ from forearm.api.sse import EventStream, Manner, unless_gone
 from forearm.api.translation import complaining
 from forearm.api.turn import Turn, TurnPiece, begin, rendered
 from forearm.errors import EngineUnavailable
-from forearm.text.parts import ReasoningPart
 
 router = APIRouter()
 Json = dict[str, Any]
@@ -70,7 +68,6 @@ class Writing:
         self._max_tokens = body.max_tokens
         self._context = context
         thinking = body.thinking
-        self._hidden = thinking is not None and thinking.type == "disabled"
         self._blocks = Blocks(omitted=thinking is not None and thinking.display == "omitted")
 
     async def whole(self) -> Json:
@@ -80,7 +77,7 @@ class Writing:
         """
         last = None
         async for piece in self._turn.parts():
-            self._blocks.take(self._shown(piece))
+            self._blocks.take(piece)
             last = piece
         self._blocks.end()
         reply = message(self._turn.head.model, self._turn.tally)
@@ -98,19 +95,13 @@ class Writing:
                     _event({"type": "message_start", "message": message(self._turn.head.model, self._turn.tally)})
                     + PING
                 )
-            told = self._blocks.take(self._shown(piece))
+            told = self._blocks.take(piece)
             if told:
                 yield b"".join(map(_event, told))
             last = piece
         delta = self._stop(last)
         ends = [*self._blocks.end(), {"type": "message_delta", "delta": delta, "usage": usage(self._turn.tally)}]
         yield b"".join(map(_event, [*ends, {"type": "message_stop"}]))
-
-    def _shown(self, piece: TurnPiece) -> TurnPiece:
-        """Without thoughts, where the client wants none and the model has some all the same."""
-        if not self._hidden:
-            return piece
-        return replace(piece, parts=[part for part in piece.parts if not isinstance(part, ReasoningPart)])
 
     def _stop(self, last: TurnPiece | None) -> Json:
         if last is None or last.finish_reason == "abort":

@@ -180,8 +180,8 @@ def _thinking(body: CountRequest) -> Json:
     given = kwargs if isinstance(kwargs, dict) else {}
     fields["chat_template_kwargs"] = {"enable_thinking": enabled, "thinking": enabled, **given}
     if enabled:
-        fields["thinking_token_budget"] = body.thinking.budget_tokens
-    return fields
+        return fields | {"thinking_token_budget": body.thinking.budget_tokens}
+    return fields | {"include_reasoning": False}  # should the model think all the same
 
 
 def _format(body: CountRequest) -> Json | None:

@@ -101,7 +101,7 @@ def usage(tally: Tally) -> Json:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": tally.cached_tokens,
         "output_tokens": tally.completion_tokens,
-        "output_tokens_details": {"thinking_tokens": getattr(tally, "reasoning_tokens", 0)},
+        "output_tokens_details": {"thinking_tokens": tally.reasoning_tokens},
     }
 
 

@@ -67,7 +67,6 @@ async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str,
 async def chat_of(request: Asked, served: Served) -> BoundedChat:
     """Raises: InvalidRequest, EngineUnavailable."""
     fields = _fields(request.body, served)
-    template = "" if served.template is None else served.template.source
     items = [*request.past, *request.own]
     wheres = [f"previous[{n}]" for n in range(len(request.past))] + [f"input[{n}]" for n in range(len(request.own))]
     if request.body.reasoning is not None and request.body.reasoning.context == "current_turn":
@@ -75,7 +74,7 @@ async def chat_of(request: Asked, served: Served) -> BoundedChat:
 
     def chat(first: int) -> BoundedChat:
         """Of the items from this one on; what stands before the conversation stays."""
-        talk = Conversation(request.body.instructions, "developer" in template)
+        talk = Conversation(request.body.instructions)
         for number, (where, item) in enumerate(zip(wheres, items, strict=True)):
             if number >= first or item.get("role") in ("system", "developer"):
                 talk.take(where, item)
@@ -121,7 +120,7 @@ def _fields(body: ResponsesRequest, served: Served) -> Json:
 
     Raises: InvalidRequest.
     """
-    choice, tools = chat_tool_choice(body.tool_choice, chat_tools(body.tools or ()))
+    choice, tools = chat_tool_choice(body.tool_choice), chat_tools(body.tools or ())
     text, reasoning = body.text, body.reasoning
     kwargs = _template_kwargs(body, served)
     fields: Json = {

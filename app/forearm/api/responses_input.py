@@ -14,6 +14,7 @@ from forearm.errors import InvalidRequest
 Json = dict[str, Any]
 _MOST_ITEMS = 10_000
 _ROLES = ("user", "assistant", "system", "developer")
+_ORDERS = ("system", "developer")
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 # Reasoning that comes back as encrypted_content is only packed: it is the client's own, and hidden from nobody.
 _PACKED = "forearm-1:"
@@ -22,9 +23,8 @@ _PACKED = "forearm-1:"
 class Conversation:
     """The messages that items come to. What the model put out in one go is one message."""
 
-    def __init__(self, instructions: str | None, knows_developer: bool) -> None:
+    def __init__(self, instructions: str | None) -> None:
         self.messages: list[Json] = []
-        self._system = "developer" if knows_developer else "system"
         self._names: dict[str, str] = {}  # of the tools, by call_id
         self._assistant: Json | None = None  # the message that goes on
         if instructions:
@@ -55,20 +55,11 @@ class Conversation:
             self._answered(begins=True)["content"] = content
             return
         self._assistant = None
-        last = self.messages[-1] if self.messages else None
-        if (
-            role in ("system", "developer")
-            and last is not None
-            and last["role"] == "system"
-            and len(self.messages) == 1
-        ):
+        if role in _ORDERS and len(self.messages) == 1 and self.messages[0]["role"] in _ORDERS:
             # Many templates know one system message, and only as the first.
-            last["content"] = f"{last['content']}\n\n{_as_text(content)}"
+            self.messages[0]["content"] = f"{_as_text(self.messages[0]['content'])}\n\n{_as_text(content)}"
             return
-        first = role in ("system", "developer") and not self.messages
-        self.messages.append(
-            {"role": "system" if first else self._system if role == "developer" else role, "content": content}
-        )
+        self.messages.append({"role": role, "content": content})
 
     def _reasoning(self, where: str, item: Json) -> None:
         text = reasoning_text(where, item)
@@ -176,28 +167,27 @@ def chat_tools(tools: Sequence[Json]) -> list[Json]:
     return found
 
 
-def chat_tool_choice(choice: str | Json | None, tools: list[Json]) -> tuple[str | Json | None, list[Json]]:
-    """The choice as a chat has it, and the tools it leaves.
+def chat_tool_choice(choice: str | Json | None) -> str | Json | None:
+    """The choice as a chat has it, which is checked there.
 
     Raises: InvalidRequest.
     """
     if choice is None or choice in ("none", "auto", "required"):
-        return choice, tools
+        return choice
     kind = str(choice.get("type") if isinstance(choice, dict) else choice)[:100]
     if isinstance(choice, str) or kind not in ("function", "allowed_tools"):
         refuse(f"tool_choice: {kind!r} is not one of none, auto, required, function, allowed_tools", "tool_choice")
     if kind == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}, tools
-    if choice.get("mode") not in ("auto", "required"):
-        refuse("tool_choice.mode: write auto or required", "tool_choice")
-    allowed = choice.get("tools")
-    listed = allowed if isinstance(allowed, list) else []
-    functions = [one for one in listed if isinstance(one, dict) and one.get("type") == "function"]
-    names = {str(one.get("name")) for one in functions}
-    left = [tool for tool in tools if tool["function"]["name"] in names]
-    if not listed or len(functions) < len(listed) or {tool["function"]["name"] for tool in left} != names:
-        refuse("tool_choice.tools: it must be a list of functions, all of them in tools", "tool_choice")
-    return str(choice["mode"]), left
+        return _named(choice)
+    given = choice.get("tools")
+    tools = (
+        [_named(one) if isinstance(one, dict) else {"type": "none"} for one in given] if isinstance(given, list) else 0
+    )
+    return {"type": kind, kind: {"mode": choice.get("mode"), "tools": tools}}
+
+
+def _named(one: Json) -> Json:
+    return {"type": one.get("type"), "function": {"name": one.get("name")}}
 
 
 def response_format(given: Json | None) -> Json | None:

@@ -224,6 +224,6 @@ def usage(tally: Tally) -> Json:
         "input_tokens": tally.prompt_tokens,
         "input_tokens_details": {"cached_tokens": tally.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": tally.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": getattr(tally, "reasoning_tokens", 0)},
+        "output_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
         "total_tokens": tally.prompt_tokens + tally.completion_tokens,
     }
