@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from forearm.bench.load import Traffic
 from forearm.bench.statistics import word
 
 WIDTH = 50
@@ -22,6 +23,19 @@ METRICS = {
 }
 # Too long for a file that somebody reads, unless --save-detailed asks for them.
 DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
+
+
+def traffic(given: Traffic) -> Iterator[str]:
+    """What is about to happen."""
+    ramp = given.ramp_up
+    if ramp is None:
+        yield f"Traffic request rate: {given.rate}"
+    else:
+        yield f"Traffic ramp-up strategy: {ramp.strategy}."
+        yield f"Will increase RPS from {ramp.start_rps:g} to {ramp.end_rps:g} RPS over the duration of the benchmark."
+    kind = "Poisson process" if given.burstiness == 1 else "Gamma distribution"
+    yield f"Burstiness factor: {given.burstiness} ({kind})"
+    yield f"Maximum request concurrency: {given.max_concurrency}"
 
 
 def table(result: Result, percentiles: Sequence[float]) -> str:

@@ -121,6 +121,7 @@ class Bench:
         samples = datasets.samples(wanted, text)
         traffic = Traffic(rate, args.burstiness, args.max_concurrency, self._ramp_up, wanted.seed)
         await self._warm_up(asked, samples[0], text)
+        print("\n".join(report.traffic(traffic)), flush=True)
         gc.freeze()  # the prompts: nothing to look through in the middle of a run
         before = await self._counts(asked.http)
         if args.profile:
@@ -164,8 +165,9 @@ class Bench:
             if not ready and time.monotonic() > end:
                 raise EngineUnavailable(f"the first request failed: {outcome.error} (--ready-check-timeout-sec)")
             await asyncio.sleep(0 if ready else RETRY_S)
-        quiet = Traffic(float("inf"), max_concurrency=self._args.max_concurrency)
-        await self._run(asked, [sample] * self._args.num_warmups, quiet, text)
+        if self._args.num_warmups:
+            quiet = Traffic(float("inf"), max_concurrency=self._args.max_concurrency)
+            await self._run(asked, [sample] * self._args.num_warmups, quiet, text)
 
     async def _counts(self, http: Http) -> speculation.Counts:
         try:
