@@ -13,7 +13,7 @@ from forearm.plan.machines import Machine, machine, write_tree
 from forearm.serve import others_bytes
 
 THIS = "this"
-READ_BYTES = 512 << 20  # well beyond any cache; no more than a quarter of what is free
+READ_BYTES = 1 << 30  # beyond the largest caches; no more than a quarter of what is free
 CALIBRATION_S = 0.3  # for each of the four limits
 
 

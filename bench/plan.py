@@ -1,0 +1,143 @@
+"""What `forearm plan` predicts beside what the executor does, on this machine: steps of shapes with random weights.
+
+    python bench/plan.py --shapes qwen2.5-0.5b,tinyllama-1.1b --out bench/results/plan-<machine>.md
+
+As plan takes the best of what a machine showed in some seconds for its limits, so here the least time of a step counts,
+over the same seconds in which the limits were looked at: others' work on a shared machine is in neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.engine import BLOCK, STEP_TOKENS, circumstances, limits, numbers, seconds, step
+from bench.executors import KV_DTYPE, config_of, formats_of, make_executor
+from bench.shapes import SHAPES, Shape
+
+from forearm import _native
+from forearm.model.checkpoint import Checkpoint
+from forearm.model.names import parts
+from forearm.model.shards import StoredTensor
+from forearm.plan.cost import Cost, Rates
+from forearm.plan.work import Work, work_of
+
+STEPS_A_LOOK = 4  # at the limits
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step: least seconds measured, and predicted from the best limits of that time."""
+
+    shape: str
+    format: str
+    step: str
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.measured_s - 1
+
+    def __str__(self) -> str:
+        times = f"{self.measured_s * 1e3:.1f} | {self.predicted_s * 1e3:.1f} | {100 * self.error:+.0f} %"
+        return f"| {self.shape} | {self.format} | {self.step} | {times} |"
+
+
+def work(shape: Shape, format: str) -> Work:
+    """As plan has it from a checkpoint of this shape."""
+    config = config_of(shape)
+    nowhere = StoredTensor("", Path(), "BF16", (1,), 0, 2)
+    sources = tuple((part, nowhere) for part in parts(config, ["model.embed_tokens.weight"]))
+    return work_of(Checkpoint(Path(), config, "bfloat16", "bfloat16", 4096, sources, formats_of(config, format)))
+
+
+def rows(shape_name: str, format: str, args: argparse.Namespace) -> Iterator[Row]:
+    """Every step of one shape in one format."""
+    shape = SHAPES[shape_name]
+    costs = work(shape, format)
+    executor = make_executor(shape, format, KV_DTYPE, (), args.threads, STEP_TOKENS, max(args.decode))
+    decoded = [(count, args.context) for count in args.decode] + [(1, context) for context in args.contexts]
+    most = max([count * (context + BLOCK) for count, context in decoded] + args.prefill)
+    executor.allocate_kv(-(-most // BLOCK))
+    for count, context in decoded:
+        least_s, rates = watched(executor, count, context, 1, args)
+        predicted_s = Cost(costs, rates, STEP_TOKENS).decode_s(count, context)
+        yield Row(shape_name, format, f"decode {count} at {context}", least_s, predicted_s)
+    for count in args.prefill:
+        least_s, rates = watched(executor, 1, 0, count, args)
+        yield Row(shape_name, format, f"prefill {count}", least_s, Cost(costs, rates, STEP_TOKENS).prefill_s(count))
+
+
+def watched(
+    executor: _native.Executor, sequences: int, first: int, count: int, args: argparse.Namespace
+) -> tuple[float, Rates]:
+    """The least time of a step within --seconds, and the best limits of these."""
+    action = step(executor, sequences, first, count)
+    action()
+    best: dict[str, float] = {}
+    least_s, begin = 1e9, time.monotonic()
+    while time.monotonic() - begin < args.seconds:
+        least_s = min([least_s, *(seconds(action) for _ in range(STEPS_A_LOOK if count == 1 else 1))])
+        look = limits(args)
+        best = {name: max(value, best.get(name, 0.0)) for name, value in look.items()}
+    return least_s, Rates(best["read_gb_s"], best["fma_gflops"], best["bf16_gflops"], best["int8_gops"], measured=True)
+
+
+def page(found: list[Row], args: argparse.Namespace) -> str:
+    """The table, with what it holds for."""
+    about = circumstances(args)
+    errors = sorted(abs(row.error) for row in found)
+    within = [f"{sum(error <= bound for error in errors)} within {100 * bound:.0f} %" for bound in (0.15, 0.25)]
+    lines = (
+        f"# Predicted by `forearm plan`, and measured: {about['cpu']}, {about['threads']} threads",
+        "",
+        f"`{about['command']}`, {about['date']}, commit {about['commit']}, tier {about['tier']}.",
+        "Milliseconds of a step: the least measured, and what is predicted from the best limits of the same seconds.",
+        "The cost model's shares come from another machine (`engine-0.5b-epyc-zen4-2-cores.json`).",
+        "",
+        f"Error of {len(errors)} steps: median {100 * median(errors):.0f} %, mean {100 * mean(errors):.0f} %, "
+        f"largest {100 * errors[-1]:.0f} %; {', '.join(within)}.",
+        "",
+        "| shape | weights | step | measured ms | predicted ms | error |",
+        "|---|---|---|---|---|---|",
+        *map(str, found),
+        "",
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--shapes", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--formats", default="bfloat16,int8,int4")
+    parser.add_argument("--context", type=int, default=256, help="position of the decoded token")
+    parser.add_argument("--decode", type=numbers, default=[1, 8, 32], help="sequences of a step")
+    parser.add_argument("--contexts", type=numbers, default=[4096], help="further positions, for one sequence")
+    parser.add_argument("--prefill", type=numbers, default=[512, 2048], help="tokens of a prompt, at most 2048")
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each kind of step")
+    parser.add_argument("--out", type=Path, help="where the table goes")
+    args = parser.parse_args()
+    args.cores = ""
+
+    found: list[Row] = []
+    for shape in args.shapes.split(","):
+        for format in args.formats.split(","):
+            for row in rows(shape, format, args):
+                print(row, file=sys.stderr, flush=True)
+                found.append(row)
+            if args.out:
+                args.out.write_text(page(found, args))
+
+
+if __name__ == "__main__":
+    main()
