@@ -15,6 +15,8 @@ Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
 UInt32Array = npt.NDArray[np.uint32]
 UInt64Array = npt.NDArray[np.uint64]
+# Tokens of a sequence that are computed, the position of the first, its KV blocks.
+Part = tuple["array[int]", int, "array[int]"]
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,16 @@ def pack(slices: list[Slice]) -> Batch:
             last = first + piece.end - piece.start - 1
             rows.extend(range(last, last + 1 + len(piece.drafts)))
         first += piece.computes
-    starts, tokens = csr([_tokens(piece) for piece in slices])
-    block_starts, blocks = csr([piece.sequence.blocks for piece in slices])
+    return flat([(_tokens(piece), piece.start, piece.sequence.blocks) for piece in slices], rows)
+
+
+def flat(parts: list[Part], rows: list[int]) -> Batch:
+    """Parts of sequences one after the other; `rows` are the tokens whose logits are wanted."""
+    starts, tokens = csr([tokens for tokens, _, _ in parts])
+    block_starts, blocks = csr([blocks for _, _, blocks in parts])
     return Batch(
         tokens=tokens,
-        positions=csr([range(piece.start, piece.start + piece.computes) for piece in slices])[1],
+        positions=csr([range(start, start + len(tokens)) for tokens, start, _ in parts])[1],
         starts=starts,
         block_starts=block_starts,
         blocks=blocks,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from forearm.engine.prefix_cache import PrefixCache, block_digest
 from forearm.engine.sequence import Sequence
 
@@ -14,10 +16,14 @@ def blocks_for(tokens: int) -> int:
 
 
 class BlockPool:
-    """KV blocks of 32 tokens, counted by user. A block is free, in use, or idle: no user, but content still known."""
+    """KV blocks of 32 tokens, counted by user. A block is free, in use, or idle: no user, but content still known.
+
+    drafted  by block: of how many of its positions a draft model has keys and values
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.drafted = array("i", bytes(4 * count))
         self._free = list(range(count - 1, -1, -1))
         self._users = [0] * count
         self._cache = PrefixCache()
@@ -111,6 +117,7 @@ class BlockPool:
     def _take(self) -> int:
         block = self._free.pop() if self._free else self._cache.evict()
         self._users[block] = 1
+        self.drafted[block] = 0
         return block
 
     def _use(self, block: int) -> None:

@@ -35,15 +35,25 @@ class Executor(Protocol):
 
 
 class NativeExecutor:
-    """The executor in C++, loaded and with its KV cache allocated, behind the loop's arrays."""
+    """The executor in C++, loaded, behind the loop's arrays. Its KV cache is still to be allocated."""
 
-    def __init__(self, native: _native.Executor, checkpoint: Checkpoint, blocks: int) -> None:
+    def __init__(self, native: _native.Executor, checkpoint: Checkpoint) -> None:
         self.vocab_size = checkpoint.config.vocab_size
         self.max_model_len = checkpoint.max_model_len
-        self.blocks = blocks
+        self.blocks = 0
         self.block_bytes = native.kv_bytes_per_block
+        self.packed_bytes = native.packed_bytes
+        self.scratch_bytes = native.scratch_bytes
         self.folder: Path | None = checkpoint.folder
         self._native = native
+
+    def allocate(self, blocks: int) -> None:
+        """So many KV blocks.
+
+        Raises: MemoryError naming the size if it can't be had.
+        """
+        self._native.allocate_kv(blocks)
+        self.blocks = blocks
 
     def forward(self, batch: Batch) -> None:
         """Compute the whole step; the GIL is released meanwhile.
@@ -57,8 +67,6 @@ class NativeExecutor:
     def sample(self, sampling: Sampling) -> Sampled:
         """Choose a token for each line from the last step's logits."""
         columns = [getattr(sampling, field.name) for field in fields(sampling)]
-        if "masks" not in (self._native.sample.__doc__ or ""):  # a module built before there were masks
-            del columns[-2:]
         return Sampled(*self._native.sample(*columns))
 
     def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:

@@ -44,16 +44,20 @@ class Fit:
     memory: placement.Memory
 
 
-def fit(config: EngineConfig, folder: Path, memory: placement.Memory, threads: int) -> Fit:
+def fit(
+    config: EngineConfig, folder: Path, memory: placement.Memory, threads: int, draft: Checkpoint | None = None
+) -> Fit:
     """The checkpoint at the context length that is asked for, or that memory allows.
 
+    draft: of the draft model, which takes memory beside it and as many KV blocks.
     Raises: ConfigError with the arithmetic if weights, scratch and one sequence of that length do not fit.
     """
     asked = config.max_model_len
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
-    block_bytes = checkpoint.config.kv_bytes_per_token[checkpoint.kv_dtype] * BLOCK_TOKENS
+    block_bytes = kv_bytes(checkpoint) + (kv_bytes(draft) if draft else 0)
+    beside = draft.packed_bytes + scratch_bytes(draft, limits_of(config, checkpoint), threads) if draft else 0
     if asked == "auto":
-        needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads)
+        needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads) + beside
         length = placement.longest(config, checkpoint.max_model_len, block_bytes, needed, memory)
         if length < checkpoint.max_model_len:
             log.warning(
@@ -62,11 +66,16 @@ def fit(config: EngineConfig, folder: Path, memory: placement.Memory, threads: i
             checkpoint = _opened(config, folder, length)
     limits = limits_of(config, checkpoint)
     scratch = scratch_bytes(checkpoint, limits, threads)
-    needed = checkpoint.packed_bytes + scratch
+    needed = checkpoint.packed_bytes + scratch + beside
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
     if checkpoint.config.pooled:  # nothing is kept between steps: what the fullest one takes, where texts begin blocks
         blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
     return Fit(checkpoint, limits, scratch, block_bytes, blocks, memory)
+
+
+def kv_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes of one block of keys and values."""
+    return checkpoint.config.kv_bytes_per_token[checkpoint.kv_dtype] * BLOCK_TOKENS
 
 
 def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:

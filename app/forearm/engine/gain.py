@@ -78,7 +78,6 @@ class Gain:
 
     def __init__(self) -> None:
         self._steps = StepTimes()
-        self._round_s = 0.0  # of drafting one more token of each draft
         self._since_plain: defaultdict[int, int] = defaultdict(lambda: _PLAIN_AFTER)
 
     def step(self, tokens: int, drafts: int, seconds: float) -> None:
@@ -87,17 +86,12 @@ class Gain:
         size = rounded(tokens - drafts)
         self._since_plain[size] = self._since_plain[size] + 1 if drafts else 0
 
-    def drafting(self, rounds: int, seconds: float) -> None:
-        """Drafting so many tokens, one after the other, took so long."""
-        each = seconds / rounds
-        self._round_s += (_NEW if self._round_s else 1.0) * (each - self._round_s)
-
-    def lengths(self, tokens: int, shares: Sequence[float], available: Sequence[int], rounds: bool) -> list[int]:
+    def lengths(self, tokens: int, shares: Sequence[float], available: Sequence[int], round_s: float) -> list[int]:
         """How many tokens to draft for each output, in a step of `tokens` without drafts.
 
         shares     how likely a drafted token is to be right where those before it are
         available  most that can be drafted
-        rounds     whether drafting takes time
+        round_s    seconds that one token more of every draft takes
         """
         lengths = [0] * len(shares)
         if self._since_plain[rounded(tokens)] >= _PLAIN_AFTER:
@@ -110,8 +104,8 @@ class Gain:
         )
         expected = len(shares) + np.cumsum([0.0, *(-chance for chance, _, _ in chances)])
         seconds = self._steps.of(tokens + np.arange(len(chances) + 1))
-        if rounds:
-            seconds += self._round_s * np.maximum.accumulate([0, *(length for _, length, _ in chances)])
+        if round_s:
+            seconds += round_s * np.maximum.accumulate([0, *(length for _, length, _ in chances)])
         speed = expected / seconds
         best = int(np.argmax(speed))
         if speed[best] > _WORTH * speed[0]:

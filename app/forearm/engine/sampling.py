@@ -160,6 +160,36 @@ def columns(lines: list[Line], vocab_size: int) -> Sampling:
     )
 
 
+def greedy(rows: int, vocab_size: int) -> Sampling:
+    """The likeliest token of each of so many rows."""
+    floats, none = np.zeros(rows, np.float32), np.zeros(0, np.int32)
+    starts, words = np.zeros(rows + 1, np.int32), np.zeros(rows, np.uint64)
+    return Sampling(
+        row=np.arange(rows, dtype=np.int32),
+        temperature=floats,
+        top_k=np.zeros(rows, np.int32),
+        top_p=floats + 1,
+        min_p=floats,
+        presence=floats,
+        frequency=floats,
+        repetition=floats + 1,
+        seed=words,
+        counter=words,
+        prompt_starts=starts,
+        prompt_ids=none,
+        output_starts=starts,
+        output_ids=none,
+        bias_starts=starts,
+        bias_ids=none,
+        bias=np.zeros(0, np.float32),
+        allowed_starts=starts,
+        allowed_ids=none,
+        logprobs=np.full(rows, -1, np.int32),
+        mask=np.full(rows, -1, np.int32),
+        masks=np.empty((0, (vocab_size + 31) // 32), np.uint32),
+    )
+
+
 def finish(sequence: Sequence) -> tuple[str | None, int | None]:
     """(finish_reason, stop_reason) now that a token was appended; (None, None) if the output goes on."""
     request = sequence.request

@@ -31,14 +31,14 @@ _ALL_WEIGHT, _FIRST_WEIGHT = 2.0, 1.0  # tokens that all outputs count for one, 
 class Drafter(Protocol):
     """Guesses how outputs go on."""
 
-    rounds: bool  # whether each token of a draft takes time of its own
+    round_s: float  # seconds that one token more of every draft takes, as measured so far
 
     def available(self, sequence: Sequence, most: int) -> int:
         """How many tokens it can guess, at most `most`."""
         ...
 
-    def draft(self, wanted: Row[tuple[Sequence, int]]) -> Row[Row[int]]:
-        """For each sequence so many tokens, or fewer. Its blocks have room for them."""
+    def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> Row[Row[int]]:
+        """For each sequence so many tokens, or fewer. Its own of `blocks` have room for them."""
         ...
 
 
@@ -104,13 +104,12 @@ class Speculation:
         if not any(available):
             return slices
         shares = [self._share(piece.sequence).after(self._expected(), _ALL_WEIGHT) for piece in open_]
-        lengths = self._gain.lengths(tokens, shares, available, self._drafter.rounds)
+        lengths = self._gain.lengths(tokens, shares, available, self._drafter.round_s)
         self._forget(open_, available, lengths)
-        wanted = [(piece, room.take(piece, length)) for piece, length in zip(open_, lengths, strict=True) if length]
-        drafts = self._drafter.draft([(piece.sequence, length) for piece, length in wanted])
-        if self._drafter.rounds and wanted:
-            self._drafting_s = time.monotonic() - start_s
-            self._gain.drafting(max(length for _, length in wanted), self._drafting_s)
+        wanted = [(piece, room.take(piece, length)) for piece, length in zip(open_, lengths, strict=True)]
+        wanted = [(piece, length) for piece, length in wanted if length]
+        drafts = self._drafter.draft([(piece.sequence, length) for piece, length in wanted], room.blocks)
+        self._drafting_s = time.monotonic() - start_s
         found = {id(piece): _cut(piece, guess) for (piece, _), guess in zip(wanted, drafts, strict=True)}
         return [replace(piece, drafts=found[id(piece)]) if found.get(id(piece)) else piece for piece in slices]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from forearm.engine import placement
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.draft_model import DraftModel
 from forearm.engine.executor import Executor, NativeExecutor
 from forearm.engine.fit import fit
 from forearm.engine.grammar import Grammars
@@ -19,12 +21,14 @@ from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
 from forearm.engine.ngrams import Ngrams
 from forearm.engine.sampling import columns
+from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Line, Slice
-from forearm.engine.speculation import Speculation
+from forearm.engine.speculation import Drafter, Speculation
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import Checkpoint
+from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.generation import generation_eos
 from forearm.model.hub import find_model
+from forearm.model.quantization import Asked
 from forearm.model.weights import load_native
 from forearm.wire import SamplingParams, Submit
 
@@ -51,8 +55,54 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
     cores = _cores(config)
     before = placement.memory(config)
-    fitting = fit(config, folder, before, cores.threads)
+    drafting = drafting_asked(config)
+    draft = open_draft(config, drafting) if drafting and drafting.model else None
+    fitting = fit(config, folder, before, cores.threads, draft)
     checkpoint, limits = fitting.checkpoint, fitting.limits
+    if draft is not None:
+        check_draft(draft, checkpoint)
+    executor, *others = (_load(config, one, limits, cores, progress) for one in (checkpoint, draft) if one is not None)
+    blocks = _allocate(config, checkpoint, (executor, *others), before)
+    terms = terms_of(config, checkpoint, queued)
+    for one in (executor, *others):
+        warm_up(one, terms)
+    meter = Meter(
+        config.name or config.model or folder.name,
+        "0",
+        checkpoint.kv_dtype,
+        blocks,
+        config.enable_prefix_caching,
+        checkpoint.max_model_len,
+        config.old_metric_names,
+    )
+    tokenizer = Path(config.tokenizer) if config.tokenizer else folder
+    grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids)
+    return EngineLoop(executor, limits, terms, meter, grammars, _speculation(drafting, limits, others))
+
+
+def open_draft(config: EngineConfig, drafting: Drafting) -> Checkpoint:
+    """The draft model's checkpoint.
+
+    Raises: ConfigError naming what is wrong with it.
+    """
+    folder = find_model(
+        drafting.model, revision=drafting.revision, download_dir=config.download_dir, token=config.hf_token
+    )
+    asked = Asked(drafting.quantization, config.quantization_embeddings, config.quantization_activations)
+    return open_checkpoint(folder, dtype=config.dtype, kv_dtype=config.kv_cache_dtype, quantization=asked)
+
+
+def check_draft(draft: Checkpoint, checkpoint: Checkpoint) -> None:
+    """Raises: ConfigError if its tokens are not the model's."""
+    theirs, ours = draft.config.vocab_size, checkpoint.config.vocab_size
+    if theirs != ours:
+        raise ConfigError(
+            f"--speculative-config: {draft.folder} has a vocabulary of {theirs} tokens, the model one of {ours}; "
+            "drafts are token ids, so take a draft model with the same vocabulary, or the method ngram"
+        )
+
+
+def _load(config: EngineConfig, checkpoint: Checkpoint, limits: Limits, cores: Cores, progress: bool) -> NativeExecutor:
     native = load_native(
         checkpoint,
         step_tokens=limits.step_tokens,
@@ -63,30 +113,26 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
         progress=progress,
         weight_cache=config.weight_cache,
     )
+    return NativeExecutor(native, checkpoint)
+
+
+def _allocate(
+    config: EngineConfig, checkpoint: Checkpoint, executors: Sequence[NativeExecutor], before: placement.Memory
+) -> int:
+    """Divide what is left of memory into KV blocks, of the model and of its draft model."""
+    packed = sum(one.packed_bytes for one in executors)
+    scratch = sum(one.scratch_bytes for one in executors)
+    block_bytes = sum(one.block_bytes for one in executors)
     # Weights are in memory by now; scratch is touched by the first large step. Mapped weights look like free memory, so
     # what there was before counts where they may be mapped.
-    memory, needed = placement.memory(config), native.scratch_bytes
+    memory, needed = placement.memory(config), scratch
     if config.weight_cache:
-        memory, needed = before, native.packed_bytes + native.scratch_bytes
-    blocks = placement.kv_blocks(config, checkpoint.max_model_len, native.kv_bytes_per_block, needed, memory)
-    native.allocate_kv(blocks)
-    _log_memory(checkpoint, native.packed_bytes, native.scratch_bytes, blocks, native.kv_bytes_per_block)
-    executor = NativeExecutor(native, checkpoint, blocks)
-    terms = terms_of(config, checkpoint, queued)
-    warm_up(executor, terms)
-    meter = Meter(
-        config.name or config.model or folder.name,
-        "0",
-        checkpoint.kv_dtype,
-        blocks,
-        config.enable_prefix_caching,
-        checkpoint.max_model_len,
-        config.old_metric_names,
-    )
-    grammars = Grammars(
-        Path(config.tokenizer) if config.tokenizer else folder, executor.vocab_size, terms.eos_token_ids
-    )
-    return EngineLoop(executor, limits, terms, meter, grammars, _speculation(drafting_asked(config)))
+        memory, needed = before, packed + scratch
+    blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
+    for one in executors:
+        one.allocate(blocks)
+    _log_memory(checkpoint, packed, scratch, blocks, block_bytes)
+    return blocks
 
 
 def warm_up(executor: Executor, terms: Terms) -> None:
@@ -106,11 +152,14 @@ def warm_up(executor: Executor, terms: Terms) -> None:
         )
 
 
-def _speculation(drafting: Drafting | None) -> Speculation:
-    """What makes drafts."""
+def _speculation(drafting: Drafting | None, limits: Limits, others: Sequence[NativeExecutor]) -> Speculation:
+    """What makes drafts; `others` has the draft model's executor, where there is one."""
     if drafting is None:
         return Speculation()
-    return Speculation(Ngrams(drafting.least, drafting.most), drafting.tokens)
+    drafter: Drafter = Ngrams(drafting.least, drafting.most)
+    for executor in others:
+        drafter = DraftModel(executor, limits.step_tokens)
+    return Speculation(drafter, drafting.tokens)
 
 
 def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -> Terms:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 import numpy as np
 from tests.history_executor import HistoryExecutor, choose, logits_after
 
+from forearm.engine.blocks import BlockPool
 from forearm.engine.gain import Gain
 from forearm.engine.sequence import Sequence
 from forearm.engine.speculation import Speculation
@@ -18,7 +19,7 @@ VOCAB = HistoryExecutor().vocab_size
 class Teller:
     """Right with a probability of `rightness`, a function of all tokens before; of constraints it knows nothing."""
 
-    rounds = False
+    round_s = 0.0
     vocab = VOCAB
 
     def __init__(self, rightness: float) -> None:
@@ -27,7 +28,7 @@ class Teller:
     def available(self, sequence: Sequence, most: int) -> int:
         return most
 
-    def draft(self, wanted: Row[tuple[Sequence, int]]) -> list[list[int]]:
+    def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
         return [self._continue(sequence, count) for sequence, count in wanted]
 
     def _continue(self, sequence: Sequence, count: int) -> list[int]:
@@ -44,7 +45,7 @@ class Teller:
 class Eager(Gain):
     """Takes every draft there is, whatever it costs."""
 
-    def lengths(self, tokens: int, shares: Row[float], available: Row[int], rounds: bool) -> list[int]:
+    def lengths(self, tokens: int, shares: Row[float], available: Row[int], round_s: float) -> list[int]:
         return list(available)
 
 

@@ -230,11 +230,11 @@ def measured(second: float) -> Gain:
 
 
 def test_drafts_are_as_long_as_they_bring_tokens_sooner() -> None:
-    assert measured(0.0).lengths(1, [0.8], [8], False) == [8]
-    assert measured(2.0).lengths(1, [0.8], [8], False) == [0]
-    (some,) = measured(0.2).lengths(1, [0.8], [8], False)
+    assert measured(0.0).lengths(1, [0.8], [8], 0.0) == [8]
+    assert measured(2.0).lengths(1, [0.8], [8], 0.0) == [0]
+    (some,) = measured(0.2).lengths(1, [0.8], [8], 0.0)
     assert 0 < some < 8
-    assert measured(0.2).lengths(1, [0.1], [8], False) == [0]
+    assert measured(0.2).lengths(1, [0.1], [8], 0.0) == [0]
 
 
 def test_the_likelier_output_gets_the_longer_draft() -> None:
@@ -242,24 +242,25 @@ def test_the_likelier_output_gets_the_longer_draft() -> None:
     for tokens in (2, 4, 8, 16):
         gain.step(tokens, 0, 1.0 + 0.1 * tokens)
 
-    sure, unsure = gain.lengths(2, [0.95, 0.3], [8, 8], False)
+    sure, unsure = gain.lengths(2, [0.95, 0.3], [8, 8], 0.0)
 
     assert sure > unsure
 
 
 def test_drafting_that_takes_time_is_counted() -> None:
     gain = measured(0.0)
-    gain.drafting(2, 4.0)
 
-    assert gain.lengths(1, [0.8], [8], True) == [0]
-    assert gain.lengths(1, [0.8], [8], False) == [8]
+    assert gain.lengths(1, [0.8], [8], 2.0) == [0]
+    (some,) = gain.lengths(1, [0.8], [8], 0.2)
+    assert 0 < some < 8
+    assert gain.lengths(1, [0.8], [8], 0.0) == [8]
 
 
 def test_now_and_then_a_step_goes_without_drafts_to_tell_what_they_save() -> None:
     gain = measured(0.0)
     plain = 0
     for _ in range(200):
-        (length,) = gain.lengths(1, [0.8], [4], False)
+        (length,) = gain.lengths(1, [0.8], [4], 0.0)
         gain.step(1 + length, length, 1.0)
         plain += length == 0
 
@@ -271,7 +272,7 @@ def test_steps_that_drafts_make_slower_are_left_without() -> None:
     gain, share = Gain(), Share()
     taken = []
     for _ in range(300):
-        (length,) = gain.lengths(1, [share.after(0.5, 2.0)], [4], False)
+        (length,) = gain.lengths(1, [share.after(0.5, 2.0)], [4], 0.0)
         gain.step(1 + length, length, 1.0 + length)
         if length:
             share.saw(length, 0)

@@ -1,0 +1,75 @@
+"""Requests of all kinds for the real engine on the demo model, and what each gets: tokens and floats."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from typing import Any
+
+from forearm import wire
+from forearm.config import engine_config
+from forearm.engine.loop import EngineLoop
+from forearm.engine.messages import From
+from forearm.engine.start import start
+
+MAX_MODEL_LEN = 192
+REQUESTS = 33
+MAX_TOKENS = 12
+# Around the edges of blocks (32) and of attention's chunks.
+PROMPT_LENGTHS = (1, 2, 5, 31, 32, 33, 63, 64, 65, 100, 129, 150)
+
+# All that a client gets of an output, floats too: each token with its logprobs; prompt_logprobs and finish_reason too.
+Answer = list[tuple[Any, ...]]
+Answers = dict[tuple[str, int], Answer]
+
+
+def engine(threads: int = 2, **settings: Any) -> EngineLoop:
+    """A fresh engine on the demo model."""
+    config = engine_config(**{"max_model_len": MAX_MODEL_LEN, "max_num_seqs": REQUESTS, **settings})
+    return start(replace(config, threads=threads), queued=sys.maxsize, progress=False)
+
+
+def requests(vocab_size: int) -> list[wire.Submit]:
+    """Greedy and seeded ones, with penalties, several outputs and log-probabilities; some begin alike."""
+    draw = random.Random(0)
+    common = [draw.randrange(vocab_size) for _ in range(max(PROMPT_LENGTHS))]
+    made = []
+    for i in range(REQUESTS):
+        length = PROMPT_LENGTHS[i % len(PROMPT_LENGTHS)]
+        shared = draw.choice([0, length // 2, length - 1])
+        prompt = common[:shared] + [draw.randrange(vocab_size) for _ in range(length - shared)]
+        params = wire.SamplingParams(
+            n=2 if i % 7 == 1 else 1,
+            max_tokens=MAX_TOKENS,
+            ignore_eos=True,
+            temperature=0.9 if i % 2 or i % 7 == 1 else 0.0,
+            top_p=0.95 if i % 4 == 1 else 1.0,
+            top_k=20 if i % 3 == 1 else 0,
+            seed=i,
+            presence_penalty=0.5 if i % 5 == 0 else 0.0,
+            repetition_penalty=1.2 if i % 6 == 0 else 1.0,
+            logprobs=3,
+            prompt_logprobs=1 if i % 8 == 0 else None,
+        )
+        made.append(wire.Submit(request_id=str(i), prompt_token_ids=prompt, params=params))
+    return made
+
+
+def answers(loop: EngineLoop, submits: list[wire.Submit]) -> Answers:
+    """Everything at once, stepped to the end."""
+    for submit in submits:
+        loop.take(From(0, submit))
+    found: Answers = {}
+    while loop.busy:
+        loop.step()
+        for _, message in loop.outbox:
+            assert not isinstance(message, wire.Refused), message.message
+            if isinstance(message, wire.Tokens):
+                answer = found.setdefault((message.request_id, message.index), [])
+                answer += zip(message.token_ids, message.logprobs or [[]] * len(message.token_ids), strict=True)
+                if message.prompt_logprobs or message.finish_reason:
+                    answer.append((message.prompt_logprobs, message.finish_reason))
+        loop.outbox = []
+    assert loop.scheduler.blocks.used == 0
+    return found
