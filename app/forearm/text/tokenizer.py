@@ -78,6 +78,11 @@ class Tokenizer:
         piece: str | None = self._rust.id_to_token(token_id)
         return piece or ""
 
+    def id_of(self, piece: str) -> int | None:
+        """The token that the vocabulary spells so."""
+        found: int | None = self._rust.token_to_id(piece)
+        return found
+
     def token_bytes(self, token_id: int) -> bytes:
         """What this token alone adds to a text, in bytes: a part of a character, where it is one."""
         if token_id in self.added:
