@@ -21,6 +21,7 @@ SAMPLING = ("top_p", "top_k", "min_p", "temperature", "frequency_penalty", "pres
 NEEDLESS = ((("--trust-remote-code", "--no-stream"), False), (("--tokenizer-mode",), True))
 REFUSED = {
     "--use-beam-search": "there is no beam search",
+    "--async-engine": "requests go to the engine directly; leave it out",
     "--skip-tokenizer-init": "prompts are made and counted here",
     "--plot-timeline": "it is not built; --save-detailed has every request's times",
     "--plot-dataset-stats": "it is not built; --save-detailed has every request's lengths",
@@ -78,7 +79,9 @@ def wanted(args: argparse.Namespace, seed: int, chat: bool = False) -> Wanted:
 
 def add_server(parser: Parser) -> None:
     """Who is asked, and how."""
-    parser.add_argument("--backend", default="openai", choices=tuple(ENDPOINTS), help="vllm is openai")
+    parser.add_argument(
+        "--backend", "--endpoint-type", default="openai", choices=tuple(ENDPOINTS), help="vllm is openai"
+    )
     parser.add_argument("--base-url", help="http(s)://host:port, or unix:/path of a socket; absent: --host and --port")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)

@@ -20,6 +20,7 @@ TICKS = 6
 LOG_FROM = 30  # times from the least to the greatest, where a linear axis would squeeze the small ones together
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito
 KEYS = {"mean_ttft_ms": "mean TTFT (ms)", "mean_tpot_ms": "mean TPOT (ms)"}
+HALO = 'stroke="white" stroke-width="3" paint-order="stroke"'  # keeps a number readable on a line
 X_KEY, X_TITLE = "total_token_throughput", "total throughput, prefill and decoding (tokens/s)"
 
 
@@ -96,7 +97,7 @@ def _panel(series: dict[str, list[Result]], key: str, title: str) -> Iterator[st
         yield f'<polyline points="{line}" fill="none" stroke="{_colour(number)}" stroke-width="1.5"/>'
         for result, (px, py) in zip(found, points, strict=True):
             yield f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{_colour(number)}"/>'
-            yield f'<text x="{px + 6:.1f}" y="{py - 6:.1f}" fill="{_colour(number)}">{_rate(result):g}</text>'
+            yield f'<text x="{px + 6:.1f}" y="{py - 6:.1f}" fill="{_colour(number)}" {HALO}>{_rate(result):g}</text>'
 
 
 def _grid(x: Axis, y: Axis, title: str) -> Iterator[str]:

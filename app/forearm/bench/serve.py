@@ -24,7 +24,7 @@ from forearm.bench import datasets, options, plot, report, speculation, statisti
 from forearm.bench.arrivals import RampUp
 from forearm.bench.ask import ENDPOINTS, Form, ask
 from forearm.bench.datasets import Sample, Text, Wanted
-from forearm.bench.http import Broken, Http
+from forearm.bench.http import Broken, Http, reason
 from forearm.bench.load import Run, Traffic, run
 from forearm.bench.report import Result
 from forearm.bench.text import load_text
@@ -124,11 +124,9 @@ class Bench:
         print("\n".join(report.traffic(traffic)), flush=True)
         gc.freeze()  # the prompts: nothing to look through in the middle of a run
         before = await self._counts(asked.http)
-        if args.profile:
-            await asked.http.post("/start_profile", b"", {}, lambda *_: None)
+        await self._profile(asked.http, "/start_profile")
         done = await self._run(asked, samples, traffic, text)
-        if args.profile:
-            await asked.http.post("/stop_profile", b"", {}, lambda *_: None)
+        await self._profile(asked.http, "/stop_profile")
         speculated = speculation.gained(before, await self._counts(asked.http))
         result = self._result(asked, wanted, traffic, done) | speculated
         for outcome in [one for one in done.outcomes if one.error][:10]:
@@ -168,6 +166,17 @@ class Bench:
         if self._args.num_warmups:
             quiet = Traffic(float("inf"), max_concurrency=self._args.max_concurrency)
             await self._run(asked, [sample] * self._args.num_warmups, quiet, text)
+
+    async def _profile(self, http: Http, path: str) -> None:
+        """Raises: EngineUnavailable."""
+        if self._args.profile:
+            try:
+                reply = await http.post(path, b"", {}, lambda *_: None)
+                why = "" if reply.status == 200 else reason(reply)
+            except (OSError, Broken, asyncio.TimeoutError) as error:
+                why = str(error)
+            if why:
+                raise EngineUnavailable(f"--profile: {path}: {why}")
 
     async def _counts(self, http: Http) -> speculation.Counts:
         try:
