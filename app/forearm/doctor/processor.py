@@ -132,5 +132,10 @@ def cores(host: Host) -> Iterator[Finding]:
         return
     for line in plan.lines:
         yield Finding("cores", "ok", line, how)
+    allowed = host.fields("proc/self/status").get("Cpus_allowed_list", "")
+    online = host.text("sys/devices/system/cpu/online") or allowed
+    if allowed and allowed != online:
+        what = f"CPUs {allowed} of {online} may be used: an affinity or a cpuset was inherited"
+        yield Finding("affinity", "note", what, "/proc/self/status", "taskset, --cpuset-cpus or AllowedCPUs set it")
     if plan.threads == 1:
         yield Finding("cores", "note", "one thread computes", how, "give the server more cores")

@@ -22,10 +22,14 @@ from forearm.model.shards import MAX_HEADER_BYTES, StoredTensor, read_tensors
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
-SETTINGS = ("config.json", "generation_config.json", "*.index.json", "quant*_config.json", "hf_quant_config.json")
+SETTINGS = (
+    "config.json", "generation_config.json", "*.index.json", "quant*_config.json", "hf_quant_config.json",
+    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]*/config.json",
+)  # fmt: skip
 MOST_SETTINGS_BYTES = 64 << 20  # of an index: a hundred bytes a tensor
 FIRST_BYTES = 256 << 10  # holds the header of most safetensors files
 FIRST_GGUF_BYTES, MOST_GGUF_BYTES = 8 << 20, 256 << 20  # a vocabulary and its merges
+MOST_FILES = 5000
 AT_ONCE = 8
 TIMEOUT_S = 30.0  # without a byte
 # Tensors whose data the opening of a checkpoint reads.
@@ -43,7 +47,7 @@ class _Repository:
     def files(self) -> list[RepoFile]:
         """All of them, with sizes.
 
-        Raises: ConfigError naming a path that leads out of the folder.
+        Raises: ConfigError naming a path that leads out of the folder, or if there are too many.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
@@ -51,6 +55,10 @@ class _Repository:
         tree = HfApi(token=self.token or None).list_repo_tree(self.model, recursive=True, revision=self.revision)
         files = [entry for entry in tree if isinstance(entry, RepoFile)]
         wrong = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
+        if len(files) > MOST_FILES:
+            raise ConfigError(
+                f"model {self.model!r}: the repository has {len(files)} files; at most {MOST_FILES} are read"
+            )
         if wrong:
             raise ConfigError(f"model {self.model!r}: the hub lists {wrong[0]!r}, which is no place inside a folder")
         return files
@@ -134,6 +142,7 @@ def _fetch(repository: _Repository, model: str, quantisation: str, into: Path) -
     for file in (f for f in top if any(fnmatchcase(f.path, pattern) for pattern in SETTINGS)):
         if file.size > MOST_SETTINGS_BYTES:
             raise ConfigError(f"model {model!r}: {file.path} has {file.size} bytes; no settings are so long")
+        (into / file.path).parent.mkdir(parents=True, exist_ok=True)
         (into / file.path).write_bytes(repository.read(file.path, 0, file.size))
     weights = [file for file in top if fnmatchcase(file.path, "*.safetensors")]
     if not weights:

@@ -12,9 +12,10 @@ from forearm.errors import ConfigError
 
 DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
 
-# What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names.
+# What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names; of folders only
+# those that sentence-transformers numbers (1_Pooling) belong to the model.
 _ALLOW = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
-IGNORED = ["*/*.safetensors", "*/*.json", "consolidated*"]
+IGNORED = ["[!0-9]*/*.safetensors", "[!0-9]*/*.json", "consolidated*"]
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 

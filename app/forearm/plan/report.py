@@ -29,7 +29,8 @@ def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
     """The same in bytes, seconds and tokens/s."""
     fitting, checkpoint, rates = found.fitting, found.fitting.checkpoint, found.cost.rates
     return {
-        "model": str(checkpoint.config.model_type),
+        "model": found.host.config.model or "the demo model",
+        "model_type": checkpoint.config.model_type,
         "fits": True,
         "machine": {
             "name": found.host.name,

@@ -101,6 +101,19 @@ def test_files_of_several_parts_and_long_headers_are_read(tmp_path: Path) -> Non
     assert found["packed"] == open_checkpoint(folder).packed_bytes
 
 
+def test_folders_that_belong_to_the_model_come_along_and_others_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "modules"
+    for name in ("1_Pooling", "onnx"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text("{}")
+    stored.llama(folder)
+
+    with header_hub({"someone/modules": folder}) as hub:
+        assert isinstance(ask("someone/modules", tmp_path, HF_ENDPOINT=hub.address), dict)
+
+    assert sorted(hub.sent) == ["1_Pooling/config.json", "config.json", "model.safetensors"]
+
+
 def test_a_gguf_files_header_and_the_factors_of_its_angles_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "gguf"
     folder.mkdir()

@@ -113,6 +113,7 @@ FILES = {
         "tokenizer.json": b"{}",
         "pytorch_model.bin": b"a pickle",
         "onnx/model.safetensors": b"elsewhere",
+        "onnx/config.json": b"{}",
     },
     "someone/pickled": {"config.json": b"{}", "pytorch_model.bin": b"a pickle"},
     "someone/tiny-GGUF": {
