@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from forearm.llm import LLM
+    from forearm.outputs_pooling import PoolingParams
     from forearm.wire import SamplingParams, StructuredOutputsParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = ["LLM", "PoolingParams", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 # transformers is here for its tokenizers. That it finds no torch is as it should be, and no news at every start.
 logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> object:
         from forearm.llm import LLM
 
         return LLM
+    if name == "PoolingParams":
+        from forearm.outputs_pooling import PoolingParams
+
+        return PoolingParams
     if name in ("SamplingParams", "StructuredOutputsParams"):
         from forearm import wire
 

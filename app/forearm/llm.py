@@ -1,4 +1,5 @@
-"""The offline API: LLM.generate and LLM.chat, with vLLM's names. The same engine loop as the server's, without sockets.
+"""The offline API: LLM.generate and LLM.chat, with vLLM's names (LLM.embed, .score, …: llm_pooling.py). The same engine
+loop as the server's, without sockets.
 
 Arguments of vLLM's LLM that mean nothing here (enforce_eager, swap_space, trust_remote_code, …) are accepted with a log
 line; forearm/foreign.py lists them.
@@ -20,10 +21,10 @@ from tqdm import tqdm
 
 from forearm import foreign, wire
 from forearm.config import EngineConfig, engine_config
-from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import From, Gone
-from forearm.engine.start import start
+from forearm.engine.start_pooling import start_any
 from forearm.errors import ConfigError, InvalidRequest
+from forearm.llm_pooling import PoolingCalls, Prompt, listed
 from forearm.model.generation import generation_defaults
 from forearm.model.hub import find_model
 from forearm.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
@@ -37,19 +38,17 @@ from forearm.wire import SamplingParams
 if TYPE_CHECKING:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-# A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
-Prompt = str | Sequence[int] | Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 _CONNECTION = 0
-_RENAMED = {"gpu_memory_utilization": "memory_utilization"}
+_RENAMED = {"gpu_memory_utilization": "memory_utilization", "task": "runner", "override_pooler_config": "pooler_config"}
 # Arguments of vLLM's LLM that are no flags: right as long as they ask for nothing.
-_NOT_BUILT = ("logits_processors", "override_pooler_config", "skip_tokenizer_init", "tokenizer_revision")
+_NOT_BUILT = ("logits_processors", "skip_tokenizer_init", "tokenizer_revision")
 
 log = logging.getLogger(__name__)
 
 
-class LLM:
+class LLM(PoolingCalls):
     """A model in this process.
 
     >>> llm = LLM()  # the demo model; LLM("path/to/model", dtype="bfloat16", max_model_len=4096)
@@ -83,7 +82,7 @@ class LLM:
         )
         with ThreadPoolExecutor(1) as beside:  # a second's work for one core, while the weights are read and packed
             text = beside.submit(_load_text, Path(tokenizer) if tokenizer else self._folder, chat_template)
-            self._loop: EngineLoop = start(config, queued=sys.maxsize)
+            self._any_loop = start_any(config, queued=sys.maxsize)
             self._tokenizer, self._template = text.result()
         self._grammars = GrammarCheck(self._tokenizer)
         self._requests = 0
@@ -101,12 +100,11 @@ class LLM:
         sampling_params: for all, or one for each; None: get_default_sampling_params().
         Raises: InvalidRequest for a prompt or parameter that cannot be served; then nothing was generated.
         """
-        listed = _listed(prompts)
-        params = self._params(sampling_params, len(listed))
-        if priority is not None and len(priority) != len(listed):
-            raise InvalidRequest(f"priority has {len(priority)} values for {len(listed)} prompts", "priority")
-        texts = [self._prompt(prompt) for prompt in listed]
-        return self._run(texts, params, list(priority or [0] * len(listed)), use_tqdm)
+        texts = [self._prompt(prompt) for prompt in listed(prompts)]
+        params = self._params(sampling_params, len(texts))
+        if priority is not None and len(priority) != len(texts):
+            raise InvalidRequest(f"priority has {len(priority)} values for {len(texts)} prompts", "priority")
+        return self._run(texts, params, list(priority or [0] * len(texts)), use_tqdm)
 
     def chat(
         self,
@@ -283,13 +281,6 @@ def _load_text(folder: Path, chat_template: str | None) -> tuple[Tokenizer, Chat
 
 def _speed(prompt: float, generated: float) -> str:
     return f"est. speed input: {prompt:.2f} toks/s, output: {generated:.2f} toks/s"
-
-
-def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt as a list of one; a list of numbers is one prompt."""
-    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
 
 
 def _conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:

@@ -1,0 +1,247 @@
+"""LLM's calls for models that pool: embed, classify, score, encode. llm.py has the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from forearm import wire
+from forearm.engine.loop import EngineLoop
+from forearm.engine.messages import Gone, Texts
+from forearm.engine.pooling_loop import PoolingLoop
+from forearm.errors import EngineFailed, InvalidRequest
+from forearm.outputs_pooling import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+)
+from forearm.text.chat_template import ChatTemplate
+from forearm.text.pairs import PairForm
+from forearm.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Never  # typing has it from 3.11 on
+
+# A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
+Prompt = str | Sequence[int] | Mapping[str, Any]
+Floats = npt.NDArray[np.float32]
+Output = TypeVar("Output")
+
+_CONNECTION = 0
+_AT_ONCE = 1024  # texts in one message to the loop
+DEFAULT = PoolingParams()
+
+
+def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt as a list of one; a list of numbers is one prompt."""
+    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+class PoolingCalls:
+    """What LLM inherits. LLM.__init__ sets the attributes."""
+
+    _folder: Path
+    _any_loop: EngineLoop | PoolingLoop
+    _tokenizer: Tokenizer
+    _template: ChatTemplate | None
+    _requests: int
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
+        """The vector of each text, in their order.
+
+        Raises: InvalidRequest if the model makes none, or a text is too long.
+        """
+        found = self._pool(prompts, "embed", pooling_params, truncate_prompt_tokens, use_tqdm)
+        return [_with(one, EmbeddingOutput(one.outputs.data.tolist())) for one in found]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+        """The probability of each label, text by text.
+
+        Raises: InvalidRequest if the model has no classifier, or a text is too long.
+        """
+        found = self._pool(prompts, "classify", pooling_params, None, use_tqdm)
+        return [_with(one, ClassificationOutput(one.outputs.data.tolist())) for one in found]
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        *,
+        use_tqdm: bool = True,
+        pooling_task: str | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What the model makes of each text; `pooling_task` token_embed: a vector for each token.
+
+        Raises: InvalidRequest if the model does not do that, or a text is too long.
+        """
+        task = pooling_task or (pooling_params or DEFAULT).task or self._pooling_loop().executor.terms.plan.kind
+        return self._pool(prompts, task, pooling_params, None, use_tqdm)
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        """How well texts go together: one with many, or each with its own; a cross-encoder's score, or a cosine.
+
+        Raises: InvalidRequest if they can't be paired, or the model has several labels.
+        """
+        left, right = ([side] if isinstance(side, str) else list(side) for side in (data_1, data_2))
+        if not left or not right or len(left) not in (1, len(right)):
+            raise InvalidRequest(f"data_1 has {len(left)} texts, data_2 {len(right)}; write 1:1, 1:N or N:N", "data_1")
+        pairs = [(left[0] if len(left) == 1 else left[i], right[i]) for i in range(len(right))]
+        plan = self._pooling_loop().executor.terms.plan
+        params = pooling_params or DEFAULT
+        limit = self._limit(params, truncate_prompt_tokens)
+        if plan.kind == "embed":
+            return self._cosines(pairs, limit, use_tqdm)
+        if len(plan.labels) != 1:
+            raise InvalidRequest(f"the model has {len(plan.labels)} labels; a score needs exactly one")
+        form = PairForm(plan, self._tokenizer)
+        asked = [wire.PoolingPrompt(*form.encode(one, two, limit)) for one, two in pairs]
+        found = self._run_texts(asked, "classify", params, use_tqdm)
+        return [_with(one, ScoringOutput(float(one.outputs.data[0]))) for one in found]
+
+    def _cosines(
+        self, pairs: list[tuple[str, str]], limit: int | None, use_tqdm: bool
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        found = self._run_texts([self._text(text, limit) for text in texts], "embed", DEFAULT, use_tqdm)
+        by_text = dict(zip(texts, found, strict=True))
+        outputs = []
+        for one, two in pairs:
+            first, second = (by_text[text].outputs.data.astype(np.float64) for text in (one, two))
+            lengths = float(np.sqrt((first * first).sum() * (second * second).sum()))
+            score = float((first * second).sum()) / max(lengths, 1e-12)
+            outputs.append(_with(by_text[two], ScoringOutput(score)))
+        return outputs
+
+    # --- the loop
+
+    def _pooling_loop(self) -> PoolingLoop:
+        """Raises: InvalidRequest if the model generates."""
+        if isinstance(self._any_loop, EngineLoop):
+            raise InvalidRequest("this model generates text; load it with runner='pooling' to embed, classify or score")
+        return self._any_loop
+
+    @property
+    def _loop(self) -> EngineLoop:
+        """Raises: InvalidRequest if the model pools."""
+        if isinstance(self._any_loop, PoolingLoop):
+            raise InvalidRequest("this model makes vectors of texts and generates none; use embed, classify or score")
+        return self._any_loop
+
+    def _limit(self, params: PoolingParams, asked: int | None) -> int | None:
+        limit = params.truncate_prompt_tokens if asked is None else asked
+        return self._pooling_loop().executor.max_model_len if limit == -1 else limit
+
+    def _text(self, prompt: Prompt, limit: int | None) -> wire.PoolingPrompt:
+        """Its tokens."""
+        if isinstance(prompt, Mapping):
+            prompt = prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else prompt["prompt"]
+        if not isinstance(prompt, str):
+            return wire.PoolingPrompt([int(token) for token in prompt][:limit])
+        lower = self._pooling_loop().executor.terms.plan.lower_case
+        return wire.PoolingPrompt(self._tokenizer.encode_cut(prompt.lower() if lower else prompt, limit=limit)[0])
+
+    def _pool(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        task: str,
+        params: PoolingParams | None,
+        truncate: int | None,
+        use_tqdm: bool,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        chosen = params or DEFAULT
+        limit = self._limit(chosen, truncate)
+        return self._run_texts([self._text(one, limit) for one in listed(prompts)], task, chosen, use_tqdm)
+
+    def _run_texts(
+        self, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, use_tqdm: bool
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """Submit all and step until all are computed. Whatever interrupts this leaves the engine empty."""
+        loop, found = self._pooling_loop(), list[PoolingRequestOutput[PoolingOutput]]()
+        try:
+            with tqdm(total=len(prompts), desc="Processed prompts", disable=not use_tqdm) as bar:
+                for first in range(0, len(prompts), _AT_ONCE):
+                    part = prompts[first : first + _AT_ONCE]
+                    vectors = self._vectors(loop, part, task, params, bar)
+                    for prompt, vector in zip(part, vectors, strict=True):
+                        output = PoolingOutput(vector)
+                        found.append(PoolingRequestOutput(str(self._requests), output, prompt.token_ids))
+                        self._requests += 1
+        finally:
+            loop.take(Gone(_CONNECTION))
+            loop.outbox = []
+        return found
+
+    def _vectors(
+        self, loop: PoolingLoop, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, bar: tqdm[Never]
+    ) -> list[Floats]:
+        """Raises: why the engine does not take them, or could not compute them."""
+        kind: Any = {"score": "classify"}.get(task, task)
+        terms = loop.executor.terms
+        embed = wire.Embed(
+            request_id=f"texts-{self._requests}",
+            prompts=prompts,
+            task=kind,
+            dimensions=_dimensions(params, terms.plan.dimensions, terms.plan.default_dimensions),
+            activate=params.use_activation is not False,
+        )
+        loop.take(Texts(_CONNECTION, embed))
+        found: dict[int, Floats] = {}
+        while loop.busy or loop.outbox:
+            loop.step()
+            messages, loop.outbox = loop.outbox, []
+            for _, message in messages:
+                if isinstance(message, wire.Refused):
+                    broken = message.error == "EngineFailed"
+                    raise EngineFailed(message.message) if broken else InvalidRequest(message.message, message.param)
+                if isinstance(message, wire.Embedded):
+                    flat = np.frombuffer(message.vector, "<f4")
+                    found[message.index] = flat.reshape(message.rows, -1) if kind == "token_embed" else flat
+                    bar.update()
+        return [found[index] for index in range(len(prompts))]
+
+
+def _dimensions(params: PoolingParams, known: tuple[int, ...] | None, default: int | None) -> int | None:
+    """Raises: InvalidRequest if the model's vectors can't be cut to that."""
+    asked = params.dimensions
+    if asked is None:
+        return default
+    if known is not None and asked not in known:
+        listed_sizes = ", ".join(str(size) for size in known) or "none: it is no matryoshka model"
+        raise InvalidRequest(f"dimensions is {asked}; this model's may be {listed_sizes}", "dimensions")
+    return asked
+
+
+def _with(one: PoolingRequestOutput[Any], output: Output) -> PoolingRequestOutput[Output]:
+    return PoolingRequestOutput(one.request_id, output, one.prompt_token_ids)

@@ -1,0 +1,74 @@
+"""What LLM.embed, .classify, .score and .encode take and return, with vLLM's names and fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Output = TypeVar("Output")
+
+
+@dataclass(frozen=True)
+class PoolingParams:
+    """How texts are pooled. None: the model's own way.
+
+    dimensions: of matryoshka models. use_activation: False leaves out unit length, or probabilities.
+    truncate_prompt_tokens: most tokens of a text; -1: what the context holds.
+    """
+
+    dimensions: int | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    task: Literal["embed", "classify", "score", "token_embed"] | None = None
+
+
+@dataclass(frozen=True)
+class PoolingOutput:
+    """float32 [columns], or [tokens, columns] of task token_embed."""
+
+    data: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EmbeddingOutput:
+    """A text's vector."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        """How many values it has."""
+        return len(self.embedding)
+
+
+@dataclass(frozen=True)
+class ClassificationOutput:
+    """The probability of each label."""
+
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        """How many labels there are."""
+        return len(self.probs)
+
+
+@dataclass(frozen=True)
+class ScoringOutput:
+    """How well two texts go together."""
+
+    score: float
+
+
+@dataclass(frozen=True)
+class PoolingRequestOutput(Generic[Output]):
+    """A text and what it has become."""
+
+    request_id: str
+    outputs: Output
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
