@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from forearm.engine.batch import Float32Array, Int32Array, UInt64Array
+from forearm.engine.batch import Float32Array, Int32Array, UInt32Array, UInt64Array
 from forearm.model.config import ModelConfig, WeightFormat
 
 def tier() -> str:
@@ -185,6 +185,8 @@ class Kernels:
 
     Raises: ValueError if this CPU has no such tier.
     """
+        mask: Int32Array,
+        masks: UInt32Array,
 
     def __init__(self, tier: str) -> None: ...
     def gemm(

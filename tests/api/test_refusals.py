@@ -6,7 +6,6 @@ import openai
 import pytest
 from tests.api.server import Server, StartServer
 
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
 
@@ -14,13 +13,6 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
-        ("response_format", {"response_format": {"type": "json_object"}}),
-        ("response_format", {"response_format": SCHEMA}),
-        ("structured_outputs", {"structured_outputs": {"choice": ["a"]}}),
-        ("structured_outputs", {"structured_outputs": {}}),
-        ("guided_json", {"guided_json": {"type": "object"}}),
-        ("guided_json", {"guided_json": {}}),
-        ("guided_choice", {"guided_choice": ["a"]}),
         ("tools", {"tools": []}),
         ("tools", {"tools": [{"type": "web_search"}]}),
         ("tools", {"tools": [{"type": "function", "function": {"parameters": {}}}]}),

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from forearm import wire
 from forearm.api.answer import Heading, UsagePlan, heading, json_response, token_names, usage_plan
+from forearm.api.answer_format import answer_grammar
 from forearm.api.body import describes
 from forearm.api.dependencies import CompletionBody, Served
 from forearm.api.logprobs import TokenNames, completion_logprobs, prompt_logprobs
@@ -69,7 +70,8 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     prompts = [await _prompt(prompt, body, served) for prompt in _prompts(body)]
     n = body.n or served.defaults.get("n", 1)
     work = Work(body, head, prompts, n, token_names(body, served), usage_plan(body, served))
-    params = [sampling_params(body, served, len(prompt.token_ids), work.scores) for prompt in prompts]
+    grammar = await answer_grammar(body, served)
+    params = [sampling_params(body, served, len(prompt.token_ids), work.scores, grammar) for prompt in prompts]
     token_ids = [prompt.token_ids for prompt in prompts]
     generation = await submit(served, body, token_ids, params)
     answer = Answer(served, generation, token_ids, n, text_options(body))

@@ -27,9 +27,9 @@ _DEFAULTED = (
 
 
 def sampling_params(
-    body: GenerationBody, served: Served, prompt_tokens: int, prompt_logprobs: int | None
+    body: GenerationBody, served: Served, prompt_tokens: int, prompt_logprobs: int | None, grammar: str | None
 ) -> SamplingParams:
-    """How the engine goes on from a prompt of this length.
+    """How the engine goes on from a prompt of this length. `grammar`: of answer_grammar().
 
     Raises: InvalidRequest naming the field and the numbers.
     """
@@ -46,6 +46,7 @@ def sampling_params(
         logit_bias=_clamped(body.logit_bias),
         allowed_token_ids=body.allowed_token_ids,
         bad_words_token_ids=bad_words_token_ids(served.tokenizer, body.bad_words or ()),
+        grammar=grammar,
     )
 
 

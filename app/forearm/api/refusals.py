@@ -8,15 +8,6 @@ from forearm.api.schema import Body, ChatRequest, CompletionRequest, GenerationB
 from forearm.config import ApiConfig
 from forearm.errors import InvalidRequest
 
-# Refused unless null: even an empty one constrains ({} as guided_json: any JSON).
-_CONSTRAINTS = (
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_whitespace_pattern",
-)
 # Refused wherever they say anything: not null, false, empty.
 _UNSUPPORTED = (
     "functions",
@@ -38,9 +29,8 @@ _UNSUPPORTED = (
 def refuse_unsupported(body: Body) -> None:
     """Raises: InvalidRequest naming the field."""
     extra = body.model_extra or {}
-    said = {name: extra.get(name, getattr(body, name, None)) for name in _CONSTRAINTS + _UNSUPPORTED}
-    for name, value in said.items():
-        if value is not None if name in _CONSTRAINTS else value:
+    for name in _UNSUPPORTED:
+        if extra.get(name, getattr(body, name, None)):
             raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
     if "audio" in (extra.get("modalities") or ()):
         raise InvalidRequest("modalities: this server answers with text only", "modalities")
@@ -52,9 +42,6 @@ def check_generation(body: GenerationBody, config: ApiConfig) -> None:
     Raises: InvalidRequest naming the field.
     """
     refuse_unsupported(body)
-    if body.response_format is not None and body.response_format.type != "text":
-        kind = body.response_format.type
-        raise InvalidRequest(f"response_format type {kind!r} is not supported by this server", "response_format")
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("Stream options can only be defined when `stream=True`.", "stream_options")
     if body.prompt_logprobs is not None and body.stream:

@@ -25,8 +25,40 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = False
 
 
+class JsonSchemaFormat(Body):
+    """A schema by its name. `strict` or not, answers fit it."""
+
+    name: str
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
 class ResponseFormat(Body):
-    """Only `text` is offered so far."""
+    """What the answer is. A structural_tag's other fields stand beside its type."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """vLLM's constraints; exactly one of the first six."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    json_: Annotated[dict[str, Any] | bool | str | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    disable_fallback: bool = False  # of vLLM's backends, of which there is one here
+    backend: str | None = None
+
+
 
     type: str
 
@@ -72,6 +104,18 @@ class GenerationBody(Body):
         """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
+    structured_outputs: StructuredOutputs | None = None
+    # vLLM's names before 0.12, which other servers still have
+    guided_json: dict[str, Any] | bool | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    guided_whitespace_pattern: str | None = None
+    guided_decoding_backend: str | None = None
+    # llama.cpp's
+    grammar: str | None = None
+    json_schema: dict[str, Any] | bool | None = None
     @property
     def asked_max_tokens(self) -> int | None:
         """The most tokens to generate, where the request says."""

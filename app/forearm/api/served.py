@@ -24,6 +24,7 @@ from forearm.model.generation import generation_defaults
 from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
 from forearm.text.chat_template import ChatTemplate, find_chat_template
 from forearm.text.dialect import Dialect, find_dialect
+from forearm.text.grammar_check import GrammarCheck
 from forearm.text.tokenizer import Tokenizer, load_tokenizer
 
 # Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
@@ -65,6 +66,11 @@ class Served:
         return f"forearm-{__version__}-{digest[:8]}"
 
     @cached_property
+    @cached_property
+    def grammars(self) -> GrammarCheck:
+        """Makes grammars of what answers are asked to look like."""
+        return GrammarCheck(self.tokenizer)
+
     def reasoning_end(self) -> tuple[int, ...]:
         """The tokens after which an answer begins."""
         return () if self.dialect.reasoning is None else self.dialect.reasoning.end_ids(self.tokenizer)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from forearm import wire
 from forearm.api.answer import Heading, heading
+from forearm.api.answer_format import answer_grammar, checked_grammar
 from forearm.api.output import Answer, Piece, Tally, submit
 from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_chat
@@ -163,8 +164,11 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
         body.include_reasoning,
         _opened(served, body, text),
     )
-    params = sampling_params(body, served, len(prompt), body.prompt_logprobs)
+    grammar = await answer_grammar(body, served)
+    params = sampling_params(body, served, len(prompt), body.prompt_logprobs, grammar)
     params = replace(params, **constraints(served, body, choice, wanted, params.grammar))
+    if params.grammar is not None and params.grammar != grammar:
+        await checked_grammar(params.grammar, "tools", served)
     generation = await submit(served, body, [prompt], [params])
     marks = served.dialect.marks(wanted.calls)
     shown = frozenset(token_id for token_id, token in served.tokenizer.added.items() if token in marks)
