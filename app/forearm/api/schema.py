@@ -59,10 +59,6 @@ class StructuredOutputs(BaseModel):
     backend: str | None = None
 
 
-
-    type: str
-
-
 class GenerationBody(Body):
     """What chat and completions have in common. None: the model's default, else SamplingParams'."""
 
