@@ -74,7 +74,12 @@ def plain(submits: list[wire.Submit]) -> Answers:
 
 @pytest.fixture(scope="module")
 def said(plain: Answers) -> dict[tuple[str, int], list[int]]:
-    return {key: [one[0] for one in answer if isinstance(one[0], int)] for key, answer in plain.items()}
+    return spoken(plain)
+
+
+def spoken(found: Answers) -> dict[tuple[str, int], list[int]]:
+    """Tokens alone."""
+    return {key: [one[0] for one in answer if isinstance(one[0], int)] for key, answer in found.items()}
 
 
 def drafts_of(loop: EngineLoop) -> tuple[float, float]:
@@ -93,16 +98,12 @@ def drafts_of(loop: EngineLoop) -> tuple[float, float]:
     "settings", [{}, {"max_num_seqs": 3, "max_num_batched_tokens": 33}, {"kv_cache_dtype": "int8"}]
 )
 def test_drafts_right_and_wrong_change_nothing(
-    errs: int,
-    settings: dict[str, Any],
-    submits: list[wire.Submit],
-    plain: Answers,
-    said: dict[tuple[str, int], list[int]],
+    errs: int, settings: dict[str, Any], submits: list[wire.Submit], plain: Answers
 ) -> None:
     right = plain
     if "kv_cache_dtype" in settings:
         right = answers(engine(enable_prefix_caching=False, **settings), submits)
-    loop = eager(speculating(**settings), Knowing(said, errs))
+    loop = eager(speculating(**settings), Knowing(spoken(right), errs))
 
     assert answers(loop, submits) == right
     drafted, accepted = drafts_of(loop)
