@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install with apt what is missing of what the build needs. Says nothing and changes nothing when all is there.
-#   tools/system_packages.sh PYTHON [test|loops]     `test`: also the cross compiler and emulator of the Arm checks
+#   tools/system_packages.sh PYTHON [test|loops]     `test`: also the cross compiler and emulator of the Arm checks, and a browser
 #                                                    `loops`: that, and the LLVM 19 of tools/arm/price_loops.py
 set -euo pipefail
 
@@ -17,6 +17,10 @@ fi
 if [ -n "$for_tests" ]; then
   command -v curl >/dev/null || missing+=(curl)
   command -v openssl >/dev/null || missing+=(openssl)
+  # The playground is tested in a browser. Ubuntu's chromium is a snap, which containers lack: there Playwright brings one.
+  if [ "$(. /etc/os-release; echo "$ID")" = debian ]; then
+    command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
+  fi
   [ "$(uname -m)" = aarch64 ] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
 fi
 if [ "$for_tests" = loops ]; then

@@ -51,7 +51,8 @@ export function pace(answer) {
   const tokens = answer.usage?.completion_tokens ?? 0;
   const first = answer.first ? answer.first - answer.sent : null;
   const span = (answer.last - answer.first) / 1000;
-  return { tokens, first, rate: tokens > 1 && span > 0 ? (tokens - 1) / span : null };
+  // What comes within a frame or two tells of the network, not of the model.
+  return { tokens, first, rate: tokens > 1 && span > 0.03 ? (tokens - 1) / span : null };
 }
 
 async function asked(request) {

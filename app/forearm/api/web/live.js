@@ -85,7 +85,8 @@ function line(place, points) {
   const path = points.map((value, i) => `${i ? "L" : "M"}${x(i).toFixed(2)} ${y(value).toFixed(2)}`).join("");
   const svg = draw("svg", { viewBox: "0 0 100 30", preserveAspectRatio: "none", "aria-hidden": "true" });
   svg.append(
-    draw("path", { class: "area", d: `${path}L100 30L${x(0).toFixed(2)} 30Z` }),
+    draw("path", { class: "base", d: "M0 29.5L100 29.5" }),
+    draw("path", { class: "area", d: `${path}L100 29L${x(0).toFixed(2)} 29Z` }),
     draw("path", { class: "stroke", d: path }),
   );
   place.replaceChildren(svg);

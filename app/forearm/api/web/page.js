@@ -43,7 +43,8 @@ function parameters() {
   const body = { model: by("model").value };
   for (const field of fields) {
     if (!field.value) continue;
-    if (!field.checkValidity()) { show("settings", true); field.reportValidity(); throw new Error(`${field.labels[0].textContent.trim()} is out of range.`); }
+    const { badInput, rangeUnderflow, rangeOverflow } = field.validity; // between two steps is fine
+    if (badInput || rangeUnderflow || rangeOverflow) { show("settings", true); field.reportValidity(); throw new Error(`${field.labels[0].textContent.trim()} is out of range.`); }
     body[field.dataset.field] = field.type === "number" ? Number(field.value) : field.value;
   }
   const stop = by("stop").value.split("\n").filter(Boolean);
@@ -150,7 +151,7 @@ async function answer() {
   const follow = atEnd();
   view.update();
   if (follow) toEnd(true);
-  by("status").textContent = turn.error ? "" : `Answer complete. ${stats(turn)}`;
+  if (!turn.error) by("said").textContent = `Answer complete: ${turn.content} ${stats(turn)}`;
 }
 
 function failed(turn, error) {
@@ -166,6 +167,7 @@ function working(on) {
   by("send").hidden = on;
   by("halt").hidden = !on;
   by("status").textContent = on ? "Waiting for the first token…" : "";
+  by("said").textContent = on ? "Waiting for the answer" : "";
 }
 
 // --- panels and the composer
