@@ -24,6 +24,7 @@ from forearm.settings import (
     separated,
     setting,
     settings_of,
+    structured_outputs,
     whole,
     words,
 )
@@ -200,6 +201,14 @@ class EngineConfig(Common):
         flag="--gpu-memory-utilization",
         parse=number(0.01, 1),
     )
+    grammar_cache_bytes: int = setting(
+        512 << 20,
+        "compiled grammars that are kept (VLLM_XGRAMMAR_CACHE_MB is in MiB)",
+        env="VLLM_XGRAMMAR_CACHE_MB",
+        unit="bytes",
+        parse=whole(0),
+        parse_env=lambda value: whole(0)(value) << 20,
+    )
     seed: int = setting(0, "random numbers of requests that bring no seed", flag="--seed", parse=whole(0))
     speculative_config: dict[str, Any] | None = setting(
         None,
@@ -307,6 +316,12 @@ class ApiConfig(Common):
     )
     override_generation_config: dict[str, Any] | None = setting(
         None, "JSON: changes to them", flag="--override-generation-config", parse=json_object
+    )
+    structured_outputs_config: dict[str, Any] | None = setting(
+        None,
+        "JSON: disable_any_whitespace, disable_additional_properties of all requests' JSON (vLLM's backend: any)",
+        flag="--structured-outputs-config",
+        parse=structured_outputs,
     )
     allowed_origins: tuple[str, ...] = setting(
         (), "origins that browsers may call from", flag="--allowed-origins", parse=separated

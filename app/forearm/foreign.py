@@ -55,6 +55,7 @@ FLAGS: dict[str, Foreign] = {
     **_rows(False, "it was removed from vLLM; see --enable-log-requests", "--disable-log-requests"),
     **_rows(False, "it was removed from vLLM", "--disable-frontend-multiprocessing --use-v2-block-manager"),
     **_rows(True, "it was removed from vLLM", "--num-scheduler-steps --guided-decoding-backend"),
+    **_rows(True, "llguidance imposes all formats", "--structured-outputs-config.backend"),
     **_rows(True, "use VLLM_LOGGING_LEVEL", "--uvicorn-log-level"),
     **_rows(True, "there is no HTTP limit of that kind", "--h11-max-incomplete-event-size --h11-max-header-count"),
     **_rows(False, "metrics have no hidden ones", "--kv-cache-metrics --enable-mfu-metrics"),
@@ -98,7 +99,6 @@ _REFUSED = {
     "--reasoning-parser-plugin",
     "tools are the client's to run": "--tool-server",
     "a function whose `strict` is true is constrained, others are not": "--tool-strict-level",
-    "structured output is not built yet": "--structured-outputs-config --structured-outputs-config.backend",
     "reasoning is read as --reasoning-parser says; see --default-chat-template-kwargs": "--reasoning-config "
     "--reasoning-effort-map",
     "only text is served": "--limit-mm-per-prompt --mm-processor-kwargs --mm-processor-cache-gb "
@@ -142,7 +142,6 @@ VARIABLES: dict[str, str] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "LoRA adapters are not built yet",
     "VLLM_LORA_RESOLVER_CACHE_DIR": "LoRA adapters are not built yet",
     "VLLM_PLUGINS": "no foreign code is loaded",
-    "VLLM_XGRAMMAR_CACHE_MB": "structured output is not built yet",
     "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS": "calls are read in time proportional to their length",
     "VLLM_IMAGE_FETCH_TIMEOUT": "only text is served",
     "VLLM_AUDIO_FETCH_TIMEOUT": "only text is served",

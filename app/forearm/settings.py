@@ -183,6 +183,19 @@ def json_object(value: str) -> dict[str, Any]:
     return parsed
 
 
+def structured_outputs(value: str) -> dict[str, Any]:
+    """vLLM's --structured-outputs-config: what it says of JSON; the rest chooses among vLLM's own parts."""
+    parsed = json_object(value)
+    switches = ("disable_any_whitespace", "disable_additional_properties")
+    others = ("backend", "disable_fallback", "reasoning_parser", "reasoning_parser_plugin", "enable_in_reasoning")
+    for name, given in parsed.items():
+        if name not in (*switches, *others) or (name in switches and not isinstance(given, bool)):
+            raise ValueError(f"{name} is {given!r}; write {' or '.join(switches)} with true or false")
+        if name in ("reasoning_parser_plugin", "enable_in_reasoning") and given:
+            raise ValueError(f"{name} is not supported; leave it out")
+    return {name: parsed[name] for name in switches if name in parsed}
+
+
 def _json(value: str) -> Any:
     try:
         return json.loads(value)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.api.letters import write_letters
-from tests.api.server import Server
+from tests.api.server import Server, StartServer
 
 from forearm.engine.grammar import Grammars
 
@@ -162,6 +162,18 @@ def test_a_format_that_cannot_be_imposed_is_a_400_that_names_it(
         assert said in reply.json()["error"]["message"]
         assert len(reply.json()["error"]["message"]) < 1000
     assert len(server.engine.submits) == before
+
+
+def test_the_operator_may_forbid_white_space_and_more_properties(start_server: StartServer, grammars: Grammars) -> None:
+    rules = {"disable_any_whitespace": True, "disable_additional_properties": True}
+    server = start_server(structured_outputs_config=rules)
+
+    server.chat(guided_json={"properties": {"a": {}}})
+
+    grammar = server.engine.submits[-1].params.grammar
+    assert fits(grammars, grammar, '{"a":1}')
+    assert not fits(grammars, grammar, '{"a": 1}')
+    assert not fits(grammars, grammar, '{"b":1}')
 
 
 def test_a_schema_nested_without_end_is_a_400(server: Server) -> None:

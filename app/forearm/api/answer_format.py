@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 
 from forearm.api.schema import GenerationBody, ResponseFormat
 from forearm.api.served import Served
@@ -29,13 +30,18 @@ async def answer_grammar(body: GenerationBody, served: Served) -> str | None:
 
     Raises: InvalidRequest naming the field, where it is wrong, cannot be imposed, or there is more than one.
     """
-    asked = list(_asked(body))
-    if not asked:
+    listed = list(_asked(body))
+    if not listed:
         return None
-    if len(asked) > 1:
-        names = ", ".join(one.field for one in asked)
-        raise InvalidRequest(f"the answer can have one format; {names} each ask for one", asked[1].field)
-    return await _done(served.grammars.start(asked[0]), asked[0].field)
+    if len(listed) > 1:
+        names = ", ".join(one.field for one in listed)
+        raise InvalidRequest(f"the answer can have one format; {names} each ask for one", listed[1].field)
+    asked, rules = listed[0], served.config.structured_outputs_config or {}
+    if rules.get("disable_any_whitespace"):
+        asked = replace(asked, any_whitespace=False)
+    if rules.get("disable_additional_properties"):
+        asked = replace(asked, additional_properties=False)
+    return await _done(served.grammars.start(asked), asked.field)
 
 
 async def checked_grammar(grammar: str, field: str, served: Served) -> str:

@@ -76,7 +76,8 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
         config.old_metric_names,
     )
     tokenizer = Path(config.tokenizer) if config.tokenizer else folder
-    grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids)
+    kept_bytes = config.grammar_cache_bytes
+    grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, cache_bytes=kept_bytes)
     return EngineLoop(executor, limits, terms, meter, grammars, _speculation(drafting, limits, others))
 
 
