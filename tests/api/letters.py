@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -22,12 +23,14 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def write_letters(folder: Path, template: str | None = TEMPLATE) -> Path:
-    """ids 0 to 255 are the bytes, 256 is <eos>, 257 <bos>."""
+def write_letters(folder: Path, template: str | None = TEMPLATE, special: Sequence[str] = ()) -> Path:
+    """ids 0 to 255 are the bytes, 256 is <eos>, 257 <bos>, then come `special` ones."""
     tokenizer = Tokenizer(models.BPE({char: byte for byte, char in enumerate(byte_alphabet())}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<eos>", "<bos>")])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in ("<eos>", "<bos>", *special)]
+    )
     backend = TokenizersBackend(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, eos_token="<eos>", bos_token="<bos>"
     )

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
-from tests.api.server import Server
+import pytest
+from tests.api.letters import write_letters
+from tests.api.server import Server, StartServer
 
 EOS = 256
 
@@ -133,3 +136,62 @@ def test_a_long_prompt_is_cut_where_asked_for(server: Server) -> None:
     kept = server.complete("abcd", truncate_prompt_tokens=2, truncation_side="right", max_tokens=2)
     assert texts(kept.json()) == ["ab"]
     assert texts(server.complete("x" * 5000, truncate_prompt_tokens=-1, max_tokens=2).json()) == ["xx"]
+
+
+def test_the_middle_is_asked_for_with_the_models_own_tokens(start_server: StartServer, tmp_path: Path) -> None:
+    tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"]
+    folder = write_letters(tmp_path / "coder", special=tokens)
+    server = start_server(model_folder=str(folder))
+
+    assert server.complete("in front", suffix="behind").status_code == 200
+    submit = server.engine.submits[-1]
+    echoed = server.complete("x", suffix="y", echo=True).json()["error"]
+
+    assert submit.prompt_token_ids == [258, *b"in front", 259, *b"behind", 260]
+    assert submit.params.stop_token_ids == [261]
+    assert (echoed["code"], echoed["param"]) == (400, "echo")
+
+
+def test_what_the_engine_does_with_outputs_reaches_it(server: Server) -> None:
+    server.complete("ab", logprobs=1, logprob_token_ids=[97], repetition_detection={"max_pattern_size": 3})
+    params = server.engine.submits[-1].params
+
+    assert params.logprob_token_ids == [97]
+    assert params.repetition_detection is not None
+    assert (params.repetition_detection.max_pattern_size, params.repetition_detection.min_count) == (3, 2)
+
+
+def test_answers_tell_their_times_where_the_server_does(start_server: StartServer, server: Server) -> None:
+    telling = start_server(per_request_metrics=True)
+
+    whole = telling.complete("hello").json()["metrics"]
+    chat = telling.chat("hello").json()["metrics"]
+    stream = telling.chat("hello", stream=True, stream_options={"include_usage": True}).text
+
+    for metrics, intervals in ((whole, 15), (chat, 5)):
+        assert set(metrics) == {
+            *("time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second"),
+            "speculative_decoding",
+        }
+        assert metrics["time_to_first_token_ms"] > 0
+        assert metrics["generation_time_ms"] == pytest.approx(intervals * metrics["mean_itl_ms"])
+    assert stream.count('"metrics":{"time_to_first_token_ms"') == 1
+    assert "metrics" not in telling.chat("hello", n=2, temperature=1).json()
+    assert "metrics" not in server.chat("hello").json()
+
+
+@pytest.mark.parametrize(("mode", "shown"), [("custom", "mine"), ("none", None)])
+def test_the_operator_may_say_what_the_fingerprint_is(start_server: StartServer, mode: str, shown: str | None) -> None:
+    server = start_server(fingerprint_mode=mode, fingerprint_value="mine")
+
+    assert server.complete("a").json()["system_fingerprint"] == shown
+    assert server.chat("a").json()["system_fingerprint"] == shown
+
+
+def test_openais_other_fields_are_taken_and_change_nothing(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    fields: dict[str, Any] = {"user": "me", "store": True, "metadata": {"a": "b"}, "service_tier": "auto"}
+    fields |= {"prompt_cache_key": "k", "verbosity": "low", "modalities": ["text"], "web_search_options": {}}
+
+    assert server.chat("abc", **fields).json()["choices"][0]["message"]["content"] == "abc"
+
+    assert not [record for record in caplog.records if "does not know" in record.getMessage()]

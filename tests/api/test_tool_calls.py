@@ -106,19 +106,49 @@ def test_without_tools_the_text_is_left_alone(knowing: Server) -> None:
         assert (message["content"], message["tool_calls"]) == (CALLED, [])
 
 
-@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {"tool_choice": "required", "stream": True}])
-def test_a_required_call_is_forced_by_a_grammar_and_read_as_json(knowing: Server, fields: dict[str, Any]) -> None:
+def imposed(server: Server) -> list[Any]:
+    """The JSON schemas in the grammar that the engine was given last."""
+    grammars = json.loads(server.engine.submits[-1].params.grammar or "")["grammars"]
+    found = [json.JSONDecoder().raw_decode(part)[0] for part in grammars[0]["lark_grammar"].split("%json ")[1:]]
+    for schema in found:
+        del schema["x-guidance"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Its format's arguments are no JSON: calls are imposed as a JSON list."""
+    folder = tmp_path_factory.mktemp("lists")
+    with started(folder, chat_template=KNOWS_TOOLS, tool_call_parser="pythonic") as running:
+        yield running
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_call_that_must_be_is_imposed_in_the_models_own_format(knowing: Server, choice: Any) -> None:
+    reply = knowing.chat(CALLED, tools=[NOW, WEATHER], tool_choice=choice).json()["choices"][0]
+    stream = knowing.chat(CALLED, tools=[NOW, WEATHER], tool_choice=choice, stream=True).text
+
+    assert SCHEMA in imposed(knowing)
+    assert len(imposed(knowing)) == (2 if choice == "required" else 1)
+    [call] = reply["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    assert (reply["finish_reason"], reply["message"]["content"]) == ("tool_calls", None)
+    assert '"finish_reason":"tool_calls"' in stream
+    assert '"name":"get_weather"' in stream
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_elsewhere_a_required_call_is_imposed_as_json(listing: Server, stream: bool) -> None:
     text = '[{"name": "get_weather", "parameters": {"city": "Oslo"}}]'
 
-    reply = knowing.chat(text, tools=[WEATHER, NOW], **fields)
+    reply = listing.chat(text, tools=[WEATHER, NOW], tool_choice="required", stream=stream)
 
-    params = knowing.engine.submits[-1].params
-    [grammar] = json.loads(params.grammar or "")["grammars"]
-    options = grammar["json_schema"]["items"]["anyOf"]
+    [schema] = imposed(listing)
+    options = schema["items"]["anyOf"]
     assert [one["properties"]["name"]["const"] for one in options] == ["get_weather", "now"]
     assert options[0]["properties"]["parameters"] == SCHEMA
-    assert params.grammar_after is None
-    if fields.get("stream"):
+    assert listing.engine.submits[-1].params.grammar_after is None
+    if stream:
         assert '"finish_reason":"tool_calls"' in reply.text
         assert '"name":"get_weather"' in reply.text
     else:
@@ -126,12 +156,12 @@ def test_a_required_call_is_forced_by_a_grammar_and_read_as_json(knowing: Server
         assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
 
 
-def test_a_named_functions_arguments_are_the_whole_answer(knowing: Server) -> None:
+def test_elsewhere_a_named_functions_arguments_are_the_whole_answer(listing: Server) -> None:
     choice = {"type": "function", "function": {"name": "get_weather"}}
 
-    reply = knowing.chat('{"city": "Oslo"}', tools=[WEATHER, NOW], tool_choice=choice).json()["choices"][0]
+    reply = listing.chat('{"city": "Oslo"}', tools=[WEATHER, NOW], tool_choice=choice).json()["choices"][0]
 
-    assert json.loads(knowing.engine.submits[-1].params.grammar or "")["grammars"] == [{"json_schema": SCHEMA}]
+    assert imposed(listing) == [SCHEMA]
     [call] = reply["message"]["tool_calls"]
     assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
     assert (reply["finish_reason"], reply["message"]["content"]) == ("tool_calls", None)
@@ -146,16 +176,27 @@ def test_some_of_the_tools_may_be_allowed(knowing: Server) -> None:
     assert "get_weather" not in (knowing.engine.submits[-1].params.grammar or "")
 
 
-def test_definitions_of_a_tools_schema_are_found_from_within_the_list(knowing: Server) -> None:
+def test_definitions_of_a_tools_schema_are_found_from_within_the_list(listing: Server) -> None:
     schema = {"type": "object", "properties": {"at": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": {"type": "string"}}}
     tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in "fg"]
 
-    assert knowing.chat("[]", tools=tools, tool_choice="required").status_code == 200
+    assert listing.chat("[]", tools=tools, tool_choice="required").status_code == 200
 
-    made = json.loads(knowing.engine.submits[-1].params.grammar or "")["grammars"][0]["json_schema"]
+    [made] = imposed(listing)
     assert made["$defs"] == {"f0.Place": {"type": "string"}, "f1.Place": {"type": "string"}}
     references = [one["properties"]["parameters"]["properties"]["at"]["$ref"] for one in made["items"]["anyOf"]]
     assert references == ["#/$defs/f0.Place", "#/$defs/f1.Place"]
+
+
+def test_a_strict_tools_arguments_fit_its_schema_where_the_model_chooses_to_call(knowing: Server) -> None:
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+
+    knowing.chat("x", tools=[strict, NOW])
+    with_strict = imposed(knowing)
+    knowing.chat("x", tools=[WEATHER, NOW])
+
+    assert with_strict == [SCHEMA, {"type": "object"}]
+    assert knowing.engine.submits[-1].params.grammar is None
 
 
 def test_a_schema_that_cannot_be_imposed_is_a_400_naming_the_tools(knowing: Server) -> None:

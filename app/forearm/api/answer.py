@@ -6,12 +6,12 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from forearm.api.logprobs import TokenNames
 from forearm.api.output import Tally
-from forearm.api.replies import CachedTokens, ChunkHead, ReasoningTokens, Usage, encoder
+from forearm.api.replies import CachedTokens, ChunkHead, ReasoningTokens, RequestMetrics, Usage, encoder
 from forearm.api.schema import ChatRequest, GenerationBody
 from forearm.api.served import Served
 
@@ -78,6 +78,19 @@ def usage_plan(body: GenerationBody, served: Served) -> UsagePlan:
         always=options is not None and options.include_usage and options.continuous_usage_stats,
         cached=config.prompt_tokens_details,
         reasoning=isinstance(body, ChatRequest) and served.dialect.reasoning is not None,
+    )
+
+
+def request_metrics(tally: Tally, choices: int, served: Served) -> RequestMetrics | UnsetType:
+    """The answer's times, where the server tells them: of answers with one choice."""
+    if not served.config.per_request_metrics or choices != 1 or tally.first_s is None or tally.last_s is None:
+        return UNSET
+    generation_s, later = tally.last_s - tally.first_s, tally.completion_tokens - 1
+    return RequestMetrics(
+        time_to_first_token_ms=1e3 * (tally.first_s - tally.begun_s),
+        generation_time_ms=1e3 * generation_s,
+        mean_itl_ms=1e3 * generation_s / later if later > 0 else None,
+        tokens_per_second=later / generation_s if generation_s > 0 else None,
     )
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from forearm.api.answer import UsagePlan, json_response, token_names, usage_plan
+from forearm.api.answer import UsagePlan, json_response, request_metrics, token_names, usage_plan
 from forearm.api.body import describes
 from forearm.api.dependencies import ChatBody, Served
 from forearm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
@@ -27,6 +27,7 @@ from forearm.api.replies import (
     encoder,
 )
 from forearm.api.schema import ChatRequest
+from forearm.api.served import Served as ServedState
 from forearm.api.sse import Chunks, EventStream, unless_gone
 from forearm.api.turn import Call, Turn, TurnChoice, TurnPiece, begin
 from forearm.text.parts import CallBegin, Part, ReasoningPart, TextPart
@@ -42,6 +43,7 @@ class Form:
     usage: UsagePlan
     role: str
     echoed: str  # what the answer repeats of the last message
+    served: ServedState
 
 
 @router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest))
@@ -53,7 +55,7 @@ async def create_chat_completion(request: Request, body: ChatBody, served: Serve
     """
     turn = await begin(served, body, request.headers.get("x-request-id"))
     role = served.config.response_role
-    form = Form(token_names(body, served), usage_plan(body, served), role, _echoed(body, role))
+    form = Form(token_names(body, served), usage_plan(body, served), role, _echoed(body, role), served)
     if body.stream:
         return EventStream(_events(turn, form), turn.close, served.config.sse_keep_alive_interval_s)
     try:
@@ -83,7 +85,9 @@ async def _events(turn: Turn, form: Form) -> AsyncIterator[bytes]:
             for choice in _chunk_choices(piece, turn.body, form):
                 yield chunks.chunk(choice, form.usage.with_chunk(tally))
     if form.usage.at_end:
-        yield chunks.chunk(None, form.usage.usage(tally))
+        metrics = request_metrics(tally, len(begun), form.served)
+        extra = b"" if metrics is UNSET else b',"metrics":' + encoder.encode(metrics)
+        yield chunks.chunk(None, form.usage.usage(tally), extra)
 
 
 def _says_something(piece: TurnPiece, body: ChatRequest) -> bool:
@@ -150,6 +154,7 @@ async def _whole(turn: Turn, form: Form) -> ChatCompletion:
         prompt_logprobs=None if scored is None else prompt_logprobs(scored, form.names),
         prompt_token_ids=turn.prompt if turn.body.return_token_ids else None,
         prompt_text=turn.prompt_text if turn.body.return_prompt_text else UNSET,
+        metrics=request_metrics(turn.tally, len(choices), form.served),
     )
 
 

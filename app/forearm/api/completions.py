@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
 from forearm import wire
-from forearm.api.answer import Heading, UsagePlan, heading, json_response, token_names, usage_plan
+from forearm.api.answer import Heading, UsagePlan, heading, json_response, request_metrics, token_names, usage_plan
 from forearm.api.answer_format import answer_grammar
 from forearm.api.body import describes
 from forearm.api.dependencies import CompletionBody, Served
@@ -18,7 +19,7 @@ from forearm.api.logprobs import TokenNames, completion_logprobs, prompt_logprob
 from forearm.api.output import Answer, Choice, Piece, spaced, submit
 from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_completion
-from forearm.api.replies import Completion, CompletionChoice, CompletionLogprobs
+from forearm.api.replies import Completion, CompletionChoice, CompletionLogprobs, encoder
 from forearm.api.schema import CompletionRequest
 from forearm.api.served import Served as ServedState
 from forearm.api.sse import Chunks, EventStream, unless_gone
@@ -71,7 +72,10 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     n = body.n or served.defaults.get("n", 1)
     work = Work(body, head, prompts, n, token_names(body, served), usage_plan(body, served))
     grammar = await answer_grammar(body, served)
-    params = [sampling_params(body, served, len(prompt.token_ids), work.scores, grammar) for prompt in prompts]
+    params = [
+        _ending(sampling_params(body, served, len(prompt.token_ids), work.scores, grammar), body, served)
+        for prompt in prompts
+    ]
     token_ids = [prompt.token_ids for prompt in prompts]
     generation = await submit(served, body, token_ids, params)
     answer = Answer(served, generation, token_ids, n, text_options(body))
@@ -96,6 +100,8 @@ def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
 async def _prompt(prompt: str | list[int], body: CompletionRequest, served: ServedState) -> Prompt:
     """Raises: InvalidRequest."""
     asked = await served.encode(prompt, body.add_special_tokens) if isinstance(prompt, str) else prompt
+    if body.suffix is not None:
+        asked = await _infilled(asked, body.suffix, served)
     token_ids = served.truncated(asked, body)
     if not token_ids:
         raise InvalidRequest("prompt has no tokens; write at least one", "prompt")
@@ -103,6 +109,24 @@ async def _prompt(prompt: str | list[int], body: CompletionRequest, served: Serv
         return Prompt(token_ids, "")
     whole = isinstance(prompt, str) and len(token_ids) == len(asked)
     return Prompt(token_ids, prompt if whole else served.tokenizer.decode(token_ids))  # type: ignore[arg-type]
+
+
+def _ending(params: wire.SamplingParams, body: CompletionRequest, served: ServedState) -> wire.SamplingParams:
+    """A middle ends where the model would go on to another file."""
+    if body.suffix is None or served.infill is None or not served.infill.stops:
+        return params
+    return msgspec.structs.replace(params, stop_token_ids=[*(params.stop_token_ids or ()), *served.infill.stops])
+
+
+async def _infilled(prefix: list[int], suffix: str, served: ServedState) -> list[int]:
+    """A prompt for what stands between. Raises: InvalidRequest."""
+    if served.infill is None:
+        raise InvalidRequest(
+            "suffix is only supported for models with FIM completion; this model's tokenizer has no tokens for it",
+            "suffix",
+        )
+    served.check_length(suffix)
+    return served.infill.prompt(prefix, suffix)
 
 
 async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
@@ -122,7 +146,9 @@ async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
     if work.echo_only:
         tally.completion_tokens = 0
     if work.usage.at_end:
-        yield chunks.chunk(None, work.usage.usage(tally))
+        metrics = request_metrics(tally, len(ends), answer.served)
+        extra = b"" if metrics is UNSET else b',"metrics":' + encoder.encode(metrics)
+        yield chunks.chunk(None, work.usage.usage(tally), extra)
 
 
 def _says_something(piece: Piece, body: CompletionRequest) -> bool:
@@ -163,6 +189,7 @@ async def _whole(work: Work, answer: Answer) -> Completion:
         system_fingerprint=work.head.system_fingerprint,
         choices=[_choice(index, choice, work, answer) for index, choice in enumerate(choices)],
         usage=work.usage.usage(answer.tally),
+        metrics=request_metrics(answer.tally, len(choices), answer.served),
     )
 
 

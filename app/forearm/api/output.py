@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,9 @@ class Tally:
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    begun_s: float = field(default_factory=time.monotonic)
+    first_s: float | None = None  # first and last token, on the same clock
+    last_s: float | None = None
     prompt_logprobs: dict[int, list[wire.PositionLogprobs | None]] = field(default_factory=dict)
 
 
@@ -81,6 +85,7 @@ class Answer:
     def __init__(
         self, served: Served, generation: Generation, prompts: Sequence[list[int]], n: int, options: TextOptions
     ) -> None:
+        self.served = served
         self.generation = generation
         self.tally = Tally(sum(len(prompt) for prompt in prompts))
         self._silent_end = not options.include_stop_str_in_output
@@ -94,6 +99,9 @@ class Answer:
         Raises: EngineFailed, EngineUnavailable.
         """
         async for number, message in self.generation:
+            self.tally.last_s = time.monotonic()
+            if self.tally.first_s is None:
+                self.tally.first_s = self.tally.last_s
             if message.cached_tokens is not None:
                 self.tally.cached_tokens += message.cached_tokens
             if message.prompt_logprobs is not None:

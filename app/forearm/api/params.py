@@ -9,7 +9,7 @@ from forearm.api.served import Served
 from forearm.errors import InvalidRequest
 from forearm.text.bad_words import bad_words_token_ids
 from forearm.text.detokenizer import TextOptions
-from forearm.wire import SamplingParams
+from forearm.wire import RepetitionDetection, SamplingParams
 
 _LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds
 # The model's authors (generation_config.json) or the operator may have a default for these.
@@ -47,6 +47,8 @@ def sampling_params(
         allowed_token_ids=body.allowed_token_ids,
         bad_words_token_ids=bad_words_token_ids(served.tokenizer, body.bad_words or ()),
         grammar=grammar,
+        logprob_token_ids=body.logprob_token_ids,
+        repetition_detection=_repetition(body),
     )
 
 
@@ -89,6 +91,11 @@ def _max_tokens(body: GenerationBody, served: Served, prompt_tokens: int) -> int
     if asked == 0 and isinstance(body, CompletionRequest):
         asked = 1  # only the prompt is wanted (echo); it takes a step all the same, whose token is dropped
     return asked if limit is None else min(asked, limit)
+
+
+def _repetition(body: GenerationBody) -> RepetitionDetection | None:
+    asked = body.repetition_detection
+    return None if asked is None else RepetitionDetection(**asked.model_dump())
 
 
 def _clamped(bias: dict[int, float] | None) -> dict[int, float] | None:

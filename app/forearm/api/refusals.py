@@ -13,16 +13,22 @@ _UNSUPPORTED = (
     "functions",
     "function_call",
     "use_beam_search",
-    "suffix",
     "prompt_embeds",
     "logits_processors",
-    "logprob_token_ids",
-    "repetition_detection",
     "kv_transfer_params",
     "ec_transfer_params",
     "media_io_kwargs",
     "mm_processor_kwargs",
     "audio",
+)
+# Fields of OpenAI and vLLM that ask for nothing this server could do otherwise: they are taken, and change nothing.
+IGNORED = frozenset(
+    (
+        *("user", "store", "metadata", "service_tier", "prediction", "modalities", "verbosity", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "web_search_options", "length_penalty", "vllm_xargs"),
+        *("session_id", "watermarking", "return_weight_versions", "routed_experts_prompt_start"),
+        *("return_token_offsets", "mm_payload", "return_mm_kwargs"),
+    )
 )
 
 
@@ -44,6 +50,8 @@ def check_generation(body: GenerationBody, config: ApiConfig) -> None:
     refuse_unsupported(body)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("Stream options can only be defined when `stream=True`.", "stream_options")
+    if body.logprob_token_ids is not None and body.logprob_count is None:
+        raise InvalidRequest("logprob_token_ids needs logprobs", "logprob_token_ids")
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
     _at_most("n", body.n or 1, config.max_n_sequences)
@@ -76,11 +84,21 @@ def check_template(template: str | None, generation_prompt: bool | None, continu
         )
 
 
+def check_infill(body: CompletionRequest) -> None:
+    """Raises: InvalidRequest naming the field."""
+    if body.echo:
+        raise InvalidRequest("echo cannot go with suffix; leave one of them out", "echo")
+    if body.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs cannot go with suffix; leave one of them out", "prompt_logprobs")
+
+
 def check_completion(body: CompletionRequest, config: ApiConfig) -> None:
     """Raises: InvalidRequest naming the field."""
     check_generation(body, config)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is not supported by this server; leave it out", "best_of")
+    if body.suffix is not None:
+        check_infill(body)
     if body.max_tokens == 0 and not body.echo:
         raise InvalidRequest("max_tokens is 0; it must be at least 1 unless `echo` is set", "max_tokens")
     if isinstance(body.prompt, list) and not _is_token_ids(body.prompt):

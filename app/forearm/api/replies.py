@@ -29,6 +29,17 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens_details: ReasoningTokens | UnsetType = UNSET
 
 
+class RequestMetrics(msgspec.Struct, kw_only=True):
+    """vLLM's times of one answer; what is None here is not known to the worker."""
+
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: None = None
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+    speculative_decoding: None = None
+
+
 class TopLogprob(msgspec.Struct, kw_only=True):
     token: str
     logprob: float
@@ -108,6 +119,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     prompt_token_ids: list[int] | None = None
     prompt_text: str | UnsetType = UNSET
     kv_transfer_params: None = None
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, kw_only=True):
@@ -162,6 +174,7 @@ class Completion(msgspec.Struct, kw_only=True):
     system_fingerprint: str | None
     usage: Usage
     kv_transfer_params: None = None
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class ChunkHead(msgspec.Struct, kw_only=True):

@@ -59,6 +59,14 @@ class StructuredOutputs(BaseModel):
     backend: str | None = None
 
 
+class RepetitionDetection(BaseModel):
+    """An output ends once its last tokens are `min_count` times the same pattern of so many tokens."""
+
+    max_pattern_size: Annotated[int, Field(ge=0, lt=1 << 31)]
+    min_pattern_size: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    min_count: Annotated[int, Field(ge=0, lt=1 << 31)] = 2
+
+
 class GenerationBody(Body):
     """What chat and completions have in common. None: the model's default, else SamplingParams'."""
 
@@ -83,6 +91,8 @@ class GenerationBody(Body):
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[NonEmpty] | None = None
     prompt_logprobs: LogprobCount | None = None
+    logprob_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    repetition_detection: RepetitionDetection | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stream_interval: Annotated[int, Field(ge=1)] = 1  # tokens of a choice that go into one chunk
@@ -94,12 +104,6 @@ class GenerationBody(Body):
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     response_format: ResponseFormat | None = None
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
     structured_outputs: StructuredOutputs | None = None
     # vLLM's names before 0.12, which other servers still have
     guided_json: dict[str, Any] | bool | str | None = None
@@ -112,6 +116,12 @@ class GenerationBody(Body):
     # llama.cpp's
     grammar: str | None = None
     json_schema: dict[str, Any] | bool | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
     @property
     def asked_max_tokens(self) -> int | None:
         """The most tokens to generate, where the request says."""

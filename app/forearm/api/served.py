@@ -16,7 +16,7 @@ from forearm import __version__
 from forearm.api.conversation import conversation
 from forearm.api.engine_client import EngineClient
 from forearm.api.http_meter import HttpMeter
-from forearm.api.refusals import check_template
+from forearm.api.refusals import IGNORED, check_template
 from forearm.api.schema import GenerationBody, Message
 from forearm.config import ApiConfig
 from forearm.errors import ConfigError, InvalidRequest, ModelNotFound
@@ -25,6 +25,7 @@ from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
 from forearm.text.chat_template import ChatTemplate, find_chat_template
 from forearm.text.dialect import Dialect, find_dialect
 from forearm.text.grammar_check import GrammarCheck
+from forearm.text.infill import Infill, infill_of
 from forearm.text.tokenizer import Tokenizer, load_tokenizer
 
 # Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
@@ -66,11 +67,11 @@ class Served:
         return f"forearm-{__version__}-{digest[:8]}"
 
     @cached_property
-    @cached_property
     def grammars(self) -> GrammarCheck:
         """Makes grammars of what answers are asked to look like."""
         return GrammarCheck(self.tokenizer)
 
+    @cached_property
     def reasoning_end(self) -> tuple[int, ...]:
         """The tokens after which an answer begins."""
         return () if self.dialect.reasoning is None else self.dialect.reasoning.end_ids(self.tokenizer)
@@ -79,6 +80,11 @@ class Served:
     def forced_end(self) -> tuple[int, ...]:
         """The tokens that end reasoning which takes too long."""
         return () if self.dialect.reasoning is None else self.dialect.reasoning.forced_ids(self.tokenizer)
+
+    @cached_property
+    def infill(self) -> Infill | None:
+        """How the model fills in the middle; None: it does not."""
+        return infill_of(self.tokenizer)
 
     def model_name(self, asked: str | None) -> str:
         """The name for the answer.
@@ -91,7 +97,7 @@ class Served:
 
     def note_unknown_fields(self, extra: dict[str, Any] | None) -> None:
         """Each field this server does not know is counted, and logged the first time it comes."""
-        for name in extra or ():
+        for name in (extra or {}).keys() - IGNORED:
             if name not in self._unknown_fields:
                 if len(self._unknown_fields) == _UNKNOWN_FIELDS:
                     continue
@@ -186,17 +192,18 @@ def load_served(config: ApiConfig) -> Served:
     tokenizer = load_tokenizer(tokenizer_folder)
     source = find_chat_template(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)
     template = None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
-    dialect = _dialect(config, template)
+    dialect = _dialect(config, template, tokenizer)
     engine, meter = EngineClient(config.engine_sockets), HttpMeter(config.metrics_folder)
     return Served(config, tokenizer, template, _defaults(config), engine, dialect, meter=meter)
 
 
-def _dialect(config: ApiConfig, template: ChatTemplate | None) -> Dialect:
+def _dialect(config: ApiConfig, template: ChatTemplate | None, tokenizer: Tokenizer) -> Dialect:
     """How the model writes calls and reasoning. Where the template knows no tools, Hermes' prompt shows them."""
     calls = config.tool_call_parser
     if template is not None and not calls and not template.knows_tools:
         calls = "hermes"
-    return find_dialect("" if template is None else template.source, calls, config.reasoning_parser)
+    source = "" if template is None else template.source
+    return find_dialect(source, calls, config.reasoning_parser, frozenset(tokenizer.added.values()))
 
 
 def _defaults(config: ApiConfig) -> dict[str, Any]:

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from forearm.api.schema import ChatRequest
 from forearm.api.served import Served
 from forearm.api.tool_choice import ToolChoice
 from forearm.errors import InvalidRequest
-from forearm.text.dialect import Wanted
-from forearm.text.json_schema import prepared
+from forearm.text.calls.shapes import HARMONYS_THOUGHT
+from forearm.text.constraints import Asked, grammar_of
+from forearm.text.dialect import CallsWanted, Wanted
+
+_FIELD = "tools"
+# Models put a line or two between reasoning and answer.
+_LINES = {"type": "regex", "pattern": "\\n{0,2}"}
+
+
+def read_as(served: Served, choice: ToolChoice) -> CallsWanted:
+    """How calls are read: those that are imposed come in the model's own format, where that has a shape."""
+    return "auto" if choice.must_call and served.dialect.shape else choice.wanted
 
 
 def constraints(
     served: Served, body: ChatRequest, choice: ToolChoice, wanted: Wanted, grammar: str | None
 ) -> dict[str, Any]:
-    """Changes of SamplingParams. `grammar` is that of a response format; a call that is required comes before it.
+    """Changes of SamplingParams. `grammar` is that of a response format; a call that is required goes before it.
 
     Raises: InvalidRequest naming the field.
     """
-    changes: dict[str, Any] = {}
-    schema = choice.schema()
-    if schema is not None:
-        if grammar is not None and body.response_format is None:
-            raise InvalidRequest(
-                "structured_outputs cannot go with a tool_choice that requires a call; leave one of them out",
-                "structured_outputs",
-            )
-        grammar = json.dumps({"grammars": [{"json_schema": prepared(schema, "tools")}]})
-        changes["grammar"] = grammar
-    if grammar is not None and thinks_first(served, choice, wanted):
+    thinks = thinks_first(served, choice, wanted)
+    imposed = _calls_grammar(served, choice, thinks) if choice.must_call or grammar is None else None
+    if choice.must_call and grammar is not None and body.response_format is None:
+        raise InvalidRequest(
+            "structured_outputs cannot go with a tool_choice that requires a call; leave one of them out",
+            "structured_outputs",
+        )
+    changes: dict[str, Any] = {} if imposed is None else {"grammar": imposed}
+    if (imposed or grammar) and thinks:
         changes["grammar_after"] = served.reasoning_end
     return changes | _budget(served, body, wanted)
 
@@ -45,8 +52,30 @@ def thinks_first(served: Served, choice: ToolChoice, wanted: Wanted) -> bool:
     if reasoning is None:
         return False
     if served.dialect.is_harmony:
-        return choice.wanted not in ("required", "named")
+        return not choice.must_call
     return bool(wanted.opened) or (reasoning.always and wanted.opened is None)
+
+
+def _calls_grammar(served: Served, choice: ToolChoice, thinks: bool) -> str | None:
+    """The grammar of the calls that are required, or of those that a strict tool's may be.
+
+    Raises: InvalidRequest.
+    """
+    shape = served.dialect.shape
+    if not choice.must_call:
+        if not choice.is_strict or shape is None or not shape.trigger:
+            return None
+        return _grammar(served, "structural_tag", shape.triggered(choice.imposed()))
+    if shape is None:
+        return _grammar(served, "json", choice.schema())
+    before = [HARMONYS_THOUGHT] if served.dialect.is_harmony else [_LINES] if thinks else []
+    tag = shape.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
+    return _grammar(served, "structural_tag", tag)
+
+
+def _grammar(served: Served, kind: str, value: Any) -> str:
+    """Calls are written in one line: where more white space may come, models get lost in it. Raises: InvalidRequest."""
+    return grammar_of(Asked(kind, value, _FIELD, white_space=r"\x20"), served.grammars.special)
 
 
 def _budget(served: Served, body: ChatRequest, wanted: Wanted) -> dict[str, Any]:

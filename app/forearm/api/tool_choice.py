@@ -29,6 +29,27 @@ class ToolChoice:
     parallel: bool = True
 
     @property
+    def must_call(self) -> bool:
+        """Whether the answer is to be calls."""
+        return self.wanted in ("required", "named")
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a tool asks for arguments that fit its schema, though no call is required."""
+        return self.wanted == "auto" and any(tool["function"].get("strict") is True for tool in self.tools)
+
+    def imposed(self) -> list[tuple[str, Json]]:
+        """Name and schema of each tool that a grammar lets be called: the named one alone, where there is one.
+
+        Where calls are the model's to make, only a strict tool's arguments are held to its schema.
+        """
+        return [
+            (name, _schema(tool) if self.must_call or tool["function"].get("strict") is True else {"type": "object"})
+            for tool in self.tools
+            if (name := tool["function"]["name"]) == self.name or not self.name
+        ]
+
+    @property
     def parameters(self) -> dict[str, Mapping[str, Any]]:
         """Each tool's schema, by its name."""
         return {tool["function"]["name"]: _schema(tool) for tool in self.tools}

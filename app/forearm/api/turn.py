@@ -16,7 +16,7 @@ from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_chat
 from forearm.api.schema import ChatRequest
 from forearm.api.served import Served
-from forearm.api.thinking import constraints
+from forearm.api.thinking import constraints, read_as
 from forearm.api.tool_choice import check_auto, tool_choice
 from forearm.text.dialect import Reader, Wanted
 from forearm.text.parts import CallBegin, Part, ReasoningPart, TextPart, joined
@@ -157,7 +157,7 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     text, prompt = await rendered(served, body)
     choice = tool_choice(body)
     wanted = Wanted(
-        choice.wanted,
+        read_as(served, choice),
         choice.parameters,
         choice.name,
         choice.parallel,
@@ -191,7 +191,7 @@ async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:
         chat_template=body.chat_template,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        kwargs=_template_kwargs(body),
+        kwargs=_template_kwargs(body, served),
         tools=None if hidden else choice.shown or None,
         documents=[one.model_dump() for one in body.documents] if body.documents else None,
     )
@@ -208,10 +208,13 @@ def _opened(served: Served, body: ChatRequest, prompt: str) -> bool | None:
     return reasoning.opened(prompt)
 
 
-def _template_kwargs(body: ChatRequest) -> dict[str, object]:
+def _template_kwargs(body: ChatRequest, served: Served) -> dict[str, object]:
     """The request's variables for the template; reasoning_effort none switches off thinking where models have that."""
     kwargs = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
         kwargs.setdefault("enable_thinking", body.reasoning_effort != "none")
+    verbosity = (body.model_extra or {}).get("verbosity")
+    if verbosity is not None and served.template is not None and "verbosity" in served.template.names:
+        kwargs.setdefault("verbosity", verbosity)
     return kwargs

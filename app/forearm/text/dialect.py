@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from forearm.text import calls, reasoning
 from forearm.text.calls import CallsFormat, calls_told_by, harmony
 from forearm.text.calls.scan import Calls, answer, attempt, call_list, long_id
+from forearm.text.calls.shapes import Shape, shape_of
 from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 from forearm.text.reading import Parser, Source, Steps, some, space
 from forearm.text.reasoning import ReasoningFormat, Thinking, reasoning_told_by
 
-# What an output may have of calls: none, some in the model's own format, some as a JSON list that a grammar forces, or
+# What an output may have of calls: none, some in the model's own format, some as a JSON list that a grammar imposes, or
 # the arguments alone of the one function that was asked for.
 CallsWanted = Literal["none", "auto", "required", "named"]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The formats of one model; None: it has none that is known."""
+    """The formats of one model; None: it has none that is known. `shape`: in which its calls can be imposed."""
 
     reasoning: ReasoningFormat | None = None
     calls: CallsFormat | None = None
+    shape: Shape | None = None
 
     @property
     def is_harmony(self) -> bool:
@@ -40,15 +42,16 @@ class Dialect:
         return frozenset(found)
 
 
-def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "") -> Dialect:
-    """The formats of these names; "" stands for what the chat template tells, none for none."""
+def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", tokens: Container[str] = ()) -> Dialect:
+    """The formats of these names; "" stands for what the chat template tells, none for none. `tokens`: added ones."""
     calls_name = calls_name or calls_told_by(template)
     reasoning_name = reasoning_name or reasoning_told_by(template)
     if calls_name == "openai":
         reasoning_name = "openai_gptoss"
     elif reasoning_name == "openai_gptoss":
         calls_name = "openai"
-    return Dialect(reasoning.FORMATS.get(reasoning_name), calls.FORMATS.get(calls_name))
+    formats = reasoning.FORMATS.get(reasoning_name), calls.FORMATS.get(calls_name)
+    return Dialect(*formats, shape_of(calls_name, tokens))
 
 
 @dataclass(frozen=True)

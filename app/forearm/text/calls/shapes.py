@@ -1,0 +1,137 @@
+"""Calls in the formats of models as structural tags (structural_tags.py): what a grammar imposes where calls must come.
+
+The model goes on in the form that it was trained for, its arguments within the schema. Formats whose arguments are no
+JSON have no shape: there a JSON list is imposed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forearm.text.calls import deepseek, mistral
+from forearm.text.calls.hermes import BEGIN, END
+
+Json = dict[str, Any]
+# What a call of this tool needs: its name, and its arguments' JSON schema.
+Tool = tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`first`, calls with `separator` between, and `last`. A call: `begin`, its name, `between`, arguments, `end`.
+
+    trigger: what a call begins with and no text has; empty where there is no such thing, or the calls are a list.
+    is_json: the name stands in a JSON string.
+    """
+
+    begin: str
+    between: str
+    end: str = ""
+    separator: str = ""
+    first: str = ""
+    last: str = ""
+    trigger: str = ""
+    is_json: bool = True
+    parallel: bool = True
+
+    def required(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
+        """The structural tag of an answer that is calls alone. `before`: elements that may come before them."""
+        calls = {
+            "type": "tags_with_separator",
+            "tags": [self._tag(tool) for tool in tools],
+            "separator": self.separator,
+            "at_least_one": True,
+            "stop_after_first": not (parallel and self.parallel),
+        }
+        around = [{"type": "const_string", "value": text} for text in (self.first, self.last)]
+        elements = [*before, around[0], calls, around[1]]
+        return {"format": {"type": "sequence", "elements": [one for one in elements if one.get("value") != ""]}}
+
+    def triggered(self, tools: Sequence[Tool]) -> Json:
+        """The structural tag of an answer in which calls may come."""
+        return {"format": {"type": "triggered_tags", "triggers": [self.trigger], "tags": [self._tag(t) for t in tools]}}
+
+    def _tag(self, tool: Tool) -> Json:
+        name, schema = tool
+        shown = json.dumps(name, ensure_ascii=False)[1:-1] if self.is_json else name
+        content = {"type": "json_schema", "json_schema": schema}
+        return {"type": "tag", "begin": self.begin + shown + self.between, "content": content, "end": self.end}
+
+
+_HERMES = Shape(
+    begin=BEGIN + '\n{"name": "',
+    between='", "arguments": ',
+    end="}\n" + END,
+    separator="\n",
+    trigger=BEGIN,
+)
+_LLAMA = Shape(begin='{"name": "', between='", "parameters": ', end="}", separator="; ")
+_MISTRAL = Shape(mistral.BEGIN, mistral.ARGS, trigger=mistral.BEGIN, is_json=False)
+_GRANITE = Shape('{"name": "', '", "arguments": ', "}", ", ", first="<|tool_call|>[", last="]")
+_OLD_MISTRAL = replace(_GRANITE, first=mistral.BEGIN + " [")
+_PHI, _VLLMS_PHI = replace(_GRANITE, last="]<|/tool_call|>"), replace(_GRANITE, first="functools[")
+_V3 = Shape(
+    begin=f"{deepseek.BEGIN}function{deepseek.BETWEEN}",
+    between="\n```json\n",
+    end="\n```" + deepseek.END,
+    separator="\n",
+    first=deepseek.ALL_BEGIN,
+    last=deepseek.ALL_END,
+    is_json=False,
+)
+_V31 = Shape(
+    begin=deepseek.BEGIN,
+    between=deepseek.BETWEEN,
+    end=deepseek.END,
+    first=deepseek.ALL_BEGIN,
+    last=deepseek.ALL_END,
+    is_json=False,
+)
+# <|call|> ends the output: it is an end of sequence.
+HARMONY = Shape(
+    begin="<|channel|>commentary to=functions.",
+    between=" <|constrain|>json<|message|>",
+    is_json=False,
+    parallel=False,
+)
+# Before a call gpt-oss may think.
+HARMONYS_THOUGHT: Json = {
+    "type": "or",
+    "elements": [
+        {"type": "const_string", "value": ""},
+        {
+            "type": "sequence",
+            "elements": [
+                {
+                    "type": "tag",
+                    "begin": "<|channel|>analysis<|message|>",
+                    "content": {"type": "any_text"},
+                    "end": "<|end|>",
+                },
+                {"type": "const_string", "value": "<|start|>assistant"},
+            ],
+        },
+    ],
+}
+_SHAPES = {
+    "deepseek_v3": _V3,
+    "deepseek_v31": _V31,
+    "granite": _GRANITE,
+    "granite4": _HERMES,
+    "hermes": _HERMES,
+    "llama3_json": _LLAMA,
+    "llama4_json": _LLAMA,
+    "openai": HARMONY,
+}
+
+
+def shape_of(name: str, tokens: Container[str]) -> Shape | None:
+    """Of the format of this name, in a model whose tokenizer has these added tokens; None where it has no shape."""
+    if name == "mistral":
+        return _MISTRAL if mistral.ARGS in tokens else _OLD_MISTRAL
+    if name == "phi4_mini_json":
+        return _PHI if "<|tool_call|>" in tokens else _VLLMS_PHI
+    return _SHAPES.get(name)

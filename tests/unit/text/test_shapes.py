@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.api.letters import write_letters
+
+from forearm.engine.grammar import Grammars, Matcher
+from forearm.text.calls.shapes import HARMONYS_THOUGHT, Shape, shape_of
+from forearm.text.constraints import Asked, grammar_of
+from forearm.text.dialect import Reader, Wanted, find_dialect
+from forearm.text.parts import CallArguments, CallBegin, TextPart, joined
+
+EOS = 256
+ENDS = {*b'"}]', EOS}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 9}, "days": {"type": "integer", "maximum": 99}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS: list[Any] = [('get "it"', SCHEMA), ("now", EMPTY)]
+PLAIN: list[Any] = [("get_it", SCHEMA), ("now", EMPTY)]
+SHAPED = [
+    *(
+        "deepseek_v3",
+        "deepseek_v31",
+        "granite",
+        "granite4",
+        "hermes",
+        "llama3_json",
+        "llama4_json",
+        "mistral",
+        "openai",
+    ),
+    "phi4_mini_json",
+]
+
+
+@pytest.fixture(scope="module")
+def grammars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammars]:
+    """Of a model with one token a byte."""
+    made = Grammars(write_letters(tmp_path_factory.mktemp("letters")), 258, [EOS])
+    yield made
+    made.close()
+
+
+def spoken(matcher: Matcher, seed: int) -> str:
+    """A text that the grammar allows, by chance; it inclines to end what is open."""
+    chance, taken = random.Random(seed), bytearray()
+    while len(taken) < 4000:
+        allowed = np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little"))
+        ends = [one for one in allowed if one in ENDS]
+        token = int(chance.choice(ends if ends and chance.random() < 0.5 else list(allowed)))
+        if token == EOS:
+            return taken.decode(errors="replace")
+        matcher.take(token)
+        taken.append(token)
+    raise AssertionError(f"no end: {taken!r}")
+
+
+def shape(name: str) -> Shape:
+    found = shape_of(name, {"[ARGS]", "<|tool_call|>"})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_what_a_shape_imposes_is_read_as_calls_whose_arguments_fit(name: str, grammars: Grammars) -> None:
+    one = shape(name)
+    tag = one.required(TOOLS if one.is_json else PLAIN, True)
+    start = grammars.start(grammar_of(Asked("structural_tag", tag, "tools"), {})).result()
+
+    for seed in range(6):
+        text = spoken(start.fork(), seed)
+        reader = Reader(find_dialect("", name, ""), Wanted("auto"))
+        parts = joined([*reader.add(text, [0]), *reader.finish()])
+        assert not any(isinstance(part, TextPart) for part in parts), text
+        begun = [part.name for part in parts if isinstance(part, CallBegin)]
+        arguments = [json.loads(part.text) for part in parts if isinstance(part, CallArguments)]
+        assert begun
+        assert len(begun) == len(arguments)
+        for called, given in zip(begun, arguments, strict=True):
+            assert called in ('get "it"', "get_it", "now")
+            assert isinstance(given.get("city"), str) if called != "now" else given == {}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_one_call_is_imposed_where_more_are_not_wanted(name: str, grammars: Grammars) -> None:
+    tag = shape(name).required([("now", EMPTY)], False)
+
+    start = grammars.start(grammar_of(Asked("structural_tag", tag, "tools"), {})).result()
+
+    assert all(spoken(start.fork(), seed).count("now") == 1 for seed in range(3))
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPED if shape(name).trigger])
+def test_where_calls_may_come_text_is_free_and_calls_are_not(name: str, grammars: Grammars) -> None:
+    one = shape(name)
+    start = grammars.start(grammar_of(Asked("structural_tag", one.triggered([("now", EMPTY)]), "tools"), {})).result()
+
+    def fits(text: str) -> bool:
+        matcher = start.fork()
+        return matcher.allowed_prefix([*text.encode(), EOS]) == len(text.encode()) + 1
+
+    call = f"{one.begin}now{one.between}{{}}{one.end}"
+    assert fits("Just text.")
+    assert fits("")
+    assert fits(f"I look.\n{call}")
+    assert fits(f"{call}{call} Done.")
+    assert not fits(call.replace("{}", '{"a": 1}'))
+    assert not fits(call.replace("now", "never"))
+
+
+def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> None:
+    tag = shape("openai").required([("now", EMPTY)], True, [HARMONYS_THOUGHT])
+    start = grammars.start(grammar_of(Asked("structural_tag", tag, "tools"), {})).result()
+    call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+
+    for text in (call, f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}"):
+        assert start.fork().allowed_prefix([*text.encode(), EOS]) == len(text.encode()) + 1
+    assert start.fork().allowed_prefix(b"<|channel|>final") < len(b"<|channel|>f")
+
+
+def test_formats_whose_arguments_are_no_json_have_no_shape() -> None:
+    assert [shape_of(name, ()) for name in ("pythonic", "qwen3_coder", "", "none")] == [None] * 4
