@@ -26,7 +26,7 @@ from tqdm import tqdm
 from forearm import log as logs
 from forearm.config import Configs
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
-from forearm.run_batch_files import Output, local_input, shown, surveyed
+from forearm.run_batch_files import Output, check_apart, local_input, shown, surveyed
 from forearm.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
 from forearm.serve import server
 
@@ -58,6 +58,7 @@ def run_batch(configs: Configs, batch: Batch, notes: list[str]) -> int:
     logs.set_up(configs.serve, "run-batch")
     for note in notes:
         log.info("%s", note)
+    check_apart(batch.input_file, batch.output_file)
     most_bytes = configs.api.max_body_bytes
     with local_input(batch.input_file, batch.output_tmp_dir) as path:
         settings = f"{configs.engine} {configs.api}"

@@ -6,6 +6,7 @@ same input goes on where it was stopped, and no other does.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
@@ -67,6 +68,16 @@ def local_input(name: str, folder: str | None) -> Iterator[Path]:
         yield Path(file.name)
 
 
+def check_apart(input_file: str, output_file: str) -> None:
+    """Raises: ConfigError where the answers would replace the requests."""
+    if not is_url(output_file) and Path(output_file).is_dir():
+        raise ConfigError(f"--output-file {output_file}: it is a folder; name a file")
+    if is_url(input_file) or is_url(output_file):
+        return
+    if Path(input_file).resolve() == Path(output_file).resolve():
+        raise ConfigError(f"--output-file {output_file}: it is the input; name another file")
+
+
 def surveyed(path: Path, most_bytes: int, settings: str) -> tuple[int, str]:
     """The number of requests, and a name for this input under these settings.
 
@@ -94,7 +105,11 @@ class Output:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab+")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.written = self._whole_lines()
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigError(f"--output-file {shown(name)}: another run-batch is at it ({self._path})") from None
         except OSError as error:
             raise ConfigError(f"--output-file {shown(name)}: {self._path}: {error.strerror}") from None
 

@@ -81,9 +81,9 @@ def _problem(method: Any, url: Any, body: Any) -> tuple[str, str] | None:
         return "url", f"url is {_shown(url)}; there are {', '.join((*URLS, *URL_ENDS))}"
     if not isinstance(body, dict):
         return "body", f"body is {_shown(body)}; it must be an object, the request itself"
-    if body.get("stream"):
-        return "stream", "a batch has no streams; leave stream out of the body"
-    return None
+    # Nobody could hear the one, or ask for the other.
+    unheard = next((name for name in ("stream", "background") if body.get(name)), None)
+    return (unheard, f"a batch waits for whole answers; leave {unheard} out of the body") if unheard else None
 
 
 def _shown(value: Any) -> str:

@@ -34,7 +34,7 @@ BROKEN: list[tuple[Any, int, str]] = [  # a line, the status of its error, and w
     ({**completion(1), "url": "/v1/audio/speech"}, 400, "url is"),
     ({**completion(2), "method": "GET"}, 400, "it must be POST"),
     ({**completion(3), "body": None}, 400, "body is missing"),
-    (completion(4, stream=True), 400, "a batch has no streams"),
+    (completion(4, stream=True), 400, "leave stream out of the body"),
     (completion(5, temperature=-1), 400, "temperature"),
     (completion(6, prompt="long " * 3000), 400, "maximum context length"),
     (completion(7, model="nobody"), 404, "`nobody` does not exist"),
@@ -194,6 +194,30 @@ def test_a_wrong_flag_ends_it_with_its_reason(tmp_path: Path, flags: tuple[str, 
 
     assert done.returncode == 78
     assert message in done.stderr
+
+
+def test_vectors_scores_and_responses_are_asked_for_too(tmp_path: Path) -> None:
+    def post(url: str, **body: Any) -> dict[str, Any]:
+        return {"custom_id": url, "method": "POST", "url": url, "body": body}
+
+    pooled = [
+        post("/v1/embeddings", input="What is ice?"),
+        post("/score", text_1="ice", text_2=["snow", "fire"]),
+        post("/v1/rerank", query="ice", documents=["snow", "fire"]),
+    ]
+    generated = [post("/v1/responses", input="What is ice?", max_output_tokens=16), pooled[0]]
+
+    write(tmp_path / "in.jsonl", pooled)
+    assert run(tmp_path, "--runner", "pooling").returncode == 0
+    embedding, scores, ranks = (answer["response"]["body"] for answer in read(tmp_path / "out.jsonl"))
+    write(tmp_path / "in.jsonl", generated)
+    assert run(tmp_path).returncode == 0
+    response, refusal = read(tmp_path / "out.jsonl")
+
+    assert len(embedding["data"][0]["embedding"]) == 256
+    assert len(scores["data"]) == len(ranks["results"]) == 2
+    assert response["response"]["body"]["output"][0]["content"][0]["text"]
+    assert (refusal["response"]["status_code"], refusal["response"]["body"]) == (400, None)
 
 
 def test_an_empty_batch_is_done_at_once(tmp_path: Path) -> None:

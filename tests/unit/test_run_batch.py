@@ -13,7 +13,7 @@ import pytest
 
 from forearm import run_batch_files
 from forearm.errors import ConfigError, ForearmError
-from forearm.run_batch_files import Output, local_input, shown, surveyed
+from forearm.run_batch_files import Output, check_apart, local_input, shown, surveyed
 from forearm.run_batch_lines import NoRequest, Request, answered, lines, parsed, refused
 
 MOST = 1000
@@ -63,6 +63,7 @@ def test_a_request_is_read(url: str) -> None:
         (encoded(url=None), "url", "a", "url is missing"),
         (encoded(body=[1]), "body", "a", "body is [1]; it must be an object"),
         (encoded(body={"stream": True}), "stream", "a", "leave stream out of the body"),
+        (encoded(body={"background": True}), "background", "a", "leave background out of the body"),
     ],
 )
 def test_a_line_that_is_no_request_becomes_an_error_that_names_it(
@@ -230,6 +231,21 @@ def test_an_input_that_is_not_there_is_said(store: Store) -> None:
             pass
         assert "secret" not in str(error.value)
     assert shown(store.url) == "http://127.0.0.1/o.jsonl"
+
+
+def test_two_runs_do_not_write_the_same(tmp_path: Path) -> None:
+    first = Output(str(tmp_path / "o"), "d", None)
+    with pytest.raises(ConfigError, match="another run-batch is at it"):
+        Output(str(tmp_path / "o"), "d", None)
+    first.close()
+    Output(str(tmp_path / "o"), "d", None).close()
+
+
+def test_answers_never_replace_requests(tmp_path: Path) -> None:
+    for output in (tmp_path / "i", tmp_path / "x" / ".." / "i", tmp_path):
+        with pytest.raises(ConfigError, match="--output-file"):
+            check_apart(str(tmp_path / "i"), str(output))
+    check_apart(str(tmp_path / "i"), str(tmp_path / "o"))
 
 
 def test_an_output_that_cannot_be_written_is_said() -> None:

@@ -249,7 +249,7 @@ def ramp_up(args: argparse.Namespace, rates: Sequence[float]) -> RampUp | None:
 def address(args: argparse.Namespace) -> str:
     """Of the server."""
     if args.base_url:
-        return str(args.base_url)
+        return str(args.base_url).rstrip("/").removesuffix("/v1")  # as OpenAI's clients have it: --endpoint has it too
     host = f"[{args.host}]" if ":" in args.host else args.host
     return f"http://{host}:{args.port}"
 

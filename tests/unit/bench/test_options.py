@@ -72,6 +72,7 @@ def test_the_endpoint_follows_from_the_backend_and_random_answers_are_as_long_as
     assert not form(parse("--dataset-name", "sonnet")).ignore_eos
     assert form(parse("--temperature", "0", "--extra-body", '{"min_p": 0.5}')).extra == {"temperature": 0, "min_p": 0.5}
     assert address(parse("--host", "::1")) == "http://[::1]:8000"
+    assert address(parse("--base-url", "https://h/x/v1/")) == "https://h/x"
 
 
 @pytest.mark.parametrize(
