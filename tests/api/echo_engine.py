@@ -92,7 +92,7 @@ class EchoEngine:
             for output in [one for one in self.running if one[0] == message.request_id]:
                 if message.index in (None, output[1]):
                     self._end(output)
-        else:
+        elif isinstance(message, wire.Submit):
             self._submit(message, writer, mine)
 
     def _submit(self, submit: wire.Submit, writer: asyncio.StreamWriter, mine: set[tuple[str, int]]) -> None:

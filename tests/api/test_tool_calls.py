@@ -199,6 +199,36 @@ def test_a_strict_tools_arguments_fit_its_schema_where_the_model_chooses_to_call
     assert knowing.engine.submits[-1].params.grammar is None
 
 
+def test_an_answer_that_must_be_json_may_be_a_call_instead(knowing: Server) -> None:
+    answer = {"type": "object", "properties": {"rain": {"type": "boolean"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": answer}}
+
+    called = knowing.chat(CALLED, tools=[WEATHER], response_format=form).json()["choices"][0]
+    schemas = imposed(knowing)
+    knowing.chat("{}", tools=[WEATHER], response_format=form, tool_choice="required")
+
+    assert called["finish_reason"] == "tool_calls"
+    assert schemas == [answer, {"type": "object"}]
+    assert imposed(knowing) == [SCHEMA]
+
+
+def test_other_constraints_cannot_go_with_a_call_that_must_be(knowing: Server) -> None:
+    error = knowing.chat(
+        "x", tools=[WEATHER], tool_choice="required", structured_outputs={"choice": ["a", "b"]}
+    ).json()["error"]
+
+    assert (error["code"], error["param"]) == (400, "structured_outputs")
+
+
+def test_arguments_nested_without_end_are_a_400(server: Server, knowing: Server) -> None:
+    for depth in (500, 900, 990, 5000):
+        call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "[" * depth + "]" * depth}}
+        messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "x"}]
+        for one in (server, knowing):
+            reply = one.http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+            assert reply.status_code in (200, 400), reply.text
+
+
 def test_a_schema_that_cannot_be_imposed_is_a_400_naming_the_tools(knowing: Server) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
 

@@ -32,9 +32,12 @@ def conversation(
             message.setdefault("thinking", message["reasoning"])  # gpt-oss calls it so
     if template.knows_tools:
         return plain, tools
-    if tools:
-        return with_tools(plain, tools), None
-    return (as_text(plain) if any(message.get("tool_calls") for message in plain) else plain), None
+    try:
+        if tools:
+            return with_tools(plain, tools), None
+        return (as_text(plain) if any(message.get("tool_calls") for message in plain) else plain), None
+    except RecursionError:
+        raise InvalidRequest("messages or tools are nested too deeply", "messages") from None
 
 
 def _plain(number: int, message: Message, as_parts: bool) -> Json:

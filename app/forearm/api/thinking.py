@@ -30,7 +30,9 @@ def constraints(
     Raises: InvalidRequest naming the field.
     """
     thinks = thinks_first(served, choice, wanted)
-    imposed = _calls_grammar(served, choice, thinks) if choice.must_call or grammar is None else None
+    imposed = _calls_grammar(served, choice, thinks)
+    if grammar is not None and not choice.must_call:
+        imposed = _either_grammar(served, body, choice)
     if choice.must_call and grammar is not None and body.response_format is None:
         raise InvalidRequest(
             "structured_outputs cannot go with a tool_choice that requires a call; leave one of them out",
@@ -70,6 +72,16 @@ def _calls_grammar(served: Served, choice: ToolChoice, thinks: bool) -> str | No
         return _grammar(served, "json", choice.schema())
     before = [HARMONYS_THOUGHT] if served.dialect.is_harmony else [_LINES] if thinks else []
     tag = shape.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
+    return _grammar(served, "structural_tag", tag)
+
+
+def _either_grammar(served: Served, body: ChatRequest, choice: ToolChoice) -> str | None:
+    """Where a model may call tools and its answer must be JSON: one or the other. Raises: InvalidRequest."""
+    shape, asked = served.dialect.shape, body.response_format
+    if choice.wanted != "auto" or shape is None or asked is None or asked.type not in ("json_object", "json_schema"):
+        return None
+    schema = asked.json_schema.schema_ if asked.json_schema is not None else None
+    tag = shape.answered(choice.imposed(), choice.parallel, {"type": "object"} if schema is None else schema)
     return _grammar(served, "structural_tag", tag)
 
 

@@ -39,6 +39,14 @@ class Shape:
 
     def required(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
         """The structural tag of an answer that is calls alone. `before`: elements that may come before them."""
+        return {"format": self._calls(tools, parallel, before)}
+
+    def answered(self, tools: Sequence[Tool], parallel: bool, schema: Mapping[str, Any] | bool) -> Json:
+        """The structural tag of an answer that is either calls or JSON within the schema."""
+        answer = {"type": "json_schema", "json_schema": schema}
+        return {"format": {"type": "or", "elements": [answer, self._calls(tools, parallel, ())]}}
+
+    def _calls(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json]) -> Json:
         calls = {
             "type": "tags_with_separator",
             "tags": [self._tag(tool) for tool in tools],
@@ -48,7 +56,7 @@ class Shape:
         }
         around = [{"type": "const_string", "value": text} for text in (self.first, self.last)]
         elements = [*before, around[0], calls, around[1]]
-        return {"format": {"type": "sequence", "elements": [one for one in elements if one.get("value") != ""]}}
+        return {"type": "sequence", "elements": [one for one in elements if one.get("value") != ""]}
 
     def triggered(self, tools: Sequence[Tool]) -> Json:
         """The structural tag of an answer in which calls may come."""
