@@ -118,7 +118,7 @@ class Listener:
             self._last_s = received_s
             choice = event.choices[0]
             self._texts.append((choice.delta.content if choice.delta is not None else choice.text) or "")
-        elif event.usage is not None:
+        if event.usage is not None:  # llama.cpp's completions have it in the last event with a choice
             outcome.output_tokens = event.usage.completion_tokens or 0
             if event.usage.prompt_tokens is not None:
                 outcome.prompt_tokens = event.usage.prompt_tokens

@@ -66,6 +66,13 @@ def test_chat_deltas_are_heard_the_first_one_without_text_too() -> None:
     assert (outcome.ttft_s, outcome.itl_s, outcome.text) == (1.0, [1.0, 1.0], "hello")
 
 
+def test_usage_may_come_with_the_last_choice() -> None:
+    last = event(choices=[{"index": 0, "text": "", "finish_reason": "length"}], usage={"completion_tokens": 2})
+    outcome = heard([(text("a"), 11.0), (last, 12.0)])
+
+    assert (outcome.output_tokens, outcome.prompt_tokens, outcome.itl_s) == (2, 9, [1.0])
+
+
 @pytest.mark.parametrize(
     ("parts", "error"),
     [
