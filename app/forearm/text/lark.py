@@ -39,10 +39,10 @@ class Lark:
         return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
     def regex(self, pattern: str) -> str:
-        """Text that this regular expression matches from its beginning to its end."""
+        """Text that this regular expression matches from its beginning to its end; \\d and \\w are ASCII's."""
         from llguidance import regex_to_lark
 
-        return f"/{regex_to_lark(pattern, '')}/"
+        return f"/{regex_to_lark(pattern, 'dw')}/"
 
     def grammar(self, lark: str) -> str:
         """Text of another grammar, whose names are its own."""
