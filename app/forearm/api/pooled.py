@@ -146,7 +146,7 @@ def _ids(
         text = text.lower()
     tokenizer, longest = served.tokenizer, served.tokenizer.longest_token
     if limit is None:
-        served.check_length(text)
+        served.check_length(text, "input")
     elif keep == "start" and len(text) > (enough := max(_AT_ONCE, _LONGEST_CUT * limit * longest)):
         ids, _ = tokenizer.encode_cut(text[:enough], add_special_tokens=special, limit=limit)
         if len(ids) == limit:

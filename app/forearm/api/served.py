@@ -113,13 +113,14 @@ class Served:
         """
         return pooling_plan(Path(self.config.model_folder), asked_of(self.config))
 
-    def check_length(self, text: str) -> None:
+    def check_length(self, text: str, param: str | None = None) -> None:
         """Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it."""
         context = self.engine.state.max_model_len
         if len(text) > _HOPELESS * context * self.tokenizer.longest_token:
             raise InvalidRequest(
                 f"This model's maximum context length is {context} tokens. However, your text has {len(text)} "
-                f"characters, and no token has more than {self.tokenizer.longest_token}. Please shorten it."
+                f"characters, and no token has more than {self.tokenizer.longest_token}. Please shorten it.",
+                param,
             )
 
     async def encode(self, text: str, add_special_tokens: bool) -> list[int]:

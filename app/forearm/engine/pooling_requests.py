@@ -109,7 +109,7 @@ class PoolingAdmission:
                 raise InvalidRequest(
                     f"a text has token id {token}; the vocabulary has {terms.vocab_size} tokens", "input"
                 )
-        if not 0 <= prompt.second < len(ids) or (prompt.second and terms.token_types < 2):
+        if not 0 <= prompt.second < len(ids):
             raise InvalidRequest(f"second is {prompt.second}; it does not begin a second text here", "input")
 
 
