@@ -109,6 +109,18 @@ def test_what_constrains_the_answer_waits_for_the_end_of_reasoning(start_server:
     assert (closed.grammar is not None, closed.grammar_after) == (True, None)
 
 
+def test_where_the_model_itself_opens_reasoning_the_constraint_allows_it(thinking: Server, server: Server) -> None:
+    def starts(one: Server, **fields: Any) -> str:
+        assert one.chat("{}", response_format={"type": "json_object"}, **fields).status_code == 200
+        params = one.engine.submits[-1].params
+        assert params.grammar_after is None
+        return str(json.loads(params.grammar or "")["grammars"][0]["lark_grammar"].splitlines()[0])
+
+    assert starts(thinking).startswith('start: (("<think>") ')
+    assert "think" not in starts(thinking, thinking_token_budget=5)
+    assert "think" not in starts(server)
+
+
 def test_reasoning_of_earlier_turns_has_both_names_for_templates(start_server: StartServer) -> None:
     shown = (
         "{% for m in messages %}{{ m.reasoning }}|{{ m.reasoning_content }}|{{ m.role }};{% endfor %}{{ eos_token }}"

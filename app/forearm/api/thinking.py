@@ -11,6 +11,7 @@ from forearm.errors import InvalidRequest
 from forearm.text.calls.shapes import HARMONYS_THOUGHT
 from forearm.text.constraints import Asked, grammar_of
 from forearm.text.dialect import CallsWanted, Wanted
+from forearm.text.reasoning import ReasoningFormat
 
 _FIELD = "tools"
 # Models put a line or two between reasoning and answer.
@@ -41,21 +42,28 @@ def constraints(
     changes: dict[str, Any] = {} if imposed is None else {"grammar": imposed}
     if (imposed or grammar) and thinks:
         changes["grammar_after"] = served.reasoning_end
+    elif (whole := imposed or grammar) and (reasoning := _may_think(served, body, wanted)):
+        changes["grammar"] = reasoning.before(whole, served.grammars.special)
     return changes | _budget(served, body, wanted)
 
 
 def thinks_first(served: Served, choice: ToolChoice, wanted: Wanted) -> bool:
-    """Whether the answer, on which alone a constraint holds, begins after reasoning.
-
-    Where the model itself would have to begin it, it cannot: a constraint that waits for the end of what does not
-    come would never hold.
-    """
+    """Whether the answer, on which alone a constraint holds, begins after reasoning in any case."""
     reasoning = served.dialect.reasoning
     if reasoning is None:
         return False
     if served.dialect.is_harmony:
         return not choice.must_call
     return bool(wanted.opened) or (reasoning.always and wanted.opened is None)
+
+
+def _may_think(served: Served, body: ChatRequest, wanted: Wanted) -> ReasoningFormat | None:
+    """The format, where the model itself may open reasoning before its answer.
+
+    With a budget it may not: within a grammar that holds from the first token on nothing could end it.
+    """
+    may = wanted.opened is None and body.thinking_token_budget is None and not served.dialect.is_harmony
+    return served.dialect.reasoning if may else None
 
 
 def _calls_grammar(served: Served, choice: ToolChoice, thinks: bool) -> str | None:
@@ -79,6 +87,8 @@ def _either_grammar(served: Served, body: ChatRequest, choice: ToolChoice) -> st
     """Where a model may call tools and its answer must be JSON: one or the other. Raises: InvalidRequest."""
     shape, asked = served.dialect.shape, body.response_format
     if choice.wanted != "auto" or shape is None or asked is None or asked.type not in ("json_object", "json_schema"):
+        return None
+    if served.dialect.is_harmony:  # its calls come before the answer, on which alone the grammar holds
         return None
     schema = asked.json_schema.schema_ if asked.json_schema is not None else None
     tag = shape.answered(choice.imposed(), choice.parallel, {"type": "object"} if schema is None else schema)

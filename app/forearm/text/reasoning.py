@@ -5,9 +5,12 @@ Markers and the newlines beside them belong to neither the reasoning nor the ans
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from forearm.text.lark import Lark, either
 from forearm.text.parts import ReasoningPart
 from forearm.text.reading import Source, Steps, literal, prose, space, word
 from forearm.text.tokenizer import Tokenizer
@@ -73,6 +76,15 @@ class ReasoningFormat:
     def forced_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """The tokens that end reasoning which has used up its budget."""
         return tuple(tokenizer.encode(self.forced or self.ends[-1], add_special_tokens=False))
+
+    def before(self, grammar: str, special: Mapping[str, int]) -> str:
+        """The grammar of constraints.py, with reasoning allowed before what it imposes."""
+        lark = Lark(special)
+        begin = either([lark.literal(marker) for marker in self.begins])
+        whole = json.loads(lark.text(f"({begin} {lark.until(self.ends)} /\\n*/)? @answer"))["grammars"]
+        others = json.loads(grammar)["grammars"]
+        others[0]["name"] = "answer"
+        return json.dumps({"grammars": [*whole, *others]})
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 from tests.api.letters import write_letters
 
 from forearm.engine.grammar import Grammars, Matcher
+from forearm.text import reasoning
 from forearm.text.calls.shapes import HARMONYS_THOUGHT, Shape, shape_of
 from forearm.text.constraints import Asked, grammar_of
 from forearm.text.dialect import Reader, Wanted, find_dialect
@@ -125,6 +126,24 @@ def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> Non
     for text in (call, f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}"):
         assert start.fork().allowed_prefix([*text.encode(), EOS]) == len(text.encode()) + 1
     assert start.fork().allowed_prefix(b"<|channel|>final") < len(b"<|channel|>f")
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "granite"])
+def test_what_is_imposed_on_an_answer_leaves_the_model_its_thought(name: str, grammars: Grammars) -> None:
+    form = reasoning.FORMATS[name]
+    imposed = grammar_of(Asked("json", EMPTY, "response_format"), {})
+    start = grammars.start(form.before(imposed, {})).result()
+
+    def fits(text: str) -> bool:
+        return start.fork().allowed_prefix([*text.encode(), EOS]) == len(text.encode()) + 1
+
+    thought = f"{form.begins[0]}\nIs {{}} right? [1] <b> {form.begins[0]}\n{form.ends[0]}"
+    assert fits("{}")
+    assert fits(thought + "{}")
+    assert fits(thought + "\n\n{}")
+    assert not fits(thought)
+    assert not fits(thought + '{"a": 1}')
+    assert not fits("Hm. {}")
 
 
 def test_formats_whose_arguments_are_no_json_have_no_shape() -> None:
