@@ -75,7 +75,8 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["path"] = tidy_path(scope["path"])
+        path = tidy_path(scope["path"])
+        scope["path"] = f"{path}/" if path == self._root_path else path
         scope["root_path"] = self._root_path
         headers = Headers(scope=scope)
         answer = _Answer(send, plain_id(headers.get("x-request-id", "")), headers.get(orca.ASK), self._engine)
