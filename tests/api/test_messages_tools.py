@@ -128,6 +128,16 @@ def test_input_that_was_cut_off_is_what_can_be_read_of_it(agent: Server) -> None
     Message.model_validate(reply, strict=True)
 
 
+@pytest.mark.parametrize(("written", "read"), [(f'{{"city": {10**30}}}', {"city": 10**30}), ('{"city": NaN}', {})])
+def test_numbers_in_a_call_may_have_any_length(agent: Server, written: str, read: Any) -> None:
+    said = f'</think><tool_call>\n{{"name": "get_weather", "arguments": {written}}}\n</tool_call>'
+
+    reply = say(agent, [{"role": "user", "content": said}], tools=TOOLS, max_tokens=200)
+
+    assert reply.status_code == 200
+    assert [block["input"] for block in reply.json()["content"] if block["type"] == "tool_use"] == [read]
+
+
 def test_thinking_has_a_budget_or_is_off(agent: Server) -> None:
     say(agent, USER, max_tokens=2000, thinking={"type": "enabled", "budget_tokens": 1024})
     budget = agent.engine.submits[-1].params.thinking_token_budget

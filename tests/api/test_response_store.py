@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from forearm.api.response_store import ResponseStore, Stored
+from forearm.api.response_store import ResponseStore
+from forearm.api.response_tables import News, Stored
 from forearm.config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound
 
@@ -104,7 +105,7 @@ async def test_bytes_are_bounded_events_included(open_store: Open, tmp_path: Pat
     store = open_store(responses_store_bytes=100_000)
     for number in range(40):
         await store.add(response(number, "in_progress", "x" * 4000), ME)
-        await store.update(f"resp_{number}", 0, [b"y" * 10_000 + b"\n\n"], "completed", response(number).reply)
+        await store.update([News(f"resp_{number}", 0, [b"y" * 10_000 + b"\n\n"], "completed", response(number).reply)])
 
     left = await there(store, range(40))
     assert left == list(range(40 - len(left), 40))
@@ -153,19 +154,19 @@ async def test_what_a_dead_worker_has_left_has_failed(open_store: Open, tmp_path
     found = await other.get("resp_1", ME)
 
     assert (found.status, json.loads(found.reply)["error"]["code"]) == ("failed", "server_error")
-    assert not await one.update("resp_1", 0, [], "completed", response(1).reply)
+    assert not await one.update([News("resp_1", 0, [], "completed", response(1).reply)])
     assert (await one.get("resp_1", ME)).status == "failed"
 
 
 async def test_a_response_cancelled_elsewhere_is_no_longer_wanted(open_store: Open) -> None:
     one, other = open_store(), open_store()
     await one.add(response(1, "queued"), ME)
-    assert await one.update("resp_1", 0, [b"event: a\ndata: 0\n\n"])
+    assert await one.update([News("resp_1", 0, [b"event: a\ndata: 0\n\n"])]) == {"resp_1"}
 
     cancelled = await other.cancel("resp_1", ME)
 
     assert json.loads(cancelled.reply)["status"] == "cancelled"
-    assert not await one.update("resp_1", 1, [b"event: b\ndata: 1\n\n"])
+    assert not await one.update([News("resp_1", 1, [b"event: b\ndata: 1\n\n"])])
     assert await one.events("resp_1", ME, -1) == ([b"event: a\ndata: 0\n\n"], False)
     assert (await one.cancel("resp_1", ME)).status == "cancelled"
 
@@ -174,9 +175,9 @@ async def test_events_come_after_any_number(open_store: Open) -> None:
     store = open_store()
     events = [b"event: x\ndata: %d\n\n" % number for number in range(10)]
     await store.add(response(1, "in_progress"), ME, events[:3])
-    await store.update("resp_1", 3, events[3:4])
-    await store.update("resp_1", 4, [])
-    await store.update("resp_1", 4, events[4:], "completed", response(1).reply)
+    await store.update([News("resp_1", 3, events[3:4])])
+    await store.update([News("resp_1", 4)])
+    await store.update([News("resp_1", 4, events[4:], "completed", response(1).reply)])
 
     for after in range(-1, 11):
         assert await store.events("resp_1", ME, after) == (events[after + 1 :], False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -102,6 +104,30 @@ def test_it_is_told_what_is_wrong(server: Server, fields: dict[str, Any], param:
         assert error["param"] == param, error
         assert said in error["message"]
         assert len(error["message"]) < 1000
+
+
+def respond_raw(server: Server, parameters: str) -> httpx.Response:
+    """With this JSON in it, as it stands."""
+    body = {"input": "hello", "tools": [{**TOOL, "parameters": "HERE"}], "tool_choice": "none"}
+    content = json.dumps(body).replace('"HERE"', parameters)
+    return server.http.post("/v1/responses", content=content, headers={"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 30, "1" * 4000, "1" * 5000, "1e400", "NaN", "-Infinity"])
+def test_numbers_of_any_size_are_told_back_or_refused(server: Server, number: str) -> None:
+    reply = respond_raw(server, f'{{"maximum": {number}}}')
+
+    assert reply.status_code in (200, 400), reply.text
+    if reply.status_code == 200:
+        assert server.http.get(f"/v1/responses/{reply.json()['id']}").content == reply.content
+
+
+def test_what_is_nested_too_deeply_is_refused(server: Server) -> None:
+    for depth, allowed in ((50, 200), (100_000, 400)):
+        nested = '{"a":' * depth + "1" + "}" * depth
+        reply = respond_raw(server, nested)
+
+        assert reply.status_code == allowed, reply.text[:1000]
 
 
 def test_what_is_not_there_is_not_found(server: Server) -> None:

@@ -100,7 +100,8 @@ def test_a_stored_stream_is_told_again_word_for_word(server: Server) -> None:
 def test_who_leaves_ends_a_response_in_the_foreground(slow: Server) -> None:
     body = {"input": "hello" * 50, "stream": True}
     with httpx.Client(base_url=slow.url) as client, client.stream("POST", "/v1/responses", json=body) as reply:
-        next(reply.iter_lines())
+        lines = reply.iter_lines()  # held, or it would be closed at once, and the stream with it
+        next(lines)
         wait_until(lambda: bool(slow.engine.running))
 
     wait_until(lambda: not slow.engine.running, 1.0)

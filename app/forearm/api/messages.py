@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
-from forearm.api.answer import json_response
 from forearm.api.body import describes, json_body
 from forearm.api.dependencies import Served
 from forearm.api.messages_errors import broken
 from forearm.api.messages_input import NAMES, chat_of
 from forearm.api.messages_output import Blocks, message, stop, usage
 from forearm.api.messages_schema import CountRequest, MessagesRequest, check_messages
+from forearm.api.output import spaced
 from forearm.api.replies import encoder
 from forearm.api.sse import EventStream, Manner, unless_gone
 from forearm.api.translation import complaining
@@ -43,7 +43,8 @@ async def create_message(request: Request, body: Body, served: Served) -> Respon
     if body.stream:
         return EventStream(writing.events(), turn.close, served.config.sse_keep_alive_interval_s, EVENTS)
     try:
-        return json_response(await unless_gone(request, writing.whole()))
+        # Python's own JSON: the model may write numbers of any length.
+        return JSONResponse(await unless_gone(request, writing.whole()))
     finally:
         turn.close()
 
@@ -89,7 +90,7 @@ class Writing:
         Raises: EngineFailed, EngineUnavailable.
         """
         last: TurnPiece | None = None
-        async for piece in self._turn.parts():
+        async for piece in spaced(self._turn.parts(), self._turn.body.stream_interval):
             if last is None:
                 yield (
                     _event({"type": "message_start", "message": message(self._turn.head.model, self._turn.tally)})

@@ -64,6 +64,8 @@ class Conversation:
         for message in self.messages:
             if isinstance(message["content"], list):
                 message["content"] = _plain(message["content"])
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "".join(message["reasoning_content"])
         last = self.messages[-1]
         if last["role"] == "assistant" and "tool_calls" in last:
             refuse("messages: after tool_use must come tool_result", "messages")
@@ -78,8 +80,7 @@ class Conversation:
         elif kind == "tool_use" and role == "assistant":
             self._call(where, block)
         elif kind == "thinking" and role == "assistant":
-            message = self._message(role)
-            message["reasoning_content"] = message.get("reasoning_content", "") + _thought(where, block)
+            self._message(role).setdefault("reasoning_content", []).append(_thought(where, block))
         elif kind == "redacted_thinking" and role == "assistant":
             pass  # only Anthropic can read it, and leaves it out of old turns itself
         else:

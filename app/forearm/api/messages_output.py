@@ -14,7 +14,7 @@ from forearm.api.turn import TurnPiece
 from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 
 Json = dict[str, Any]
-_STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "repetition": "end_turn"}
+_STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class Blocks:
@@ -107,7 +107,7 @@ def usage(tally: Tally) -> Json:
 
 def stop(piece: TurnPiece, tally: Tally, max_tokens: int, context: int) -> Json:
     """Why the message ended: `stop_reason` and `stop_sequence`."""
-    reason: str = _STOPS[str(piece.finish_reason)]
+    reason = _STOPS.get(str(piece.finish_reason), "end_turn")
     sequence = piece.stop_reason if isinstance(piece.stop_reason, str) else None
     if sequence is not None:
         reason = "stop_sequence"
@@ -120,7 +120,7 @@ def stop(piece: TurnPiece, tally: Tally, max_tokens: int, context: int) -> Json:
 def arguments(text: str) -> Json:
     """A call's input. Where the model was cut off or has not written an object: as much of it as can be read."""
     try:
-        parsed = pydantic_core.from_json(text or "{}", allow_partial=True)
+        parsed = pydantic_core.from_json(text or "{}", allow_inf_nan=False, allow_partial=True)
     except ValueError:
         return {}
     return parsed if isinstance(parsed, dict) else {}

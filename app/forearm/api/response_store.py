@@ -16,52 +16,28 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from forearm.api.response_tables import (
+    RUNNING,
+    RUNS,
+    SCHEMA,
+    News,
+    Stored,
+    add_events,
+    add_output,
+    is_told,
+    set_status,
+)
 from forearm.config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound
 
 Result = TypeVar("Result")
-RUNNING = ("queued", "in_progress")
 # A worker says so several times a second that it still computes a response; one that has not for so long is dead.
 _DEAD_S = 30.0
 _BUSY_S = 10.0  # the longest wait for other workers' writes, which take milliseconds
-_ROW_BYTES = 500  # of a row and its indices, about
 _BATCHES = 64  # of events that are read at a time
-_SCHEMA = """
-PRAGMA journal_mode = WAL;
-CREATE TABLE responses (
-  id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, status TEXT NOT NULL, used REAL NOT NULL,
-  beat REAL NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE contents (
-  id TEXT PRIMARY KEY REFERENCES responses ON DELETE CASCADE, reply BLOB NOT NULL, items BLOB NOT NULL);
-CREATE INDEX used ON responses (used, status, beat, bytes);
-CREATE TABLE output (
-  id TEXT, response TEXT REFERENCES responses ON DELETE CASCADE, PRIMARY KEY (id, response)) WITHOUT ROWID;
-CREATE INDEX output_of ON output (response);
-CREATE TABLE events (
-  response TEXT REFERENCES responses ON DELETE CASCADE, last INTEGER, events BLOB NOT NULL,
-  PRIMARY KEY (response, last)) WITHOUT ROWID;
-"""
-_RUNS = "status IN ('queued', 'in_progress')"
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A response: the object itself and its own input items, both as JSON, and the response it goes on from."""
-
-    id: str
-    status: str
-    reply: bytes
-    items: bytes
-    previous: str | None
-
-    @property
-    def bytes(self) -> int:
-        """What it takes."""
-        return len(self.reply) + len(self.items) + _ROW_BYTES
 
 
 class ResponseStore:
@@ -78,7 +54,7 @@ class ResponseStore:
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's other files get the same rights
             made = sqlite3.connect(self._path)
-            made.executescript(_SCHEMA)
+            made.executescript(SCHEMA)
             made.close()
 
     async def close(self) -> None:
@@ -100,8 +76,8 @@ class ResponseStore:
             row = (one.id, owner, one.previous, one.status, now, now, one.bytes)
             store.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             store.execute("INSERT INTO contents VALUES (?, ?, ?)", (one.id, one.reply, one.items))
-            _add_events(store, one.id, 0, events)
-            _add_output(store, one.id, one.reply)
+            add_events(store, one.id, 0, events)
+            add_output(store, one.id, one.reply)
             self._let_go(store)
 
         await self._within(write)
@@ -157,26 +133,17 @@ class ResponseStore:
 
         return await self._within(read)
 
-    async def update(
-        self, response_id: str, first: int, events: Sequence[bytes], status: str | None = None, reply: bytes = b""
-    ) -> bool:
-        """The worker that computes it says that it lives, adds its events (the first one's number is `first`) and
-        perhaps where it stands now. Returns: whether it is still wanted: not cancelled, not deleted."""
+    async def update(self, news: Sequence[News]) -> set[str]:
+        """The worker that computes these responses says that it lives, and how they go on.
 
-        def write(store: sqlite3.Connection) -> bool:
-            size = sum(map(len, events)) + len(reply)
-            now = time.time()
-            row = store.execute(
-                f"UPDATE responses SET beat = ?, used = ?, bytes = bytes + ? WHERE id = ? AND {_RUNS}",
-                (now, now, size, response_id),
-            )
-            if not row.rowcount:
-                return False
-            _add_events(store, response_id, first, events)
-            if status is not None:
-                _set_status(store, response_id, status, reply)
+        Returns: the ids of those still wanted: not cancelled, not deleted.
+        """
+
+        def write(store: sqlite3.Connection) -> set[str]:
+            wanted = {one.id for one in news if is_told(store, one)}
+            if any(one.status is not None for one in news):
                 self._let_go(store)
-            return True
+            return wanted
 
         return await self._within(write)
 
@@ -191,7 +158,7 @@ class ResponseStore:
             if one.status not in RUNNING:
                 return one
             reply = json.dumps({**json.loads(one.reply), "status": "cancelled"}).encode()
-            _set_status(store, response_id, "cancelled", reply)
+            set_status(store, response_id, "cancelled", reply)
             return Stored(one.id, "cancelled", reply, one.items, one.previous)
 
         return await self._within(write)
@@ -212,7 +179,7 @@ class ResponseStore:
         """
 
         def read(store: sqlite3.Connection) -> tuple[list[bytes], bool]:
-            status = self._one(store, response_id, owner).status
+            status = self._one(store, response_id, owner, touch=False).status  # often
             rows = store.execute(
                 "SELECT last, events FROM events WHERE response = ? AND last > ? ORDER BY last LIMIT ?",
                 (response_id, after, _BATCHES),
@@ -255,15 +222,15 @@ class ResponseStore:
             self._connection.close()
             self._connection = None
 
-    def _one(self, store: sqlite3.Connection, response_id: str, owner: str) -> Stored:
-        """Reading is use. What a dead worker has left is found to have failed.
+    def _one(self, store: sqlite3.Connection, response_id: str, owner: str, touch: bool = True) -> Stored:
+        """Reading is use, unless it is not to `touch` it. What a dead worker has left is found to have failed.
 
         Raises: ResponseNotFound.
         """
         now = time.time()
         row = store.execute(
             "SELECT id, status, reply, items, previous, beat FROM responses JOIN contents USING (id) "
-            f"WHERE id = ? AND owner = ? AND (used > ? OR {_RUNS})",
+            f"WHERE id = ? AND owner = ? AND (used > ? OR {RUNS})",
             (response_id, owner, now - self._age_s),
         ).fetchone()
         if row is None:
@@ -273,15 +240,16 @@ class ResponseStore:
         if one.status in RUNNING and beat < now - _DEAD_S:
             error = {"code": "server_error", "message": "the process that computed this response has ended"}
             reply = json.dumps({**json.loads(one.reply), "status": "failed", "error": error}).encode()
-            _set_status(store, one.id, "failed", reply)
+            set_status(store, one.id, "failed", reply)
             one = Stored(one.id, "failed", reply, one.items, one.previous)
-        store.execute("UPDATE responses SET used = ? WHERE id = ?", (now, one.id))
+        if touch:
+            store.execute("UPDATE responses SET used = ? WHERE id = ?", (now, one.id))
         return one
 
     def _let_go(self, store: sqlite3.Connection) -> None:
         """Of what is done: all that is too old; then, while there is too much, the one used longest ago."""
         now = time.time()
-        done = f"(NOT {_RUNS} OR beat < ?)"
+        done = f"(NOT {RUNS} OR beat < ?)"
         store.execute(f"DELETE FROM responses WHERE used < ? AND {done}", (now - self._age_s, now - _DEAD_S))
         count, size = store.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM responses").fetchone()
         too_much = []
@@ -293,20 +261,3 @@ class ResponseStore:
             count, size = count - 1, size - its_bytes
             too_much.append((response_id,))
         store.executemany("DELETE FROM responses WHERE id = ?", too_much)
-
-
-def _set_status(store: sqlite3.Connection, response_id: str, status: str, reply: bytes) -> None:
-    store.execute("UPDATE responses SET status = ? WHERE id = ?", (status, response_id))
-    store.execute("UPDATE contents SET reply = ? WHERE id = ?", (reply, response_id))
-    _add_output(store, response_id, reply)
-
-
-def _add_output(store: sqlite3.Connection, response_id: str, reply: bytes) -> None:
-    ids = [(item["id"], response_id) for item in json.loads(reply)["output"]]
-    store.executemany("INSERT OR IGNORE INTO output VALUES (?, ?)", ids)
-
-
-def _add_events(store: sqlite3.Connection, response_id: str, first: int, events: Sequence[bytes]) -> None:
-    if events:
-        last = first + len(events) - 1
-        store.execute("INSERT INTO events VALUES (?, ?, ?)", (response_id, last, b"".join(events)))

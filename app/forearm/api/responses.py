@@ -47,7 +47,7 @@ EVENTS = Manner(KEEP_ALIVE, _broken, b"")
 def open_store(app: FastAPI, config: ApiConfig) -> None:
     """Before workers are forked: all share what is stored."""
     app.state.responses = ResponseStore(config) if config.responses_store else None
-    app.state.background = Background()
+    app.state.background = Background(app.state.responses)
 
 
 async def close(app: FastAPI) -> None:
@@ -190,10 +190,10 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
     Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
     """
     body = question.body
-    if store is not None:
-        store.check(len(json.dumps(question.own)))
     chat = await chat_of(question, served)
     reply = _reply(body, chat, served, store is not None)
+    if store is not None:
+        store.check(len(encoder.encode(reply)) + len(encoder.encode(question.own)))
     turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
     form = Form(
         names=token_names(chat, served),

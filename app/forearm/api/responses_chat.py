@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forearm.api.response_store import RUNNING, ResponseStore, Stored
+from forearm.api.response_store import ResponseStore
+from forearm.api.response_tables import RUNNING, Stored
 from forearm.api.responses_input import (
     Conversation,
     chat_tool_choice,
@@ -78,7 +79,7 @@ async def chat_of(request: Asked, served: Served) -> BoundedChat:
         for number, (where, item) in enumerate(zip(wheres, items, strict=True)):
             if number >= first or item.get("role") in ("system", "developer"):
                 talk.take(where, item)
-        return chat_request({**fields, "messages": talk.messages}, NAMES)
+        return chat_request({**fields, "messages": talk.end()}, NAMES)
 
     if request.body.truncation != "auto":
         return chat(0)

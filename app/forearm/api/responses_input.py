@@ -27,8 +27,18 @@ class Conversation:
         self.messages: list[Json] = []
         self._names: dict[str, str] = {}  # of the tools, by call_id
         self._assistant: Json | None = None  # the message that goes on
+        self._orders: list[str] = []  # what comes to the first message, where that is the system's
         if instructions:
             self.messages.append({"role": "system", "content": instructions})
+
+    def end(self) -> list[Json]:
+        """The messages, once there are no more items."""
+        if self._orders:
+            self.messages[0]["content"] = "\n\n".join([_as_text(self.messages[0]["content"]), *self._orders])
+        for message in self.messages:
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "".join(message["reasoning_content"])
+        return self.messages
 
     def take(self, where: str, item: Json) -> None:
         """The next item; `where` names it in complaints.
@@ -57,14 +67,13 @@ class Conversation:
         self._assistant = None
         if role in _ORDERS and len(self.messages) == 1 and self.messages[0]["role"] in _ORDERS:
             # Many templates know one system message, and only as the first.
-            self.messages[0]["content"] = f"{_as_text(self.messages[0]['content'])}\n\n{_as_text(content)}"
+            self._orders.append(_as_text(content))
             return
         self.messages.append({"role": role, "content": content})
 
     def _reasoning(self, where: str, item: Json) -> None:
         text = reasoning_text(where, item)
-        message = self._answered(begins=True)
-        message["reasoning_content"] = message.get("reasoning_content", "") + text
+        self._answered(begins=True).setdefault("reasoning_content", []).append(text)
 
     def _call(self, where: str, item: Json) -> None:
         call_id, name, arguments = (_text(where, item, key) for key in ("call_id", "name", "arguments"))

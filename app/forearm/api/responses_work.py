@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from forearm.api.faults import error_reply
+from forearm.api.output import spaced
 from forearm.api.replies import encoder
-from forearm.api.response_store import ResponseStore, Stored
+from forearm.api.response_store import ResponseStore
+from forearm.api.response_tables import News, Stored
 from forearm.api.responses_output import Growing, Json
 from forearm.api.turn import Turn
 from forearm.errors import ForearmError, InvalidRequest
@@ -83,7 +85,7 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
     """Events of one message of the engine after the other; what breaks off is told too."""
     reason = None
     try:
-        async for piece in job.turn.parts():
+        async for piece in spaced(job.turn.parts(), job.turn.body.stream_interval):
             new = job.growing.take(piece)
             reason = piece.finish_reason
             if new:
@@ -99,54 +101,86 @@ def _finish(job: Job, reason: str | None) -> list[bytes]:
     return job.growing.end(reason, job.turn.tally)
 
 
-class Background:
-    """The responses that this worker computes while nobody waits for them."""
+@dataclass
+class Running:
+    """A job in the background, and how much of it the store knows."""
 
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+    job: Job
+    news: list[bytes]  # events that are not stored yet
+    number: int  # of the first of them
+    status: str
+    computing: asyncio.Task[None]
+
+    def now(self) -> News:
+        """What is new, to be `stored` then."""
+        growing = self.job.growing
+        if growing.status == self.status:
+            return News(self.job.id, self.number, self.news[:])
+        return News(self.job.id, self.number, self.news[:], growing.status, encoder.encode(growing.reply))
+
+    def stored(self, news: News) -> None:
+        """These are no news any more."""
+        del self.news[: len(news.events)]
+        self.number += len(news.events)
+        self.status = news.status or self.status
+
+
+class Background:
+    """The responses that this worker computes while nobody waits for them. Their news go to the store together."""
+
+    def __init__(self, store: ResponseStore | None) -> None:
+        self._store = store
+        self._running: dict[str, Running] = {}
+        self._telling: asyncio.Task[None] | None = None
 
     async def start(self, job: Job) -> None:
         """Returns once it is stored, and can be fetched.
 
         Raises: InvalidRequest if it is too large for the store.
         """
-        assert job.store is not None
+        assert self._store is not None
         first = job.growing.begin()
         try:
-            await job.store.add(job.stored(), job.owner, first)
+            await self._store.add(job.stored(), job.owner, first)
         except BaseException:
             job.turn.close()
             raise
-        task = asyncio.create_task(self._run(job, job.store, len(first)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        news: list[bytes] = []
+        computing = asyncio.create_task(_collect(job, news))
+        self._running[job.id] = Running(job, news, len(first), job.growing.status, computing)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell(self._store))
 
     async def close(self) -> None:
         """This worker ends, and what it computes with it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        for response_id in list(self._running):
+            await self._end(response_id)
 
-    async def _run(self, job: Job, store: ResponseStore, number: int) -> None:
-        """Until it is complete, or cancelled or deleted by whichever worker was asked to."""
-        news: list[bytes] = []
-        computing = asyncio.create_task(_collect(job, news))
-        status = job.growing.status
-        try:
-            wanted = True
-            while wanted:
-                await asyncio.wait([computing], timeout=_NEWS_S)
-                over, now, new = computing.done(), job.growing.status, news[:]
-                del news[: len(new)]
-                reply = b"" if now == status else encoder.encode(job.growing.reply)
-                wanted = await store.update(job.id, number, new, None if now == status else now, reply) and not over
-                number, status = number + len(new), now
-        except sqlite3.Error:
-            log.exception("background response %s is given up", job.id)
-        finally:
-            computing.cancel()
-            await asyncio.gather(computing, return_exceptions=True)
-            job.turn.close()
+    async def _tell(self, store: ResponseStore) -> None:
+        """Until all are complete, or cancelled or deleted by whichever worker was asked to."""
+        while self._running:
+            await asyncio.sleep(_NEWS_S)
+            over = {one.job.id for one in self._running.values() if one.computing.done()}
+            told = {response_id: one.now() for response_id, one in self._running.items()}
+            try:
+                wanted = await store.update(list(told.values()))
+            except sqlite3.Error as error:
+                log.warning("background responses cannot be stored now: %s", error)
+                wanted = set(told)
+            else:
+                for response_id, news in told.items():
+                    self._running[response_id].stored(news)
+            for response_id in set(told) - wanted | over:
+                await self._end(response_id)
+
+    async def _end(self, response_id: str) -> None:
+        one = self._running.pop(response_id)
+        one.computing.cancel()
+        await asyncio.gather(one.computing, return_exceptions=True)
+        one.job.turn.close()
 
 
 async def _collect(job: Job, news: list[bytes]) -> None:

@@ -1,0 +1,88 @@
+"""The tables of the response store, and the rows that one response has in them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RUNNING = ("queued", "in_progress")
+RUNS = "status IN ('queued', 'in_progress')"
+_ROW_BYTES = 500  # of a row and its indices, about
+SCHEMA = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE responses (
+  id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, status TEXT NOT NULL, used REAL NOT NULL,
+  beat REAL NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE contents (
+  id TEXT PRIMARY KEY REFERENCES responses ON DELETE CASCADE, reply BLOB NOT NULL, items BLOB NOT NULL);
+CREATE INDEX used ON responses (used, status, beat, bytes);
+CREATE TABLE output (
+  id TEXT, response TEXT REFERENCES responses ON DELETE CASCADE, PRIMARY KEY (id, response)) WITHOUT ROWID;
+CREATE INDEX output_of ON output (response);
+CREATE TABLE events (
+  response TEXT REFERENCES responses ON DELETE CASCADE, last INTEGER, events BLOB NOT NULL,
+  PRIMARY KEY (response, last)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A response: the object itself and its own input items, both as JSON, and the response it goes on from."""
+
+    id: str
+    status: str
+    reply: bytes
+    items: bytes
+    previous: str | None
+
+    @property
+    def bytes(self) -> int:
+        """What it takes."""
+        return len(self.reply) + len(self.items) + _ROW_BYTES
+
+
+@dataclass(frozen=True)
+class News:
+    """What a response that is being computed has new: events, of which the first has the number `first`; and, where
+    its status has changed, the status and the whole reply."""
+
+    id: str
+    first: int
+    events: Sequence[bytes] = ()
+    status: str | None = None
+    reply: bytes = b""
+
+
+def is_told(store: sqlite3.Connection, news: News) -> bool:
+    """Whether the response is still computed; then its news are written down."""
+    now, size = time.time(), sum(map(len, news.events)) + len(news.reply)
+    row = store.execute(
+        f"UPDATE responses SET beat = ?, used = ?, bytes = bytes + ? WHERE id = ? AND {RUNS}",
+        (now, now, size, news.id),
+    )
+    if not row.rowcount:
+        return False
+    add_events(store, news.id, news.first, news.events)
+    if news.status is not None:
+        set_status(store, news.id, news.status, news.reply)
+    return True
+
+
+def set_status(store: sqlite3.Connection, response_id: str, status: str, reply: bytes) -> None:
+    store.execute("UPDATE responses SET status = ? WHERE id = ?", (status, response_id))
+    store.execute("UPDATE contents SET reply = ? WHERE id = ?", (reply, response_id))
+    add_output(store, response_id, reply)
+
+
+def add_output(store: sqlite3.Connection, response_id: str, reply: bytes) -> None:
+    ids = [(item["id"], response_id) for item in json.loads(reply)["output"]]
+    store.executemany("INSERT OR IGNORE INTO output VALUES (?, ?)", ids)
+
+
+def add_events(store: sqlite3.Connection, response_id: str, first: int, events: Sequence[bytes]) -> None:
+    if events:
+        last = first + len(events) - 1
+        store.execute("INSERT INTO events VALUES (?, ?, ?)", (response_id, last, b"".join(events)))
