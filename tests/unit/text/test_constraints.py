@@ -69,12 +69,12 @@ _PLAIN = st.one_of(
 _DRAWN = _PLAIN | _PLAIN.map(_listed)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_fits_a_schema_can_be_written(data: st.DataObject) -> None:
     schema = data.draw(_DRAWN)
     value = data.draw(from_schema(schema))
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")  # llguidance has it escaped alone
 
     matcher = WRITER.grammars.start(schema_grammar(schema, "f")).result()
     tokens = [*WRITER.tokenizer.encode(text, add_special_tokens=False), 2]
