@@ -80,6 +80,13 @@ def create_app(config: ApiConfig) -> FastAPI:
     for kind in (ForearmError, HTTPException):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(ClientDisconnect, _nobody)
+    _surround(app, served, keys, tracer)
+    return app
+
+
+def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None) -> None:
+    """What stands between the socket and the routes."""
+    config, root_path = served.config, served.config.root_path.rstrip("/")
     # The last one added is the outermost.
     if keys:
         app.add_middleware(KeyGuard, keys=keys, table=RateTable(), meter=served.meter)
@@ -95,12 +102,11 @@ def create_app(config: ApiConfig) -> FastAPI:
         Edge,
         meter=served.meter,
         engine=served.engine,
-        root_path=config.root_path.rstrip("/"),
+        root_path=root_path,
         access=AccessLog(config.access_log, frozenset(config.access_log_except)),
         watch=_watch(served, tracer),
     )
-    app.add_middleware(MessagesErrors, root_path=config.root_path.rstrip("/"))
-    return app
+    app.add_middleware(MessagesErrors, root_path=root_path)
 
 
 def _tracer(served: Served) -> Tracer | None:
