@@ -128,15 +128,15 @@ def run_batch(argv: Sequence[str]) -> int:
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="a path, or a URL to PUT to")
     parser.add_argument("--output-tmp-dir", metavar="FOLDER", help="for what is fetched and uploaded")
     parser.add_argument("--max-inflight", type=int, help="requests at a time; absent: twice --max-num-seqs")
-    parser.add_argument("--enable-metrics", action="store_true", help="/metrics at --url and --port meanwhile")
-    parser.add_argument("--url", default="0.0.0.0", help="address for them")
+    parser.add_argument("--enable-metrics", action="store_true", help="/metrics at --host and --port meanwhile")
+    parser.add_argument("--url", default="0.0.0.0", help="old name of --host")
     line = read_line(parser, argv)
     given = line.rest
     if given.max_inflight is not None and given.max_inflight < 1:
         raise ConfigError(f"--max-inflight {given.max_inflight}: it must be at least 1")
     from forearm.run_batch import Batch, run_batch
 
-    metrics_host = given.url if given.enable_metrics else None
+    metrics_host = (line.configs.api.host or given.url) if given.enable_metrics else None
     batch = Batch(given.input_file, given.output_file, given.output_tmp_dir, given.max_inflight, metrics_host)
     return run_batch(line.configs, batch, line.notes)
 

@@ -223,7 +223,7 @@ def metrics_on(host: str, port: int, uds: str) -> Iterator[None]:
     try:
         listening = ThreadingHTTPServer((host, port), Metrics)
     except OSError as error:
-        raise ConfigError(f"--url {host} --port {port}: {error.strerror}; choose another address") from None
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; choose another address") from None
     listening.daemon_threads = True
     threading.Thread(target=listening.serve_forever, daemon=True).start()
     try:

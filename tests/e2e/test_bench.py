@@ -134,13 +134,28 @@ def test_the_model_and_its_tokenizer_are_the_servers_own_and_a_unix_socket_will_
     assert "Successful requests:                     2" in done.stdout
 
 
+def test_vectors_are_measured_by_their_inputs(tmp_path: Path) -> None:
+    with serve(tmp_path, "--runner", "pooling") as pooling:
+        [result] = ask(
+            pooling, tmp_path, "--backend", "openai-embeddings", "--random-input-len", "12", "--num-prompts", "10",
+            "--random-batch-size", "4", "--metric-percentiles", "50",
+        )  # fmt: skip
+
+    figures = "duration completed failed total_input_tokens total_input_sequences request_throughput latencies"
+    figures += " input_sequence_throughput total_token_throughput queue_times"
+    assert set(result) == {*ABOUT.split(), *figures.split()} | spread("e2el", "50")
+    assert (result["completed"], result["total_input_sequences"]) == (3, 10)
+    assert result["total_input_tokens"] == 120
+
+
 def test_throughput_of_this_machine(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     done = bench("throughput", "--input-len", "16", "--output-len", "4", "--num-prompts", "10",
-                 "--output-json", str(file))  # fmt: skip
+                 "--num-warmups", "2", "--output-json", str(file))  # fmt: skip
 
     result = json.loads(file.read_text())
     assert list(result) == [
+        "model_id",
         "elapsed_time",
         "num_requests",
         "total_num_tokens",
@@ -159,7 +174,7 @@ def test_latency_of_this_machine(tmp_path: Path) -> None:
                  "--num-iters", "5", "--output-json", str(file))  # fmt: skip
 
     result = json.loads(file.read_text())
-    assert list(result) == ["avg_latency", "std_latency", "latencies", "percentiles"]
+    assert list(result) == ["model_id", "avg_latency", "std_latency", "latencies", "percentiles"]
     assert list(result["percentiles"]) == ["10", "25", "50", "75", "90", "99"]
     assert len(result["latencies"]) == 5
     assert result["percentiles"]["50"] == sorted(result["latencies"])[2]

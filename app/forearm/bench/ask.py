@@ -18,7 +18,10 @@ ENDPOINTS = {
     "vllm": "/v1/completions",
     "openai": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
+    "openai-embeddings": "/v1/embeddings",
+    "vllm-pooling": "/pooling",
 }  # by --backend
+POOLING = ("openai-embeddings", "vllm-pooling")  # those that generate nothing
 NO_TOKENS = "the stream had no event with a choice"
 
 
@@ -27,28 +30,40 @@ class Form:
     """What the requests of a run have in common. `extra`: further fields of the body, those of sampling among them."""
 
     endpoint: str
-    chat: bool
+    backend: str
     logprobs: int | None = None
     ignore_eos: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def pooling(self) -> bool:
+        """Whether answers are whole, vectors say, and not streams of tokens."""
+        return self.backend in POOLING
+
     def body(self, sample: Sample, model: str) -> bytes:
         """The request, encoded."""
-        fields: dict[str, Any] = {"model": model}
-        if self.chat:
+        fields = self._pooling(sample) if self.pooling else self._generation(sample)
+        return msgspec.json.encode({"model": model, **fields, **self.extra})
+
+    def _pooling(self, sample: Sample) -> dict[str, Any]:
+        """Prompts longer than the model takes are cut, not refused."""
+        prompts = [sample.prompt, *sample.others] if sample.others else sample.prompt
+        return {"input": prompts, "truncate_prompt_tokens": -1}
+
+    def _generation(self, sample: Sample) -> dict[str, Any]:
+        chat = self.backend == "openai-chat"
+        if chat:
             content = [{"type": "text", "text": sample.prompt}]
-            fields |= {
-                "messages": [{"role": "user", "content": content}],
-                "max_completion_tokens": sample.output_tokens,
-            }
+            fields: dict[str, Any] = {"messages": [{"role": "user", "content": content}]}
+            fields["max_completion_tokens"] = sample.output_tokens
         else:
-            fields |= {"prompt": sample.prompt, "repetition_penalty": 1.0, "max_tokens": sample.output_tokens}
+            fields = {"prompt": sample.prompt, "repetition_penalty": 1.0, "max_tokens": sample.output_tokens}
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         if self.logprobs is not None:
-            fields |= {"logprobs": True, "top_logprobs": self.logprobs} if self.chat else {"logprobs": self.logprobs}
+            fields |= {"logprobs": True, "top_logprobs": self.logprobs} if chat else {"logprobs": self.logprobs}
         if self.ignore_eos:
             fields["ignore_eos"] = True
-        return msgspec.json.encode({**fields, **self.extra})
+        return fields
 
 
 class _Delta(msgspec.Struct):
@@ -124,14 +139,39 @@ class Listener:
                 outcome.prompt_tokens = event.usage.prompt_tokens
 
 
+class Whole:
+    """Takes the bytes of an answer that is no stream: the request ends with the last of them."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._parts: list[bytes] = []
+
+    def take(self, part: bytes, received_s: float) -> None:
+        """Some bytes of the body."""
+        self._parts.append(part)
+        self._outcome.ttft_s = self._outcome.latency_s = received_s - self._outcome.start_s
+
+    def end(self) -> None:
+        """All is there: the prompt's tokens are those of its usage."""
+        if self._outcome.error:
+            return
+        try:
+            usage = _decode(b"".join(self._parts)).usage
+        except msgspec.DecodeError as error:
+            self._outcome.error = f"the answer can't be read: {error}"
+            return
+        if usage is not None and usage.prompt_tokens is not None:
+            self._outcome.prompt_tokens = usage.prompt_tokens
+
+
 async def ask(http: Http, form: Form, sample: Sample, model: str, count: Callable[[str], int]) -> Outcome:
-    """Send one request and hear its stream to the end. A failure is in the outcome, not raised.
+    """Send one request and hear its answer to the end. A failure is in the outcome, not raised.
 
     count: tokens of a text, for servers that do not tell usage.
     """
     body = form.body(sample, model)
-    outcome = Outcome(sample.prompt_tokens)
-    listener = Listener(outcome)
+    outcome = Outcome(sample.prompt_tokens, sequences=sample.sequences)
+    listener = Whole(outcome) if form.pooling else Listener(outcome)
     outcome.start_s = time.perf_counter()
     try:
         reply = await http.post(form.endpoint, body, {"X-Request-Id": sample.request_id}, listener.take)
@@ -140,6 +180,6 @@ async def ask(http: Http, form: Form, sample: Sample, model: str, count: Callabl
     except (OSError, Broken, asyncio.TimeoutError) as error:
         outcome.error = str(error) or type(error).__name__
     listener.end()
-    if not outcome.error and not outcome.output_tokens:
+    if not (outcome.error or outcome.output_tokens or form.pooling):
         outcome.output_tokens = count(outcome.text)
     return outcome

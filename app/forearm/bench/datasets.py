@@ -32,6 +32,12 @@ class Sample:
     prompt_tokens: int
     output_tokens: int
     request_id: str = ""
+    others: tuple[str, ...] = ()  # further prompts of the same request
+
+    @property
+    def sequences(self) -> int:
+        """Prompts of this request."""
+        return 1 + len(self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,7 @@ class Wanted:
     dataset_path: str | None = None
     num_prompts: int = 1000
     seed: int = 0
+    chat_template_kwargs: dict[str, Any] | None = None
     no_oversample: bool = False
     disable_shuffle: bool = False
     skip_chat_template: bool = False
@@ -50,6 +57,7 @@ class Wanted:
     random_output_len: int = 128
     random_range_ratio: float = 0.0
     random_prefix_len: int = 0
+    random_batch_size: int = 1
     sharegpt_output_len: int | None = None
     custom_output_len: int = 256
     sonnet_input_len: int = 550
@@ -81,7 +89,7 @@ class Text:
         """As a chat, unless the server does that or there is no template."""
         if wanted.chat or wanted.skip_chat_template or self.template is None:
             return prompt
-        return self.template.render([{"role": "user", "content": prompt}])
+        return self.template.render([{"role": "user", "content": prompt}], kwargs=wanted.chat_template_kwargs)
 
 
 def samples(wanted: Wanted, text: Text) -> list[Sample]:
@@ -95,7 +103,7 @@ def samples(wanted: Wanted, text: Text) -> list[Sample]:
     made = make(wanted, text)
     if not made:
         raise ConfigError(f"--dataset-path {wanted.dataset_path}: it has no request of a usable length")
-    if len(made) < wanted.num_prompts and not wanted.no_oversample:
+    if len(made) < wanted.num_prompts and not wanted.no_oversample and wanted.random_batch_size == 1:
         made = made + random.Random(wanted.seed).choices(made, k=wanted.num_prompts - len(made))
     return [replace(sample, request_id=f"{wanted.request_id_prefix}{i}") for i, sample in enumerate(made)]
 
@@ -110,7 +118,19 @@ def _random(wanted: Wanted, text: Text) -> list[Sample]:
     if min(own) + len(prefix) < 1:
         raise ConfigError(f"--random-input-len {wanted.random_input_len}: prompts would be empty; choose more")
     made = (prompts.text([*prefix, *prompts.run(length, i)]) for i, length in enumerate(own))
-    return [Sample(prompt, tokens, max(1, out)) for (prompt, tokens), out in zip(made, outputs, strict=True)]
+    single = [Sample(prompt, tokens, max(1, out)) for (prompt, tokens), out in zip(made, outputs, strict=True)]
+    return single if wanted.random_batch_size == 1 else _together(single, wanted.random_batch_size)
+
+
+def _together(single: list[Sample], size: int) -> list[Sample]:
+    """Several prompts a request, for embeddings."""
+    groups = (single[i : i + size] for i in range(0, len(single), size))
+    return [
+        replace(
+            first, prompt_tokens=sum(one.prompt_tokens for one in (first, *rest)), others=tuple(r.prompt for r in rest)
+        )
+        for first, *rest in groups
+    ]
 
 
 def _prefix_repetition(wanted: Wanted, text: Text) -> list[Sample]:

@@ -40,6 +40,7 @@ def throughput(argv: Sequence[str]) -> int:
     parser.add_argument("--dataset", help="old name of --dataset-path")
     parser.add_argument("--prefix-len", type=int, help="of random and sonnet: tokens that all prompts begin with")
     parser.add_argument("--n", type=int, default=1, help="answers to each prompt")
+    parser.add_argument("--num-warmups", type=int, default=0, help="prompts before those that count")
     add_output(parser)
     line = read_line(parser, options.dashed(argv))
     args, configs = line.rest, line.configs
@@ -49,9 +50,13 @@ def throughput(argv: Sequence[str]) -> int:
     log.set_up(configs.engine, "bench")
     text = load_text(configs.api.tokenizer or configs.engine.model or DEMO_MODEL.name)
     args.skip_chat_template |= args.backend == "vllm"
-    samples = datasets.samples(options.wanted(args, configs.engine.seed), text)
+    seed = configs.engine.seed
+    samples = datasets.samples(options.wanted(args, seed), text)
     llm = load(configs.engine, configs)
     params = [sampling(args, sample.output_tokens) for sample in samples]
+    if args.num_warmups > 0:
+        warm = datasets.samples(dataclasses.replace(options.wanted(args, seed + 1), num_prompts=args.num_warmups), text)
+        llm.generate([one.prompt for one in warm], sampling(args, warm[0].output_tokens), use_tqdm=False)
     begin = time.perf_counter()
     outputs = llm.generate([sample.prompt for sample in samples], params)
     took_s = time.perf_counter() - begin
@@ -64,6 +69,7 @@ def throughput(argv: Sequence[str]) -> int:
         f"Total num prompt tokens:  {prompt_tokens}\nTotal num output tokens:  {output_tokens}"
     )
     result = {
+        "model_id": configs.engine.model or DEMO_MODEL.name,
         "elapsed_time": took_s,
         "num_requests": len(samples),
         "total_num_tokens": tokens,
@@ -111,7 +117,7 @@ def latency(argv: Sequence[str]) -> int:
     for _ in tqdm(range(args.num_iters_warmup), desc="Warmup iterations"):
         once()
     seconds = [once() for _ in tqdm(range(args.num_iters), desc="Bench iterations")]
-    found = summary(seconds)
+    found = {"model_id": configs.engine.model or DEMO_MODEL.name, **summary(seconds)}
     print(f"Avg latency: {found['avg_latency']} seconds\nStd latency: {found['std_latency']} seconds")
     for percentile, value in found["percentiles"].items():
         print(f"{percentile}% percentile latency: {value} seconds")

@@ -56,12 +56,14 @@ def add_dataset(parser: Parser, name: str = "random") -> None:
     parser.add_argument("--no-oversample", action="store_true", help="a file with fewer requests is not repeated")
     parser.add_argument("--disable-shuffle", action="store_true", help="requests in the order of the file")
     parser.add_argument("--skip-chat-template", action="store_true", help="prompts as they stand")
+    parser.add_argument("--chat-template-kwargs", type=json_object, help="JSON: variables for the template")
     parser.add_argument("--input-len", type=_whole(1), help="of every dataset whose prompts are made up, in tokens")
     parser.add_argument("--output-len", type=_whole(1), help="of every dataset, in tokens")
     for field in dataclasses.fields(Wanted):
         if field.name.startswith(("random_", "sharegpt_", "custom_", "sonnet_", "prefix_repetition_")):
             flag = "--" + field.name.replace("_", "-")
-            kind = float if field.name.endswith("ratio") else _whole(-1 if field.name == "custom_output_len" else 0)
+            low = {"custom_output_len": -1, "random_batch_size": 1}.get(field.name, 0)
+            kind = float if field.name.endswith("ratio") else _whole(low)
             parser.add_argument(flag, type=kind, default=field.default, help=f"default: {field.default}")
 
 
@@ -85,7 +87,7 @@ def add_server(parser: Parser) -> None:
     parser.add_argument("--base-url", help="http(s)://host:port, or unix:/path of a socket; absent: --host and --port")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--endpoint", help="absent: /v1/completions, for openai-chat /v1/chat/completions")
+    parser.add_argument("--endpoint", help="absent: that of the backend")
     parser.add_argument("--header", metavar="KEY=VALUE", nargs="*", default=[], help="of every request")
     parser.add_argument("--insecure", action="store_true", help="certificates are not looked at")
     parser.add_argument("--model", help="for tokenizer and requests; absent: the first one that the server has")
@@ -117,7 +119,7 @@ def add_traffic(parser: Parser) -> None:
 def add_results(parser: Parser) -> None:
     """What is told of it."""
     parser.add_argument("--label", help="of the results; absent: the backend")
-    parser.add_argument("--percentile-metrics", default="ttft,tpot,itl", help=f"of {', '.join(METRICS)}")
+    parser.add_argument("--percentile-metrics", help=f"of {', '.join(METRICS)}; absent: ttft,tpot,itl, of vectors e2el")
     parser.add_argument("--metric-percentiles", default="99", help="such as 50,90,99")
     parser.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS", help=f"of {', '.join(OBJECTIVES)}")
     parser.add_argument("--save-result", action="store_true", help="write a JSON file")

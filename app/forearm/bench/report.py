@@ -62,6 +62,11 @@ def _totals(result: Result) -> Iterator[str]:
         yield _row("Request rate configured (RPS):", result["request_rate"])
     yield _row("Benchmark duration (s):", result["duration"])
     yield _row("Total input tokens:", result["total_input_tokens"])
+    if "total_input_sequences" in result:
+        yield _row("Request throughput (req/s):", result["request_throughput"])
+        yield _row("Input throughput (inputs/s):", result["input_sequence_throughput"])
+        yield _row("Total token throughput (tok/s):", result["total_token_throughput"])
+        return
     yield _row("Total generated tokens:", result["total_output_tokens"])
     yield _row("Request throughput (req/s):", result["request_throughput"])
     if result["request_goodput"] is not None:

@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tqdm import tqdm
 from forearm import config
 from forearm.bench import datasets, options, plot, report, speculation, statistics
 from forearm.bench.arrivals import RampUp
-from forearm.bench.ask import ENDPOINTS, Form, ask
+from forearm.bench.ask import ENDPOINTS, POOLING, Form, ask
 from forearm.bench.datasets import Sample, Text, Wanted
 from forearm.bench.http import Broken, Http, reason
 from forearm.bench.load import Run, Traffic, run
@@ -74,7 +74,7 @@ class Bench:
         self._rates = options.rates(args.request_rate)
         self._ramp_up = ramp_up(args, self._rates)
         self._metrics, self._percentiles = (
-            options.metrics(args.percentile_metrics),
+            options.metrics(args.percentile_metrics or ("e2el" if args.backend in POOLING else "ttft,tpot,itl")),
             options.percentiles(args.metric_percentiles),
         )
         self._objectives_ms = options.objectives_ms(args.goodput)
@@ -203,13 +203,20 @@ class Bench:
             "burstiness": traffic.burstiness,
             "max_concurrency": traffic.max_concurrency,
             **ramp,
-            **statistics.figures(done.outcomes, done.duration_s, self._objectives_ms),
+            **self._figures(asked, done),
             **({"rps_change_events": done.rate_changes} if done.rate_changes else {}),
         }
+
+    def _figures(self, asked: Asked, done: Run) -> Result:
+        if asked.form.pooling:
+            return statistics.pooling_figures(done.outcomes, done.duration_s)
+        return statistics.figures(done.outcomes, done.duration_s, self._objectives_ms)
 
     def _spreads(self, done: Run, traffic: Traffic) -> Result:
         """Of the metrics asked for; those of the client's queue where there is one."""
         values = statistics.latencies_s(done.outcomes)
+        if self._args.backend in POOLING:
+            del values["ttft"], values["tpot"], values["itl"]
         if traffic.max_concurrency is None:
             del values["client_queue_time"], values["e2el_including_client_queue"]
         elif traffic.rate == float("inf"):
@@ -262,12 +269,15 @@ def headers(args: argparse.Namespace) -> dict[str, str]:
 
 def form(args: argparse.Namespace) -> Form:
     """The requests of this command line; random prompts are answered at the length asked for, as in vLLM."""
-    endpoint = args.endpoint or ENDPOINTS[args.backend]
-    chat = args.backend == "openai-chat"
-    if not endpoint.endswith("chat/completions" if chat else "completions") or (not chat and "chat" in endpoint):
-        raise ConfigError(f"--endpoint {endpoint}: --backend {args.backend} asks {ENDPOINTS[args.backend]}")
+    backend = args.backend
+    endpoint = args.endpoint or ENDPOINTS[backend]
+    usual = ENDPOINTS[backend]
+    if not endpoint.endswith(usual.removeprefix("/v1")) or (backend != "openai-chat" and "/chat/" in endpoint):
+        raise ConfigError(f"--endpoint {endpoint}: --backend {backend} asks {usual}")
+    if args.random_batch_size > 1 and backend not in POOLING:
+        raise ConfigError(f"--random-batch-size {args.random_batch_size}: only {' and '.join(POOLING)} take several")
     sampling = {name: getattr(args, name) for name in options.SAMPLING if getattr(args, name) is not None}
+    if sampling and backend in POOLING:
+        raise ConfigError(f"--backend {backend}: it takes no sampling parameters ({', '.join(sampling)})")
     ignore_eos = args.ignore_eos or args.dataset_name == "random"
-    return replace(
-        Form(endpoint, chat), logprobs=args.logprobs, ignore_eos=ignore_eos, extra=sampling | args.extra_body
-    )
+    return Form(endpoint, backend, args.logprobs, ignore_eos, sampling | args.extra_body)

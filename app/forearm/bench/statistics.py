@@ -27,9 +27,13 @@ OBJECTIVES = ("ttft", "tpot", "e2el")  # those that --goodput may name
 
 @dataclass
 class Outcome:
-    """What became of one request. `error` is empty where it succeeded; times are seconds of time.perf_counter()."""
+    """What became of one request of `sequences` prompts. Times are seconds of time.perf_counter().
+
+    error: empty where it succeeded.
+    """
 
     prompt_tokens: int
+    sequences: int = 1
     start_s: float = 0.0
     queued_s: float = 0.0
     ttft_s: float = 0.0
@@ -72,6 +76,26 @@ def figures(outcomes: Sequence[Outcome], duration_s: float, objectives_ms: Mappi
         "max_output_tokens_per_s": most_tokens_in_a_second(done),
         "max_concurrent_requests": most_at_once(done),
         "rtfx": 0.0,  # of speech recognition; there is none here
+    }
+
+
+def pooling_figures(outcomes: Sequence[Outcome], duration_s: float) -> dict[str, Any]:
+    """The same for requests that generate nothing."""
+    done = [one for one in outcomes if not one.error]
+    tokens, sequences = sum(one.prompt_tokens for one in done), sum(one.sequences for one in done)
+    return {
+        "duration": duration_s,
+        "completed": len(done),
+        "failed": len(outcomes) - len(done),
+        "total_input_tokens": tokens,
+        "total_input_sequences": sequences,
+        "request_throughput": len(done) / duration_s,
+        "input_sequence_throughput": sequences / duration_s,
+        "total_token_throughput": tokens / duration_s,
+        "input_lens": [one.prompt_tokens for one in outcomes],
+        "latencies": [one.latency_s for one in outcomes],
+        "queue_times": [one.queued_s for one in outcomes],
+        "errors": [one.error for one in outcomes],
     }
 
 

@@ -15,8 +15,9 @@ from forearm.bench.load import Traffic, run
 from forearm.bench.statistics import Outcome
 
 SAMPLE = Sample("What is a glacier?", 9, 4, "r-1")
-COMPLETIONS = Form("/v1/completions", chat=False)
-CHAT = Form("/v1/chat/completions", chat=True)
+COMPLETIONS = Form("/v1/completions", "openai")
+CHAT = Form("/v1/chat/completions", "openai-chat")
+EMBEDDINGS = Form("/v1/embeddings", "openai-embeddings")
 
 
 def event(**fields: Any) -> bytes:
@@ -98,7 +99,9 @@ def test_a_completion_is_asked_for_as_vllm_does() -> None:
 
 
 def test_a_chat_is_asked_for_as_vllm_does_with_what_is_added() -> None:
-    form = Form("/v1/chat/completions", True, logprobs=2, ignore_eos=True, extra={"temperature": 0, "stream": True})
+    form = Form(
+        "/v1/chat/completions", "openai-chat", logprobs=2, ignore_eos=True, extra={"temperature": 0, "stream": True}
+    )
 
     assert json.loads(form.body(SAMPLE, "m")) == {
         "model": "m",
@@ -123,6 +126,23 @@ async def test_a_request_over_http_is_measured_from_when_it_is_sent() -> None:
     assert 0.002 < outcome.ttft_s < outcome.latency_s < 5
     assert outcome.latency_s == pytest.approx(outcome.ttft_s + sum(outcome.itl_s))
     assert b"X-Request-Id: r-1" in raw.requests[0][0]
+
+
+async def test_vectors_are_asked_for_whole_several_texts_at_once() -> None:
+    sample = Sample("one", 2, 0, others=("two",))
+    async with raw_server(
+        plain("200 OK", b'{"data": [], "usage": {"prompt_tokens": 5}}'), plain("200 OK", b"{")
+    ) as raw:
+        http = Http(raw.address)
+        outcome = await ask(http, EMBEDDINGS, sample, "m", len)
+        broken = await ask(http, EMBEDDINGS, sample, "m", len)
+        http.close()
+
+    body = json.loads(raw.requests[0][0].partition(b"\r\n\r\n")[2])
+    assert body == {"model": "m", "input": ["one", "two"], "truncate_prompt_tokens": -1}
+    assert (outcome.error, outcome.prompt_tokens, outcome.sequences, outcome.output_tokens) == ("", 5, 2, 0)
+    assert 0 < outcome.latency_s == outcome.ttft_s
+    assert "the answer can't be read" in broken.error
 
 
 async def test_tokens_are_counted_here_where_the_server_does_not_tell() -> None:

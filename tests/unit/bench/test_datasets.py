@@ -41,6 +41,13 @@ def test_random_prompts_begin_with_the_prefix_all_have_in_common(text: Text) -> 
     assert 28 <= shared <= 31  # the prefix may merge with what follows it
 
 
+def test_random_prompts_come_several_a_request(text: Text) -> None:
+    made = samples(wanted("random", random_input_len=10, random_batch_size=8), text)
+
+    assert [sample.sequences for sample in made] == [8, 8, 4]
+    assert [sample.prompt_tokens for sample in made] == [80, 80, 40]
+
+
 def test_random_lengths_are_spread_evenly_over_their_range(text: Text) -> None:
     made = samples(
         wanted("random", random_input_len=40, random_output_len=10, random_range_ratio=0.5, num_prompts=400), text

@@ -25,7 +25,7 @@ VLLM = shlex.split("""--seed 1 --num-prompts 5 --dataset-name random --no-stream
 --extra-body '{"a":1}' --insecure --custom-output-len 5 --sonnet-input-len 1 --sonnet-output-len 1 --sonnet-prefix-len 1
 --sharegpt-output-len 1 --random-input-len 1 --random-output-len 1 --random-range-ratio 0.1 --random-prefix-len 1
 --prefix-repetition-prefix-len 1 --prefix-repetition-suffix-len 1 --prefix-repetition-num-prefixes 1
---prefix-repetition-output-len 1""")
+--prefix-repetition-output-len 1 --random-batch-size 1 --chat-template-kwargs '{"a":1}'""")
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -49,7 +49,7 @@ def test_defaults_are_vllms() -> None:
     assert (args.backend, args.host, args.port, args.num_prompts) == ("openai", "127.0.0.1", 8000, 1000)
     assert (args.dataset_name, args.random_input_len, args.random_output_len) == ("random", 1024, 128)
     assert (args.request_rate, args.burstiness, args.max_concurrency) == (["inf"], 1.0, None)
-    assert (args.percentile_metrics, args.metric_percentiles) == ("ttft,tpot,itl", "99")
+    assert (args.percentile_metrics, args.metric_percentiles) == (None, "99")
     assert (args.sonnet_input_len, args.sonnet_output_len, args.sonnet_prefix_len) == (550, 150, 200)
     assert (args.custom_output_len, args.sharegpt_output_len) == (256, None)
 
@@ -105,9 +105,17 @@ def test_a_wrong_flag_is_said_before_anything_is_asked(argv: str, message: str) 
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("argv", ["--backend openai --endpoint /v1/chat/completions", "--endpoint /generate"])
-def test_an_endpoint_of_another_backend_is_refused(argv: str) -> None:
-    with pytest.raises(ConfigError, match="--endpoint"):
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--backend openai --endpoint /v1/chat/completions", "--endpoint"),
+        ("--endpoint /generate", "--endpoint /generate: --backend openai asks /v1/completions"),
+        ("--random-batch-size 2", "only openai-embeddings and vllm-pooling take several"),
+        ("--backend openai-embeddings --temperature 1", "it takes no sampling parameters"),
+    ],
+)
+def test_what_a_backend_does_not_do_is_refused(argv: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         form(parse(*argv.split()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forearm.bench.statistics import Outcome, figures, latencies_s, most_at_once, spread
+from forearm.bench.statistics import Outcome, figures, latencies_s, most_at_once, pooling_figures, spread
 
 # Three requests of ten seconds: one of three tokens, one of one token in two events, one that failed.
 RUN = [
@@ -25,6 +25,15 @@ def test_totals_and_throughputs_are_those_of_the_requests_that_succeeded() -> No
     assert found["request_goodput"] is None
     assert found["output_lens"] == [3, 1, 0]
     assert found["errors"] == ["", "", "HTTP 400: no"]
+
+
+def test_requests_for_vectors_count_their_inputs() -> None:
+    found = pooling_figures([Outcome(10, sequences=4, latency_s=1.0), Outcome(20), Outcome(5, error="no")], 2.0)
+
+    assert (found["completed"], found["failed"]) == (2, 1)
+    assert (found["total_input_tokens"], found["total_input_sequences"]) == (30, 5)
+    assert (found["request_throughput"], found["input_sequence_throughput"]) == (1.0, 2.5)
+    assert found["total_token_throughput"] == 15.0
 
 
 def test_tpot_leaves_out_the_first_token_and_requests_that_have_no_other() -> None:
