@@ -1,0 +1,221 @@
+"""What drafts bring: tokens a second with and without, for texts that repeat themselves more and less; answers equal.
+
+Nothing is downloaded: a shape of bench/shapes.py gets random weights, but a head that makes each token have one that
+follows it. Tokens of a text of --text tokens follow each other; from anywhere else it is gone back to. So at a low
+temperature the answer quotes the prompt, at a higher one it leaves it now and then (a summary), at the highest every
+token is random. All layers compute as ever: a step costs what it costs with trained weights.
+
+    python bench/speculation.py --shape r1-distill-qwen-1.5b --draft qwen2.5-0.5b --quantization int8 --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.engine import circumstances
+from bench.shapes import SHAPES, Shape, write_model
+
+from forearm import LLM, SamplingParams
+from forearm.engine.ngrams import Ngrams
+from forearm.engine.speculation import Speculation
+
+# Share of tokens that follow the one before, where 0 is none: what is asked for, and about what comes of it.
+TEXTS = {"quoted": 0.99, "summarised": 0.9, "loosely": 0.7, "random": 0.0}
+_QUIET = 0.02  # layers say so little that the head sees the token it is at
+
+
+def follows(vocab: int, text: int) -> npt.NDArray[np.int64]:
+    """The token after each token: those of the text, 300 .., in a circle; all others lead back into it."""
+    after = 300 + np.arange(vocab) % text
+    after[300 : 300 + text] = 300 + (np.arange(text) + 1) % text
+    return after
+
+
+def write_follower(shape: Shape, folder: Path, text: int) -> None:
+    """A folder whose head names what follows."""
+    if (folder / "follows").exists():
+        return
+    write_model(shape, folder)
+    with tensors(folder / "model.safetensors") as found:
+        for name, tensor in found.items():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                tensor[:] = bits(floats(tensor) * np.float32(_QUIET))
+        embedding, head = floats(found["model.embed_tokens.weight"]), found["lm_head.weight"]
+        after = follows(shape.vocab, text)
+        inside = np.arange(300, 300 + text)
+        rows = embedding[::-1].copy()  # what others' logits are: noise of the same size
+        rows[shape.vocab - 1 - inside] = 0
+        rows[after[inside]] = embedding[inside]
+        head[:] = bits(rows)
+        # Whoever is outside looks like a token of the text, so that the same head leads back into it.
+        outside = np.setdiff1d(np.arange(shape.vocab), inside)
+        mixed = embedding[outside] * np.float32(0.5) + embedding[after[outside]] * np.float32(0.85)
+        embedding = embedding.copy()
+        embedding[outside] = mixed
+        found["model.embed_tokens.weight"][:] = bits(embedding * np.float32(shape.hidden**0.5))  # louder than layers
+    (folder / "follows").touch()
+
+
+@contextmanager
+def tensors(path: Path) -> Iterator[dict[str, npt.NDArray[np.uint16]]]:
+    """The bfloat16 tensors of a file, to be changed in place."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    mapped = np.memmap(path, np.uint8, "r+", offset=8 + length)
+    yield {
+        name: mapped[slice(*one["data_offsets"])].view(np.uint16).reshape(one["shape"])
+        for name, one in header.items()
+        if name != "__metadata__"
+    }
+    mapped.flush()
+
+
+def floats(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+def bits(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def temperature_of(share: float, shape: Shape) -> float:
+    """At which so many tokens follow the one before: one logit of the size of the root of the columns, against many
+    normal ones.
+    """
+    if share == 0:
+        return 10.0
+    low, high = 0.05, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        margin = shape.hidden**0.5 / middle - np.log(shape.vocab) - 0.5 / middle**2
+        low, high = (middle, high) if margin > np.log(share / (1 - share)) else (low, middle)
+    return low
+
+
+@dataclass(frozen=True)
+class Run:
+    """One answer to each prompt: tokens, and how fast they came after the first."""
+
+    tokens: list[list[int]]
+    tokens_s: float
+    drafted: float
+    accepted: float
+
+
+def run(llm: LLM, speculation: Speculation, prompts: list[list[int]], params: list[SamplingParams]) -> Run:
+    """With these drafts."""
+    llm._loop._speculation = speculation
+    before = drafts(llm)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    drafted, accepted = (now - then for now, then in zip(drafts(llm), before, strict=True))
+    first = min(output.metrics.first_token_time or 0.0 for output in outputs)
+    last = max(output.metrics.finished_time or 0.0 for output in outputs)
+    tokens = [output.outputs[0].token_ids for output in outputs]
+    return Run(tokens, (sum(map(len, tokens)) - len(tokens)) / (last - first), drafted, accepted)
+
+
+def drafts(llm: LLM) -> tuple[float, float]:
+    """Tokens drafted and accepted so far."""
+    plain = llm._loop.meter._plain
+    drafted, accepted = (plain[f"vllm:spec_decode_num_{name}_tokens"]._value.get() for name in ("draft", "accepted"))
+    return drafted, accepted
+
+
+def measure(
+    llm: LLM, kinds: dict[str, Speculation], name: str, batch: int, args: argparse.Namespace
+) -> dict[str, object]:
+    """One text and batch, with each kind of drafts in turn, `args.runs` times; the answers must be equal."""
+    shape = SHAPES[args.shape]
+    prompts = [[300 + (37 * i + j) % args.text for j in range(args.text)] for i in range(batch)]
+    temperature = temperature_of(TEXTS[name], shape)
+    found: dict[str, list[Run]] = {kind: [] for kind in kinds}
+    for seed in range(args.runs):
+        params = [
+            SamplingParams(max_tokens=args.tokens, temperature=temperature, seed=100 * seed + i, ignore_eos=True)
+            for i in range(batch)
+        ]
+        for kind, speculation in kinds.items():
+            found[kind].append(run(llm, speculation, prompts, params))
+        if any(runs[-1].tokens != found["none"][-1].tokens for runs in found.values()):
+            raise SystemExit(f"{name}, batch {batch}: answers differ")
+    figures: dict[str, object] = {"temperature": round(temperature, 2)}
+    plain = median(one.tokens_s for one in found["none"])
+    for kind, runs in found.items():
+        speed = median(one.tokens_s for one in runs)
+        figures[kind] = {
+            "tokens_s": round(speed, 2),
+            "gain": round(median(a.tokens_s / b.tokens_s for a, b in zip(runs, found["none"], strict=True)), 3),
+            "accepted": round(sum(one.accepted for one in runs) / max(1, sum(one.drafted for one in runs)), 3),
+            "drafted_a_token": round(sum(one.drafted for one in runs) / (len(runs) * batch * args.tokens), 3),
+        }
+    print(f"{name} x{batch}: {plain:.1f} tokens/s; {figures}", file=sys.stderr)
+    return figures
+
+
+def engine(args: argparse.Namespace, folder: Path) -> tuple[LLM, dict[str, Speculation]]:
+    """The model, and what drafts for it."""
+    speculative: dict[str, object] = {"method": "ngram", "num_speculative_tokens": args.most}
+    if args.draft:
+        draft = folder / f"follow-{args.draft}-{args.text}"
+        write_follower(replace(SHAPES[args.draft], tied=False), draft, args.text)
+        speculative |= {"method": "draft_model", "model": str(draft), "quantization": args.draft_quantization}
+    model = folder / f"follow-{args.shape}-{args.text}"
+    write_follower(replace(SHAPES[args.shape], tied=False), model, args.text)
+    llm = LLM(
+        model,
+        max_model_len=args.text + args.tokens + 64,
+        max_num_seqs=max(args.batches),
+        quantization=args.quantization,
+        speculative_config=speculative,
+        kv_cache_memory_bytes=args.kv_bytes,
+    )
+    kinds = {"none": Speculation(), "ngram": Speculation(Ngrams(3, 5), args.most)}
+    return llm, kinds | ({"draft_model": llm._loop._speculation} if args.draft else {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--draft", default="", help="shape of the draft model, of the same vocabulary; absent: none")
+    parser.add_argument("--quantization", default="none", help="none (bfloat16), int8, int4")
+    parser.add_argument("--draft-quantization", default="int4")
+    parser.add_argument("--text", type=int, default=400, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=int, default=160, help="of each answer")
+    parser.add_argument("--most", type=int, default=8, help="tokens of one draft")
+    parser.add_argument("--batches", type=lambda text: [int(one) for one in text.split(",")], default=[1, 8])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--kv-bytes", type=int, default=1 << 29)
+    parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "forearm-bench")
+    parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
+    args = parser.parse_args()
+
+    args.threads = 0
+    llm, kinds = engine(args, args.models)
+    figures = circumstances(args) | {"shape": args.shape, "quantization": args.quantization, "draft": args.draft}
+    for batch in args.batches:
+        for name in TEXTS:
+            begin = time.monotonic()
+            figures[f"{name} x{batch}"] = measure(llm, kinds, name, batch, args)
+            print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
+            if args.out:
+                args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
