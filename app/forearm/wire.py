@@ -146,7 +146,11 @@ class AskState(msgspec.Struct, tag=True):
     """Answered by `State`."""
 
 
-ToEngine = Submit | Embed | Abort | AskMetrics | AskState
+class ForgetPrefixes(msgspec.Struct, tag=True):
+    """Nothing computed so far is to be found in the prefix cache any more."""
+
+
+ToEngine = Submit | Embed | Abort | AskMetrics | AskState | ForgetPrefixes
 
 
 # --- engine to worker ---

@@ -22,6 +22,8 @@ from forearm.api import (
     completions,
     embeddings,
     health,
+    inside,
+    invocations,
     messages,
     models,
     playground,
@@ -75,6 +77,11 @@ def create_app(config: ApiConfig) -> FastAPI:
     responses.open_store(app, config)
     for noun in (chat, completions, responses, messages, embeddings, classify, score, models, tokens, health):
         app.include_router(noun.router)
+    app.router.routes.append(invocations.route)
+    if config.tokenizer_info:
+        app.include_router(inside.tokenizer_router)
+    if config.dev_mode:
+        app.include_router(inside.dev_router)
     if config.playground:
         app.include_router(playground.router)
     for kind in (ForearmError, HTTPException):

@@ -25,7 +25,7 @@ def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
         content_type = request.headers.get("content-type", "")
         if not _JSON.fullmatch(content_type.partition(";")[0].strip()):
             raise InvalidRequest("Unsupported Media Type: Only 'application/json' is allowed")
-        content = await _content(request, request.app.state.served.config.max_body_bytes)
+        content = await content_of(request, request.app.state.served.config.max_body_bytes)
         try:
             # From the bytes, not from parsed JSON: this way lone surrogates and endless nesting are refused too.
             return model.model_validate_json(content)
@@ -42,8 +42,10 @@ def describes(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-async def _content(request: Request, limit: int) -> bytes:
-    """Raises: BodyTooLarge, before more than that is in memory."""
+async def content_of(request: Request, limit: int) -> bytes:
+    """The whole body.
+
+    Raises: BodyTooLarge, before more than that is in memory."""
     too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:

@@ -128,6 +128,7 @@ class Connection:
     def __init__(self, path: str) -> None:
         self.path = path
         self.state: wire.State | None = None
+        self.was_there = False  # an engine has been, since this worker's start
         self.open: dict[str, Open] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._states: deque[asyncio.Future[wire.State]] = deque()
@@ -200,7 +201,7 @@ class Connection:
 
     def _take(self, message: wire.FromEngine) -> None:
         if isinstance(message, wire.State):
-            self.state = message
+            self.state, self.was_there = message, True
             _answer(self._states, message)
         elif isinstance(message, wire.Metrics):
             _answer(self._metrics, message.text)

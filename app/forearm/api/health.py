@@ -1,4 +1,9 @@
-"""GET /health, /livez, /readyz, /ping, /version, /metrics: what operators and load balancers ask, without a key."""
+"""GET /health, /livez, /readyz, /startupz, /ping, /version, /load, /metrics: what operators and load balancers ask,
+without a key.
+
+/livez: this worker answers (else: restart it). /startupz: an engine has loaded the model once (until then: wait).
+/readyz: an engine takes requests and its last step is not long ago (else: send requests elsewhere, restart nothing).
+"""
 
 from __future__ import annotations
 
@@ -33,6 +38,23 @@ async def ready(served: Served) -> Response:
     """
     running, waiting = await _ready(served)
     return JSONResponse({"status": "ready", "running": running, "waiting": waiting})
+
+
+@router.get("/startupz")
+async def started(served: Served) -> Response:
+    """The model has been loaded once since this worker's start; whether it can answer now is /readyz' to tell.
+
+    Raises: EngineUnavailable.
+    """
+    if not any(connection.was_there for connection in served.engine.connections):
+        raise EngineUnavailable("the model is being loaded")
+    return Response()
+
+
+@router.get("/load")
+async def load(served: Served) -> Response:
+    """Requests that are being answered now, of all workers, as vLLM tells them."""
+    return JSONResponse({"server_load": served.meter.load()})
 
 
 @router.get("/health")

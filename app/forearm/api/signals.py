@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+
 @contextmanager
 def on_hangup(*calls: Callable[[], None]) -> Iterator[None]:
     """Call these whenever SIGHUP comes. Where the app does not run in its process's main thread, none ever does."""

@@ -71,6 +71,14 @@ class BlockPool:
             self._cache.forget(block)
         self.release(sequence)
 
+    def forget_prefixes(self) -> None:
+        """Nothing computed so far is found any more; whoever uses it goes on."""
+        while self._cache.idle:
+            self._free.append(self._cache.evict())
+        for block, users in enumerate(self._users):
+            if users:
+                self._cache.forget(block)
+
     def adopt(self, sequence: Sequence) -> int:
         """Share blocks whose content is known instead of computing it; returns the tokens this saves.
 

@@ -89,6 +89,8 @@ class EngineLoop:
         if isinstance(inward, From):
             if isinstance(inward.message, wire.Submit):
                 self._submit(inward.connection, inward.message)
+            elif isinstance(inward.message, wire.ForgetPrefixes):
+                self.scheduler.blocks.forget_prefixes()
             else:
                 self._abort(inward.connection, inward.message)
         elif isinstance(inward, Gone):

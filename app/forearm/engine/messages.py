@@ -12,7 +12,7 @@ class From:
     """A message of a connection."""
 
     connection: int
-    message: wire.Submit | wire.Abort
+    message: wire.Submit | wire.Abort | wire.ForgetPrefixes
 
 
 @dataclass(frozen=True)

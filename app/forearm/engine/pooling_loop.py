@@ -93,7 +93,9 @@ class PoolingLoop:
         while not inbox.empty():  # this thread alone takes from it
             self.take(inbox.get())
 
-    def _take_message(self, connection: int, message: wire.Submit | wire.Abort) -> None:
+    def _take_message(self, connection: int, message: wire.Submit | wire.Abort | wire.ForgetPrefixes) -> None:
+        if isinstance(message, wire.ForgetPrefixes):
+            return  # it keeps none
         if isinstance(message, wire.Submit):
             error = InvalidRequest("this model makes vectors of texts; it generates none")
             self._refuse(connection, message.request_id, error)

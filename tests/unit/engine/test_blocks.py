@@ -31,6 +31,24 @@ def known(pool: BlockPool, tokens: list[int], salt: str | None = None) -> int:
     return adopted
 
 
+def test_prefixes_can_be_forgotten_while_some_are_in_use() -> None:
+    pool = BlockPool(8)
+    idle, open_one = sequence([1] * 65), sequence([2] * 65)
+    compute(pool, idle)
+    compute(pool, open_one)
+    pool.release(idle)
+    assert (known(pool, [1] * 65), known(pool, [2] * 65)) == (64, 64)
+
+    pool.forget_prefixes()
+
+    assert (known(pool, [1] * 65), known(pool, [2] * 65)) == (0, 0)
+    assert pool.used == 3
+    open_one.tokens.extend([2] * 32)
+    compute(pool, open_one)
+    pool.release(open_one)
+    assert pool.available == 8
+
+
 def test_a_sequence_holds_no_block_more_than_it_needs() -> None:
     pool = BlockPool(8)
     one = sequence([1] * 65)

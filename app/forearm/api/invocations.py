@@ -1,0 +1,65 @@
+"""POST /invocations, SageMaker's one path: passed on to the route that the fields of the body point to."""
+
+from __future__ import annotations
+
+import json
+
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from forearm.api.body import content_of
+from forearm.api.faults import error_response
+from forearm.errors import ForearmError, InvalidRequest
+
+# Fields that must all be there, and where such a body belongs; the first that fits is taken, as in vLLM.
+_ROUTES = (
+    (("messages",), "/v1/chat/completions"),
+    (("prompt",), "/v1/completions"),
+    (("input",), "/v1/embeddings"),
+    (("query", "documents"), "/rerank"),
+    (("text_1", "text_2"), "/score"),
+    (("queries", "documents"), "/score"),
+)
+
+
+class Invocations:
+    """An ASGI app: reads the body, chooses, and lets the router answer it as if it had come there."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.requests import Request
+
+        request = Request(scope, receive)
+        try:
+            content = await content_of(request, request.app.state.served.config.max_body_bytes)
+            path = route_of(content)
+        except ForearmError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        told = False
+
+        async def again() -> Message:
+            nonlocal told
+            if told:
+                return await receive()
+            told = True
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        passed = {**scope, "path": f"{scope.get('root_path', '')}{path}", "raw_path": path.encode()}
+        await request.app.router(passed, again, send)
+
+
+def route_of(content: bytes) -> str:
+    """Raises: InvalidRequest."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        raise InvalidRequest("the body must be a JSON object") from None
+    if isinstance(body, dict):
+        for fields, path in _ROUTES:
+            if all(field in body for field in fields):
+                return path
+    known = " or ".join("+".join(fields) for fields, _ in _ROUTES)
+    raise InvalidRequest(f"the body has none of the fields that tell what to do with it: {known}")
+
+
+route = Route("/invocations", Invocations(), methods=["POST"], include_in_schema=False)
