@@ -100,6 +100,18 @@ def test_anthropics_client_reads_whole_and_streamed_messages(claude: anthropic.A
     assert whole._request_id
 
 
+def test_the_beta_client_is_answered_too(claude: anthropic.Anthropic) -> None:
+    fields: Any = {
+        "model": "letters",
+        "max_tokens": 50,
+        "messages": HELLO,
+        "betas": ["interleaved-thinking-2025-05-14"],
+    }
+
+    assert claude.beta.messages.create(**fields).content[0].to_dict()["text"] == "hello"
+    assert claude.beta.messages.count_tokens(model="letters", messages=HELLO).input_tokens == 6
+
+
 async def test_the_async_client_streams(server: Server) -> None:
     async with (
         anthropic.AsyncAnthropic(base_url=server.url, auth_token="none") as client,

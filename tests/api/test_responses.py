@@ -206,6 +206,42 @@ def test_the_input_is_counted(server: Server) -> None:
     assert server.openai.responses.input_tokens.count(model="letters", input="hello").input_tokens == 6
 
 
+def test_the_openai_client_tries_again_when_there_is_no_room(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.places = 0
+    seen: list[int] = []
+
+    def make_room(response: Any) -> None:
+        seen.append(response.status_code)
+        server.engine.places = 10
+
+    with server.openai.with_options(max_retries=2) as client:
+        client._client.event_hooks = {"request": [], "response": [make_room]}
+        reply = client.responses.create(model="letters", input="hello")
+
+    assert (seen, reply.output_text) == ([429, 200], "hello")
+
+
+def test_a_full_engine_refuses_before_anything_is_stored_or_sent(start_server: StartServer) -> None:
+    server = start_server()
+    server.engine.places = 0
+
+    for fields in ({}, {"stream": True}, {"background": True}):
+        reply = respond(server, "hello", **fields)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
+        assert reply.json()["error"]["message"] == "the queue is full"
+
+
+def test_openapi_describes_all_of_it(server: Server) -> None:
+    paths = server.http.get("/openapi.json").json()["paths"]
+
+    assert {"input", "previous_response_id", "background"} <= set(
+        paths["/v1/responses"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    )
+    assert set(paths["/v1/responses/{response_id}"]) == {"get", "delete"}
+    assert "/v1/messages/count_tokens" in paths
+
+
 def test_the_async_client_reads_responses(server: Server) -> None:
     import asyncio
 
