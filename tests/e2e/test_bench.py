@@ -168,6 +168,14 @@ def test_throughput_of_this_machine(tmp_path: Path) -> None:
     assert f"Throughput: {result['requests_per_second']:.2f} requests/s" in done.stdout
 
 
+def test_throughput_of_chats_counts_the_templates_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    bench("throughput", "--backend", "vllm-chat", "--input-len", "16", "--output-len", "4", "--num-prompts", "3",
+          "--output-json", str(file))  # fmt: skip
+
+    assert json.loads(file.read_text())["total_num_tokens"] > 3 * (16 + 4)
+
+
 def test_latency_of_this_machine(tmp_path: Path) -> None:
     file = tmp_path / "l.json"
     done = bench("latency", "--input-len", "8", "--output-len", "4", "--batch-size", "2", "--num-iters-warmup", "1",

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from forearm import log
 from forearm.bench import datasets, options
+from forearm.bench.datasets import Sample
 from forearm.bench.text import load_text
 from forearm.config import Configs, EngineConfig
 from forearm.errors import ConfigError
@@ -22,6 +23,7 @@ from forearm.flags import Parser, read_line
 from forearm.generate import changed
 from forearm.llm import LLM
 from forearm.model.hub import DEMO_MODEL
+from forearm.outputs import RequestOutput
 from forearm.wire import SamplingParams
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -47,37 +49,50 @@ def throughput(argv: Sequence[str]) -> int:
     args.dataset_path = args.dataset_path or args.dataset
     if args.prefix_len is not None:
         args.random_prefix_len = args.sonnet_prefix_len = args.prefix_len
+    if args.random_batch_size > 1:
+        raise ConfigError(f"--random-batch-size {args.random_batch_size}: it is for bench serve's embeddings")
     log.set_up(configs.engine, "bench")
     text = load_text(configs.api.tokenizer or configs.engine.model or DEMO_MODEL.name)
-    args.skip_chat_template |= args.backend == "vllm"
+    args.skip_chat_template = True  # LLM.chat has the template
     seed = configs.engine.seed
     samples = datasets.samples(options.wanted(args, seed), text)
     llm = load(configs.engine, configs)
     params = [sampling(args, sample.output_tokens) for sample in samples]
     if args.num_warmups > 0:
         warm = datasets.samples(dataclasses.replace(options.wanted(args, seed + 1), num_prompts=args.num_warmups), text)
-        llm.generate([one.prompt for one in warm], sampling(args, warm[0].output_tokens), use_tqdm=False)
+        answers(llm, warm, [sampling(args, one.output_tokens) for one in warm], args.backend)
     begin = time.perf_counter()
-    outputs = llm.generate([sample.prompt for sample in samples], params)
+    outputs = answers(llm, samples, params, args.backend)
     took_s = time.perf_counter() - begin
+    model_id = configs.engine.model or DEMO_MODEL.name
+    save({"model_id": model_id, **told(outputs, took_s)}, args.output_json)
+    return 0
+
+
+def told(outputs: Sequence[RequestOutput], took_s: float) -> dict[str, Any]:
+    """Print the throughput. Returns: it under vLLM's keys."""
     prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
     output_tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
     tokens = prompt_tokens + output_tokens
     print(
-        f"Throughput: {len(samples) / took_s:.2f} requests/s, {tokens / took_s:.2f} total tokens/s, "
+        f"Throughput: {len(outputs) / took_s:.2f} requests/s, {tokens / took_s:.2f} total tokens/s, "
         f"{output_tokens / took_s:.2f} output tokens/s\n"
         f"Total num prompt tokens:  {prompt_tokens}\nTotal num output tokens:  {output_tokens}"
     )
-    result = {
-        "model_id": configs.engine.model or DEMO_MODEL.name,
+    return {
         "elapsed_time": took_s,
-        "num_requests": len(samples),
+        "num_requests": len(outputs),
         "total_num_tokens": tokens,
-        "requests_per_second": len(samples) / took_s,
+        "requests_per_second": len(outputs) / took_s,
         "tokens_per_second": tokens / took_s,
     }
-    save(result, args.output_json)
-    return 0
+
+
+def answers(llm: LLM, samples: Sequence[Sample], params: list[SamplingParams], backend: str) -> list[RequestOutput]:
+    """All of them; with vllm-chat each prompt is what a user says."""
+    if backend == "vllm-chat":
+        return llm.chat([[{"role": "user", "content": sample.prompt}] for sample in samples], params)
+    return llm.generate([sample.prompt for sample in samples], params)
 
 
 def latency(argv: Sequence[str]) -> int:
