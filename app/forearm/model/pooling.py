@@ -109,7 +109,9 @@ def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked
     if asked.runner != "auto":
         return asked.runner == "pooling"
     wanted = asked.convert in ("embed", "classify")
-    return encoder or wanted or modules is not None or _architecture(keys).endswith(CLASSIFIER)
+    name = _architecture(keys)
+    headless = name.endswith("Model") and not name.endswith(("LMHeadModel", "ChatModel"))
+    return encoder or wanted or modules is not None or headless or name.endswith(CLASSIFIER)
 
 
 def _kind(keys: Keys, asked: PoolingAsked) -> Kind:

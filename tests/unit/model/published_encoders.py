@@ -1,0 +1,111 @@
+"""config.json files of models that pool, as published, less what says nothing about the maths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "all-MiniLM-L6-v2": {
+        "architectures": ["BertModel"], "attention_probs_dropout_prob": 0.1, "gradient_checkpointing": False,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 384, "initializer_range": 0.02,
+        "intermediate_size": 1536, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert",
+        "num_attention_heads": 12, "num_hidden_layers": 6, "pad_token_id": 0, "position_embedding_type": "absolute",
+        "transformers_version": "4.8.2", "type_vocab_size": 2, "use_cache": True, "vocab_size": 30522,
+    },
+    "bge-small-en-v1.5": {
+        "architectures": ["BertModel"], "attention_probs_dropout_prob": 0.1, "classifier_dropout": None,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 384, "id2label": {"0": "LABEL_0"},
+        "initializer_range": 0.02, "intermediate_size": 1536, "label2id": {"LABEL_0": 0}, "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "pad_token_id": 0, "position_embedding_type": "absolute", "torch_dtype": "float32", "type_vocab_size": 2,
+        "use_cache": True, "vocab_size": 30522,
+    },
+    "ms-marco-MiniLM-L6-v2": {
+        "architectures": ["BertForSequenceClassification"], "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1, "hidden_size": 384, "id2label": {"0": "LABEL_0"}, "initializer_range": 0.02,
+        "intermediate_size": 1536, "label2id": {"LABEL_0": 0}, "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "num_attention_heads": 12, "num_hidden_layers": 6,
+        "pad_token_id": 0, "position_embedding_type": "absolute", "torch_dtype": "float32",
+        "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity", "type_vocab_size": 2,
+        "use_cache": True, "vocab_size": 30522,
+    },
+    "bge-m3": {
+        "architectures": ["XLMRobertaModel"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0,
+        "classifier_dropout": None, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 4096, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 8194, "model_type": "xlm-roberta", "num_attention_heads": 16,
+        "num_hidden_layers": 24, "output_past": True, "pad_token_id": 1, "position_embedding_type": "absolute",
+        "torch_dtype": "float32", "type_vocab_size": 1, "use_cache": True, "vocab_size": 250002,
+    },
+    "bge-reranker-v2-m3": {
+        "architectures": ["XLMRobertaForSequenceClassification"], "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0, "classifier_dropout": None, "eos_token_id": 2, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1, "hidden_size": 1024, "id2label": {"0": "LABEL_0"}, "initializer_range": 0.02,
+        "intermediate_size": 4096, "label2id": {"LABEL_0": 0}, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 8194, "model_type": "xlm-roberta", "num_attention_heads": 16,
+        "num_hidden_layers": 24, "output_past": True, "pad_token_id": 1, "position_embedding_type": "absolute",
+        "torch_dtype": "float32", "type_vocab_size": 1, "use_cache": True, "vocab_size": 250002,
+    },
+    "gte-modernbert-base": {
+        "architectures": ["ModernBertModel"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0,
+        "classifier_pooling": "mean", "cls_token_id": 50281, "decoder_bias": True, "deterministic_flash_attn": False,
+        "embedding_dropout": 0.0, "eos_token_id": 50282, "global_attn_every_n_layers": 3,
+        "global_rope_theta": 160000.0, "gradient_checkpointing": False, "hidden_activation": "gelu",
+        "hidden_size": 768, "initializer_cutoff_factor": 2.0, "initializer_range": 0.02, "intermediate_size": 1152,
+        "layer_norm_eps": 1e-05, "local_attention": 128, "local_rope_theta": 10000.0,
+        "max_position_embeddings": 8192, "mlp_bias": False, "mlp_dropout": 0.0, "model_type": "modernbert",
+        "norm_bias": False, "norm_eps": 1e-05, "num_attention_heads": 12, "num_hidden_layers": 22,
+        "pad_token_id": 50283, "position_embedding_type": "absolute", "reference_compile": True,
+        "repad_logits_with_grad": False, "sep_token_id": 50282, "sparse_pred_ignore_index": -100,
+        "sparse_prediction": False, "torch_dtype": "float16", "vocab_size": 50368,
+    },
+    "gte-reranker-modernbert-base": {
+        "architectures": ["ModernBertForSequenceClassification"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0,
+        "classifier_pooling": "mean", "cls_token_id": 50281, "eos_token_id": 50282, "global_attn_every_n_layers": 3,
+        "global_rope_theta": 160000.0, "hidden_activation": "gelu", "hidden_size": 768,
+        "id2label": {"0": "LABEL_0"}, "intermediate_size": 1152, "label2id": {"LABEL_0": 0},
+        "local_attention": 128, "local_rope_theta": 10000.0, "max_position_embeddings": 8192, "mlp_bias": False,
+        "model_type": "modernbert", "norm_bias": False, "norm_eps": 1e-05, "num_attention_heads": 12,
+        "num_hidden_layers": 22, "pad_token_id": 50283, "sep_token_id": 50282, "torch_dtype": "float16",
+        "vocab_size": 50368,
+    },
+    "Qwen3-Embedding-0.6B": {
+        "architectures": ["Qwen3Model"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643,
+        "eos_token_id": 151643, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+        "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 32768,
+        "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000,
+        "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
+        "use_sliding_window": False, "vocab_size": 151669, "matryoshka_dimensions": None, "is_matryoshka": True,
+    },
+}  # fmt: skip
+
+_OFF = {
+    "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False,
+    "pooling_mode_mean_sqrt_len_tokens": False,
+}  # fmt: skip
+# By model: its config above, its modules, and what they come to.
+MODULES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]], tuple[str, str]]] = {
+    "all-MiniLM-L6-v2": (
+        "all-MiniLM-L6-v2",
+        [("Transformer", {}), ("Pooling", _OFF | {"pooling_mode_mean_tokens": True}), ("Normalize", {})],
+        ("mean", "normalize"),
+    ),
+    "bge-small-en-v1.5": (
+        "bge-small-en-v1.5",
+        [("Transformer", {}), ("Pooling", _OFF | {"pooling_mode_cls_token": True}), ("Normalize", {})],
+        ("cls", "normalize"),
+    ),
+    "gte-modernbert-base": (
+        "gte-modernbert-base",
+        [("Transformer", {}), ("Pooling", _OFF | {"pooling_mode_cls_token": True})],
+        ("cls", "none"),
+    ),
+    "Qwen3-Embedding-0.6B": (
+        "Qwen3-Embedding-0.6B",
+        [("Transformer", {}), ("Pooling", _OFF | {"pooling_mode_lasttoken": True}), ("Normalize", {})],
+        ("last", "normalize"),
+    ),
+}

@@ -1,0 +1,246 @@
+"""What a pooling model makes of a text, from published files and from flags; what can't be done is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.model.published_encoders import ENCODERS, MODULES
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from forearm.errors import ConfigError
+from forearm.model.config import Dense
+from forearm.model.families import read_config
+from forearm.model.names import leftover, parts
+from forearm.model.pooled_checkpoint import with_pooling
+from forearm.model.pooling import PoolingAsked, PoolingPlan, pooling_plan
+
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "vocab_size": 100}
+CLASSIFIER = "LlamaForSequenceClassification"
+MEAN = {"pooling_type": "MEAN", "normalize": False}
+TASKS = {
+    "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False,
+    "pooling_mode_lasttoken": False,
+}  # fmt: skip
+
+
+def write(folder: Path, config: dict[str, Any], modules: list[tuple[str, dict[str, Any]]] | None = None) -> Path:
+    """config.json, and sentence-transformers' files where `modules` are given."""
+    (folder / "config.json").write_text(json.dumps(config))
+    if modules is not None:
+        listed = []
+        for number, (kind, own) in enumerate(modules):
+            path = "" if kind == "Transformer" else f"{number}_{kind}"
+            listed.append(
+                {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            )
+            (folder / path).mkdir(exist_ok=True)
+            if path:
+                (folder / path / "config.json").write_text(json.dumps(own))
+        (folder / "modules.json").write_text(json.dumps(listed))
+    return folder
+
+
+def plan(folder: Path, **asked: Any) -> PoolingPlan:
+    found = pooling_plan(folder, PoolingAsked(**asked))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_tensor_of_a_published_encoder_is_where_transformers_has_it(name: str, tmp_path: Path) -> None:
+    write(tmp_path, {"torch_dtype": "float32", **ENCODERS[name]})
+    config = AutoConfig.from_pretrained(tmp_path)
+    kind = AutoModelForSequenceClassification if "Sequence" in ENCODERS[name]["architectures"][0] else AutoModel
+    with torch.device("meta"):
+        theirs = kind.from_config(config)
+    shapes = {key: tuple(tensor.shape) for key, tensor in theirs.state_dict().items()}
+    own, _ = with_pooling(tmp_path, read_config(tmp_path, pooled=True), {}, plan(tmp_path))
+
+    ours: dict[str, tuple[int, ...]] = {}
+    for part in parts(own, shapes):
+        rows = ours[part.stored][0] if part.stored in ours else 0
+        ours[part.stored] = (rows + part.shape[0], *part.shape[1:])
+
+    assert {key: shapes.get(key) for key in ours} == ours
+    assert not leftover(shapes, ours, own)
+
+
+@pytest.mark.parametrize("name", ["gte-modernbert-base"])
+def test_the_angles_of_modernbert_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    own = read_config(write(tmp_path, ENCODERS[name]), pooled=True)
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.from_pretrained(tmp_path))
+    rotary = type(model.rotary_emb)(model.config)  # type: ignore[operator]
+
+    buffers = dict(rotary.named_buffers())
+    for angles, kind in zip(own.ropes, ("full_attention", "sliding_attention"), strict=True):
+        np.testing.assert_allclose(angles.inv_freq, buffers[f"{kind}_inv_freq"].numpy(), rtol=8 * 2.0**-24, atol=0)
+
+
+def test_positions_of_xlm_roberta_begin_behind_the_padding_token(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, ENCODERS["bge-m3"]), pooled=True)
+
+    assert (config.position_offset, config.max_positions) == (2, 8192)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_published_modules_are_read(name: str, tmp_path: Path) -> None:
+    encoder, modules, wanted = MODULES[name]
+
+    found = plan(write(tmp_path, ENCODERS[encoder], modules))
+
+    assert (found.pool, found.finish) == wanted
+
+
+def test_modules_may_have_dense_layers_and_a_length(tmp_path: Path) -> None:
+    dense = {
+        "in_features": 64,
+        "out_features": 32,
+        "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
+    plain = {**dense, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+    mean = {**TASKS, "pooling_mode_mean_tokens": True}
+    modules = [("Transformer", {}), ("Pooling", mean), ("Dense", dense), ("Dense", plain), ("Normalize", {})]
+    write(tmp_path, LLAMA, modules)
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 77, "do_lower_case": true}')
+
+    found = plan(tmp_path)
+
+    assert found.dense == (Dense(32, "behind.0", True, "tanh"), Dense(32, "behind.1", False, "none"))
+    assert found.dense_folders == {0: tmp_path / "2_Dense", 1: tmp_path / "3_Dense"}
+    assert (found.max_tokens, found.lower_case) == (77, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "wanted"),
+    [
+        (LLAMA, {}, None),
+        (LLAMA, {"runner": "generate"}, None),
+        (LLAMA, {"runner": "pooling"}, ("embed", "last", "normalize")),
+        (LLAMA, {"convert": "embed"}, ("embed", "last", "normalize")),
+        (LLAMA | {"architectures": ["LlamaModel"]}, {}, ("embed", "last", "normalize")),
+        (LLAMA | {"architectures": ["LlamaLMHeadModel"]}, {}, None),
+        (LLAMA | {"architectures": [CLASSIFIER]}, {}, ("classify", "last", "softmax")),
+        (LLAMA | {"architectures": [CLASSIFIER], "num_labels": 1}, {}, ("classify", "last", "sigmoid")),
+        (
+            LLAMA | {"architectures": [CLASSIFIER], "problem_type": "regression"},
+            {},
+            ("classify", "last", "none"),
+        ),
+        (
+            LLAMA
+            | {
+                "architectures": [CLASSIFIER],
+                "num_labels": 1,
+                "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+            },
+            {},
+            ("classify", "last", "none"),
+        ),
+        (LLAMA | {"model_type": "qwen3"}, {"convert": "classify"}, ("classify", "last", "sigmoid")),
+        (LLAMA, {"runner": "pooling", "pooler_config": MEAN}, ("embed", "mean", "none")),
+        (
+            LLAMA,
+            {"hf_overrides": {"architectures": [CLASSIFIER], "num_labels": 3}},
+            ("classify", "last", "softmax"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_pooled_and_how_follows_vllm(
+    config: dict[str, Any], asked: dict[str, Any], wanted: tuple[str, str, str] | None, tmp_path: Path
+) -> None:
+    found = pooling_plan(write(tmp_path, config), PoolingAsked(**asked))
+
+    assert (None if found is None else (found.kind, found.pool, found.finish)) == wanted
+
+
+def test_matryoshka_is_as_the_files_or_the_flags_say(tmp_path: Path) -> None:
+    write(tmp_path, ENCODERS["bge-small-en-v1.5"])
+
+    assert plan(tmp_path).dimensions == ()
+    assert plan(tmp_path, hf_overrides={"is_matryoshka": True}).dimensions is None
+    assert plan(tmp_path, hf_overrides={"matryoshka_dimensions": [64, 128]}).dimensions == (64, 128)
+    assert plan(tmp_path, pooler_config={"dimensions": 64}).default_dimensions == 64
+
+
+@pytest.mark.parametrize(
+    ("config", "modules", "asked", "said"),
+    [
+        (ENCODERS["bge-m3"], None, {"runner": "generate"}, "--runner generate: xlm-roberta is an encoder"),
+        (LLAMA, None, {"convert": "classify"}, "for --convert classify"),
+        (LLAMA, None, {"runner": "pooling", "pooler_config": {"pooling_type": "STEP"}}, "pooling_type is 'STEP'"),
+        (LLAMA, None, {"runner": "pooling", "pooler_config": {"normalize": "yes"}}, "normalize is 'yes'"),
+        (LLAMA, None, {"runner": "pooling", "pooler_config": {"dimensions": 0}}, "dimensions is 0"),
+        (LLAMA, None, {"runner": "pooling", "pooler_config": {"logit_bias": 1}}, "logit_bias is not supported"),
+        (LLAMA, None, {"hf_overrides": {"hidden_size": 3}}, "hidden_size can't be changed"),
+        (LLAMA | {"matryoshka_dimensions": 5}, None, {"runner": "pooling"}, "matryoshka_dimensions"),
+        (LLAMA, [("Pooling", TASKS | {"pooling_mode_max_tokens": True})], {}, "pooling_mode_max_tokens"),
+        (LLAMA, [("Transformer", {}), ("Pooling", TASKS)], {}, "pooling_mode"),
+        (LLAMA, [("Transformer", {}), ("CNN", {})], {}, "the module CNN is not supported"),
+        (
+            LLAMA,
+            [("Pooling", TASKS | {"pooling_mode_cls_token": True}), ("Dense", {"activation_function": "x.Swish"})],
+            {},
+            "activation_function",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_by_name(
+    config: dict[str, Any],
+    modules: list[tuple[str, dict[str, Any]]] | None,
+    asked: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        pooling_plan(write(tmp_path, config, modules), PoolingAsked(**asked))
+
+    assert said in str(caught.value)
+
+
+def test_a_module_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(LLAMA))
+    listed = [{"path": "../elsewhere", "type": "sentence_transformers.models.Pooling"}]
+    (model / "modules.json").write_text(json.dumps(listed))
+
+    with pytest.raises(ConfigError, match="outside"):
+        pooling_plan(model, PoolingAsked())
+
+
+@pytest.mark.parametrize("text", ["", "{}", '[{"type": 1}]', "[3]"])
+def test_damaged_modules_are_named(text: str, tmp_path: Path) -> None:
+    write(tmp_path, LLAMA)
+    (tmp_path / "modules.json").write_text(text)
+
+    if text == "{}":
+        assert pooling_plan(tmp_path, PoolingAsked()) is None
+        return
+    with pytest.raises(ConfigError, match=r"modules\.json"):
+        pooling_plan(tmp_path, PoolingAsked())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "named"),
+    [
+        ("bge-small-en-v1.5", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "relative_key"'),
+        ("bge-small-en-v1.5", {"is_decoder": True}, "is_decoder = true"),
+        ("bge-small-en-v1.5", {"hidden_act": "mish"}, 'hidden_act = "mish"'),
+        ("bge-small-en-v1.5", {"architectures": ["BertForTokenClassification"]}, "architectures = "),
+        ("gte-modernbert-base", {"layer_types": ["linear"] * 22}, "layer_types = "),
+    ],
+)
+def test_an_encoder_that_can_not_be_computed_is_refused(
+    name: str, changes: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config(write(tmp_path, ENCODERS[name] | changes), pooled=True)
+
+    assert named in str(caught.value)
