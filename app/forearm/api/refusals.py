@@ -38,7 +38,8 @@ def refuse_unsupported(body: Body) -> None:
     for name in _UNSUPPORTED:
         if extra.get(name, getattr(body, name, None)):
             raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
-    if "audio" in (extra.get("modalities") or ()):
+    modalities = extra.get("modalities")
+    if modalities is not None and modalities != ["text"]:
         raise InvalidRequest("modalities: this server answers with text only", "modalities")
 
 
@@ -97,6 +98,8 @@ def check_completion(body: CompletionRequest, config: ApiConfig) -> None:
     check_generation(body, config)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is not supported by this server; leave it out", "best_of")
+    if (body.model_extra or {}).get("thinking_token_budget") is not None:
+        raise InvalidRequest("thinking_token_budget is for chats; leave it out", "thinking_token_budget")
     if body.suffix is not None:
         check_infill(body)
     if body.max_tokens == 0 and not body.echo:
