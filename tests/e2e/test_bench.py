@@ -148,6 +148,19 @@ def test_vectors_are_measured_by_their_inputs(tmp_path: Path) -> None:
     assert result["total_input_tokens"] == 120
 
 
+def test_what_speculation_gains_is_told(tmp_path: Path) -> None:
+    ngrams = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'
+    with serve(tmp_path, "--speculative-config", ngrams) as speculating:
+        [result] = ask(speculating, tmp_path, "--dataset-name", "sonnet", "--num-prompts", "3", "--ignore-eos",
+                       "--sonnet-output-len", "60", "--temperature", "0")  # fmt: skip
+
+    told = {name.removeprefix("spec_decode_"): value for name, value in result.items() if "spec_decode" in name}
+    assert told["num_drafts"] > 0
+    assert told["acceptance_rate"] == pytest.approx(100 * told["accepted_tokens"] / told["draft_tokens"])
+    assert told["acceptance_length"] == pytest.approx(1 + told["accepted_tokens"] / told["num_drafts"])
+    assert sum(told["per_position_acceptance_rates"]) == pytest.approx(told["acceptance_length"] - 1)
+
+
 def test_throughput_of_this_machine(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     done = bench("throughput", "--input-len", "16", "--output-len", "4", "--num-prompts", "10",
