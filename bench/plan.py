@@ -4,16 +4,19 @@
 
 As plan takes the best of what a machine showed in some seconds for its limits, so here the least time of a step counts,
 over the same seconds in which the limits were looked at: others' work on a shared machine is in neither.
+On a busy machine take --threads 1 --busy, as root: steps are counted in CPU time, and the limits, parts of a second
+each, are looked at with real-time priority: neither waits for others.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -24,13 +27,16 @@ from bench.executors import KV_DTYPE, config_of, formats_of, make_executor
 from bench.shapes import SHAPES, Shape
 
 from forearm import _native
+from forearm.engine.placement import Plan
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.names import parts
 from forearm.model.shards import StoredTensor
+from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost, Rates
 from forearm.plan.work import Work, work_of
 
 STEPS_A_LOOK = 4  # at the limits
+BUSY_GB = 0.5
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,17 @@ def rows(shape_name: str, format: str, args: argparse.Namespace) -> Iterator[Row
     decoded = [(count, args.context) for count in args.decode] + [(1, context) for context in args.contexts]
     most = max([count * (context + BLOCK) for count, context in decoded] + args.prefill)
     executor.allocate_kv(-(-most // BLOCK))
+    placed = Plan(args.threads, (), (), 1, ())
+    with undisturbed(args):
+        timed = achieved([matrices.format for matrices in (*costs.body, *costs.head)], placed)
     for count, context in decoded:
         least_s, rates = watched(executor, count, context, 1, args)
-        predicted_s = Cost(costs, rates, STEP_TOKENS).decode_s(count, context)
+        predicted_s = Cost(costs, replace(rates, achieved=timed), STEP_TOKENS).decode_s(count, context)
         yield Row(shape_name, format, f"decode {count} at {context}", least_s, predicted_s)
     for count in args.prefill:
         least_s, rates = watched(executor, 1, 0, count, args)
-        yield Row(shape_name, format, f"prefill {count}", least_s, Cost(costs, rates, STEP_TOKENS).prefill_s(count))
+        predicted_s = Cost(costs, replace(rates, achieved=timed), STEP_TOKENS).prefill_s(count)
+        yield Row(shape_name, format, f"prefill {count}", least_s, predicted_s)
 
 
 def watched(
@@ -82,14 +92,35 @@ def watched(
 ) -> tuple[float, Rates]:
     """The least time of a step within --seconds, and the best limits of these."""
     action = step(executor, sequences, first, count)
+    taken = cpu_seconds if args.busy else seconds
     action()
     best: dict[str, float] = {}
     least_s, begin = 1e9, time.monotonic()
     while time.monotonic() - begin < args.seconds:
-        least_s = min([least_s, *(seconds(action) for _ in range(STEPS_A_LOOK if count == 1 else 1))])
-        look = limits(args)
+        least_s = min([least_s, *(taken(action) for _ in range(STEPS_A_LOOK if count == 1 else 1))])
+        with undisturbed(args):
+            look = limits(args, BUSY_GB if args.busy else 1.0)
         best = {name: max(value, best.get(name, 0.0)) for name, value in look.items()}
     return least_s, Rates(best["read_gb_s"], best["fma_gflops"], best["bf16_gflops"], best["int8_gops"], measured=True)
+
+
+def cpu_seconds(action: Callable[[], None]) -> float:
+    """CPU time of one call of one thread."""
+    begin = time.process_time()
+    action()
+    return time.process_time() - begin
+
+
+@contextlib.contextmanager
+def undisturbed(args: argparse.Namespace) -> Iterator[None]:
+    """With --busy, real-time priority."""
+    if args.busy:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        if args.busy:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def page(found: list[Row], args: argparse.Namespace) -> str:
@@ -97,12 +128,15 @@ def page(found: list[Row], args: argparse.Namespace) -> str:
     about = circumstances(args)
     errors = sorted(abs(row.error) for row in found)
     within = [f"{sum(error <= bound for error in errors)} within {100 * bound:.0f} %" for bound in (0.15, 0.25)]
+    busy = ["Others used the machine: CPU time of one thread, limits at real-time priority."] if args.busy else []
     lines = (
         f"# Predicted by `forearm plan`, and measured: {about['cpu']}, {about['threads']} threads",
         "",
         f"`{about['command']}`, {about['date']}, commit {about['commit']}, tier {about['tier']}.",
         "Milliseconds of a step: the least measured, and what is predicted from the best limits of the same seconds.",
-        "The cost model's shares come from another machine (`engine-0.5b-epyc-zen4-2-cores.json`).",
+        "Bandwidth and the rate of multiplications are those that `forearm plan` measures on this machine; the shares",
+        "of bandwidth, and of the peak for attention, are another's (`engine-0.5b-epyc-zen4-2-cores.json`).",
+        *busy,
         "",
         f"Error of {len(errors)} steps: median {100 * median(errors):.0f} %, mean {100 * mean(errors):.0f} %, "
         f"largest {100 * errors[-1]:.0f} %; {', '.join(within)}.",
@@ -125,9 +159,12 @@ def main() -> None:
     parser.add_argument("--contexts", type=numbers, default=[4096], help="further positions, for one sequence")
     parser.add_argument("--prefill", type=numbers, default=[512, 2048], help="tokens of a prompt, at most 2048")
     parser.add_argument("--seconds", type=float, default=8.0, help="for each kind of step")
+    parser.add_argument("--busy", action="store_true", help="others use this machine: CPU time, real-time priority")
     parser.add_argument("--out", type=Path, help="where the table goes")
     args = parser.parse_args()
     args.cores = ""
+    if args.busy and args.threads != 1:
+        parser.error("--busy counts one thread: give --threads 1")
 
     found: list[Row] = []
     for shape in args.shapes.split(","):

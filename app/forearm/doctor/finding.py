@@ -68,14 +68,20 @@ class Host:
         return found
 
     def cgroup(self, name: str) -> tuple[str, str] | None:
-        """A file of this process's cgroup (version 2), or of the nearest one above that has it: its name and text."""
-        at = next((line[3:] for line in (self.text("proc/self/cgroup") or "").splitlines() if line[:3] == "0::"), "/")
-        parts = [part for part in at.split("/") if part and part != ".."]
-        for depth in range(len(parts), -1, -1):
-            file = "/".join(["sys/fs/cgroup", *parts[:depth], name])
-            text = self.text(file)
-            if text is not None:
-                return f"/{file}", text
+        """A file of this process's cgroup, or of the nearest one above that has it: its name and text.
+
+        Version 2, or of version 1 the controller that the name begins with (cpu.stat: cpu).
+        """
+        for line in (self.text("proc/self/cgroup") or "").splitlines():
+            _, controllers, at = line.split(":", 2)
+            if controllers and name.partition(".")[0] not in controllers.split(","):
+                continue
+            parts = [part for part in at.split("/") if part and part != ".."]
+            for depth in range(len(parts), -1, -1):
+                file = "/".join(filter(None, ["sys/fs/cgroup", controllers, *parts[:depth], name]))
+                text = self.text(file)
+                if text is not None:
+                    return f"/{file}", text
         return None
 
 

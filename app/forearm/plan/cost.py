@@ -6,7 +6,8 @@ and 32 sequences, where one or the other or both bound a step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from forearm.model.config import WeightFormat
 from forearm.plan.machines import CORE_GB_S, MULTIPLY_SHARE, READ_SHARE, Machine
@@ -27,14 +28,26 @@ STEP_S, SEQUENCE_S = 0.2e-3, 20e-6  # Python: 1.1 % of a step of 32 streams
 
 
 @dataclass(frozen=True)
+class Achieved:
+    """GFLOP/s of a matrix multiplication, by how many rows it has: few are FEW_ROWS or less, many MANY_ROWS or more."""
+
+    few: float
+    many: float
+
+
+@dataclass(frozen=True)
 class Rates:
-    """What the threads that compute get out of a machine: GB/s read, GFLOP/s (two operations a multiply-add)."""
+    """What the threads that compute get out of a machine: GB/s read, GFLOP/s (two operations a multiply-add).
+
+    achieved: of whole multiplications, where they were timed; for other formats SHARES of the peak are taken.
+    """
 
     read_gb_s: float
     float_gflops: float
     bf16_gflops: float
     int8_gops: float
     measured: bool = False
+    achieved: Mapping[WeightFormat, Achieved] = field(default_factory=dict)
 
 
 def rates_of(machine: Machine, threads: int) -> Rates:
@@ -87,9 +100,13 @@ class Cost:
         return overlapped_s + attention_s + LAYER_S * self.work.layers + STEP_S + SEQUENCE_S * sequences
 
     def _multiply_s(self, matrices: Matrices, rows: int) -> float:
-        few, many = SHARES[kind_of(matrices.format)]
-        share = few + (many - few) * min(1.0, max(0.0, (rows - FEW_ROWS) / (MANY_ROWS - FEW_ROWS)))
-        return 2e-9 * matrices.weights * rows / (share * self._peak(matrices.format))
+        timed = self.rates.achieved.get(matrices.format) or self._share_of_peak(matrices.format)
+        full = min(1.0, max(0.0, (rows - FEW_ROWS) / (MANY_ROWS - FEW_ROWS)))
+        return 2e-9 * matrices.weights * rows / (timed.few + (timed.many - timed.few) * full)
+
+    def _share_of_peak(self, format: WeightFormat) -> Achieved:
+        few, many = SHARES[kind_of(format)]
+        return Achieved(few * self._peak(format), many * self._peak(format))
 
     def _peak(self, format: WeightFormat) -> float:
         """GFLOP/s of the instructions that multiply this format; codes that stay wide are multiplied as bf16."""

@@ -10,6 +10,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.fit import Fit, fit
 from forearm.errors import ConfigError
 from forearm.model.weights import PIECE_BYTES
+from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost
 from forearm.plan.host import Host
 from forearm.plan.load import Batch, Lengths, Open, Slo, at_batch, at_rate, most_requests_s
@@ -101,7 +102,10 @@ def _tokens(lengths: Lengths) -> int:
 
 def _with(host: Host, engine: Host, engines: int, folder: Path, wish: Wish) -> Outlook:
     fitting = fit(engine.config, folder, engine.memory, engine.placed.threads)
-    cost = Cost(work_of(fitting.checkpoint), engine.rates, fitting.limits.step_tokens)
+    work, rates = work_of(fitting.checkpoint), engine.rates
+    if rates.measured:
+        rates = replace(rates, achieved=achieved((m.format for m in (*work.body, *work.head)), engine.placed))
+    cost = Cost(work, rates, fitting.limits.step_tokens)
     most = min(fitting.limits.running, fitting.blocks * BLOCK_TOKENS // _tokens(wish.lengths))
     best = most_requests_s(cost, wish.lengths, wish.slo, most) if most else None
     rate = None if wish.requests_s is None else wish.requests_s / engines

@@ -9,6 +9,7 @@ from typing import Any
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.placement import in_gib
 from forearm.foreign import FLAGS
+from forearm.model.formats import described
 from forearm.plan.load import Batch, Open
 from forearm.plan.outlook import Outlook, Wish
 
@@ -38,7 +39,10 @@ def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
             "tier": found.host.tier,
             "nodes": found.host.nodes,
         },
-        "limits": asdict(rates),
+        "limits": {
+            **{name: value for name, value in vars(rates).items() if name != "achieved"},
+            "achieved_gflops": {described(format): asdict(timed) for format, timed in rates.achieved.items()},
+        },
         "memory": {
             "available_bytes": fitting.memory.available_bytes,
             "limited_by": fitting.memory.limited_by,

@@ -44,6 +44,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+def small_shape() -> dict[str, Any]:
+    """Two layers as wide as TinyLlama's, to be timed."""
+    return _LLAMA | _sizes(2048, 5632, 2, 16, 4, 1024, 2048)
+
+
 def write_shape(config: dict[str, Any], folder: Path) -> Path:
     """A model folder of that config in bfloat16 whose weights are a hole in a file: it takes no room."""
     (folder / "config.json").write_text(json.dumps(config))

@@ -166,6 +166,14 @@ def test_a_quota_is_told_with_the_file_it_stands_in(graviton3: Fixture) -> None:
     assert found.how == "/sys/fs/cgroup/pod/cpu.max"
 
 
+def test_a_version_1_cgroup_tells_throttling_too(graviton3: Fixture) -> None:
+    (graviton3.root / "sys/fs/cgroup/cpu.stat").unlink()
+    graviton3.write("proc/self/cgroup", "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/")
+    graviton3.write("sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.stat", "nr_periods 10\nnr_throttled 5")
+
+    assert "stopped in 5 of 10 periods" in named(graviton3.amiss(), "throttling").what
+
+
 def test_a_cpu_that_is_no_graviton_is_only_noted(graviton3: Fixture) -> None:
     graviton3.write("proc/cpuinfo", "processor : 0\nmodel name : AMD EPYC 9R14\nflags : avx2 avx512f")
     assert named(graviton3.examine(), "cpu").status == "note"

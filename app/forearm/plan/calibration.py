@@ -1,0 +1,85 @@
+"""How fast this machine really multiplies: two layers of zeros, computed in the formats that a model has.
+
+The peak of an instruction says little about a loop around it: of int8's, Zen 4 reached 83 % and a Xeon with twice the
+peak 50 %. So `forearm plan` on this machine times a step of a few rows and one of many, which takes about a second.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.placement import Plan
+from forearm.model.checkpoint import open_checkpoint
+from forearm.model.config import WeightFormat
+from forearm.model.formats import is_codes
+from forearm.model.quantization import AT_LOAD, Asked
+from forearm.model.weights import load_native
+from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
+from forearm.plan.shapes import small_shape, write_shape
+from forearm.plan.work import work_of
+
+if TYPE_CHECKING:
+    from forearm import _native
+
+WATCHED_S = 0.3  # each number of rows; the least time counts
+
+
+def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat, Achieved]:
+    """GFLOP/s of matrices in these formats, by the planned threads, for few and for many rows.
+
+    A format that nothing is rounded to while loading (GPTQ's zero points, say) is left out.
+    """
+    with tempfile.TemporaryDirectory(prefix="forearm-plan-") as folder:
+        shape = write_shape(small_shape(), Path(folder))
+        asked = {format: _asked(format) for format in formats}
+        return {format: _achieved(shape, format, one, placed) for format, one in asked.items() if one is not None}
+
+
+def _asked(format: WeightFormat) -> Asked | None:
+    """What --quantization makes this format, or multiplies as this one."""
+    if not is_codes(format):
+        return Asked(embeddings="none")
+    alike = (name for name, one in AT_LOAD.items() if (one.dtype, one.group) == (format.dtype, format.group))
+    return next((Asked(name, "none", "float" if format.wide else "auto") for name in alike), None)
+
+
+def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) -> Achieved:
+    dtype = "bfloat16" if is_codes(format) else format.dtype
+    checkpoint = open_checkpoint(folder, dtype=dtype, quantization=asked)
+    executor = load_native(
+        checkpoint,
+        step_tokens=MANY_ROWS,
+        step_sequences=FEW_ROWS,
+        step_logit_rows=FEW_ROWS,
+        cores=placed.cores,
+        threads=placed.threads,
+        progress=False,
+    )
+    executor.allocate_kv(MANY_ROWS // BLOCK_TOKENS + FEW_ROWS)
+    work = work_of(checkpoint)
+    weights, fixed_s = sum(matrices.weights for matrices in work.body), LAYER_S * work.layers
+    few = _least_s(executor, FEW_ROWS, 1) - fixed_s
+    many = _least_s(executor, 1, MANY_ROWS) - fixed_s
+    return Achieved(2e-9 * weights * FEW_ROWS / max(few, fixed_s), 2e-9 * weights * MANY_ROWS / max(many, fixed_s))
+
+
+def _least_s(executor: _native.Executor, sequences: int, count: int) -> float:
+    """Of steps of `count` tokens for each of so many sequences, each at its start."""
+    blocks = -(-count // BLOCK_TOKENS)
+    starts = np.arange(sequences + 1, dtype=np.int32)
+    tokens = np.zeros(sequences * count, np.int32)
+    positions = np.tile(np.arange(count, dtype=np.int32), sequences)
+    taken = np.arange(sequences * blocks, dtype=np.int32)
+    least_s, end = 1e9, time.monotonic() + WATCHED_S
+    while time.monotonic() < end or least_s == 1e9:
+        begin = time.perf_counter()
+        executor.forward(tokens, positions, starts * count, starts * blocks, taken, starts[1:] * count - 1)
+        least_s = min(least_s, time.perf_counter() - begin)
+    return least_s
