@@ -148,12 +148,17 @@ async def test_what_can_never_fit_is_refused(open_store: Open) -> None:
 
 async def test_what_a_dead_worker_has_left_has_failed(open_store: Open, tmp_path: Path) -> None:
     one, other = open_store(), open_store()
-    await one.add(response(1, "in_progress"), ME)
+    await one.add(response(1, "in_progress"), ME, [b"event: a\ndata: 0\n\n"])
     age(tmp_path, 31, "beat")
 
     found = await other.get("resp_1", ME)
+    events, more = await one.events("resp_1", ME, 0)
 
     assert (found.status, json.loads(found.reply)["error"]["code"]) == ("failed", "server_error")
+    [last] = events
+    assert not more
+    assert last.startswith(b"event: response.failed\n")
+    assert json.loads(last.split(b"data: ")[1])["sequence_number"] == 1
     assert not await one.update([News("resp_1", 0, [], "completed", response(1).reply)])
     assert (await one.get("resp_1", ME)).status == "failed"
 

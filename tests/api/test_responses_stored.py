@@ -216,6 +216,7 @@ def test_a_response_still_computed_cannot_be_gone_on_from(slow: Server) -> None:
     [
         ("?stream=maybe", "stream"),
         ("?stream=true", "stream"),
+        ("?stream=true&include_obfuscation=true", "include_obfuscation"),
         ("?starting_after=1", "starting_after"),
         ("?stream=true&starting_after=x", "starting_after"),
         ("?stream=true&starting_after=--5", "starting_after"),

@@ -27,6 +27,7 @@ from forearm.api.response_tables import (
     Stored,
     add_events,
     add_output,
+    fail,
     is_told,
     set_status,
 )
@@ -238,10 +239,7 @@ class ResponseStore:
         *fields, beat = row
         one = Stored(*fields)
         if one.status in RUNNING and beat < now - _DEAD_S:
-            error = {"code": "server_error", "message": "the process that computed this response has ended"}
-            reply = json.dumps({**json.loads(one.reply), "status": "failed", "error": error}).encode()
-            set_status(store, one.id, "failed", reply)
-            one = Stored(one.id, "failed", reply, one.items, one.previous)
+            one = fail(store, one, "the process that computed this response has ended")
         if touch:
             store.execute("UPDATE responses SET used = ? WHERE id = ?", (now, one.id))
         return one

@@ -71,6 +71,17 @@ def is_told(store: sqlite3.Connection, news: News) -> bool:
     return True
 
 
+def fail(store: sqlite3.Connection, one: Stored, message: str) -> Stored:
+    """A response that nobody computes any more, and a last event for those who follow it."""
+    response = {**json.loads(one.reply), "status": "failed", "error": {"code": "server_error", "message": message}}
+    reply = json.dumps(response).encode()
+    set_status(store, one.id, "failed", reply)
+    (last,) = store.execute("SELECT coalesce(max(last), -1) FROM events WHERE response = ?", (one.id,)).fetchone()
+    event = {"type": "response.failed", "response": response, "sequence_number": last + 1}
+    add_events(store, one.id, last + 1, [b"event: response.failed\ndata: " + json.dumps(event).encode() + b"\n\n"])
+    return Stored(one.id, "failed", reply, one.items, one.previous)
+
+
 def set_status(store: sqlite3.Connection, response_id: str, status: str, reply: bytes) -> None:
     store.execute("UPDATE responses SET status = ? WHERE id = ?", (status, response_id))
     store.execute("UPDATE contents SET reply = ? WHERE id = ?", (reply, response_id))

@@ -126,6 +126,8 @@ async def retrieve_response(request: Request, response_id: str, served: Served, 
     check_include(_several(query, "include"))
     stream = _flag(query, "stream")
     after = _number(query, "starting_after", -1, 1 << 53)
+    if _flag(query, "include_obfuscation"):
+        raise InvalidRequest("include_obfuscation: ask for it when the response is made", "include_obfuscation")
     one = await store.get(response_id, owner)
     if not stream:
         if after is not None:

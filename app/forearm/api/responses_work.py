@@ -13,10 +13,10 @@ from forearm.api.faults import error_reply
 from forearm.api.output import spaced
 from forearm.api.replies import encoder
 from forearm.api.response_store import ResponseStore
-from forearm.api.response_tables import News, Stored
+from forearm.api.response_tables import RUNNING, News, Stored
 from forearm.api.responses_output import Growing, Json
 from forearm.api.turn import Turn
-from forearm.errors import ForearmError, InvalidRequest
+from forearm.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ async def told(job: Job) -> AsyncIterator[bytes]:
     yield b"".join(events)
     async for new in _computed(job):
         events += new
-        if job.growing.reply["usage"] is not None:  # the end
+        if job.growing.status not in RUNNING:
             await job.keep(events)
         yield b"".join(new)
 
@@ -91,8 +91,8 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
             if new:
                 yield new
         yield _finish(job, reason)
-    except ForearmError as error:
-        yield job.growing.fail(str(error), job.turn.tally)
+    except Exception as error:  # the status line is out, or nobody waits: the response itself has to say it
+        yield job.growing.fail(error_reply(error).error.message, job.turn.tally)
 
 
 def _finish(job: Job, reason: str | None) -> list[bytes]:
@@ -184,11 +184,8 @@ class Background:
 
 
 async def _collect(job: Job, news: list[bytes]) -> None:
-    try:
-        async for new in _computed(job):
-            news += new
-    except Exception as error:
-        news += job.growing.fail(error_reply(error).error.message, job.turn.tally)
+    async for new in _computed(job):
+        news += new
 
 
 async def followed(store: ResponseStore, response_id: str, owner: str, after: int) -> AsyncIterator[bytes]:
