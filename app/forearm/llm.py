@@ -223,6 +223,8 @@ class LLM(PoolingCalls):
         messages, self._loop.outbox = self._loop.outbox, []
         for _, message in messages:
             if isinstance(message, wire.Refused):
+                if message.error == "InvalidRequest":  # a grammar that does not compile
+                    raise InvalidRequest(message.message, message.param)
                 answers[message.request_id].fail(message.message, now_s)
                 log.error("%s", message.message)
             elif isinstance(message, wire.Tokens):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from forearm.engine.constraint import Constraint
 from forearm.engine.sampling import finish
 from forearm.engine.sequence import Sequence
 from forearm.engine.step import Outcome
@@ -54,8 +55,8 @@ def grow(outcome: Outcome) -> Growth:
         _append(sequence, prospect.token, growth)
         if not right:
             break
-    if growth.logprobs is None:  # log-probabilities take logits: there what is forced comes as drafts
-        _force(sequence, growth)
+    if growth.logprobs is None and sequence.constraint is not None:
+        _force(sequence, sequence.constraint, growth)
     return growth
 
 
@@ -67,9 +68,11 @@ def nothing_to_choose(sequence: Sequence) -> EngineFailed:
     )
 
 
-def _force(sequence: Sequence, growth: Growth) -> None:
-    """Append what must come next: it takes no forward of its own to know it."""
-    while not growth.ended and sequence.constraint is not None and (forced := sequence.constraint.forced()):
+def _force(sequence: Sequence, constraint: Constraint, growth: Growth) -> None:
+    """Append what must come next: it takes no forward of its own to know it. Log-probabilities do, so where they are
+    wanted these tokens come as drafts.
+    """
+    while not growth.ended and (forced := constraint.forced()):
         for token in forced:
             _append(sequence, token, growth)
             if growth.ended:

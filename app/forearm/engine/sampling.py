@@ -256,13 +256,11 @@ def _allowed(line: Line) -> list[int]:
 def _masks(lines: list[Line], vocab_size: int) -> tuple[Int32Array, UInt32Array]:
     """Sampling's mask and masks."""
     index = np.full(len(lines), -1, np.int32)
-    masks: list[UInt32Array] = []
-    for number, line in enumerate(lines):
-        if isinstance(line.choice, np.ndarray):
-            index[number] = len(masks)
-            masks.append(line.choice)
-    words = (vocab_size + 31) // 32
-    return index, np.array(masks, np.uint32) if masks else np.empty((0, words), np.uint32)
+    masked = [number for number, line in enumerate(lines) if isinstance(line.choice, np.ndarray)]
+    index[masked] = range(len(masked))
+    if not masked:
+        return index, np.empty((0, (vocab_size + 31) // 32), np.uint32)
+    return index, np.array([lines[number].choice for number in masked], np.uint32)
 
 
 def _bias(line: Line) -> dict[int, float]:
@@ -275,7 +273,7 @@ def _bias(line: Line) -> dict[int, float]:
         token: min(max(value, -LOGIT_BIAS_LIMIT), LOGIT_BIAS_LIMIT)
         for token, value in (params.logit_bias or {}).items()
     }
-    if line.output_length < params.min_tokens:
+    if params.min_tokens and line.output_length < params.min_tokens:
         bias.update(dict.fromkeys(request.eos_ids | request.stop_ids, -math.inf))
     for word in params.bad_words_token_ids:
         if _would_complete(line, word):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from forearm.engine.constraint import Choice, Constraint
 from forearm.engine.grammar import Matcher
@@ -119,8 +120,7 @@ class Sequence:
         return first.finish_reason is not None or first.computed >= len(self.request.prompt) or first.output_length > 0
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """Pending tokens of a sequence to compute in one step: positions start .. end - 1, and drafts after them.
 
     samples  nothing stays pending, so the last token's logits choose the next one
@@ -159,8 +159,7 @@ class Slice:
         return cls(sequence, start, end, count == sequence.pending, scores)
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One place at which a token is chosen: after all tokens of the sequence and these drafts.
 
     row     of the step's logits

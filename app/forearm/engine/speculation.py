@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Row
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -111,7 +111,7 @@ class Speculation:
         drafts = self._drafter.draft([(piece.sequence, length) for piece, length in wanted], room.blocks)
         self._drafting_s = time.monotonic() - start_s
         found = {id(piece): _cut(piece, guess) for (piece, _), guess in zip(wanted, drafts, strict=True)}
-        return [replace(piece, drafts=found[id(piece)]) if found.get(id(piece)) else piece for piece in slices]
+        return [piece._replace(drafts=found[id(piece)]) if found.get(id(piece)) else piece for piece in slices]
 
     def _most(self, piece: Slice) -> int:
         """Drafts beyond what the output may still get are of no use: with the last one comes one token more."""
@@ -146,7 +146,7 @@ def _with_certain(piece: Slice, room: _Room) -> Slice:
         return piece
     forced = constraint.forced()[: max(0, piece.sequence.request.max_tokens - piece.sequence.output_length - 1)]
     count = room.take(piece, len(forced))
-    return replace(piece, drafts=tuple(forced[:count]), certain=True) if count else piece
+    return piece._replace(drafts=tuple(forced[:count]), certain=True) if count else piece
 
 
 def _cut(piece: Slice, drafts: Row[int]) -> tuple[int, ...]:

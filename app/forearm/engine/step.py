@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Row
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,17 +17,15 @@ from forearm.errors import EngineFailed
 from forearm.wire import PositionLogprobs, TokenLogprob
 
 
-@dataclass(frozen=True)
-class Prospect:
+class Prospect(NamedTuple):
     """What one line of the step came to. `nan`: nothing can be chosen, the token means nothing."""
 
     token: int
     nan: bool
-    logprobs: PositionLogprobs | None
+    logprobs: PositionLogprobs | None = None
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a slice came to.
 
     prompt_logprobs  of the tokens after the positions that were to be scored; None: they have a NaN
@@ -68,19 +66,22 @@ class Stepper:
         for piece in slices:
             scored.append(self._score(piece, row) if piece.scores else [])
             row += len(piece.scores)
-            if piece.samples:
+            if piece.samples and (piece.drafts or choices):
                 lines.extend(_lines(piece, row, choices.get(id(piece))))
                 row += 1 + len(piece.drafts)
-        prospects = iter(self._sample(lines))
-        return [
-            Outcome(
-                piece,
-                found,
-                [next(prospects) for _ in range(1 + len(piece.drafts))] if piece.samples else [],
-                failed if isinstance(failed := choices.get(id(piece)), EngineFailed) else None,
-            )
-            for piece, found in zip(slices, scored, strict=True)
-        ]
+            elif piece.samples:
+                lines.append(Line(row, piece.sequence))
+                row += 1
+        prospects = self._sample(lines)
+        outcomes: list[Outcome] = []
+        line = 0
+        for piece, found in zip(slices, scored, strict=True):
+            end = line + 1 + len(piece.drafts) if piece.samples else line
+            failed = choices.get(id(piece)) if choices else None
+            failed = failed if isinstance(failed, EngineFailed) else None
+            outcomes.append(Outcome(piece, found, prospects[line:end], failed))
+            line = end
+        return outcomes
 
     def _score(self, piece: Slice, row: int) -> list[PositionLogprobs] | None:
         """Log-probabilities of the prompt tokens after the positions `piece.scores`, whose logits start at `row`."""
@@ -98,8 +99,10 @@ class Stepper:
         if not lines:
             return []
         sampled = self._executor.sample(columns(lines, self._executor.vocab_size))
-        named = self._named(lines, sampled)
         tokens, nan = sampled.token.tolist(), sampled.nan.tolist()
+        if all(line.sequence.request.params.logprobs is None for line in lines):
+            return [Prospect(token, bad) for token, bad in zip(tokens, nan, strict=True)]
+        named = self._named(lines, sampled)
         return [
             Prospect(tokens[i], nan[i], named.get(i) or self._logprobs(line, sampled, i))
             for i, line in enumerate(lines)
