@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+from tools import dashboard
 from tools.settings_page import PAGE, page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,3 +53,18 @@ def test_the_project_speaks_of_itself_alone() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "Makefile", ROOT / ".ci" / "run"]
 
     assert [page.name for page in pages if places.search(page.read_text())] == []
+
+
+def test_the_dashboard_is_what_its_tool_writes() -> None:
+    assert dashboard.PATH.read_text() == dashboard.text(), "run: python tools/dashboard.py"
+
+
+def test_every_alarm_has_its_page_and_every_page_its_alarm() -> None:
+    rules = yaml.safe_load((ROOT / "docs/grafana/alarms.yml").read_text())["groups"][0]["rules"]
+    alarms = [rule["alert"] for rule in rules]
+    assert len(alarms) == len(set(alarms)) > 8
+
+    explained = re.findall(r"^## (\w+)$", (ROOT / "docs/alarms.md").read_text(), re.MULTILINE)
+
+    assert explained == alarms
+    assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in rules)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forearm.api import orca
+from forearm.api import orca, watching
 from forearm.api.engine_client import EngineClient
 from forearm.api.faults import error_response
 from forearm.api.http_meter import HttpMeter
@@ -81,6 +81,7 @@ class Edge:
         headers = Headers(scope=scope)
         answer = _Answer(send, plain_id(headers.get("x-request-id", "")), headers.get(orca.ASK), self._engine)
         request_id.set(answer.request_id)
+        watching.path.set(scope["path"])
         watchers.set(self._watch(headers, answer.request_id))
         works = scope["method"] == "POST"
         begun_s = time.monotonic()

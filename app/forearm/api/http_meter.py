@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from forearm.metrics import HTTP, register
+
+_REQUEST_TYPES = ("chat_completions", "responses", "other")
 
 
 class HttpMeter:
@@ -31,6 +36,12 @@ class HttpMeter:
         self._families["http_request_duration_seconds"].labels(method, handler).observe(seconds)
         self._families["http_request_duration_highr_seconds"].observe(seconds)
 
+    def start_series(self, model_name: str) -> None:
+        """What has labels is there from the start, at 0."""
+        for streaming, found in product((True, False), repeat=2):
+            for request_type in _REQUEST_TYPES:
+                self._parser_series(model_name, streaming, found, request_type)
+
     def in_flight(self, change: int) -> None:
         """A request that does work has begun (1) or ended (-1)."""
         self._families["forearm:http_requests_in_flight"].inc(change)
@@ -44,8 +55,11 @@ class HttpMeter:
 
         `request_type` is vLLM's: chat_completions, responses, other.
         """
+        self._parser_series(model_name, streaming, found, request_type).inc()
+
+    def _parser_series(self, model_name: str, streaming: bool, found: bool, request_type: str) -> Any:
         mode, outcome = "streaming" if streaming else "non_streaming", "tool_call" if found else "no_tool_call"
-        self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type).inc()
+        return self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type)
 
     def key_request(self, key: str) -> None:
         """A request with the key of this name was taken in."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from forearm import wire
 from forearm.api.answer import Heading, heading
 from forearm.api.answer_format import answer_grammar, checked_grammar
+from forearm.api.http_meter import HttpMeter
 from forearm.api.output import Answer, Piece, Tally, submit
 from forearm.api.params import sampling_params, text_options
 from forearm.api.refusals import check_chat
@@ -18,6 +19,7 @@ from forearm.api.schema import ChatRequest
 from forearm.api.served import Served
 from forearm.api.thinking import constraints, read_as
 from forearm.api.tool_choice import check_auto, tool_choice
+from forearm.api.watching import request_type
 from forearm.text.dialect import Reader, Wanted
 from forearm.text.parts import CallBegin, Part, ReasoningPart, TextPart, joined
 
@@ -93,7 +95,9 @@ class Turn:
         prompt_text: str,
         answer: Answer,
         readers: Sequence[Reader],
+        meter: HttpMeter,
     ) -> None:
+        self._meter = meter
         self.body = body
         self.head = head
         self.prompt = prompt
@@ -140,6 +144,10 @@ class Turn:
         self.tally.reasoning_tokens += reader.reasoning_tokens - thought
         if any(isinstance(part, CallBegin) for part in parts):
             self._called.add(piece.choice)
+        if self.body.tools and (self.body.stream or piece.finish_reason is not None):
+            in_delta = any(not isinstance(part, (TextPart, ReasoningPart)) for part in parts)
+            found = in_delta if self.body.stream else piece.choice in self._called
+            self._meter.tool_parser(self.head.model, bool(self.body.stream), found, request_type())
         # One that was cut off says so: its last call may be cut as well.
         ended = "tool_calls" if piece.finish_reason == "stop" and piece.choice in self._called else piece.finish_reason
         return TurnPiece(piece.choice, joined(parts), piece.token_ids, piece.logprobs, ended, piece.stop_reason)
@@ -173,7 +181,8 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     marks = served.dialect.marks(wanted.calls)
     shown = frozenset(token_id for token_id, token in served.tokenizer.added.items() if token in marks)
     answer = Answer(served, generation, [prompt], params.n, dataclasses.replace(text_options(body), shown=shown))
-    return Turn(body, head, prompt, text, answer, [Reader(served.dialect, wanted) for _ in range(params.n)])
+    readers = [Reader(served.dialect, wanted) for _ in range(params.n)]
+    return Turn(body, head, prompt, text, answer, readers, served.meter)
 
 
 async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:

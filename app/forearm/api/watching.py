@@ -33,6 +33,16 @@ least_priority: ContextVar[int | None] = ContextVar("least_priority", default=No
 key_name: ContextVar[str] = ContextVar("key_name", default="")
 
 
+# The path that a request came to.
+path: ContextVar[str] = ContextVar("path", default="")
+
+
+def request_type() -> str:
+    """What vLLM's metrics call the kind of a request: chat_completions, responses or other."""
+    kind = path.get().rpartition("/v1/")[2].partition("/")[0]
+    return {"chat": "chat_completions", "responses": "responses"}.get(kind, "other")
+
+
 def priority_of(asked: int) -> int:
     """A request may step back behind its key's place in the queue, not before it."""
     least = least_priority.get()

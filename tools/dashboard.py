@@ -1,0 +1,164 @@
+"""Write docs/grafana/forearm.json, the Grafana dashboard. tests/house checks that it is current, tests/e2e that every
+metric it asks for is there.
+
+python tools/dashboard.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PATH = Path(__file__).resolve().parents[1] / "docs" / "grafana" / "forearm.json"
+ONE = 'model_name="$model_name"'
+COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # Grafana's grid is 24 wide
+
+
+class Panel(NamedTuple):
+    """`lines`: queries and their names in the legend."""
+
+    title: str
+    about: str
+    unit: str
+    lines: tuple[tuple[str, str], ...]
+    kind: str = "timeseries"
+
+
+def rate(name: str, more: str = "") -> str:
+    """Of a counter, summed over engines."""
+    return f"sum(rate({name}{{{ONE}{more}}}[$__rate_interval]))"
+
+
+def quantiles(name: str) -> tuple[tuple[str, str], ...]:
+    """Median, 95 and 99 % of a histogram."""
+    buckets = f"sum by (le) (rate({name}_bucket{{{ONE}}}[$__rate_interval]))"
+    return tuple((f"histogram_quantile({q}, {buckets})", f"{float(q) * 100:g} %") for q in ("0.5", "0.95", "0.99"))
+
+
+def gauge(name: str) -> str:
+    """Summed over engines."""
+    return f"sum({name}{{{ONE}}})"
+
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "Now": (
+        Panel("Generated", "Tokens a second, all requests together.", "short",
+              ((rate("vllm:generation_tokens_total"), "tokens/s"),), "stat"),
+        Panel("Requests", "Being computed, and waiting for their first step.", "short",
+              ((gauge("vllm:num_requests_running"), "running"),
+               (gauge("vllm:num_requests_waiting"), "waiting")), "stat"),
+        Panel("KV cache", "Share in use. Near 100 % sequences are put out and computed again.", "percentunit",
+              ((f"max(vllm:kv_cache_usage_perc{{{ONE}}})", "used"),), "gauge"),
+    ),
+    "Speed": (
+        Panel("Tokens a second", "Prompts as they are taken in, answers as they grow.", "short",
+              ((rate("vllm:generation_tokens_total"), "generated"), (rate("vllm:prompt_tokens_total"), "prompts"))),
+        Panel("Time to first token", "From arrival; waiting counts.", "s",
+              quantiles("vllm:time_to_first_token_seconds")),
+        Panel("Time between tokens", "Of each token after the first.", "s",
+              quantiles("vllm:inter_token_latency_seconds")),
+        Panel("Time per token of a request", "Each request's mean.", "s",
+              quantiles("vllm:request_time_per_output_token_seconds")),
+        Panel("Whole requests", "Arrival to last token.", "s", quantiles("vllm:e2e_request_latency_seconds")),
+        Panel("Where the time goes", "Mean seconds of a request in each phase.", "s", tuple(
+            (f"{rate(f'vllm:request_{phase}_time_seconds_sum')} / {rate(f'vllm:request_{phase}_time_seconds_count')}",
+             phase) for phase in ("queue", "prefill", "decode"))),
+    ),
+    "Load": (
+        Panel("Requests", "Waiting ones for long: more come than can be computed.", "short",
+              ((gauge("vllm:num_requests_running"), "running"), (gauge("vllm:num_requests_waiting"), "waiting"))),
+        Panel("KV cache", "Share in use, and sequences put out a second for want of room.", "percentunit",
+              ((f"max(vllm:kv_cache_usage_perc{{{ONE}}})", "used"),
+               (rate("vllm:num_preemptions_total"), "preemptions/s"))),
+        Panel("Prefix cache", "Share of prompt tokens that need no computing.", "percentunit",
+              ((f"{rate('vllm:prefix_cache_hits_total')} / {rate('vllm:prefix_cache_queries_total')}", "hits"),)),
+        Panel("Ends", "How requests end, a second.", "short",
+              ((f"sum by (finished_reason) (rate(vllm:request_success_total{{{ONE}}}[$__rate_interval]))",
+                "{{finished_reason}}"),)),
+        Panel("Refused", "At the engine's door, by why, and for a key's limits.", "short",
+              ((f"sum by (reason) (rate(vllm:admission_rejections_total{{{ONE}}}[$__rate_interval]))", "{{reason}}"),
+               ("sum by (key, limit) (rate(forearm:key_rejections_total[$__rate_interval]))", "{{key}}: {{limit}}"))),
+        Panel("Tokens a step", "Mean size of the batch that is computed together.", "short",
+              ((f"{rate('vllm:iteration_tokens_total_sum')} / {rate('vllm:iteration_tokens_total_count')}",
+                "tokens"),)),
+    ),
+    "Requests": (
+        Panel("Prompt tokens", "Of a request.", "short", quantiles("vllm:request_prompt_tokens")),
+        Panel("Generated tokens", "Of a request.", "short", quantiles("vllm:request_generation_tokens")),
+        Panel("Drafts", "Share of drafted tokens that were right, where speculation is on.", "percentunit",
+              ((f"{rate('vllm:spec_decode_num_accepted_tokens_total')} / "
+                f"{rate('vllm:spec_decode_num_draft_tokens_total')}", "accepted"),)),
+    ),
+    "HTTP and keys": (
+        Panel("Answers", "By status, a second.", "short",
+              (("sum by (status) (rate(http_requests_total[$__rate_interval]))", "{{status}}"),)),
+        Panel("Tokens by key", "Charged to each key of --api-keys-file.", "short",
+              (("sum by (key) (rate(forearm:key_tokens_total[$__rate_interval]))", "{{key}}"),)),
+        Panel("Engine's memory", "Resident bytes of the engine's process.", "bytes",
+              (("sum(process_resident_memory_bytes)", "resident"),)),
+    ),
+}  # fmt: skip
+
+
+def dashboard() -> dict[str, Any]:
+    """The whole, as Grafana imports it (schema 39, Grafana 10.4 and newer)."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for title, row in ROWS.items():
+        panels.append({"type": "row", "title": title, "id": len(panels) + 1, "collapsed": False, "panels": [],
+                       "gridPos": {"x": 0, "y": top, "w": 24, "h": 1}})  # fmt: skip
+        for number, panel in enumerate(row):
+            at = {"x": number % COLUMNS * WIDTH, "y": top + 1 + number // COLUMNS * HEIGHT, "w": WIDTH, "h": HEIGHT}
+            panels.append(shown(panel, len(panels) + 1, at))
+        top += 1 + -(-len(row) // COLUMNS) * HEIGHT
+    return {
+        "title": "forearm",
+        "uid": "forearm",
+        "tags": ["llm", "forearm"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [
+            {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
+            {"name": "model_name", "type": "query", "label": "Model", "refresh": 2, "datasource": source(),
+             "query": {"query": "label_values(vllm:num_requests_running, model_name)", "refId": "models"}},
+        ]},
+        "panels": panels,
+    }  # fmt: skip
+
+
+def shown(panel: Panel, number: int, at: dict[str, int]) -> dict[str, Any]:
+    """One panel."""
+    made: dict[str, Any] = {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": source(),
+        "gridPos": at,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [
+            {"refId": chr(ord("A") + i), "expr": query, "legendFormat": name, "datasource": source()}
+            for i, (query, name) in enumerate(panel.lines)
+        ],
+    }
+    if panel.unit == "percentunit":
+        made["fieldConfig"]["defaults"]["max"] = 1
+    return made
+
+
+def source() -> dict[str, str]:
+    """The data source that is chosen above the dashboard."""
+    return {"type": "prometheus", "uid": "${datasource}"}
+
+
+def text() -> str:
+    """The file."""
+    return json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.parent.mkdir(exist_ok=True)
+    PATH.write_text(text())
