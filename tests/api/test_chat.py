@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import httpx
 from tests.api.server import Server, StartServer, wait_until
 
 
@@ -255,3 +256,21 @@ def test_a_request_may_bring_its_template_where_that_is_trusted(start_server: St
     reply = server.chat("x", chat_template=template, chat_template_kwargs={"a": "A"}, reasoning_effort="low").json()
 
     assert reply["choices"][0]["message"]["content"] == "ABlow"
+
+
+def test_several_conversations_are_answered_in_one_request(server: Server) -> None:
+    def batch(**fields: Any) -> httpx.Response:
+        talks = [[{"role": "user", "content": text}] for text in ("abc", "de")]
+        return server.http.post("/v1/chat/completions/batch", json={"messages": talks, **fields})
+
+    reply = batch().json()
+    assert [(choice["index"], choice["message"]["content"]) for choice in reply["choices"]] == [(0, "abc"), (1, "de")]
+    assert reply["usage"]["prompt_tokens"] == 7
+    assert reply["usage"]["completion_tokens"] == 7
+    wait_until(lambda: not server.engine.running)
+    for field, value in (("stream", True), ("n", 2), ("tools", [{}]), ("temperature", 9), ("messages", [[]])):
+        error = batch(**{field: value}).json()["error"]
+        assert (error["code"], error["param"]) == (400, field)
+    long = [[{"role": "user", "content": "a"}], [{"role": "user", "content": "x" * 2000}]]
+    assert batch(messages=long).status_code == 400
+    wait_until(lambda: not server.engine.running)

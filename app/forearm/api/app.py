@@ -18,6 +18,7 @@ from starlette.responses import Response
 from forearm import __version__
 from forearm.api import (
     chat,
+    chat_batch,
     classify,
     completions,
     embeddings,
@@ -47,6 +48,11 @@ from forearm.errors import ConfigError, ForearmError
 from forearm.log import follow
 from forearm.settings import from_json
 
+_NOUNS = (
+    *(chat, chat_batch, completions, responses, messages),
+    *(embeddings, classify, score, models, tokens, health),
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -75,7 +81,7 @@ def create_app(config: ApiConfig) -> FastAPI:
     app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
     app.state.served = served
     responses.open_store(app, config)
-    for noun in (chat, completions, responses, messages, embeddings, classify, score, models, tokens, health):
+    for noun in _NOUNS:
         app.include_router(noun.router)
     app.router.routes.append(invocations.route)
     if config.tokenizer_info:

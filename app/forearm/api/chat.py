@@ -54,14 +54,19 @@ async def create_chat_completion(request: Request, body: ChatBody, served: Serve
     first byte.
     """
     turn = await begin(served, body, request.headers.get("x-request-id"))
-    role = served.config.response_role
-    form = Form(token_names(body, served), usage_plan(body, served), role, _echoed(body, role), served)
+    form = form_of(body, served)
     if body.stream:
         return EventStream(_events(turn, form), turn.close, served.config.sse_keep_alive_interval_s)
     try:
         return json_response(await unless_gone(request, _whole(turn, form)))
     finally:
         turn.close()
+
+
+def form_of(body: ChatRequest, served: ServedState) -> Form:
+    """How this request's answer is written."""
+    role = served.config.response_role
+    return Form(token_names(body, served), usage_plan(body, served), role, _echoed(body, role), served)
 
 
 def _echoed(body: ChatRequest, role: str) -> str:
@@ -149,7 +154,7 @@ async def _whole(turn: Turn, form: Form) -> ChatCompletion:
         created=turn.head.created,
         model=turn.head.model,
         system_fingerprint=turn.head.system_fingerprint,
-        choices=[_choice(index, choice, turn.body, form) for index, choice in enumerate(choices)],
+        choices=[chat_choice(index, choice, turn.body, form) for index, choice in enumerate(choices)],
         usage=form.usage.usage(turn.tally),
         prompt_logprobs=None if scored is None else prompt_logprobs(scored, form.names),
         prompt_token_ids=turn.prompt if turn.body.return_token_ids else None,
@@ -158,7 +163,8 @@ async def _whole(turn: Turn, form: Form) -> ChatCompletion:
     )
 
 
-def _choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -> ChatChoice:
+def chat_choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -> ChatChoice:
+    """One choice of a whole answer."""
     content = form.echoed + choice.text
     return ChatChoice(
         index=index,

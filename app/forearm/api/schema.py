@@ -176,6 +176,13 @@ class ChatRequest(GenerationBody):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
+class ChatBatchRequest(Body):
+    """POST /v1/chat/completions/batch: several conversations; every other field is a chat's, and holds for all."""
+
+    model: str | None = None
+    messages: Annotated[list[list[dict[str, Any]]], Field(min_length=1)]
+
+
 class CompletionRequest(GenerationBody):
     """POST /v1/completions. A prompt is text or token ids; several of either may come at once."""
 

@@ -169,3 +169,14 @@ def test_the_bytes_of_the_tokens_joined_are_the_bytes_of_the_text(tokenizer: Tok
     joined = b"".join(tokenizer.token_bytes(token_id) for token_id in token_ids).decode()
 
     assert joined.removeprefix(" ") == text
+
+
+def test_some_special_tokens_may_be_text_while_the_others_are_left_out(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("the sky<|user|>blue<|assistant|> light</s>", add_special_tokens=False)
+    shown = frozenset(one for one, text in tokenizer.added.items() if text == "<|user|>")
+    output = OutputText(tokenizer, [], TextOptions(shown=shown))
+
+    text = "".join(output.add(one) for one in ids) + output.finish()
+
+    assert text.replace(" ", "") == "thesky<|user|>bluelight"
+    assert text.split("<|user|>")[0].strip() == "the sky"

@@ -1,0 +1,88 @@
+"""POST /v1/chat/completions/batch: several conversations in one request, each answered with one choice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from forearm.api.answer import json_response
+from forearm.api.body import describes, json_body
+from forearm.api.chat import Form, chat_choice, form_of
+from forearm.api.dependencies import Served
+from forearm.api.output import Tally
+from forearm.api.replies import ChatCompletion
+from forearm.api.schema import ChatBatchRequest, ChatRequest
+from forearm.api.served import Served as ServedState
+from forearm.api.sse import unless_gone
+from forearm.api.translation import chat_request
+from forearm.api.turn import Turn, begin
+from forearm.errors import InvalidRequest
+
+router = APIRouter()
+Batch = Annotated[ChatBatchRequest, Depends(json_body(ChatBatchRequest))]
+
+
+@router.post("/v1/chat/completions/batch", openapi_extra=describes(ChatBatchRequest))
+async def create_chat_batch(request: Request, body: Batch, served: Served) -> Response:
+    """Answer every conversation; the choices come in their order.
+
+    Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
+    """
+    chats = _chats(body, served)
+    turns = await _begun(chats, served, request.headers.get("x-request-id"))
+    try:
+        return json_response(await unless_gone(request, _whole(turns, form_of(chats[0], served))))
+    finally:
+        for turn in turns:
+            turn.close()
+
+
+def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
+    """Raises: InvalidRequest."""
+    others = body.model_extra or {}
+    for name in ("stream", "tools", "echo"):
+        if others.get(name):
+            raise InvalidRequest(f"{name} is not offered for batches; leave it out", name)
+    if others.get("n") not in (None, 1):
+        raise InvalidRequest("n must be 1: each conversation has one choice", "n")
+    limit = served.config.max_completion_prompts
+    if len(body.messages) > limit:
+        raise InvalidRequest(f"messages has {len(body.messages)} conversations; the limit is {limit}", "messages")
+    return [chat_request({**others, "model": body.model, "messages": one, "n": 1}, {}) for one in body.messages]
+
+
+async def _begun(chats: Sequence[ChatRequest], served: ServedState, request_id: str | None) -> list[Turn]:
+    """All of them, or none: those that were taken are withdrawn. Raises: what the first one raised that was not."""
+    found = await asyncio.gather(*(begin(served, chat, request_id) for chat in chats), return_exceptions=True)
+    turns = [one for one in found if isinstance(one, Turn)]
+    for one in found:
+        if isinstance(one, BaseException):
+            for turn in turns:
+                turn.close()
+            raise one
+    return turns
+
+
+async def _whole(turns: Sequence[Turn], form: Form) -> ChatCompletion:
+    """The answer once every conversation has ended."""
+    answers = await asyncio.gather(*(turn.whole() for turn in turns))
+    tallies = [turn.tally for turn in turns]
+    total = Tally(
+        prompt_tokens=sum(tally.prompt_tokens for tally in tallies),
+        completion_tokens=sum(tally.completion_tokens for tally in tallies),
+        cached_tokens=sum(tally.cached_tokens for tally in tallies),
+        reasoning_tokens=sum(tally.reasoning_tokens for tally in tallies),
+    )
+    head = turns[0].head
+    return ChatCompletion(
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        system_fingerprint=head.system_fingerprint,
+        choices=[chat_choice(index, answer[0], turns[index].body, form) for index, answer in enumerate(answers)],
+        usage=form.usage.usage(total),
+    )
