@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forearm.config import EngineConfig
-from forearm.drafting import drafting_asked
+from forearm.drafting import Drafting, drafting_asked
 from forearm.engine import placement
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.scheduler import Limits
@@ -71,6 +71,15 @@ def fit(
     if checkpoint.config.pooled:  # nothing is kept between steps: what the fullest one takes, where texts begin blocks
         blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
     return Fit(checkpoint, limits, scratch, block_bytes, blocks, memory)
+
+
+def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:
+    """The draft model in `folder`, as it is served beside the model.
+
+    Raises: ConfigError naming what is wrong with it.
+    """
+    asked = Asked(drafting.quantization, config.quantization_embeddings, config.quantization_activations)
+    return open_checkpoint(folder, dtype=config.dtype, kv_dtype=config.kv_cache_dtype, quantization=asked)
 
 
 def kv_bytes(checkpoint: Checkpoint) -> int:

@@ -15,7 +15,7 @@ from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.draft_model import DraftModel
 from forearm.engine.executor import Executor, NativeExecutor
-from forearm.engine.fit import fit
+from forearm.engine.fit import draft_checkpoint, fit
 from forearm.engine.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
@@ -25,10 +25,9 @@ from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Line, Slice
 from forearm.engine.speculation import Drafter, Speculation
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.checkpoint import Checkpoint
 from forearm.model.generation import generation_eos
 from forearm.model.hub import find_model
-from forearm.model.quantization import Asked
 from forearm.model.weights import load_native
 from forearm.wire import SamplingParams, Submit
 
@@ -89,8 +88,7 @@ def open_draft(config: EngineConfig, drafting: Drafting) -> Checkpoint:
     folder = find_model(
         drafting.model, revision=drafting.revision, download_dir=config.download_dir, token=config.hf_token
     )
-    asked = Asked(drafting.quantization, config.quantization_embeddings, config.quantization_activations)
-    return open_checkpoint(folder, dtype=config.dtype, kv_dtype=config.kv_cache_dtype, quantization=asked)
+    return draft_checkpoint(config, drafting, folder)
 
 
 def check_draft(draft: Checkpoint, checkpoint: Checkpoint) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from forearm.config import Configs
+from forearm.drafting import drafting_asked
 from forearm.errors import ConfigError
 from forearm.flags import Parser, read_line
 from forearm.model.headers import find_headers
@@ -20,7 +21,7 @@ from forearm.plan import fleet, report, sizing
 from forearm.plan.host import THIS, host_of
 from forearm.plan.load import Lengths, Slo
 from forearm.plan.machines import machines
-from forearm.plan.outlook import Wish, outlook, smaller
+from forearm.plan.outlook import Model, Wish, outlook, smaller
 
 MOST_TOKENS = 10_000_000
 FLEET = tuple(
@@ -54,8 +55,8 @@ def run(argv: Sequence[str]) -> int:
     for note in line.notes:
         print(f"forearm plan: {note}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="forearm-plan-") as into:
-        folder = _headers(configs, Path(into))
-        return _fleet(given, configs, folder, wish) if given.fleet else _one(given, configs, folder, wish)
+        model = _headers(configs, Path(into))
+        return _fleet(given, configs, model, wish) if given.fleet else _one(given, configs, model, wish)
 
 
 def _add_flags(parser: Parser) -> None:
@@ -73,19 +74,25 @@ def _add_flags(parser: Parser) -> None:
     parser.add_argument("--sizing-table", action="store_true", help="print docs/sizing.md")
 
 
-def _headers(configs: Configs, into: Path) -> Path:
-    engine = configs.engine
-    return find_headers(
-        engine.model, into, revision=engine.revision, download_dir=engine.download_dir, token=engine.hf_token
-    )
+def _headers(configs: Configs, into: Path) -> Model:
+    engine, drafting = configs.engine, drafting_asked(configs.engine)
+
+    def find(name: str, revision: str, place: str) -> Path:
+        (into / place).mkdir()
+        return find_headers(
+            name, into / place, revision=revision, download_dir=engine.download_dir, token=engine.hf_token
+        )
+
+    draft = find(drafting.model, drafting.revision, "draft") if drafting and drafting.model else None
+    return Model(find(engine.model, engine.revision, "model"), draft)
 
 
-def _one(given: argparse.Namespace, configs: Configs, folder: Path, wish: Wish) -> int:
+def _one(given: argparse.Namespace, configs: Configs, model: Model, wish: Wish) -> int:
     host = host_of(given.machine, configs)
     try:
-        found = outlook(host, folder, wish)
+        found = outlook(host, model, wish)
     except ConfigError as problem:
-        fitting = list(smaller(host, folder)) if configs.engine.quantization == "none" else []
+        fitting = list(smaller(host, model)) if configs.engine.quantization == "none" else []
         remedy = f"It fits with --quantization {' or '.join(fitting)}." if fitting else ""
         if given.json:
             print(json.dumps({"fits": False, "machine": {"name": host.name}, "why": str(problem), "fitting": fitting}))
@@ -99,13 +106,13 @@ def _one(given: argparse.Namespace, configs: Configs, folder: Path, wish: Wish) 
     return 0
 
 
-def _fleet(given: argparse.Namespace, configs: Configs, folder: Path, wish: Wish) -> int:
+def _fleet(given: argparse.Namespace, configs: Configs, model: Model, wish: Wish) -> int:
     if given.rate is None:
         raise ConfigError("--fleet: give the load with --rate REQUESTS_A_SECOND (and --input-len, --output-len)")
     prices = fleet.read_prices(given.prices) if given.prices else {}
     known = set(machines())
     names = [given.machine] if given.machine != THIS else list(prices) or [name for name in FLEET if name in known]
-    rows = fleet.fleet(names, prices, configs, folder, wish)
+    rows = fleet.fleet(names, prices, configs, model, wish)
     print(json.dumps(fleet.as_json(rows, wish), indent=2) if given.json else fleet.as_text(rows, wish))
     return 0 if any(row.hosts is not None for row in rows) else 1
 

@@ -84,6 +84,11 @@ class Cost:
             done += count
         return total
 
+    def pool_s(self, texts: int, tokens: int) -> float:
+        """A step of whole texts of so many tokens each, for a model that pools."""
+        gflop = sum(4e-9 * a.width * texts * _pairs(tokens, tokens, a.window) for a in self.work.attention)
+        return self._step_s(texts, texts * tokens, 0, tokens, gflop)
+
     def _step_s(self, sequences: int, tokens: int, logits: int, context: int, attention_gflop: float) -> float:
         """`sequences` read their keys and values once; `tokens` rows go through the layers, `logits` through the head.
 

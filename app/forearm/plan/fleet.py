@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.plan.host import type_host
 from forearm.plan.load import at_rate
 from forearm.plan.machines import machine, machines
-from forearm.plan.outlook import Outlook, Wish, outlook
+from forearm.plan.outlook import Model, Outlook, Wish, outlook
 from forearm.plan.report import NOT_MEASURED, figure, seconds, table
 
 MOST_HOSTS = 10_000
@@ -37,12 +37,12 @@ class Row:
     usd_per_million_output_tokens: float | None = None
 
 
-def fleet(names: Sequence[str], prices: Mapping[str, float], configs: Configs, folder: Path, wish: Wish) -> list[Row]:
+def fleet(names: Sequence[str], prices: Mapping[str, float], configs: Configs, model: Model, wish: Wish) -> list[Row]:
     """A row for each type: cheapest first, then those without a price by hosts, then those that can't.
 
     Raises: ConfigError for an unknown type.
     """
-    rows = [_row(name, prices.get(name), configs, folder, wish) for name in names]
+    rows = [_row(name, prices.get(name), configs, model, wish) for name in names]
     return sorted(
         rows, key=lambda row: (row.hosts is None, row.usd_an_hour is None, row.usd_an_hour or 0, row.hosts or 0)
     )
@@ -98,9 +98,9 @@ def as_json(rows: Sequence[Row], wish: Wish) -> dict[str, Any]:
     return {"predicted": True, "load": load | asdict(wish.slo), "fleet": [asdict(row) for row in rows]}
 
 
-def _row(name: str, price: float | None, configs: Configs, folder: Path, wish: Wish) -> Row:
+def _row(name: str, price: float | None, configs: Configs, model: Model, wish: Wish) -> Row:
     try:
-        found = outlook(type_host(machine(name), configs), folder, wish)
+        found = outlook(type_host(machine(name), configs), model, wish)
     except ConfigError as problem:
         return Row(name, None, f"does not fit: {problem}", price=price)
     if found.best is None:

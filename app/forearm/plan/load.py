@@ -76,6 +76,13 @@ def at_batch(cost: Cost, sequences: int, lengths: Lengths) -> Batch:
     )
 
 
+def pooled(cost: Cost, lengths: Lengths) -> Open:
+    """Texts as fast as they can be computed, as many in a step as its budget has room for; each waits for two steps."""
+    texts = max(1, cost.step_tokens // lengths.prompt)
+    step_s = cost.pool_s(texts, lengths.prompt)
+    return Open(texts / step_s, 2 * step_s, 0.0, texts)
+
+
 def at_rate(cost: Cost, requests_s: float, lengths: Lengths, most_sequences: int) -> Open | None:
     """The steady state at a rate; None where there is none: prompts take all the time, or too many are open at once.
 

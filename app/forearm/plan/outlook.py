@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forearm.drafting import drafting_asked
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.fit import Fit, fit
+from forearm.engine.fit import Fit, draft_checkpoint, fit
 from forearm.errors import ConfigError
 from forearm.model.weights import PIECE_BYTES
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost
 from forearm.plan.host import Host
-from forearm.plan.load import Batch, Lengths, Open, Slo, at_batch, at_rate, most_requests_s
+from forearm.plan.load import Batch, Lengths, Open, Slo, at_batch, at_rate, most_requests_s, pooled
 from forearm.plan.work import by_format, work_of
 
 ENGINE_BYTES = 64 << 20  # the engine's interpreter and libraries: 44 MB resident before it loads anything
@@ -27,6 +28,14 @@ class Wish:
     lengths: Lengths
     slo: Slo
     requests_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where headers are: of the model, and of the one that drafts for it (--speculative-config), if any."""
+
+    folder: Path
+    draft: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -70,27 +79,27 @@ class Outlook:
         return self.engines * (loaded + max(kv_bytes, 2 * PIECE_BYTES)) + self.host.config.others_bytes
 
 
-def outlook(host: Host, folder: Path, wish: Wish) -> Outlook:
+def outlook(host: Host, model: Model, wish: Wish) -> Outlook:
     """One engine, or one for each NUMA node where the model and the load fit a node: no byte crosses the sockets then.
 
     Raises: ConfigError with the arithmetic if the model does not fit.
     """
     if host.node is not None:
         try:
-            apart = _with(host, host.node, host.nodes, folder, wish)
+            apart = _with(host, host.node, host.nodes, model, wish)
         except ConfigError:
             pass  # the nodes together may have the room
         else:
             if apart.fitting.blocks * BLOCK_TOKENS >= 8 * _tokens(wish.lengths):
                 return apart
-    return _with(host, host, 1, folder, wish)
+    return _with(host, host, 1, model, wish)
 
 
-def smaller(host: Host, folder: Path) -> Iterator[str]:
+def smaller(host: Host, model: Model) -> Iterator[str]:
     """The --quantization values with which a model fits that does not as it is."""
     for quantization in ("int8", "int4"):
         try:
-            fit(replace(host.config, quantization=quantization), folder, host.memory, host.placed.threads)
+            _fit(replace(host, config=replace(host.config, quantization=quantization)), model)
         except ConfigError:
             continue
         yield quantization
@@ -100,12 +109,21 @@ def _tokens(lengths: Lengths) -> int:
     return -(-(lengths.prompt + lengths.output) // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
-def _with(host: Host, engine: Host, engines: int, folder: Path, wish: Wish) -> Outlook:
-    fitting = fit(engine.config, folder, engine.memory, engine.placed.threads)
+def _fit(engine: Host, model: Model) -> Fit:
+    drafting = drafting_asked(engine.config)
+    draft = draft_checkpoint(engine.config, drafting, model.draft) if drafting and model.draft else None
+    return fit(engine.config, model.folder, engine.memory, engine.placed.threads, draft)
+
+
+def _with(host: Host, engine: Host, engines: int, model: Model, wish: Wish) -> Outlook:
+    fitting = _fit(engine, model)
     work, rates = work_of(fitting.checkpoint), engine.rates
     if rates.measured:
         rates = replace(rates, achieved=achieved((m.format for m in (*work.body, *work.head)), engine.placed))
     cost = Cost(work, rates, fitting.limits.step_tokens)
+    if fitting.checkpoint.config.pooled:
+        texts = _together(pooled(cost, wish.lengths), engines)
+        return Outlook(host, engines, fitting, cost, by_format(fitting.checkpoint), (), texts, None)
     most = min(fitting.limits.running, fitting.blocks * BLOCK_TOKENS // _tokens(wish.lengths))
     best = most_requests_s(cost, wish.lengths, wish.slo, most) if most else None
     rate = None if wish.requests_s is None else wish.requests_s / engines

@@ -167,13 +167,29 @@ def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
     ]
     rows = [_row(batch, price) for batch in found.batches]
     lengths = wish.lengths
+    if found.fitting.checkpoint.config.pooled:
+        return "\n".join((_how(found), _texts(found, wish)))
     lines = [
-        MEASURED_LIMITS if found.cost.rates.measured else NOT_MEASURED,
+        _how(found),
         f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}; clients that each keep one request open:",
         table(head, rows) if rows else "not even one such request fits into the KV cache",
     ]
     lines += _rates(found, wish, price)
     return "\n".join(lines)
+
+
+def _how(found: Outlook) -> str:
+    return MEASURED_LIMITS if found.cost.rates.measured else NOT_MEASURED
+
+
+def _texts(found: Outlook, wish: Wish) -> str:
+    """Of a model that pools."""
+    assert found.best is not None
+    alone, tokens = found.cost.pool_s(1, wish.lengths.prompt), wish.lengths.prompt
+    return (
+        f"Texts of {tokens} tokens: one alone {seconds(alone)}; at most {figure(found.best.requests_s)} texts/s, "
+        f"{figure(found.best.requests_s * tokens)} tokens/s"
+    )
 
 
 def _row(batch: Batch, price: float | None) -> list[str]:

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.plan.host import Host, type_host
 from forearm.plan.load import Lengths, Slo
 from forearm.plan.machines import machine
-from forearm.plan.outlook import Outlook, Wish, outlook
+from forearm.plan.outlook import Model, Outlook, Wish, outlook
 from forearm.plan.report import NOT_MEASURED, figure, seconds
 from forearm.plan.shapes import SHAPES, write_shape
 
@@ -73,17 +73,17 @@ def _model(name: str, hosts: dict[str, Host]) -> Iterator[str]:
         length = min(MAX_MODEL_LEN, SHAPES[name]["max_position_embeddings"])
         for host in hosts.values():
             for quantization in QUANTIZATIONS:
-                found = _outlook(host, Path(folder), quantization, length)
+                found = _outlook(host, Model(Path(folder)), quantization, length)
                 if found is not None:
                     yield f"| {' | '.join(_cells(host, quantization, found))} |"
 
 
-def _outlook(host: Host, folder: Path, quantization: str, length: int) -> Outlook | None:
+def _outlook(host: Host, model: Model, quantization: str, length: int) -> Outlook | None:
     def so(one: Host) -> Host:
         return replace(one, config=replace(one.config, quantization=quantization, max_model_len=length))
 
     try:
-        return outlook(replace(so(host), node=None if host.node is None else so(host.node)), folder, WISH)
+        return outlook(replace(so(host), node=None if host.node is None else so(host.node)), model, WISH)
     except ConfigError:
         return None
 

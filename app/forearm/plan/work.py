@@ -50,10 +50,12 @@ def work_of(checkpoint: Checkpoint) -> Work:
     """The work of a step of this model as it is served."""
     body: Shapes = defaultdict(list)
     head: Shapes = defaultdict(list)
+    config = checkpoint.config
+    tables = {"positions", "types"} | (set() if config.tied_head and not config.pooled else {"embed"})
     for part, _ in checkpoint.sources:
         name = packed_name(part.name)
-        if len(part.shape) != 2 or name == "positions" or (name == "embed" and not checkpoint.config.tied_head):
-            continue  # of an embedding a token reads one row
+        if len(part.shape) != 2 or name in tables:
+            continue  # of which a token reads one row
         (head if name in ("embed", "head") else body)[checkpoint.formats[name]].append(part.shape)
     return Work(_matrices(body), _matrices(head), _attention(checkpoint), len(checkpoint.config.layers))
 
@@ -79,7 +81,7 @@ def _matrices(found: Shapes) -> tuple[Matrices, ...]:
 
 def _attention(checkpoint: Checkpoint) -> tuple[Attention, ...]:
     config = checkpoint.config
-    a_layer = config.kv_bytes_per_token[checkpoint.kv_dtype] // len(config.layers)
+    a_layer = config.kv_bytes_per_token[checkpoint.kv_dtype] // (1 if config.pooled else len(config.layers))
     windows = [layer.window for layer in config.layers]
     return tuple(
         Attention(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,23 @@ def test_two_nodes_get_an_engine_each_where_the_model_fits_one(capsys: pytest.Ca
     assert found["placement"]["cores"] == list(range(94))
     one = planned(capsys, llama, "--machine", "c8g.24xlarge", "--max-model-len", "8192")
     assert found["best_rate"]["requests_s"] == pytest.approx(2 * one["best_rate"]["requests_s"], rel=0.02)
+
+
+def test_a_draft_model_takes_its_part(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = planned(capsys, "--machine", "c8g.large", "--kv-cache-memory-bytes", "1G")
+    drafting = json.dumps({"method": "draft_model", "model": str(DEMO_MODEL)})
+    both = planned(capsys, "--machine", "c8g.large", "--kv-cache-memory-bytes", "1G", "--speculative-config", drafting)
+
+    assert both["memory"]["kv_bytes_per_token"] == 2 * alone["memory"]["kv_bytes_per_token"]
+
+
+def test_a_model_that_pools_is_planned_by_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "--machine", "c8g.4xlarge", "--runner", "pooling", "--input-len", "256")
+    assert found["batches"] == []
+    assert found["best_rate"]["requests_s"] > 1
+
+    assert run(["--machine", "c8g.4xlarge", "--runner", "pooling"]) == 0
+    assert re.search(r"Texts of 512 tokens: one alone .* texts/s", capsys.readouterr().out)
 
 
 def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
