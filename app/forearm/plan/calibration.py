@@ -34,7 +34,7 @@ WATCHED_S = 0.3  # each number of rows; the least time counts
 def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat, Achieved]:
     """GFLOP/s of matrices in these formats, by the planned threads, for few and for many rows.
 
-    A format that nothing is rounded to while loading (GPTQ's zero points, say) is left out.
+    Zero points count for nothing; a format with another group than --quantization makes is left out.
     """
     with tempfile.TemporaryDirectory(prefix="forearm-plan-") as folder:
         shape = write_shape(small_shape(), Path(folder))
