@@ -160,6 +160,21 @@ def test_thinking_that_is_not_shown_still_comes_back(agent: Server) -> None:
     assert "aHm, yes.\nI look." in prompt_of(agent)
 
 
+@pytest.mark.parametrize(
+    ("keep", "left"), [("all", "ABC"), ({"type": "thinking_turns", "value": 2}, "BC"), (None, "C")]
+)
+def test_thinking_is_cleared_from_old_turns_as_asked(agent: Server, keep: Any, left: str) -> None:
+    turns: list[Any] = []
+    for name in "ABC":
+        blocks = [{"type": "thinking", "thinking": f"<{name}>", "signature": ""}, {"type": "text", "text": "ok"}]
+        turns += [*HELLO, {"role": "assistant", "content": blocks}]
+    edit = {"type": "clear_thinking_20251015", **({} if keep is None else {"keep": keep})}
+
+    say(agent, [*turns, *HELLO], context_management={"edits": [edit]})
+
+    assert [name for name in "ABC" if f"<{name}>" in prompt_of(agent)] == list(left)
+
+
 def test_a_schema_is_kept_and_parsed(agent: Server, claude: anthropic.Anthropic) -> None:
     class Trip(pydantic.BaseModel):
         city: str

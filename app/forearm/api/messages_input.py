@@ -54,9 +54,10 @@ class Conversation:
         for number, block in enumerate(blocks):
             self._block(f"{where}.content[{number}]", role, block)
 
-    def end(self) -> bool:
-        """Contents as templates like them. Returns: whether the last message is the model's own, to be gone on with.
+    def end(self, kept_thinking: int | None) -> bool:
+        """Contents as templates like them, and thinking of so many turns (None: of all).
 
+        Returns: whether the last message is the model's own, to be gone on with.
         Raises: InvalidRequest.
         """
         if not self.messages:
@@ -64,8 +65,11 @@ class Conversation:
         for message in self.messages:
             if isinstance(message["content"], list):
                 message["content"] = _plain(message["content"])
-            if "reasoning_content" in message:
-                message["reasoning_content"] = "".join(message["reasoning_content"])
+        thoughtful = [message for message in self.messages if "reasoning_content" in message]
+        for old, message in enumerate(reversed(thoughtful)):
+            thoughts = message.pop("reasoning_content")
+            if kept_thinking is None or old < kept_thinking:
+                message["reasoning_content"] = "".join(thoughts)
         last = self.messages[-1]
         if last["role"] == "assistant" and "tool_calls" in last:
             refuse("messages: after tool_use must come tool_result", "messages")
@@ -120,7 +124,7 @@ def chat_of(body: CountRequest) -> BoundedChat:
         talk.system(body.system)
     for number, message in enumerate(body.messages):
         talk.take(f"messages[{number}]", message)
-    prefilled = talk.end()
+    prefilled = talk.end(body.kept_thinking)
     tools = _tools(body.tools or [])
     fields: Json = {
         **(body.model_extra or {}),

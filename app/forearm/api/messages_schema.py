@@ -13,7 +13,6 @@ from forearm.errors import InvalidRequest
 _UNSUPPORTED = {
     "container": "nothing is run here",
     "mcp_servers": "no tools are run here; offer them in tools",
-    "context_management": "contexts are not edited; leave out of messages what the model need not see",
 }
 # Other APIs' names for what has its own name here, and what would change how an answer looks.
 _ELSEWHERE = {
@@ -58,6 +57,26 @@ class Metadata(Body):
     user_id: Annotated[str, StringConstraints(max_length=512)] | None = None
 
 
+class KeptTurns(Body):
+    """Thinking of how many turns stays."""
+
+    type: Literal["thinking_turns"]
+    value: Annotated[Int64, Field(ge=1)]
+
+
+class ClearThinking(Body):
+    """Leaves thinking out of old turns."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"] | KeptTurns = KeptTurns(type="thinking_turns", value=1)
+
+
+class ContextManagement(Body):
+    """How the conversation is edited before the model sees it; what clients send of tools' results stays."""
+
+    edits: Annotated[list[ClearThinking], Field(default_factory=list)]
+
+
 class CountRequest(Body):
     """POST /v1/messages/count_tokens."""
 
@@ -68,6 +87,17 @@ class CountRequest(Body):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
+
+    @property
+    def kept_thinking(self) -> int | None:
+        """Turns whose thinking stays; None: all."""
+        kept = [edit.keep.value for edit in self._edits if not isinstance(edit.keep, str)]
+        return min(kept, default=None)
+
+    @property
+    def _edits(self) -> list[ClearThinking]:
+        return [] if self.context_management is None else self.context_management.edits
 
 
 class MessagesRequest(CountRequest):

@@ -1,0 +1,127 @@
+"""Whatever a model says in whatever order: the clients' own accumulation of our events comes to our own answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pydantic
+from anthropic.lib.streaming._messages import accumulate_event
+from anthropic.types import RawMessageStreamEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai import omit
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.responses import ResponseStreamEvent
+from tests.api.letters import write_letters
+from tests.api.test_responses import Exact
+
+from forearm.api.logprobs import TokenNames
+from forearm.api.messages_output import Blocks, message
+from forearm.api.output import Tally
+from forearm.api.responses_output import Form, Growing
+from forearm.api.turn import TurnPiece
+from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
+from forearm.text.tokenizer import load_tokenizer
+
+TEXT = st.text('ab \n🙂"\\', min_size=1, max_size=5)
+OPENAI: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
+ANTHROPIC: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(RawMessageStreamEvent)
+EMPTY = TurnPiece(0, [], [], None, None, None)
+REPLY = {
+    "id": "resp_0",
+    "object": "response",
+    "created_at": 0,
+    "status": "in_progress",
+    "model": "m",
+    "output": [],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "usage": None,
+}
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> list[TurnPiece]:
+    """A turn: parts in any order, in messages of any size; calls are numbered as they come."""
+    parts: list[Part] = []
+    for kind in draw(st.lists(st.sampled_from("trc"), max_size=8)):
+        if kind == "c":
+            index = sum(isinstance(part, CallBegin) for part in parts)
+            parts.append(CallBegin(index, f"call_{index}", "look_up"))
+            written = json.dumps(draw(st.dictionaries(TEXT, TEXT, max_size=2)))
+            cut = draw(st.integers(0, len(written)))
+            parts += [CallArguments(index, piece) for piece in (written[:cut], written[cut:]) if piece]
+        else:
+            parts.append((TextPart if kind == "t" else ReasoningPart)(draw(TEXT)))
+    found = []
+    while parts:
+        size = draw(st.integers(1, 4))
+        found.append(replace(EMPTY, parts=parts[:size]))
+        parts = parts[size:]
+    return found
+
+
+def names(folder: Path) -> TokenNames:
+    folder.mkdir(exist_ok=True)
+    return TokenNames(load_tokenizer(write_letters(folder)), as_ids=False)
+
+
+def bare(item: Any) -> dict[str, Any]:
+    """Without what comes with the item's last event alone."""
+    return {name: value for name, value in item.to_dict().items() if name not in ("status", "encrypted_content")}
+
+
+def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None:
+    letters = names(tmp_path / "letters")
+
+    @settings(deadline=None)
+    @given(
+        turn=pieces(),
+        reason=st.sampled_from(["stop", "length", "tool_calls", None]),
+        flags=st.tuples(*[st.booleans()] * 3),
+    )
+    def holds(turn: list[TurnPiece], reason: str | None, flags: tuple[bool, bool, bool]) -> None:
+        summary, packed, obfuscated = flags
+        growing = Growing(dict(REPLY), Form(letters, False, summary, packed, obfuscated))
+        tally = Tally(3)
+        written = growing.begin()
+        for piece in turn:
+            written += growing.take(piece)
+        written += growing.end(reason, tally) if reason else growing.fail("broke", tally)
+        state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
+        numbers = []
+        for block in written:
+            event = OPENAI.validate_python(json.loads(block.split(b"data: ")[1]))
+            numbers.append(event.sequence_number)
+            state.handle_event(event)
+
+        assert numbers == list(range(len(written)))
+        final = Exact.response(growing.reply)
+        done = [item.to_dict() for _, item in sorted(state._completed_output.items())]
+        assert done == [item.to_dict() for item in final.output]
+        snapshot = state._ResponseStreamState__current_snapshot
+        grown = [bare(item) for item in snapshot.output if item.type != "reasoning"]  # which the client does not grow
+        assert grown == [bare(item) for item in final.output if item.type != "reasoning"]
+        assert final.status == {"length": "incomplete", None: "failed"}.get(reason, "completed")
+
+    holds()
+
+
+@settings(deadline=None)
+@given(turn=pieces(), omitted=st.booleans())
+def test_messages_are_accumulated_to_what_they_are(turn: list[TurnPiece], omitted: bool) -> None:
+    blocks = Blocks(omitted)
+    start = {"type": "message_start", "message": message("m", Tally(3))}
+    events = [start, *(event for piece in turn for event in blocks.take(piece)), *blocks.end()]
+    snapshot: Any = None
+    buffers: dict[int, bytes] = {}
+    for event in json.loads(json.dumps(events)):
+        read = ANTHROPIC.validate_python(event)
+        snapshot = accumulate_event(event=read, current_snapshot=snapshot, json_bufs=buffers)
+
+    told = [block.to_dict() for block in cast(Any, snapshot).content]
+    assert told == blocks.content
