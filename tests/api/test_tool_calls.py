@@ -290,3 +290,25 @@ def test_mistrals_calls_have_ids_that_its_templates_take(start_server: StartServ
     call = server.chat("x", tools=[NOW], messages=asked("[TOOL_CALLS]now[ARGS]{}")).json()["choices"][0]["message"]
 
     assert [len(one["id"]) for one in call["tool_calls"]] == [9]
+
+
+def test_arguments_of_earlier_calls_are_objects_for_templates(start_server: StartServer) -> None:
+    shown = (
+        "{% for m in messages %}{% for call in m.tool_calls or [] %}{{ call.id }}:"
+        "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};{% endfor %}{% endfor %}"
+        "{% if m.role == 'tool' %}{{ m.tool_call_id }}>{% endif %}{{ m.content or '' }}{% endfor %}{{ eos_token }}"
+    )
+    server = start_server(chat_template=shown)
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1, "y": [true]}'}},
+        {"id": "b", "type": "function", "function": {"name": "g", "arguments": ""}},
+    ]
+    messages = [
+        {"role": "user", "content": "hi "},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "ok"}]},
+    ]
+
+    reply = server.http.post("/v1/chat/completions", json={"messages": messages}).json()
+
+    assert reply["choices"][0]["message"]["content"] == "hi a:x=1;y=[True];b:a>ok"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
+import openai
+import pydantic
 import pytest
 from openai.types.chat import ChatCompletionMessageFunctionToolCall as FunctionCall
 from tests.e2e.served import Served, serve
@@ -120,3 +123,50 @@ def test_a_wrong_parser_is_told_before_anything_starts(tmp_path: Any) -> None:
         serve(tmp_path, "--tool-call-parser", "nonsense"),
     ):
         pass
+
+
+class Weather(pydantic.BaseModel):
+    """The weather of a day."""
+
+    city: str = pydantic.Field(max_length=20)
+    rain: bool
+
+
+def test_the_client_parses_a_pydantic_tools_arguments(served: Served) -> None:
+    reply = served.openai.chat.completions.parse(
+        model="demo",
+        messages=MESSAGES,
+        tools=[openai.pydantic_function_tool(Weather)],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=300,
+    )
+
+    [call] = reply.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Weather)
+
+
+async def test_the_async_client_streams_many_calls_at_a_time(served: Served) -> None:
+    async def called(client: openai.AsyncOpenAI, seed: int) -> str:
+        stream = await client.chat.completions.create(
+            model="demo",
+            messages=MESSAGES,
+            tools=[WEATHER, NOW],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            max_tokens=300,
+            seed=seed,
+            stream=True,
+        )
+        name, arguments = "", ""
+        async for chunk in stream:
+            for call in chunk.choices[0].delta.tool_calls or []:
+                assert call.function is not None
+                name, arguments = name or call.function.name or "", arguments + (call.function.arguments or "")
+        check(name, arguments)
+        return name
+
+    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        names = await asyncio.gather(*(called(client, seed) for seed in range(12)))
+
+    assert set(names) <= {"get_weather", "now"}
