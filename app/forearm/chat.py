@@ -31,6 +31,11 @@ class Chat:
         Raises: InvalidRequest, EngineUnavailable or ForearmError with what the server said.
         """
         stream = self._client.stream("chat/completions", {"messages": self.messages, **self._limit})
-        said = printed(stream, lambda choice: choice["delta"].get("content"), self._stats)
+        said = printed(
+            stream,
+            lambda choice: choice["delta"].get("content"),
+            self._stats,
+            lambda choice: choice["delta"].get("reasoning"),
+        )
         self.messages.append({"role": "assistant", "content": said})
         return said

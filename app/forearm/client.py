@@ -64,23 +64,33 @@ class Client:
         return self._model
 
 
+# The text of one choice of a chunk.
+TextOf = Callable[[dict[str, Any]], str | None]
+
+
 def printed(
-    stream: Iterable[dict[str, Any]], text_of: Callable[[dict[str, Any]], str | None], stats: bool = False
+    stream: Iterable[dict[str, Any]], text_of: TextOf, stats: bool = False, thought_of: TextOf = lambda _: None
 ) -> str:
     """An answer, printed as it comes; with `stats`, its figures on standard error. Returns: the whole of it.
 
-    text_of: the text of one choice of a chunk.
+    thought_of: what the model thinks before it answers; it goes to standard error.
     Raises: as `Client.stream`.
     """
     started = time.monotonic()
     pieces: list[str] = []
     usage: dict[str, int] = {}
-    first_s = 0.0
+    first_s, thinks = 0.0, False
     for chunk in stream:
         usage = chunk.get("usage") or usage
         for choice in chunk["choices"]:
-            piece = text_of(choice) or ""
+            piece, thought = text_of(choice) or "", thought_of(choice) or ""
             first_s = first_s or time.monotonic() - started
+            if thought:
+                print(thought, end="", flush=True, file=sys.stderr)
+                thinks = True
+            elif piece and thinks:
+                print("\n", file=sys.stderr)
+                thinks = False
             print(piece, end="", flush=True)
             pieces.append(piece)
     print()

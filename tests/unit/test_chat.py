@@ -23,6 +23,7 @@ class TinyServer(ThreadingHTTPServer):
         self.bodies: list[dict[str, Any]] = []
         self.key: str | None = None
         self.breaks = False
+        self.thought = ""
 
     @property
     def url(self) -> str:
@@ -45,6 +46,8 @@ class Answers(BaseHTTPRequestHandler):
         chunks: list[dict[str, Any]] = [
             {"choices": [{"text": letter} if "prompt" in body else {"delta": {"content": letter}}]} for letter in said
         ]
+        if self.server.thought:
+            chunks = [{"choices": [{"delta": {"reasoning": self.server.thought}}]}, *chunks]
         if self.server.breaks:
             chunks = [*chunks[:1], {"error": {"message": "the engine went away"}}]
         chunks.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": len(said)}})
@@ -102,6 +105,15 @@ def test_a_conversation_remembers_what_was_said(
     assert capsys.readouterr().out == "ONE\nTWO\n"
     assert [message["content"] for message in server.bodies[1]["messages"]] == ["one", "ONE", "two"]
     assert server.bodies[1]["model"] == "other"
+
+
+def test_thought_is_shown_apart_from_the_answer(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.thought = "Hm."
+
+    assert cli.main(["chat", "--url", server.url, "-q", "hello"]) == 0
+
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("HELLO\n", "Hm.\n\n")
 
 
 def test_complete_goes_on_from_one_text(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
