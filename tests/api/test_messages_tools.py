@@ -218,6 +218,7 @@ def test_errors_have_anthropics_form(start_server: StartServer) -> None:
     assert kind_of(say(server, model="nobody")) == "not_found_error"
     assert kind_of(say(server, max_tokens=0)) == "invalid_request_error"
     assert kind_of(server.http.get("/v1/messages")) == "invalid_request_error"
+    assert kind_of(server.http.get("/v1/messages/batches")) == "not_found_error"
     assert kind_of(server.http.post("/v1//messages/", content=b"{")) == "invalid_request_error"
     unknown = server.http.post("/v1/messages/count_tokens", json={}, headers={"Authorization": "Bearer no"})
     assert kind_of(unknown) == "authentication_error"

@@ -143,6 +143,15 @@ def test_the_openai_client_parses_what_a_schema_constrains(served: Served) -> No
         assert isinstance(reply.output_parsed, Entry)
 
 
+@pytest.mark.parametrize("field", ["structured_outputs", "guided_choice"])
+def test_vllms_constraints_hold(served: Served, field: str) -> None:
+    choices = ["snow and ice", "warm sand"]
+    body = {field: {"choice": choices} if field == "structured_outputs" else choices}
+    for seed in range(3):
+        reply = served.openai.responses.create(model="demo", input=GLACIER, extra_body={**body, "seed": seed})
+        assert (reply.output_text in choices, reply.status) == (True, "completed")
+
+
 def test_a_required_call_is_called(served: Served, claude: anthropic.Anthropic) -> None:
     tool: Any = {"type": "function", "strict": True, **TOOL}
     with served.openai.responses.stream(model="demo", input=GLACIER, tools=[tool], tool_choice="required") as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,7 +12,7 @@ from forearm.api.edge import tidy_path
 from forearm.api.faults import error_reply
 from forearm.api.replies import encoder
 
-PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_PATH = re.compile("/v1/messages(/.*)?", re.DOTALL)
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -31,10 +32,13 @@ class MessagesErrors:
         self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and tidy_path(scope["path"]).removeprefix(self._root_path) in PATHS:
+        if scope["type"] == "http" and _PATH.fullmatch(self._route(scope)):
             await self._app(scope, receive, _Rewriter(send).send)
         else:
             await self._app(scope, receive, send)
+
+    def _route(self, scope: Scope) -> str:
+        return tidy_path(scope["path"]).removeprefix(self._root_path)
 
 
 class _Rewriter:

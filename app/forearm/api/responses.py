@@ -204,7 +204,8 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
         packed=ENCRYPTED in (body.include or ()),
         obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,
     )
-    return Job(turn, Growing(reply, form), owner, question.own, store)
+    growing = Growing(reply, form, told=bool(body.stream or body.background))
+    return Job(turn, growing, owner, question.own, store)
 
 
 def _reply(body: ResponsesRequest, chat: BoundedChat, served: ServedState, stored: bool) -> Json:

@@ -161,11 +161,12 @@ class Output:
 
 
 class Growing:
-    """One response from its first event to its last."""
+    """One response from its first event to its last; `told`: whether anybody ever reads the events."""
 
-    def __init__(self, reply: Json, form: Form) -> None:
+    def __init__(self, reply: Json, form: Form, told: bool = True) -> None:
         self.reply = reply  # the response object as it now is
         self._output = Output(form)
+        self._told = told
         self._number = 0
 
     @property
@@ -210,8 +211,8 @@ class Growing:
             self.reply["completed_at"] = int(time.time())
 
     def _written(self, events: Iterable[Json]) -> list[bytes]:
-        found = []
-        for event in events:
+        found: list[bytes] = []
+        for event in events if self._told else ():
             numbered = encoder.encode({**event, "sequence_number": self._number})
             found.append(b"event: " + event["type"].encode() + b"\ndata: " + numbered + b"\n\n")
             self._number += 1
