@@ -53,6 +53,7 @@ def follow(run_folder: str) -> None:
     level = file.read_text().strip() if run_folder and file.exists() else ""
     if level in LOG_LEVELS:
         set_level(level)
+        logging.getLogger(__name__).debug("this process logs at %s now", level)
 
 
 def change_level(run_folder: Path, configured: str) -> None:

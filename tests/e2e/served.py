@@ -63,7 +63,7 @@ class Served:
     def endless(self, **fields: Any) -> Iterator[Iterator[str]]:
         """An open stream on a connection of its own. Yields: its lines; the first token is there."""
         with (
-            httpx.Client(base_url=self.url, timeout=60, verify=False) as client,  # no time for certificates
+            httpx.Client(base_url=self.url, headers=self.http.headers, timeout=60, verify=False) as client,
             client.stream("POST", "/v1/chat/completions", json={**ENDLESS, "stream": True, **fields}) as reply,
         ):
             assert reply.status_code == 200

@@ -62,6 +62,7 @@ def create_app(config: ApiConfig) -> FastAPI:
     Raises: ConfigError (a tokenizer, template or generation config that cannot be read).
     """
     served = load_served(config)
+    served.meter.start_series(served.names[0])
     keys = KeyRing(config.api_key, config.api_keys_file)
     tracer = _tracer(served)
 
@@ -116,7 +117,7 @@ def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None
         meter=served.meter,
         engine=served.engine,
         root_path=root_path,
-        access=AccessLog(config.access_log, frozenset(config.access_log_except)),
+        access=AccessLog(config.access_log, frozenset(",".join(config.access_log_except).split(","))),
         watch=_watch(served, tracer),
     )
     app.add_middleware(MessagesErrors, root_path=root_path)

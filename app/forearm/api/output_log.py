@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from forearm import wire
+from forearm.log import request_id
 from forearm.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -18,6 +19,7 @@ class OutputLog:
     def __init__(self, tokenizer: Tokenizer, most_characters: int | None) -> None:
         self._tokenizer = tokenizer
         self._most = most_characters
+        self._request_id = request_id.get()
         self._open: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
 
     def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
@@ -39,4 +41,6 @@ class OutputLog:
     def _write(self, name: str, index: int, tokens: list[int], end: str) -> None:
         text = self._tokenizer.decode(tokens, skip_special_tokens=False)[: self._most]
         fields = {"engine_request": name, "output": index, "tokens": len(tokens), "end": end, "text": text}
+        before = request_id.set(self._request_id)  # tokens come in the context of the engine's connection
         log.info("output %s %d: %d tokens, %s, %r", name, index, len(tokens), end, text, extra={"fields": fields})
+        request_id.reset(before)

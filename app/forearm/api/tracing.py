@@ -120,7 +120,9 @@ class RequestTrace:
             self._ends.append(message.finish_reason)
 
     def over(self) -> None:
-        """Nothing more comes."""
+        """Nothing more comes. What the engine has not taken is no span."""
+        if "gen_ai.usage.prompt_tokens" not in self._attributes:
+            return
         ended_ns = time.time_ns()
         attributes = {**self._attributes, "gen_ai.usage.completion_tokens": self._generated}
         latency = {"e2e": ended_ns - self._begun_ns, "time_in_queue": round(self._queue_s * _NS)}
