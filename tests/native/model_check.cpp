@@ -1,4 +1,4 @@
-// The whole model without Python: a tiny random one, computed by every tier of this CPU.
+// The whole model without Python: tiny random ones, a decoder and encoders, computed by every tier of this CPU.
 //
 //   model_check              all checks; prints a checksum of the logits for each tier and dtype
 //   model_check --expected   prints the table kExpected below, from the scalar tier
@@ -19,22 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "model/executor.h"
+#include "model_check.h"
 
+namespace forearm::checks {
 namespace {
 
-using namespace forearm;
-using Logits = std::vector<float>;
+constexpr int64_t kPrompt = 45, kDecoded = kTexts - 1;
 
-constexpr int64_t kPrompt = 45, kDecoded = 6, kVocab = 97;
-
-// How the weights are kept. Where activations are int8 all tiers multiply integers: codes give the same everywhere but
-// for what a KV cache of bfloat16 rounds.
-struct Kind {
-  const char* name;
-  Format format;
-  DType kv;
-};
 const Kind kKinds[] = {
     {"float32", {DType::f32}, DType::f32},
     {"float16", {DType::f16}, DType::f16},
@@ -46,6 +37,11 @@ const Kind kKinds[] = {
     {"int4-wide", {DType::int4, 32, DType::f16, Format::Zero::none, true}, DType::f32},
     {"fp8-e4m3", {DType::fp8_e4m3}, DType::f32},
     {"fp8-e5m2", {DType::fp8_e5m2, 48}, DType::f32},
+    {"bert-f32", {DType::f32}, DType::f32, Shape::bert},
+    {"bert-bf16", {DType::bf16}, DType::bf16, Shape::bert},
+    {"bert-int8", {DType::int8}, DType::f32, Shape::bert},
+    {"modern-f32", {DType::f32}, DType::f32, Shape::modern},
+    {"modern-f16", {DType::f16}, DType::f16, Shape::modern},
 };
 constexpr size_t kKindCount = sizeof kKinds / sizeof kKinds[0];
 
@@ -62,6 +58,11 @@ constexpr float kExpected[kKindCount][kExpectedLogits] = {
     {1.486419737e-01f, -1.003894925e+00f, -1.991711259e-01f, -9.562143087e-01f, 1.546282470e-01f, 1.077665806e+00f},
     {-1.876924783e-01f, -9.577826262e-01f, -2.448805273e-01f, -6.425073147e-01f, -1.071052402e-01f, 1.299979329e+00f},
     {-2.647435367e-01f, -1.197003961e+00f, -5.844066739e-01f, -3.901510835e-01f, -3.574092984e-01f, 1.289188862e+00f},
+    {-4.474369884e-01f, -4.728244543e-01f, -5.827526450e-01f, 1.052111745e+00f, -8.366521001e-01f, -2.160294652e-01f},
+    {-4.475793839e-01f, -4.728295207e-01f, -5.834150314e-01f, 1.049777150e+00f, -8.394122720e-01f, -2.169620991e-01f},
+    {-4.425678849e-01f, -4.723451138e-01f, -5.790480971e-01f, 1.040748119e+00f, -8.328057528e-01f, -2.197535336e-01f},
+    {1.371899128e+00f, -8.015915751e-03f, -6.349955201e-01f, 2.670335472e-01f, 1.160057306e+00f, -1.179064870e+00f},
+    {1.371621490e+00f, -8.173054084e-03f, -6.352010965e-01f, 2.671678960e-01f, 1.159334660e+00f, -1.179155111e+00f},
 };
 
 // Logits are about 1, sums of at most 97 terms through 2 layers. Another libm's cosine may differ in the last bit:
@@ -69,23 +70,6 @@ constexpr float kExpected[kKindCount][kExpectedLogits] = {
 constexpr float kSame = 1e-5f;
 // Operands rounded to bfloat16 err by up to 2^-9 each; independent, through 8 multiplications in a row.
 constexpr float kRounded = 0.05f;
-
-// Numbers in [-1, 1), exact in float32, the same on every machine.
-class Random {
- public:
-  float next() {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<float>(static_cast<int32_t>(state_ >> 40) - (1 << 23)) / (1 << 23);
-  }
-  std::vector<float> floats(int64_t count, float around, float scale) {
-    std::vector<float> values(static_cast<size_t>(count));
-    for (float& value : values) value = around + scale * next();
-    return values;
-  }
-
- private:
-  uint64_t state_ = 1;
-};
 
 Config tiny() {
   Config c{};
@@ -147,17 +131,17 @@ void step(Executor& executor, const std::vector<int32_t>& tokens, int64_t first,
   out.insert(out.end(), executor.logits(), executor.logits() + kVocab);
 }
 
-// Every matrix in one format.
-Formats uniform(const Config& c, const Format& format) {
-  Formats formats{{"embed", format}, {"head", format}};
-  for (size_t i = 0; i < c.layers.size(); ++i)
-    for (const char* name : {"qkv", "o", "up", "down"}) formats["layers." + std::to_string(i) + "." + name] = format;
+Formats with_head(const Format& format) {
+  Formats formats = uniform(tiny(), format);
+  formats["head"] = format;
   return formats;
 }
 
 // Logits of the prompt's last token and of each decoded one: [1 + kDecoded, kVocab].
+// Of a model that pools: vectors of kTexts texts, all in one step if `chunks` is one.
 Logits generate(const Kind& kind, int threads, const std::vector<int64_t>& chunks) {
-  Executor executor(tiny(), uniform(tiny(), kind.format), {kind.kv, 64, 4, 4, 64}, {}, threads);
+  if (kind.shape != Shape::decoder) return encode(kind, threads, chunks.size() == 1);
+  Executor executor(tiny(), with_head(kind.format), {kind.kv, 64, 4, 4, 64}, {}, threads);
   load(executor);
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < kPrompt; ++i) tokens.push_back(i * 31 % kVocab);
@@ -276,8 +260,11 @@ int check_tier(const char* tier, const std::vector<Logits>& scalar) {
 }
 
 }  // namespace
+}  // namespace forearm::checks
 
 int main(int argc, char** argv) {
+  using namespace forearm;
+  using namespace forearm::checks;
   const std::vector<Logits> scalar = logits_of("scalar");
   if (scalar.empty()) {
     std::printf("FAILED: scalar: no result\n");
