@@ -194,12 +194,15 @@ def test_a_long_conversation_is_cut_from_its_beginning_where_truncation_is_auto(
     refused = respond(server, items)
     cut = respond(server, items, truncation="auto", max_output_tokens=2)
     hopeless = respond(server, "y" * 5000, truncation="auto")
+    endless = [{"role": "user", "content": "z" * 3000}] * 9000 + items
 
     assert refused.status_code == hopeless.status_code == 400
     assert refused.json()["error"]["param"] == "input"
     prompt = bytes(token for token in server.engine.submits[-1].prompt_token_ids if token < 256).decode()
     assert cut.status_code == 200
     assert prompt == "S " + "".join(f"{n:02} " + "." * 17 for n in range(5, 9))
+    assert respond(server, endless, truncation="auto", max_output_tokens=2).status_code == 200
+    assert server.engine.submits[-1].prompt_token_ids == server.engine.submits[-2].prompt_token_ids
 
 
 def test_the_input_is_counted(server: Server) -> None:

@@ -42,6 +42,8 @@ TOOL = {"type": "function", "name": "f", "parameters": {}}
         ({"input": [{"type": "function_call", "call_id": "c", "name": 5, "arguments": ""}]}, "input", "input[0].name"),
         ({"input": [{"type": "reasoning", "encrypted_content": "gAAAA"}]}, "input", "encrypted_content"),
         ({"input": [{"type": "reasoning", "content": [{"text": 5}]}]}, "input", "input[0].content"),
+        ({"input": [{"type": "item_reference", "id": "x"}] * 101}, "input", "100"),
+        ({"input": [MESSAGE] * 10_001}, "input", "10000"),
         ({"tools": [{"type": "web_search"}]}, "tools", "tools[0]: tools of type 'web_search'"),
         ({"tools": [TOOL, {"type": "mcp", "server_label": "x"}]}, "tools", "tools[1]: tools of type 'mcp'"),
         ({"tools": [{"type": "function"}]}, "tools", "tools[0].name"),

@@ -22,7 +22,6 @@ from forearm.api.responses_schema import ResponsesRequest
 from forearm.api.served import Served
 from forearm.api.translation import BoundedChat, chat_request
 from forearm.api.turn import rendered
-from forearm.errors import InvalidRequest
 
 Json = dict[str, Any]
 # What chats call what responses call otherwise.
@@ -34,6 +33,7 @@ NAMES = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
+_MOST_REFERENCES = 100  # each reads a stored response
 _ANSWER_SHARE = 4  # with truncation the context keeps room for the answer asked for, at most one part in so many
 
 
@@ -51,9 +51,13 @@ async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str,
     own = items_of(body.input)
     if store is None:
         return Asked(body, own, [])
-    for number, item in enumerate(own):
-        if item["type"] == "item_reference":
-            own[number] = await store.output_item(str(item["id"]), owner)
+    references = [number for number, item in enumerate(own) if item["type"] == "item_reference"]
+    if len(references) > _MOST_REFERENCES:
+        refuse(
+            f"input has {len(references)} item_references; the limit is {_MOST_REFERENCES}: use previous_response_id"
+        )
+    for number in references:
+        own[number] = await store.output_item(str(own[number]["id"]), owner)
     chain: list[Stored] = []
     if body.previous_response_id is not None:
         chain = await store.chain(body.previous_response_id, owner, most_bytes)
@@ -98,7 +102,7 @@ async def _fitted(served: Served, chat: Any, starts: Sequence[int]) -> BoundedCh
         middle = (low + high) // 2
         candidate: BoundedChat = chat(starts[middle])
         room = min(candidate.most_tokens or context, max(1, context // _ANSWER_SHARE))
-        if await _tokens(served, candidate) + room <= context:
+        if await _tokens(served, candidate, context) + room <= context:
             high = middle
         else:
             low = middle + 1
@@ -106,14 +110,19 @@ async def _fitted(served: Served, chat: Any, starts: Sequence[int]) -> BoundedCh
     return fitted
 
 
-async def _tokens(served: Served, chat: BoundedChat) -> float:
-    """Of its prompt; endless, where it is too long to be counted."""
-    try:
-        return len((await rendered(served, chat))[1])
-    except InvalidRequest as error:
-        if error.param is not None:  # the template does not like it, and would like no part of it
-            raise
+async def _tokens(served: Served, chat: BoundedChat, context: int) -> float:
+    """Of its prompt; endless where it has more letters than the context could ever hold, which nobody needs to render.
+
+    Raises: InvalidRequest.
+    """
+    letters = sum(len(_as_text(message.content or "")) for message in chat.messages)
+    if letters > context * served.tokenizer.longest_token:
         return float("inf")
+    return len((await rendered(served, chat))[1])
+
+
+def _as_text(content: str | list[Json]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _fields(body: ResponsesRequest, served: Served) -> Json:
