@@ -41,8 +41,9 @@ class Executor:
     """One model in memory, its KV cache, its threads. Calls come from one thread at a time.
 
     config: read through the attributes of model/config.py's dataclass.
-    formats: of each packed matrix, by name: embed, positions, head, layers.{i}.{qkv,o,up,down}. `up` is gate and up.
-    Every matrix of the model has one, and nothing else: model/config.py's uniform_formats gives the names.
+    formats: of each packed matrix, by name: embed, positions, types, head, layers.{i}.{qkv,o,up,down}, dense.{i}. `up`
+    is gate and up. Every matrix of the model has one, and nothing else: model/config.py's uniform_formats gives the
+    names.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.
@@ -79,7 +80,7 @@ class Executor:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
-        name: embed, positions, head, or layers.{i}.{q,k,v,o,gate,up,down}.
+        name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, or dense.{i}.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
         Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
@@ -106,7 +107,7 @@ class Executor:
 
         name: layers.{i}.{input_norm,post_attention_norm,pre_mlp_norm,post_mlp_norm,q_norm,k_norm} and final_norm
         (weights; stored as given, `norm_plus_one` is added here), the same with .bias (LayerNorm), and
-        layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias.
+        layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias, dense.{i}.{bias,norm,norm.bias}.
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
         post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full.
@@ -143,14 +144,25 @@ class Executor:
         block_starts: Int32Array,
         blocks: Int32Array,
         logit_rows: Int32Array,
+        types: Int32Array | None = None,
     ) -> None:
         """Compute one step (engine/batch.py's Batch): the whole model, the GIL released; logits stay inside.
 
+        types: int32 [tokens], rows of the embedding of token types, for models that have them; None: all 0.
+        Of a `pooled` model prompts are whole (they begin with position 0), and rows come out instead of logits.
         A block whose first position is computed is cleared first; the other positions are expected to follow.
         Raises: ValueError naming the array and the index if sizes, ids, positions or blocks are out of range.
         """
     def logits(self) -> Float32Array:
-        """A copy of the last step's logits, float32 [logit_rows, vocab]. Tests."""
+        """A copy of the last step's logits, float32 [logit_rows, vocab], for tests; of a pooled model of its rows,
+        [logit_rows, hidden]."""
+    def pool(self, starts: Int32Array) -> Float32Array:
+        """Vectors of a pooled model, float32 [texts, columns]: the mean of rows starts[i] .. starts[i + 1] - 1 of the
+        last step's (sums in double, in order), through the layers behind it.
+
+        starts: int32 [texts + 1].
+        Raises: ValueError if a text has no rows, or more than the step had.
+        """
     def sample(
         self,
         row: Int32Array,
@@ -173,6 +185,8 @@ class Executor:
         allowed_starts: Int32Array,
         allowed_ids: Int32Array,
         logprobs: Int32Array,
+        mask: Int32Array,
+        masks: UInt32Array,
     ) -> tuple[Int32Array, npt.NDArray[np.bool_], Float32Array, Int32Array, Int32Array, Float32Array]:
         """Choose a token for each line: arguments and results as engine/batch.py's Sampling and Sampled, in order."""
     def score(
@@ -185,8 +199,6 @@ class Kernels:
 
     Raises: ValueError if this CPU has no such tier.
     """
-        mask: Int32Array,
-        masks: UInt32Array,
 
     def __init__(self, tier: str) -> None: ...
     def gemm(
