@@ -35,6 +35,7 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
         ("messages", {"messages": [{"role": "user", "content": IMAGE}]}),
         ("messages", {"messages": [{"role": "tyrant", "content": "x"}]}),
         ("messages", {"messages": []}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
         ("messages", {"messages": "hello"}),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}),
         ("stream_options", {"stream_options": {"include_usage": True}}),

@@ -13,6 +13,8 @@ import jinja2
 from forearm.errors import ConfigError, InvalidRequest
 
 Message = Mapping[str, Any]
+# Names that rendering itself gives the template.
+_TAKEN = {"messages", "conversations", "return_assistant_tokens_mask"}
 
 
 class ChatTemplate:
@@ -57,6 +59,10 @@ class ChatTemplate:
 
         Raises: InvalidRequest for whatever the template, or what the client asks of it, makes go wrong.
         """
+        for name in _TAKEN & (kwargs or {}).keys():
+            raise InvalidRequest(
+                f"chat_template_kwargs: {name!r} is not the template's to be given", "chat_template_kwargs"
+            )
         # Clients send explicit nulls ("tool_calls": null); templates take any present key for a value.
         conversation = [{key: value for key, value in message.items() if value is not None} for message in messages]
         variables = {
