@@ -52,7 +52,7 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
-    cores = _cores(config)
+    cores = cores_of(config)
     before = placement.memory(config)
     drafting = drafting_asked(config)
     draft = open_draft(config, drafting) if drafting and drafting.model else None
@@ -177,7 +177,7 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -
     )
 
 
-def _cores(config: EngineConfig) -> Cores:
+def cores_of(config: EngineConfig) -> Cores:
     """Those serve.py has planned, else a plan of our own."""
     if config.threads:
         return Cores(config.threads, config.cores)

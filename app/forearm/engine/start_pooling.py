@@ -15,7 +15,7 @@ from forearm.engine.pooler import Pooler
 from forearm.engine.pooling_loop import PoolingLoop
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingAdmission, PoolingTerms, Text
-from forearm.engine.start import QUEUED_PER_PLACE, _cores, start
+from forearm.engine.start import QUEUED_PER_PLACE, cores_of, start
 from forearm.errors import ConfigError, EngineFailed
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.hub import find_model
@@ -43,7 +43,7 @@ def start_pooling(
 ) -> PoolingLoop:
     """The same of a model that pools, as `plan` says."""
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
-    cores = _cores(config)
+    cores = cores_of(config)
     fitting = fit(config, folder, placement.memory(config), cores.threads)
     checkpoint, limits = fitting.checkpoint, fitting.limits
     native = load_native(
