@@ -74,7 +74,7 @@ function reasoned(turn) {
 }
 
 function buttons(turn, acts) {
-  const all = [make("span", { class: "stats" }, stats(turn))];
+  const told = stats(turn), all = told ? [make("span", { class: "stats" }, told)] : [];
   if (turn.content) all.push(button("Copy", (event) => copy(turn.content, event.currentTarget)));
   if (acts.isLast(turn)) all.push(button(turn.error ? "Try again" : "Regenerate", () => acts.again(turn)));
   return all;
