@@ -1,4 +1,4 @@
-"""Texts and pairs cut to a length: special tokens stay, of a pair the longer text is cut first, as tokenizers has it."""
+"""Texts and pairs cut to a length: special tokens stay, of a pair the longer text is cut first, as in tokenizers."""
 
 from __future__ import annotations
 
