@@ -2,10 +2,9 @@
 
     python bench/plan.py --shapes qwen2.5-0.5b,tinyllama-1.1b --out bench/results/plan-<machine>.md
 
-As plan takes the best of what a machine showed in some seconds for its limits, so here the least time of a step counts,
-over the same seconds in which the limits were looked at: others' work on a shared machine is in neither.
-On a busy machine take --threads 1 --busy, as root: steps are counted in CPU time, and the limits, parts of a second
-each, are looked at with real-time priority: neither waits for others.
+On a shared machine limits change from one second to the next: each step is timed right after a look at them, and the
+row shows the pair in the middle. On a busy one take --threads 1 --busy, as root: steps are counted in CPU time, and
+both run with real-time priority for parts of a second.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
@@ -35,13 +35,13 @@ from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost, Rates
 from forearm.plan.work import Work, work_of
 
-STEPS_A_LOOK = 4  # at the limits
 BUSY_GB = 0.5
+BREATH_S = 0.3  # for others, between pairs
 
 
 @dataclass(frozen=True)
 class Row:
-    """One step: least seconds measured, and predicted from the best limits of that time."""
+    """One step: seconds measured, and predicted from the limits at that time."""
 
     shape: str
     format: str
@@ -77,31 +77,51 @@ def rows(shape_name: str, format: str, args: argparse.Namespace) -> Iterator[Row
     placed = Plan(args.threads, (), (), 1, ())
     with undisturbed(args):
         timed = achieved([matrices.format for matrices in (*costs.body, *costs.head)], placed)
+
+    def cost(rates: Rates) -> Cost:
+        return Cost(costs, replace(rates, achieved=timed), STEP_TOKENS)
+
     for count, context in decoded:
-        least_s, rates = watched(executor, count, context, 1, args)
-        predicted_s = Cost(costs, replace(rates, achieved=timed), STEP_TOKENS).decode_s(count, context)
-        yield Row(shape_name, format, f"decode {count} at {context}", least_s, predicted_s)
+        pairs = watched(executor, count, context, 1, args)
+        decode_s = partial(_decode_s, cost, count, context)
+        yield row(shape_name, format, f"decode {count} at {context}", pairs, decode_s)
     for count in args.prefill:
-        least_s, rates = watched(executor, 1, 0, count, args)
-        predicted_s = Cost(costs, replace(rates, achieved=timed), STEP_TOKENS).prefill_s(count)
-        yield Row(shape_name, format, f"prefill {count}", least_s, predicted_s)
+        pairs = watched(executor, 1, 0, count, args)
+        yield row(shape_name, format, f"prefill {count}", pairs, partial(_prefill_s, cost, count))
+
+
+def _decode_s(cost: Callable[[Rates], Cost], sequences: int, context: int, rates: Rates) -> float:
+    return cost(rates).decode_s(sequences, context)
+
+
+def _prefill_s(cost: Callable[[Rates], Cost], tokens: int, rates: Rates) -> float:
+    return cost(rates).prefill_s(tokens)
 
 
 def watched(
     executor: _native.Executor, sequences: int, first: int, count: int, args: argparse.Namespace
-) -> tuple[float, Rates]:
-    """The least time of a step within --seconds, and the best limits of these."""
+) -> list[tuple[float, Rates]]:
+    """Steps within --seconds, each the lesser of two, with the limits looked at right before."""
     action = step(executor, sequences, first, count)
     taken = cpu_seconds if args.busy else seconds
     action()
-    best: dict[str, float] = {}
-    least_s, begin = 1e9, time.monotonic()
+    found: list[tuple[float, Rates]] = []
+    begin = time.monotonic()
     while time.monotonic() - begin < args.seconds:
-        least_s = min([least_s, *(taken(action) for _ in range(STEPS_A_LOOK if count == 1 else 1))])
         with undisturbed(args):
             look = limits(args, BUSY_GB if args.busy else 1.0)
-        best = {name: max(value, best.get(name, 0.0)) for name, value in look.items()}
-    return least_s, Rates(best["read_gb_s"], best["fma_gflops"], best["bf16_gflops"], best["int8_gops"], measured=True)
+            step_s = min(taken(action), taken(action))
+        rates = Rates(look["read_gb_s"], look["fma_gflops"], look["bf16_gflops"], look["int8_gops"], measured=True)
+        found.append((step_s, rates))
+        time.sleep(BREATH_S if args.busy else 0.0)
+    return found
+
+
+def row(shape: str, format: str, name: str, pairs: list[tuple[float, Rates]], of: Callable[[Rates], float]) -> Row:
+    """The pair in the middle, by its error."""
+    errors = sorted((of(rates) / step_s, step_s, of(rates)) for step_s, rates in pairs)
+    _, measured_s, predicted_s = errors[len(errors) // 2]
+    return Row(shape, format, name, measured_s, predicted_s)
 
 
 def cpu_seconds(action: Callable[[], None]) -> float:
@@ -128,12 +148,12 @@ def page(found: list[Row], args: argparse.Namespace) -> str:
     about = circumstances(args)
     errors = sorted(abs(row.error) for row in found)
     within = [f"{sum(error <= bound for error in errors)} within {100 * bound:.0f} %" for bound in (0.15, 0.25)]
-    busy = ["Others used the machine: CPU time of one thread, limits at real-time priority."] if args.busy else []
+    busy = ["Others used the machine: CPU time of one thread, at real-time priority."] if args.busy else []
     lines = (
         f"# Predicted by `forearm plan`, and measured: {about['cpu']}, {about['threads']} threads",
         "",
         f"`{about['command']}`, {about['date']}, commit {about['commit']}, tier {about['tier']}.",
-        "Milliseconds of a step: the least measured, and what is predicted from the best limits of the same seconds.",
+        "Milliseconds of a step, and what is predicted from the limits looked at right before: the pair in the middle.",
         "Bandwidth and the rate of multiplications are those that `forearm plan` measures on this machine; the shares",
         "of bandwidth, and of the peak for attention, are another's (`engine-0.5b-epyc-zen4-2-cores.json`).",
         *busy,
