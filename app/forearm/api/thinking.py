@@ -73,9 +73,8 @@ def _calls_grammar(served: Served, choice: ToolChoice, thinks: bool) -> str | No
     """
     shape = served.dialect.shape
     if not choice.must_call:
-        if not choice.is_strict or shape is None or not shape.trigger:
-            return None
-        return _grammar(served, "structural_tag", shape.triggered(choice.imposed()))
+        chosen = shape.chosen(choice.imposed(), choice.parallel) if choice.is_strict and shape else None
+        return None if chosen is None else _grammar(served, "structural_tag", chosen)
     if shape is None:
         return _grammar(served, "json", choice.schema())
     before = [HARMONYS_THOUGHT] if served.dialect.is_harmony else [_LINES] if thinks else []

@@ -15,15 +15,18 @@ from forearm.text.calls import deepseek, mistral
 from forearm.text.calls.hermes import BEGIN, END
 
 Json = dict[str, Any]
+# An answer that does not begin as Llama's calls do.
+_NO_CALL = r"([^{\s](.|\n)*)?"
 # What a call of this tool needs: its name, and its arguments' JSON schema.
 Tool = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`first`, calls with `separator` between, and `last`. A call: `begin`, its name, `between`, arguments, `end`.
+    """`marker`, `opening`, calls with `separator` between, `last`. A call: `begin`, name, `between`, arguments, `end`.
 
-    trigger: what a call begins with and no text has; empty where there is no such thing, or the calls are a list.
+    marker: text or one special token that begins a list of calls and that no answer has; of calls that are no list,
+    `trigger`: what each begins with. Neither: an answer that begins as a call does is one.
     is_json: the name stands in a JSON string.
     """
 
@@ -31,11 +34,12 @@ class Shape:
     between: str
     end: str = ""
     separator: str = ""
-    first: str = ""
+    marker: str = ""
+    opening: str = ""
     last: str = ""
     trigger: str = ""
     is_json: bool = True
-    parallel: bool = True
+    is_harmony: bool = False
 
     def required(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
         """The structural tag of an answer that is calls alone. `before`: elements that may come before them."""
@@ -43,24 +47,33 @@ class Shape:
 
     def answered(self, tools: Sequence[Tool], parallel: bool, schema: Mapping[str, Any] | bool) -> Json:
         """The structural tag of an answer that is either calls or JSON within the schema."""
-        answer = {"type": "json_schema", "json_schema": schema}
-        return {"format": {"type": "or", "elements": [answer, self._calls(tools, parallel, ())]}}
+        return {"format": _either({"type": "json_schema", "json_schema": schema}, self._calls(tools, parallel))}
 
-    def _calls(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json]) -> Json:
+    def chosen(self, tools: Sequence[Tool], parallel: bool) -> Json | None:
+        """The structural tag of an answer in which calls may come; None where that cannot be said."""
+        if self.is_harmony:  # channels come and go
+            return None
+        if self.trigger:
+            tags = [self._tag(tool) for tool in tools]
+            return {"format": {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}}
+        if not self.marker:
+            return {"format": _either({"type": "regex", "pattern": _NO_CALL}, self._calls(tools, parallel))}
+        text, excludes = {"type": "any_text"}, [self.marker]
+        return {"format": _either({**text, "excludes": excludes}, self._calls(tools, parallel, [text]))}
+
+    def _calls(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
         calls = {
             "type": "tags_with_separator",
             "tags": [self._tag(tool) for tool in tools],
             "separator": self.separator,
             "at_least_one": True,
-            "stop_after_first": not (parallel and self.parallel),
+            "stop_after_first": self.is_harmony or not parallel,
         }
-        around = [{"type": "const_string", "value": text} for text in (self.first, self.last)]
-        elements = [*before, around[0], calls, around[1]]
+        marker, opening, last = (
+            {"type": "const_string", "value": one} for one in (self.marker, self.opening, self.last)
+        )
+        elements = [*before, marker, opening, calls, last]
         return {"type": "sequence", "elements": [one for one in elements if one.get("value") != ""]}
-
-    def triggered(self, tools: Sequence[Tool]) -> Json:
-        """The structural tag of an answer in which calls may come."""
-        return {"format": {"type": "triggered_tags", "triggers": [self.trigger], "tags": [self._tag(t) for t in tools]}}
 
     def _tag(self, tool: Tool) -> Json:
         name, schema = tool
@@ -78,15 +91,17 @@ _HERMES = Shape(
 )
 _LLAMA = Shape(begin='{"name": "', between='", "parameters": ', end="}", separator="; ")
 _MISTRAL = Shape(mistral.BEGIN, mistral.ARGS, trigger=mistral.BEGIN, is_json=False)
-_GRANITE = Shape('{"name": "', '", "arguments": ', "}", ", ", first="<|tool_call|>[", last="]")
-_OLD_MISTRAL = replace(_GRANITE, first=mistral.BEGIN + " [")
-_PHI, _VLLMS_PHI = replace(_GRANITE, last="]<|/tool_call|>"), replace(_GRANITE, first="functools[")
+_GRANITE = Shape('{"name": "', '", "arguments": ', "}", ", ", marker="<|tool_call|>", opening="[", last="]")
+_GRANITE_20B = Shape('<function_call> {"name": "', '", "arguments": ', "}", "\n", trigger="<function_call>")
+_OLD_MISTRAL = replace(_GRANITE, marker=mistral.BEGIN, opening=" [")
+_PHI, _VLLMS_PHI = replace(_GRANITE, last="]<|/tool_call|>"), replace(_GRANITE, marker="functools")
+_JAMBA = replace(_GRANITE, marker="<tool_calls>", last="]</tool_calls>")
 _V3 = Shape(
     begin=f"{deepseek.BEGIN}function{deepseek.BETWEEN}",
     between="\n```json\n",
     end="\n```" + deepseek.END,
     separator="\n",
-    first=deepseek.ALL_BEGIN,
+    marker=deepseek.ALL_BEGIN,
     last=deepseek.ALL_END,
     is_json=False,
 )
@@ -94,7 +109,7 @@ _V31 = Shape(
     begin=deepseek.BEGIN,
     between=deepseek.BETWEEN,
     end=deepseek.END,
-    first=deepseek.ALL_BEGIN,
+    marker=deepseek.ALL_BEGIN,
     last=deepseek.ALL_END,
     is_json=False,
 )
@@ -103,7 +118,7 @@ HARMONY = Shape(
     begin="<|channel|>commentary to=functions.",
     between=" <|constrain|>json<|message|>",
     is_json=False,
-    parallel=False,
+    is_harmony=True,
 )
 # Before a call gpt-oss may think.
 HARMONYS_THOUGHT: Json = {
@@ -128,12 +143,18 @@ _SHAPES = {
     "deepseek_v3": _V3,
     "deepseek_v31": _V31,
     "granite": _GRANITE,
+    "granite-20b-fc": _GRANITE_20B,
     "granite4": _HERMES,
     "hermes": _HERMES,
+    "jamba": _JAMBA,
     "llama3_json": _LLAMA,
     "llama4_json": _LLAMA,
     "openai": HARMONY,
 }
+
+
+def _either(*options: Json) -> Json:
+    return {"type": "or", "elements": list(options)}
 
 
 def shape_of(name: str, tokens: Container[str]) -> Shape | None:
