@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletionMessageFunctionToolCall as FunctionCall
+from tests.api.letters import write_letters
 from tests.api.server import Server, StartServer, started
 
 KNOWS_TOOLS = (
@@ -252,6 +253,21 @@ def test_a_template_that_knows_no_tools_gets_them_as_text(server: Server) -> Non
     assert json.dumps(WEATHER) in prompt
     told = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     assert prompt.endswith(f"Rain?{told}<tool_response>\nyes\n</tool_response><eos>")
+
+
+def test_a_models_own_template_for_tools_is_taken_where_there_are_tools(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    folder = write_letters(tmp_path / "hermes")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text(KNOWS_TOOLS)
+    server = start_server(model_folder=str(folder))
+
+    def prompt(**fields: Any) -> str:
+        return str(server.chat("x", return_prompt_text=True, max_tokens=1, **fields).json()["prompt_text"])
+
+    assert prompt() == "x<eos>"
+    assert prompt(tools=[NOW]) == f"x<eos>[{json.dumps(NOW)}] <tool_call>"
 
 
 def test_tools_may_be_kept_from_the_template_where_none_is_to_be_called(start_server: StartServer) -> None:

@@ -22,7 +22,7 @@ from forearm.config import ApiConfig
 from forearm.errors import ConfigError, InvalidRequest, ModelNotFound
 from forearm.model.generation import generation_defaults
 from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
-from forearm.text.chat_template import ChatTemplate, find_chat_template
+from forearm.text.chat_template import ChatTemplate, find_chat_template, find_tool_template
 from forearm.text.dialect import Dialect, find_dialect
 from forearm.text.grammar_check import GrammarCheck
 from forearm.text.infill import Infill, infill_of
@@ -49,6 +49,7 @@ class Served:
     defaults: dict[str, Any]
     engine: EngineClient
     dialect: Dialect = field(default_factory=Dialect)
+    tool_template: ChatTemplate | None = None  # for requests with tools, where the model has one of its own
     created: int = field(default_factory=lambda: int(time.time()))
     meter: HttpMeter = field(default_factory=HttpMeter)
     _unknown_fields: set[str] = field(default_factory=set)
@@ -149,7 +150,8 @@ class Served:
         Raises: InvalidRequest.
         """
         check_template(chat_template, add_generation_prompt, continue_final_message, self.config)
-        template = self.template if chat_template is None else self._own_template(chat_template)
+        own = self.template if not tools or self.tool_template is None else self.tool_template
+        template = own if chat_template is None else self._own_template(chat_template)
         if template is None:
             raise InvalidRequest(
                 "this model has no chat template; use /v1/completions, or start the server with --chat-template",
@@ -191,11 +193,14 @@ def load_served(config: ApiConfig) -> Served:
     folder = Path(config.model_folder)
     tokenizer_folder = Path(config.tokenizer) if config.tokenizer else folder
     tokenizer = load_tokenizer(tokenizer_folder)
-    source = find_chat_template(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)
-    template = None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
-    dialect = _dialect(config, template, tokenizer)
+    template, tool_template = (
+        None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
+        for find in (find_chat_template, find_tool_template)
+        for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)]
+    )
+    dialect = _dialect(config, tool_template or template, tokenizer)
     engine, meter = EngineClient(config.engine_sockets), HttpMeter(config.metrics_folder)
-    return Served(config, tokenizer, template, _defaults(config), engine, dialect, meter=meter)
+    return Served(config, tokenizer, template, _defaults(config), engine, dialect, tool_template, meter=meter)
 
 
 def _dialect(config: ApiConfig, template: ChatTemplate | None, tokenizer: Tokenizer) -> Dialect:

@@ -101,6 +101,17 @@ def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any)
     return tokenizer_template if isinstance(tokenizer_template, str) else None
 
 
+def find_tool_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:
+    """The template for requests with tools, where the model has one of its own (Hermes 2 and 3, Command R)."""
+    file = folder / "additional_chat_templates" / "tool_use.jinja"
+    if given is not None:
+        return None
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = tokenizer_template.get("tool_use") if isinstance(tokenizer_template, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
 def _given(given: str) -> str:
     if "{" in given or "\n" in given:
         return given

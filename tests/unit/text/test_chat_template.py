@@ -8,7 +8,7 @@ import pytest
 
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.hub import DEMO_MODEL
-from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
+from forearm.text.chat_template import ChatTemplate, Message, find_chat_template, find_tool_template
 from forearm.text.tokenizer import load_tokenizer
 
 TURNS = (
@@ -73,6 +73,16 @@ def test_a_template_is_found_where_models_keep_it(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     assert find_chat_template(tmp_path, str(tmp_path / "mine.txt"), None) == "mine"
     assert find_chat_template(tmp_path, "{{ inline }}", None) == "{{ inline }}"
+
+
+def test_a_template_for_tools_is_found_beside_the_others(tmp_path: Path) -> None:
+    assert find_tool_template(tmp_path, None, "one") is None
+    assert find_tool_template(tmp_path, None, {"default": "D", "tool_use": "T"}) == "T"
+    assert find_tool_template(tmp_path, "{{ given }}", {"default": "D", "tool_use": "T"}) is None
+
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("file")
+    assert find_tool_template(tmp_path, None, {"tool_use": "T"}) == "file"
 
 
 def test_a_template_that_is_not_there_is_said_at_start(tmp_path: Path) -> None:
