@@ -419,6 +419,7 @@ class ApiConfig(Common):
     tokenizer_info: bool = setting(False, "GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
     dev_mode: bool = setting(False, "/reset_prefix_cache and /server_info", env="VLLM_SERVER_DEV_MODE")
     engine_sockets: tuple[str, ...] = ()  # Unix sockets of the engines
+    priorities: bool = False  # whether the engine goes by them
     model_folder: str = ""  # where `model` lies on disk
     run_folder: str = ""  # of this server alone, gone when it stops; "": there is one worker, which makes its own
     metrics_folder: str = ""  # where the workers of one server keep their counters together; "": there is one worker

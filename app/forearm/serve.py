@@ -142,8 +142,11 @@ def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
     given = configs.api
     workers = given.workers or plan.api_workers
     tokenizer = str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else ""
+    drafting = drafting_asked(configs.engine)
+    draft = str(find(drafting.model, drafting.revision, configs)) if drafting and drafting.model else ""
     engine = replace(
         configs.engine,
+        spec_model=draft,
         others_bytes=others_bytes(workers),
         model=str(folder),
         tokenizer=tokenizer,
@@ -160,6 +163,7 @@ def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
         tokenizer=tokenizer,
         engine_sockets=(engine_socket,),
         workers=workers,
+        priorities=configs.engine.scheduling_policy == "priority",
     )
     return engine, api
 

@@ -109,7 +109,9 @@ def test_as_many_at_a_time_as_the_key_may(start_server: StartServer, tmp_path: P
 
 
 def test_a_keys_requests_go_no_earlier_than_its_priority(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server(api_keys_file=write(tmp_path / "keys.json", {"name": "a", "key": SECRET, "priority": 5}))
+    server = start_server(
+        api_keys_file=write(tmp_path / "keys.json", {"name": "a", "key": SECRET, "priority": 5}), priorities=True
+    )
 
     for priority in (-3, 5, 8):
         asked(server.url, priority=priority)
@@ -135,7 +137,7 @@ def test_anthropics_header_brings_a_key_too(start_server: StartServer) -> None:
 def test_a_file_may_be_json_yaml_or_toml_and_have_digests(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text % sha256(SECRET.encode()).hexdigest())
 
-    ring = KeyRing((), str(tmp_path / name))
+    ring = KeyRing((), str(tmp_path / name), False)
 
     found = ring.find(SECRET.encode())
     assert found is not None
@@ -178,7 +180,7 @@ def test_a_file_that_cannot_be_read_gives_no_key_away(tmp_path: Path, name: str)
 
 def test_a_broken_file_changes_nothing_when_it_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    ring = KeyRing((), write(path, {"name": "a", "key": SECRET}))
+    ring = KeyRing((), write(path, {"name": "a", "key": SECRET}), False)
 
     path.write_text("{")
     ring.reload()

@@ -63,7 +63,7 @@ def create_app(config: ApiConfig) -> FastAPI:
     """
     served = load_served(config)
     served.meter.start_series(served.names[0])
-    keys = KeyRing(config.api_key, config.api_keys_file)
+    keys = KeyRing(config.api_key, config.api_keys_file, config.priorities)
     tracer = _tracer(served)
 
     @asynccontextmanager

@@ -38,9 +38,10 @@ class Key:
 
 
 class KeyRing:
-    """The keys of this server. `file` "": only `plain` ones, which have no limits."""
+    """The keys of this server. `file` "": only `plain` ones, which have no limits. `priorities`: keys may have them."""
 
-    def __init__(self, plain: Sequence[str], file: str) -> None:
+    def __init__(self, plain: Sequence[str], file: str, priorities: bool) -> None:
+        self._priorities = priorities
         self._file = Path(file) if file else None
         self._plain = [
             Key(f"api-key-{n}", digest_of(key.encode()), Limits(), None) for n, key in enumerate(plain, start=1)
@@ -72,6 +73,11 @@ class KeyRing:
             keys += read_keys(self._file)
         found: dict[bytes, Key] = {}
         for key in keys:
+            if key.priority is not None and not self._priorities:
+                raise ConfigError(
+                    f"--api-keys-file {self._file}: {key.name} has a priority; start the server with "
+                    "--scheduling-policy priority, or leave it out"
+                )
             if key.digest in found:
                 raise ConfigError(
                     f"{self._file}: {key.name} and {found[key.digest].name} are the same key; give each its own"

@@ -18,7 +18,6 @@ from forearm.api.replies import Usage
 from forearm.api.served import Served
 from forearm.api.sse import unless_gone
 from forearm.api.vectors import embed
-from forearm.api.watching import priority_of, watchers
 from forearm.errors import InvalidRequest
 from forearm.model.pooling import PoolingPlan
 
@@ -178,17 +177,13 @@ async def pooled(
         task=task,
         dimensions=dimensions,
         activate=body.use_activation is not False if activate is None else activate,
-        priority=priority_of(body.priority),
+        priority=body.priority,
     )
     vectors = await embed(served.engine, message)
-    for watcher in watchers.get():
-        watcher.submitted([prompt.token_ids for prompt in prompts], None)
     try:
         found = await unless_gone(request, vectors.all())
     finally:
         vectors.close()
-        for watcher in watchers.get():
-            watcher.over()
     tokens = sum(len(prompt.token_ids) for prompt in prompts)
     head = Heading(f"{prefix}-{own}", int(time.time()), served.model_name(body.model), tokens)
     return Found(head, [_array(one, task) for one in found])
