@@ -12,6 +12,8 @@ from openai.types.chat import ChatCompletionMessageFunctionToolCall as FunctionC
 from tests.api.letters import write_letters
 from tests.api.server import Server, StartServer, started
 
+from forearm.text.dialect import find_dialect
+
 KNOWS_TOOLS = (
     "{% for message in messages %}{{ message.content }}{% endfor %}{{ eos_token }}"
     "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
@@ -328,3 +330,34 @@ def test_arguments_of_earlier_calls_are_objects_for_templates(start_server: Star
     reply = server.http.post("/v1/chat/completions", json={"messages": messages}).json()
 
     assert reply["choices"][0]["message"]["content"] == "hi a:x=1;y=[True];b:a>ok"
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("mistral", "I look.[TOOL_CALLS]now[ARGS]{}"),
+        ("deepseek_v31", "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        ("granite", 'I look.<|tool_call|>[{"name": "now", "arguments": {}}]'),
+        (
+            "openai",
+            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.now "
+            "<|constrain|>json<|message|>{}<|call|>",
+        ),
+    ],
+)
+def test_markers_that_are_special_tokens_are_seen_and_others_left_out(
+    start_server: StartServer, tmp_path: Path, parser: str, text: str
+) -> None:
+    marks = sorted(find_dialect("", parser, "").marks("auto"))
+    folder = write_letters(tmp_path / "special", template=KNOWS_TOOLS, special=["<|other|>", *marks])
+    server = start_server(model_folder=str(folder), tool_call_parser=parser)
+
+    whole = server.chat(f"<|other|>{text}", tools=[NOW]).json()["choices"][0]
+    stream = server.chat(f"<|other|>{text}", tools=[NOW], stream=True).text
+    shown = server.chat("a<|other|>b", skip_special_tokens=False).json()["choices"][0]["message"]["content"]
+
+    assert (whole["message"]["content"], whole["finish_reason"]) == ("I look.", "tool_calls")
+    assert [call["function"] for call in whole["message"]["tool_calls"]] == [{"name": "now", "arguments": "{}"}]
+    assert '"name":"now"' in stream
+    assert "other" not in stream
+    assert shown == "a<|other|>b"
