@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.e2e.served import Served, series, serve
 
+from forearm.model.hub import find_model
+
 FLAGS = ("--max-model-len", "1024", "--served-model-name", "demo")
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_min": 1, "prompt_lookup_max": 4}'
 PROMPT = "a river, a lake, a river, a lake, a river, a lake, a"
@@ -25,9 +27,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(scope="module")
-def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("drafting"), *FLAGS, "--speculative-config", NGRAM) as served:
+@pytest.fixture(
+    scope="module",
+    params=[("--speculative-config", NGRAM), ("--spec-model", str(find_model("")), "--spec-tokens", "4")],
+    ids=["ngram", "draft_model"],
+)
+def drafting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(tmp_path_factory.mktemp("drafting"), *FLAGS, *request.param) as served:
         yield served
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from forearm import wire
 from forearm.config import EngineConfig
+from forearm.drafting import drafting_asked
 from forearm.engine import placement
 from forearm.engine.fit import fit
 from forearm.engine.loop import EngineLoop
@@ -42,6 +43,8 @@ def start_pooling(
     config: EngineConfig, plan: PoolingPlan, *, queued: int | None = None, progress: bool = True
 ) -> PoolingLoop:
     """The same of a model that pools, as `plan` says."""
+    if drafting_asked(config) is not None:
+        raise ConfigError("--speculative-config: a model that pools generates no tokens; leave it out")
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
     cores = cores_of(config)
     fitting = fit(config, folder, placement.memory(config), cores.threads)
