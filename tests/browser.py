@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-# Contrast of two colours after WCAG 2.2, of every text that can be seen. Returns: a line for each that falls short.
+# Contrast of two colours after WCAG 2.2, of every text that can be seen (1.4.3) and of the frames of fields (1.4.11).
+# Returns: a line for each that falls short.
 POOR_CONTRASTS = """() => {
   const channels = (color) => {
     const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number);
@@ -44,6 +45,10 @@ POOR_CONTRASTS = """() => {
   for (const node of document.querySelectorAll("input, textarea, select")) {
     if (!node.checkVisibility()) continue;
     looked += check(node, getComputedStyle(node).color, node.id);
+    const edged = node.closest("#composer") ?? node; // whose frame shows where to write
+    const edge = getComputedStyle(edged).borderTopColor, around = behind(edged.parentElement);
+    const [a, b] = [light(over(channels(edge), around)), light(around)].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 3) poor.push(`frame of ${node.id}: ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
     if (node.placeholder) looked += check(node, getComputedStyle(node, "::placeholder").color, node.placeholder);
   }
   if (looked < 10) poor.push(`only ${looked} texts were found`);
