@@ -1,0 +1,108 @@
+"""Texts a second of an embedding model, beside transformers on torch with as many threads.
+
+    python bench/embeddings.py --model FOLDER --threads 2 --tokens 32,128 --batches 1,32 --out build/embeddings.json
+
+Both get token ids of random words and give vectors of unit length. Runs take turns, so that what else the machine
+does meets both; the best run of each counts, and the median is told beside it. transformers pads nothing here: all
+texts of a batch are equally long, which is its best case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from forearm import LLM, __version__
+
+Embed = Callable[[list[list[int]]], np.ndarray]
+
+
+def ours(args: argparse.Namespace) -> Embed:
+    """LLM.embed: the engine's loop without sockets."""
+    settings: dict[str, Any] = {"quantization": args.quantization} if args.quantization else {}
+    llm = LLM(args.model, dtype=args.dtype, runner="pooling", disable_log_stats=True, **settings)
+
+    def embed(texts: list[list[int]]) -> np.ndarray:
+        return np.array([one.outputs.data for one in llm.encode(texts, use_tqdm=False)])
+
+    return embed
+
+
+def theirs(args: argparse.Namespace) -> Embed:
+    """transformers' AutoModel with torch's fused attention, then the mean at unit length."""
+    import torch
+    from transformers import AutoModel
+
+    torch.set_num_threads(args.threads)
+    model = AutoModel.from_pretrained(args.model, dtype=getattr(torch, args.dtype)).eval()
+
+    def embed(texts: list[list[int]]) -> np.ndarray:
+        with torch.inference_mode():
+            rows = model(input_ids=torch.tensor(texts)).last_hidden_state
+            found: np.ndarray = torch.nn.functional.normalize(rows.mean(dim=1).float(), dim=1).numpy()
+            return found
+
+    return embed
+
+
+def measured(engines: dict[str, Embed], texts: list[list[int]], runs: int) -> dict[str, dict[str, float]]:
+    """Texts a second of each engine, runs taking turns."""
+    vectors = {name: embed(texts) for name, embed in engines.items()}  # warm
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(runs):
+        for name, embed in engines.items():
+            begin = time.perf_counter()
+            embed(texts)
+            seconds[name].append(time.perf_counter() - begin)
+    result = {
+        name: {"best": len(texts) / min(taken), "median": len(texts) / median(taken)} for name, taken in seconds.items()
+    }
+    if len(vectors) == 2:
+        first, second = vectors.values()
+        apart = float(np.abs(first - second).max())
+        result["vectors"] = {"apart": apart}
+    return result
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder of an embedding model with mean pooling")
+    parser.add_argument("--threads", type=int, default=2, help="of torch; forearm plans its own, see its log")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--quantization", default="")
+    parser.add_argument("--tokens", default="32,128", help="of a text")
+    parser.add_argument("--batches", default="1,32", help="texts at a time")
+    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--alone", action="store_true", help="without transformers")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    engines = {"forearm": ours(args)} | ({} if args.alone else {"transformers": theirs(args)})
+    vocabulary = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
+    random, rows = np.random.default_rng(0), []
+    for tokens in map(int, args.tokens.split(",")):
+        for batch in map(int, args.batches.split(",")):
+            texts = random.integers(1000, vocabulary, (batch, tokens)).tolist()
+            found = measured(engines, texts, args.runs)
+            rows.append({"tokens": tokens, "batch": batch, **found})
+            shown = ", ".join(
+                f"{name} {found[name]['best']:.1f} (median {found[name]['median']:.1f})" for name in engines
+            )
+            print(f"{tokens:4} tokens, {batch:3} at a time, texts/s: {shown}", flush=True)
+    if args.out:
+        described = {"forearm": __version__, "model": args.model, "dtype": args.dtype, "threads": args.threads}
+        args.out.write_text(json.dumps({**described, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
