@@ -10,10 +10,11 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from forearm.engine.batch import Int32Array
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.placement import Plan
 from forearm.model.checkpoint import open_checkpoint
@@ -25,10 +26,23 @@ from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
 from forearm.plan.shapes import small_shape, write_shape
 from forearm.plan.work import work_of
 
-if TYPE_CHECKING:
-    from forearm import _native
-
 WATCHED_S = 0.3  # each number of rows; the least time counts
+
+
+class Forward(Protocol):
+    """What is timed of the executor (_native.pyi)."""
+
+    def forward(
+        self,
+        tokens: Int32Array,
+        positions: Int32Array,
+        starts: Int32Array,
+        block_starts: Int32Array,
+        blocks: Int32Array,
+        logit_rows: Int32Array,
+    ) -> None:
+        """Compute one step."""
+        ...
 
 
 def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat, Achieved]:
@@ -70,7 +84,7 @@ def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) ->
     return Achieved(2e-9 * weights * FEW_ROWS / max(few, fixed_s), 2e-9 * weights * MANY_ROWS / max(many, fixed_s))
 
 
-def _least_s(executor: _native.Executor, sequences: int, count: int) -> float:
+def _least_s(executor: Forward, sequences: int, count: int) -> float:
     """Of steps of `count` tokens for each of so many sequences, each at its start."""
     blocks = -(-count // BLOCK_TOKENS)
     starts = np.arange(sequences + 1, dtype=np.int32)
