@@ -97,6 +97,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               (("sum by (key) (rate(forearm:key_tokens_total[$__rate_interval]))", "{{key}}"),)),
         Panel("Engine's memory", "Resident bytes of the engine's process.", "bytes",
               (("sum(process_resident_memory_bytes)", "resident"),)),
+        Panel("Engine's CPUs", "CPUs that the engine keeps busy, and those that a quota takes from it.", "short",
+              (("sum(rate(process_cpu_seconds_total[$__rate_interval]))", "busy"),
+               ("sum(rate(forearm:cpu_throttled_seconds_total[$__rate_interval]))", "stopped by the quota"))),
     ),
 }  # fmt: skip
 

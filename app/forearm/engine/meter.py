@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.scheduler import Scheduler
 from forearm.engine.sequence import Request, Sequence
+from forearm.engine.throttling import Throttling
 from forearm.metrics import OLD_GAUGES, OLD_NAMES, engine_metrics, register
 
 _ANY_LENGTH = 1 << 20  # tokens
@@ -59,6 +60,7 @@ class Meter:
         self._start_series(kv_dtype, blocks, max_model_len)
         ProcessCollector(registry=self._registry)  # of the engine: behind HTTP, each scrape meets another worker
         GCCollector(registry=self._registry)
+        self._registry.register(Throttling())
         if old_names:
             self._registry.register(_OldNames(self, [self._families[name] for name in set(OLD_NAMES.values())]))
 

@@ -1,0 +1,57 @@
+"""How often and how long a CPU quota has stopped this process: a container with too small a quota is slow without it.
+
+Source: cpu.stat of the process's cgroup (Documentation/admin-guide/cgroup-v2.rst of Linux: nr_periods, nr_throttled,
+throttled_usec; of version 1 throttled_time, in nanoseconds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+class Throttling:
+    """For prometheus_client's registry. Without a quota, and without a cgroup, everything is 0."""
+
+    def __init__(self, root: Path = _ROOT, membership: Path = Path("/proc/self/cgroup")) -> None:
+        self._root = root
+        self._membership = membership
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client."""
+        stat = self._stat()
+        seconds = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
+        periods = CounterMetricFamily("forearm:cpu_throttled_periods", "Periods in which the CPU quota was used up.")
+        periods.add_metric([], stat.get("nr_throttled", 0))
+        yield periods
+        stopped = CounterMetricFamily("forearm:cpu_throttled_seconds", "Time that the CPU quota has stopped threads.")
+        stopped.add_metric([], seconds)
+        yield stopped
+
+    def _stat(self) -> dict[str, int]:
+        with suppress(OSError, ValueError):
+            for folder in self._folders():
+                file = folder / "cpu.stat"
+                if file.is_file():
+                    return {
+                        name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())
+                    }
+        return {}
+
+    def _folders(self) -> Iterator[Path]:
+        """Where the process's own cgroup may be seen: at its path, or, in a container, at the root."""
+        for line in self._membership.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield self._root / path.lstrip("/")
+            elif "cpu" in controllers.split(","):
+                yield self._root / controllers / path.lstrip("/")
+                yield self._root / "cpu" / path.lstrip("/")
+        yield self._root
+        yield self._root / "cpu"
