@@ -257,6 +257,20 @@ def test_a_template_that_knows_no_tools_gets_them_as_text(server: Server) -> Non
     assert prompt.endswith(f"Rain?{told}<tool_response>\nyes\n</tool_response><eos>")
 
 
+def test_a_template_that_knows_no_system_gets_them_in_the_users_message(start_server: StartServer) -> None:
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}{{ eos_token }}"
+    )
+    server = start_server(chat_template=template)
+
+    prompt = server.chat("Rain?", tools=[NOW], return_prompt_text=True, max_tokens=1).json()["prompt_text"]
+
+    assert prompt.startswith("[user]Rain?\n# Tools\n")
+    own = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+    assert server.chat("x", tools=[NOW], messages=own).status_code == 400
+
+
 def test_a_models_own_template_for_tools_is_taken_where_there_are_tools(
     start_server: StartServer, tmp_path: Path
 ) -> None:

@@ -17,11 +17,11 @@ _REASONING = ("reasoning", "reasoning_content")
 
 
 def conversation(
-    messages: Sequence[Message], tools: list[Json] | None, template: ChatTemplate, as_parts: bool
-) -> tuple[list[Json], list[Json] | None]:
-    """The messages, and the tools that the template itself is to show: where it knows of none, the messages do.
+    messages: Sequence[Message], tools: list[Json] | None, template: ChatTemplate, as_parts: bool, tools_in: str
+) -> list[Json]:
+    """The messages; where the template knows no tools, they tell of them.
 
-    as_parts: contents are lists of parts.
+    as_parts: contents are lists of parts. tools_in: the role whose first message tells of tools.
     Raises: InvalidRequest naming the message.
     """
     plain = [_plain(number, message, as_parts) for number, message in enumerate(messages)]
@@ -31,11 +31,11 @@ def conversation(
         if "thinking" in template.source and message.get("reasoning") is not None:
             message.setdefault("thinking", message["reasoning"])  # gpt-oss calls it so
     if template.knows_tools:
-        return plain, tools
+        return plain
     try:
         if tools:
-            return with_tools(plain, tools), None
-        return (as_text(plain) if any(message.get("tool_calls") for message in plain) else plain), None
+            return with_tools(plain, tools, tools_in)
+        return as_text(plain) if any(message.get("tool_calls") for message in plain) else plain
     except RecursionError:
         raise InvalidRequest("messages or tools are nested too deeply", "messages") from None
 

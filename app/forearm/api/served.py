@@ -158,17 +158,24 @@ class Served:
                 "messages",
             )
         as_parts = self.config.chat_template_content_format == "openai"
-        plain, tools = conversation(messages, tools, template, as_parts)
-        return template.render(
-            plain,
-            add_generation_prompt=not continue_final_message
-            if add_generation_prompt is None
-            else add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            documents=documents,
-            kwargs={**(self.config.default_chat_template_kwargs or {}), **(kwargs or {})},
-        )
+        prompted = not continue_final_message if add_generation_prompt is None else add_generation_prompt
+
+        def rendered(tools_in: str) -> str:
+            return template.render(
+                conversation(messages, tools, template, as_parts, tools_in),
+                add_generation_prompt=prompted,
+                continue_final_message=continue_final_message,
+                tools=tools if template.knows_tools else None,
+                documents=documents,
+                kwargs={**(self.config.default_chat_template_kwargs or {}), **(kwargs or {})},
+            )
+
+        try:
+            return rendered("system")
+        except InvalidRequest:
+            if not tools or template.knows_tools:
+                raise
+            return rendered("user")  # some templates know no system's message
 
     def truncated(self, token_ids: list[int], body: GenerationBody) -> list[int]:
         """The prompt cut to `truncate_prompt_tokens` (-1: what the context holds), on the left by default."""

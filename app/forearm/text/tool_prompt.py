@@ -27,14 +27,15 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 
 
-def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """The conversation with its tools, calls and results as text."""
+def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], role: str) -> list[Json]:
+    """The conversation with its tools, calls and results as text. `role`: whose first message tells of the tools."""
     told = _PROMPT.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     plain = as_text(messages)
-    if plain and plain[0]["role"] in ("system", "developer"):
-        plain[0] = _appended(plain[0], told)
-        return plain
-    return [{"role": "system", "content": told}, *plain]
+    for number, message in enumerate(plain):
+        if message["role"] == role:
+            plain[number] = _appended(message, told)
+            return plain
+    return [{"role": role, "content": told}, *plain]
 
 
 def as_text(messages: Sequence[Mapping[str, Any]]) -> list[Json]:
