@@ -20,6 +20,7 @@ LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds of logit_bias
 MIN_TEMPERATURE = 0.01
 MAX_LOGPROB_TOKEN_IDS = 128  # vLLM's
 MAX_PATTERN_TOKENS = 1024  # looked for at every token
+MAX_PATTERN_COUNT = 1 << 20  # more than any context holds
 MAX_GRAMMAR_CHARACTERS = 1 << 20
 MAX_MARK_TOKENS = 64  # of grammar_after and thinking_end
 
@@ -82,7 +83,7 @@ def _check_repetition_detection(params: SamplingParams) -> None:
     for field, low, high in (
         ("max_pattern_size", 1, MAX_PATTERN_TOKENS),
         ("min_pattern_size", 0, sought.max_pattern_size),
-        ("min_count", 2, math.inf),
+        ("min_count", 2, MAX_PATTERN_COUNT),
     ):
         value = getattr(sought, field)
         if not low <= value <= high:

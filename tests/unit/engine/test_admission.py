@@ -67,7 +67,11 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
         ),
         (
             {"repetition_detection": RepetitionDetection(max_pattern_size=2, min_count=1)},
-            "repetition_detection.min_count is 1; it must be 2 or more",
+            "repetition_detection.min_count is 1; it must be between 2 and 1048576",
+        ),
+        (
+            {"repetition_detection": RepetitionDetection(max_pattern_size=1000, min_count=1 << 60)},
+            "repetition_detection.min_count is 1152921504606846976; it must be between 2 and 1048576",
         ),
         ({"grammar_after": (1,)}, "grammar_after needs grammar"),
         ({"grammar_after": (50,), "grammar": "start: /a/"}, "grammar_after has token id 50"),
