@@ -178,8 +178,8 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     if params.grammar is not None and params.grammar != grammar:
         await checked_grammar(params.grammar, "tools", served)
     generation = await submit(served, body, [prompt], [params])
-    marks = served.dialect.marks(wanted.calls)
-    shown = frozenset(token_id for token_id, token in served.tokenizer.added.items() if token in marks)
+    special = served.grammars.special
+    shown = frozenset(special[mark] for mark in served.dialect.marks(wanted.calls) if mark in special)
     answer = Answer(served, generation, [prompt], params.n, dataclasses.replace(text_options(body), shown=shown))
     readers = [Reader(served.dialect, wanted) for _ in range(params.n)]
     return Turn(body, head, prompt, text, answer, readers, served.meter)
