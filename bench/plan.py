@@ -150,7 +150,7 @@ def page(found: list[Row], args: argparse.Namespace) -> str:
     within = [f"{sum(error <= bound for error in errors)} within {100 * bound:.0f} %" for bound in (0.15, 0.25)]
     busy = ["Others used the machine: CPU time of one thread, at real-time priority."] if args.busy else []
     lines = (
-        f"# Predicted by `forearm plan`, and measured: {about['cpu']}, {about['threads']} thread{'s' if args.threads > 1 else ''}",
+        f"# Predicted by `forearm plan`, and measured: {about['cpu']}, threads: {about['threads']}",
         "",
         f"`{about['command']}`, {about['date']}, commit {about['commit']}, tier {about['tier']}.",
         "Milliseconds of a step, and what is predicted from the limits looked at right before: the pair in the middle.",
