@@ -28,7 +28,7 @@ def spread(metric: str, *percentiles: str) -> set[str]:
 
 def bench(*argv: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "forearm", "bench", *argv]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
