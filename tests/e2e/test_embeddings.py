@@ -21,6 +21,8 @@ from tests.e2e.served import Served, series, serve, wait_until
 from tests.model.reference import Rounding, load_pooled, pooled, pooled_tolerance
 from transformers import AutoModel, AutoTokenizer
 
+from forearm import LLM
+
 TEXTS = [
     "A cat sits on the mat.",
     "A kitten is resting on a rug.",
@@ -318,3 +320,24 @@ def test_a_model_that_generates_embeds_nothing(tmp_path: Path) -> None:
 
     assert {reply.status_code for reply in replies} == {400}
     assert all("does not support" in reply.json()["error"]["message"] for reply in replies)
+
+
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [({"dtype": "bfloat16"}, 0.9999), ({"quantization": "int8"}, 0.995), ({"quantization": "int4"}, 0.94)],
+)
+def test_rounded_weights_give_nearly_the_same_vectors(settings: dict[str, str], least: float) -> None:
+    llm = LLM(minilm(), **settings)  # type: ignore[arg-type]
+
+    vectors = [np.array(one.outputs.embedding) for one in llm.embed(TEXTS[:3], use_tqdm=False)]
+
+    cosines = [float(vector @ theirs(text)) for vector, text in zip(vectors, TEXTS, strict=False)]
+    assert min(cosines) > least
+    assert vectors[0] @ vectors[1] > 0.6 > 0.3 > vectors[0] @ vectors[2]
+
+
+def test_packed_weights_are_kept_for_the_next_start(tmp_path: Path) -> None:
+    first, again = (LLM(minilm(), weight_cache=str(tmp_path)).embed(TEXTS, use_tqdm=False) for _ in range(2))
+
+    assert [one.outputs.embedding for one in first] == [one.outputs.embedding for one in again]
+    assert list(tmp_path.iterdir())

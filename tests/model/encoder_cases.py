@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import save_file
 from tests.model.cases import _randomise
 from transformers import PreTrainedModel
 
@@ -34,6 +36,7 @@ class EncoderCase:
     pairs: bool = False  # texts have a second part
     seed: int = 0
     dtype: str = "float32"
+    dense: tuple[int, ...] = ()  # outputs of layers behind pooling, as sentence-transformers keeps them
 
     def prompts(self) -> list[tuple[list[int], int]]:
         """Token ids of each text, and where its second part begins. The padding token is in none: positions of RoBERTa
@@ -68,8 +71,29 @@ def make(case: EncoderCase, folder: Path) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             _randomise(name, parameter)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder)
+    if case.dense:
+        _write_dense(case, folder)
     read: PreTrainedModel = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     return read.eval()
+
+
+def _write_dense(case: EncoderCase, folder: Path) -> None:
+    """modules.json with mean pooling and these layers: the first with tanh and a bias, the others plain."""
+    width, modules = (_SIZES | case.settings)["hidden_size"], [("Transformer", ""), ("Pooling", "1_Pooling")]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    for number, outputs in enumerate(case.dense):
+        at = folder / f"{number + 2}_Dense"
+        at.mkdir()
+        name = "torch.nn.modules.linear.Identity" if number else "torch.nn.modules.activation.Tanh"
+        own = {"in_features": width, "out_features": outputs, "bias": not number, "activation_function": name}
+        (at / "config.json").write_text(json.dumps(own))
+        tensors = {"linear.weight": torch.randn(outputs, width) / width**0.5}
+        save_file(tensors | ({} if number else {"linear.bias": torch.randn(outputs)}), at / "model.safetensors")
+        modules.append(("Dense", at.name))
+        width = outputs
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in modules]
+    (folder / "modules.json").write_text(json.dumps([*listed, {"path": "3_Normalize", "type": "x.Normalize"}]))
 
 
 def _bert(name: str, **settings: Any) -> EncoderCase:
@@ -106,6 +130,10 @@ ENCODER_CASES: list[EncoderCase] = [
     EncoderCase("qwen3-classifier", "Qwen3ForSequenceClassification", "Qwen3Config",
                 {"head_dim": 20, "num_key_value_heads": 2, "num_labels": 1}, "last"),
     EncoderCase("llama-mean", "LlamaForCausalLM", "LlamaConfig", {"num_key_value_heads": 3}, "mean", "MEAN"),
+    EncoderCase("embeddinggemma", "Gemma3TextModel", "Gemma3TextConfig", {
+        "head_dim": 16, "num_key_value_heads": 2, "sliding_window": 16, "use_bidirectional_attention": True,
+        "num_hidden_layers": 7, "query_pre_attn_scalar": 20,
+    }, "mean", dense=(50, 72)),
     EncoderCase("gemma2-last", "Gemma2ForCausalLM", "Gemma2Config",
                 {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 16}, "last"),
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from tests.model.encoder_cases import ENCODER_CASES, ENCODER_HALF_CASES, EncoderCase, make
 from tests.model.reference import Rounding, load_pooled, pooled, pooled_tolerance
 from tests.model.run_pooling import Run
@@ -56,7 +57,15 @@ class Made:
                 logits: np.ndarray = self.model(**_inputs(ids, second)).logits[0].numpy()
             return logits
         rows = self.rows(ids, second)
-        return {"cls": rows[0], "last": rows[-1], "mean": rows.mean(axis=0)}[self.case.pool]
+        return self._dense({"cls": rows[0], "last": rows[-1], "mean": rows.mean(axis=0)}[self.case.pool])
+
+    def _dense(self, x: np.ndarray) -> np.ndarray:
+        """Through the layers that stand in folders of their own."""
+        for number in range(len(self.case.dense)):
+            tensors = load_file(self.folder / f"{number + 2}_Dense" / "model.safetensors")
+            x = tensors["linear.weight"] @ x + tensors.get("linear.bias", 0)
+            x = x if number else np.tanh(x)
+        return x
 
     @cache  # noqa: B019
     def exact(self, rounding: tuple[float, float, float]) -> tuple[list[np.ndarray], float]:

@@ -33,7 +33,7 @@ class Request:
 
     checkpoint_dtype: what the files hold. weight_dtype: what weights will have in memory; None: the same.
     max_model_len: the longest sequence to serve, in tokens; None: the model's own. allow_longer: even beyond what the
-    model was made for.
+    model was made for. pooled: for vectors instead of text.
     """
 
     keys: Keys
@@ -41,6 +41,7 @@ class Request:
     weight_dtype: DTypeName | None = None
     max_model_len: int | None = None
     allow_longer: bool = False
+    pooled: bool = False
 
     @property
     def layers(self) -> int:

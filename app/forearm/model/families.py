@@ -45,7 +45,7 @@ def read_config(
 
     inner = outer.object("text_config") or outer
     dtype = switches.checkpoint_dtype(inner, outer, folder)
-    request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer)
+    request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
     config = replace(
         families[model_type](request),
         model_type=model_type,
@@ -111,11 +111,16 @@ def gemma3(request: Request) -> ModelConfig:
         raise keys.wrong("attn_logit_softcapping", "null: transformers' Gemma 3 does not apply it")
     pattern = keys.integer("_sliding_window_pattern", keys.integer("sliding_window_pattern"))
     windows = windows_of(request, [(i + 1) % pattern != 0 for i in range(request.layers)])
+    both_ways = request.pooled and keys.flag(
+        "use_bidirectional_attention"
+    )  # EmbeddingGemma: half a window to each side
+    windows = [w // 2 + 1 if both_ways and w else w for w in windows]
     return gemma(
         request,
         layers=tuple(Layer(rope=1 if w else 0, window=w) for w in windows),
         ropes=gemma3_ropes(request),
         qk_norm="head",
+        bidirectional=both_ways,
         logits_softcap=keys.optional_number("final_logit_softcapping") or 0.0,
     )
 

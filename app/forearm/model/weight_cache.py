@@ -47,6 +47,8 @@ def key_of(checkpoint: Checkpoint) -> str:
     config = checkpoint.folder / "config.json"
     settings = _digest(config.read_bytes()) if config.is_file() else ""
     formats = {name: repr(format) for name, format in sorted(checkpoint.formats.items())}
+    if checkpoint.config.dense:
+        settings += repr(checkpoint.config.dense)
     return json.dumps([__version__, checkpoint.method, checkpoint.weight_dtype, settings, formats, files])
 
 

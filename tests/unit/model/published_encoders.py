@@ -80,6 +80,17 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
         "use_sliding_window": False, "vocab_size": 151669, "matryoshka_dimensions": None, "is_matryoshka": True,
     },
+    "embeddinggemma-300m": {
+        "_sliding_window_pattern": 6, "architectures": ["Gemma3TextModel"], "attention_bias": False,
+        "attention_dropout": 0.0, "attn_logit_softcapping": None, "bos_token_id": 2, "dtype": "float32",
+        "eos_token_id": 1, "final_logit_softcapping": None, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 768, "initializer_range": 0.02,
+        "intermediate_size": 1152, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 4,
+        "max_position_embeddings": 2048, "model_type": "gemma3_text", "num_attention_heads": 3,
+        "num_hidden_layers": 24, "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": None, "rope_theta": 1000000.0,
+        "sliding_window": 512, "use_bidirectional_attention": True, "use_cache": True, "vocab_size": 262144,
+    },
 }  # fmt: skip
 
 _OFF = {

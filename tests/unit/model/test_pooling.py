@@ -88,6 +88,17 @@ def test_positions_of_xlm_roberta_begin_behind_the_padding_token(tmp_path: Path)
     assert (config.position_offset, config.max_positions) == (2, 8192)
 
 
+def test_embeddinggemma_sees_both_ways_half_a_window_far_and_only_where_it_pools(tmp_path: Path) -> None:
+    write(tmp_path, ENCODERS["embeddinggemma-300m"])
+
+    config = read_config(tmp_path, pooled=True)
+
+    assert config.bidirectional
+    assert [layer.window for layer in config.layers[:6]] == [257] * 5 + [0]
+    with pytest.raises(ConfigError, match="use_bidirectional_attention"):
+        read_config(write(tmp_path, ENCODERS["embeddinggemma-300m"] | {"architectures": ["Gemma3ForCausalLM"]}))
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_published_modules_are_read(name: str, tmp_path: Path) -> None:
     encoder, modules, wanted = MODULES[name]
