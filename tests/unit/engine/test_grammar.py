@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.api.letters import write_letters
+from tests.unit.text.conftest import byte_level, metaspace
+from tests.unit.text.test_gguf_tokenizer import byte_level_file, sentencepiece_file
 
 from forearm.engine.grammar import Grammars, Matcher
 from forearm.errors import ConfigError, EngineFailed, InvalidRequest
 from forearm.model.hub import DEMO_MODEL
 from forearm.text.constraints import Asked, grammar_of, schema_grammar
 from forearm.text.grammar_tokens import tokenizer_text
+from forearm.text.tokenizer import Tokenizer, load_tokenizer
 
 _VOCABULARY, _EOS = 6144, 2
 PERSON = {
@@ -202,3 +206,43 @@ def test_a_folder_without_a_readable_tokenizer_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=str(tmp_path)):
         begun(Grammars(tmp_path, 10, [1]), "start: /a/")
+
+
+@pytest.mark.parametrize("kind", [byte_level, metaspace])
+def test_texts_of_every_kind_of_tokenizer_can_be_written(tmp_path: Path, kind: Callable[[], Tokenizer]) -> None:
+    tokenizer = kind()
+    tokenizer.backend.save_pretrained(tmp_path)
+    ends = [tokenizer.backend.eos_token_id]
+    grammars = Grammars(tmp_path, tokenizer.vocab_size, ends)
+
+    check_writable(grammars, tokenizer, ends)
+
+
+@pytest.mark.parametrize("write", [byte_level_file, sentencepiece_file])
+def test_texts_of_a_gguf_files_tokenizer_can_be_written(tmp_path: Path, write: Callable[..., object]) -> None:
+    path = tmp_path / "model.gguf"
+    write(path, **({"pre": "qwen2"} if write is byte_level_file else {}))
+    tokenizer = load_tokenizer(path)
+    ends = [tokenizer.backend.eos_token_id]
+
+    check_writable(Grammars(path, tokenizer.vocab_size, ends), tokenizer, ends)
+
+
+def check_writable(grammars: Grammars, tokenizer: Tokenizer, ends: list[int]) -> None:
+    """Whatever is drawn through the masks is the text of its tokens, half characters joined."""
+    source = grammar_of(Asked("json", {"type": "array", "items": {"enum": ["naïve café", "日🙂", "the fox"]}}, "f"), {})
+    texts = set()
+    for seed in range(20):
+        chance, matcher = random.Random(seed), begun(grammars, source)
+        tokens: list[int] = []
+        while len(tokens) < 80 and not matcher.over:
+            token = chance.choice(allowed(matcher.mask()))
+            if token in ends:
+                break
+            matcher.take(token)
+            tokens.append(token)
+        if matcher.over:
+            texts.add(b"".join(tokenizer.token_bytes(token) for token in tokens).decode())
+    assert len(texts) > 3
+    for text in texts:
+        assert set(json.loads(text)) <= {"naïve café", "日🙂", "the fox"}
