@@ -71,7 +71,7 @@ READ_SHARE = 0.75
 # Of what LLVM's models of the cores promise, real ones reach 0.55 to 0.9 (llama.cpp's loops as priced there against its
 # measured prefill on Graviton2, 3 and 4, llama.cpp #27086, #21916: 46 of 56 %, 25 of 28, 21 of 32, 20 of 35).
 MULTIPLY_SHARE = 0.73
-# One core alone reads no more than this, whatever the others leave: an estimate, which counts for hpc7g.4xlarge alone.
+# One core alone reads no more than this: an estimate, which counts where few threads are asked for.
 CORE_GB_S = 20.0
 # The kernel keeps 64 bytes for each page of 4 KiB; services of a fresh server take about half a GiB.
 _PAGE_SHARE, _SERVICES_BYTES = 1 / 64, GIB // 2
