@@ -140,7 +140,7 @@ def measure(
     llm: LLM, kinds: dict[str, Speculation], name: str, batch: int, args: argparse.Namespace
 ) -> dict[str, object]:
     """One text and batch, with each kind of drafts in turn, `args.runs` times; the answers must be equal."""
-    shape = SHAPES[args.shape]
+    shape = shape_of(args.shape, args)
     prompts = [[300 + (37 * i + j) % args.text for j in range(args.text)] for i in range(batch)]
     temperature = temperature_of(TEXTS[name], shape)
     found: dict[str, list[Run]] = {kind: [] for kind in kinds}
@@ -167,15 +167,20 @@ def measure(
     return figures
 
 
+def shape_of(name: str, args: argparse.Namespace) -> Shape:
+    """With a head of its own, which says what follows."""
+    return replace(SHAPES[name].cut(args.layers), tied=False)
+
+
 def engine(args: argparse.Namespace, folder: Path) -> tuple[LLM, dict[str, Speculation]]:
     """The model, and what drafts for it."""
     speculative: dict[str, object] = {"method": "ngram", "num_speculative_tokens": args.most}
     if args.draft:
-        draft = folder / f"follow-{args.draft}-{args.text}"
-        write_follower(replace(SHAPES[args.draft], tied=False), draft, args.text)
+        draft = folder / f"follow-{args.draft}-{args.layers}-{args.text}"
+        write_follower(shape_of(args.draft, args), draft, args.text)
         speculative |= {"method": "draft_model", "model": str(draft), "quantization": args.draft_quantization}
-    model = folder / f"follow-{args.shape}-{args.text}"
-    write_follower(replace(SHAPES[args.shape], tied=False), model, args.text)
+    model = folder / f"follow-{args.shape}-{args.layers}-{args.text}"
+    write_follower(shape_of(args.shape, args), model, args.text)
     llm = LLM(
         model,
         max_model_len=args.text + args.tokens + 64,
@@ -194,6 +199,7 @@ def main() -> None:
     parser.add_argument("--draft", default="", help="shape of the draft model, of the same vocabulary; absent: none")
     parser.add_argument("--quantization", default="none", help="none (bfloat16), int8, int4")
     parser.add_argument("--draft-quantization", default="int4")
+    parser.add_argument("--layers", type=int, default=0, help="of the shapes; 0: all")
     parser.add_argument("--text", type=int, default=400, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--most", type=int, default=8, help="tokens of one draft")
@@ -206,7 +212,12 @@ def main() -> None:
 
     args.threads = 0
     llm, kinds = engine(args, args.models)
-    figures = circumstances(args) | {"shape": args.shape, "quantization": args.quantization, "draft": args.draft}
+    figures = circumstances(args) | {
+        "shape": args.shape,
+        "layers": args.layers,
+        "quantization": args.quantization,
+        "draft": args.draft,
+    }
     for batch in args.batches:
         for name in TEXTS:
             begin = time.monotonic()

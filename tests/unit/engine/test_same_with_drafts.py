@@ -18,7 +18,7 @@ from forearm.engine.draft_model import DraftModel
 from forearm.engine.grammar import Grammars
 from forearm.engine.ngrams import Ngrams
 from forearm.engine.scheduler import Limits
-from forearm.engine.speculation import Speculation
+from forearm.engine.speculation import Drafter, Speculation
 from forearm.wire import RepetitionDetection
 
 MAX_MODEL_LEN = 160
@@ -100,7 +100,7 @@ def run(
 def test_any_mixture(
     grammars: Grammars, requests: list[tuple[list[int], dict[str, Any]]], drafter: str, tokens: int
 ) -> None:
-    made = {
+    made: Drafter = {
         "told": lambda: LettersTeller(0.8),
         "wrong": lambda: LettersTeller(0.0),
         "ngrams": lambda: Ngrams(1, 3),
