@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -100,15 +100,15 @@ def run(
 def test_any_mixture(
     grammars: Grammars, requests: list[tuple[list[int], dict[str, Any]]], drafter: str, tokens: int
 ) -> None:
-    made: Drafter = {
+    makers: dict[str, Callable[[], Drafter]] = {
         "told": lambda: LettersTeller(0.8),
         "wrong": lambda: LettersTeller(0.0),
         "ngrams": lambda: Ngrams(1, 3),
         "model": lambda: DraftModel(HistoryExecutor(14, MAX_MODEL_LEN, VOCAB), 40),
-    }[drafter]()
+    }
 
     plain = run(grammars, None, requests)
-    drafted = run(grammars, Speculation(made, tokens, Eager()), requests)
+    drafted = run(grammars, Speculation(makers[drafter](), tokens, Eager()), requests)
 
     assert drafted.refused == plain.refused
     assert drafted.outputs.keys() == plain.outputs.keys()
