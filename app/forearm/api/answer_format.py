@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from forearm.api.schema import GenerationBody, ResponseFormat
 from forearm.api.served import Served
-from forearm.errors import InvalidRequest
+from forearm.errors import InvalidRequest, Overloaded
 from forearm.text.constraints import Asked, asked_of
 from forearm.text.grammar_tokens import COMPILE_S
 
@@ -54,8 +54,11 @@ async def checked_grammar(grammar: str, field: str, served: Served) -> str:
 
 async def _done(grammar: Future[str], field: str) -> str:
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(grammar), COMPILE_S)
+        # Shielded: a cancelled future would no longer tell whether it had begun.
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(grammar)), COMPILE_S)
     except asyncio.TimeoutError:
+        if not grammar.running():
+            raise Overloaded("too many answer formats are being compiled") from None
         raise InvalidRequest(f"{field}: it takes longer than {COMPILE_S:g} s to compile; simplify it", field) from None
 
 

@@ -19,6 +19,7 @@ from forearm.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+_THREADS = 2  # one slow grammar does not hold up the others
 _REMEMBERED = 1024  # grammars that were right
 
 
@@ -37,11 +38,12 @@ class _Vocabulary:
 
 
 class GrammarCheck:
-    """Makes and checks grammars for one tokenizer, on a thread of its own. May be called from any thread."""
+    """Makes and checks grammars for one tokenizer, on threads of its own. May be called from any thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar-check")
+        self._made = threading.Lock()
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -52,11 +54,11 @@ class GrammarCheck:
 
     def start(self, asked: Asked) -> Future[str]:
         """The grammar of what is asked. The future has InvalidRequest, naming the field, where it cannot be imposed."""
-        return self._thread.submit(lambda: self._checked(grammar_of(asked, self.special), asked.field))
+        return self._threads.submit(lambda: self._checked(grammar_of(asked, self.special), asked.field))
 
     def start_grammar(self, grammar: str, field: str) -> Future[str]:
         """The same for a grammar that is made already (of function calls, say)."""
-        return self._thread.submit(self._checked, grammar, field)
+        return self._threads.submit(self._checked, grammar, field)
 
     def _checked(self, grammar: str, field: str) -> str:
         try:
@@ -66,7 +68,9 @@ class GrammarCheck:
         with self._lock:
             known = key in self._right
         if not known:
-            compiled(grammar, self._vocabulary, field)
+            with self._made:  # once, whoever is first
+                vocabulary = self._vocabulary
+            compiled(grammar, vocabulary, field)
         with self._lock:
             self._right[key] = None
             self._right.move_to_end(key)

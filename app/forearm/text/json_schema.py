@@ -21,6 +21,7 @@ MAX_DEPTH = 64  # of containers in one another
 # Every remainder is a state of the number's automaton: 0.02 s for 10,000 of them, 20 s and 700 MB for 1,234,567.
 MAX_MULTIPLE, MAX_DECIMALS = 10_000, 15
 _NODES = 20_000
+_MAX_PATTERNS = 32  # of patternProperties, each compared with each; 8 times so many in all: 0.3 s
 _MAX_OPTIONAL = 1000  # properties of one object: the parser follows all of them at once, 1.5 ms for so many
 
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -85,6 +86,7 @@ class _Schema:
     def __init__(self, root: Any, field: str, additional_properties: bool) -> None:
         self._root, self._field, self._additional = root, field, additional_properties
         self._multiples: list[int] = []
+        self._patterns = 0
 
     def prepared(self) -> Any:
         made = self._at(self._root, "")
@@ -132,6 +134,12 @@ class _Schema:
                 raise self._wrong(path, f"the keyword {keyword!r} is not supported; leave it out")
         if "$ref" in node and not (isinstance(node["$ref"], str) and node["$ref"].startswith("#")):
             raise self._wrong(path, f"$ref is {_shown(node['$ref'])}; only references within the schema (#/…) are read")
+        patterns = len(_mapping(node.get("patternProperties")))
+        self._patterns += patterns
+        if patterns > _MAX_PATTERNS or self._patterns > 8 * _MAX_PATTERNS:
+            raise self._wrong(
+                path, f"patternProperties has {patterns} patterns; at most {_MAX_PATTERNS} can be imposed"
+            )
         optional = len(_mapping(node.get("properties")).keys() - set(_strings(node.get("required"))))
         if optional > _MAX_OPTIONAL:
             raise self._wrong(path, f"{optional} properties are not required; at most {_MAX_OPTIONAL} can be imposed")
