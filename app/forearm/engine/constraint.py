@@ -41,10 +41,13 @@ class Mark:
 
 
 class Constraint:
-    """Follows one output token by token. `matcher` is where its grammar stands."""
+    """Follows one output token by token. `matcher` is where its grammar begins; outputs of one request may share it, as
+    each takes a copy with its first token.
+    """
 
     def __init__(self, params: SamplingParams, matcher: Matcher | None) -> None:
         self._matcher = matcher
+        self._shared = True
         self._begin = Mark(params.grammar_after) if matcher and params.grammar_after else None
         # Where a grammar constrains the first token, nothing is thought.
         thinks = params.thinking_end and (matcher is None or self._begin)
@@ -68,6 +71,8 @@ class Constraint:
         """
         if self._constrains:
             assert self._matcher is not None
+            if self._shared:
+                self._matcher, self._shared = self._matcher.fork(), False
             self._matcher.take(token)
         else:
             self._think(token)
@@ -112,12 +117,6 @@ class Constraint:
             return [*found]
         assert self._matcher is not None
         return [*found[:-1], self._matcher.mask()]
-
-    def fork(self) -> Constraint:
-        """Of another output that stands at the same place."""
-        forked = self._ahead()
-        forked._matcher = self._matcher and self._matcher.fork()
-        return forked
 
     def _ahead(self) -> Constraint:
         """A copy to think ahead with; the matcher is this one's."""

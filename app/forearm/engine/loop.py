@@ -165,7 +165,7 @@ class EngineLoop:
                 self._end(request, "error")
                 continue
             for sequence in request.open:
-                sequence.constraint = Constraint(request.params, matcher.fork() if request.params.n > 1 else matcher)
+                sequence.constraint = Constraint(request.params, matcher)
             self._accept(request)
 
     def _compile(self, request: Request) -> None:
