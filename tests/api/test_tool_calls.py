@@ -223,11 +223,12 @@ def test_other_constraints_cannot_go_with_a_call_that_must_be(knowing: Server) -
     assert (error["code"], error["param"]) == (400, "structured_outputs")
 
 
-def test_arguments_nested_without_end_are_a_400(server: Server, knowing: Server) -> None:
+def test_arguments_nested_without_end_are_a_400(server: Server, knowing: Server, start_server: StartServer) -> None:
+    telling = start_server(chat_template="{{ messages[0].tool_calls[0].function.arguments | tojson }}{{ eos_token }}")
     for depth in (500, 900, 990, 5000):
         call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "[" * depth + "]" * depth}}
         messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "x"}]
-        for one in (server, knowing):
+        for one in (server, knowing, telling):
             reply = one.http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
             assert reply.status_code in (200, 400), reply.text
 
@@ -344,6 +345,22 @@ def test_arguments_of_earlier_calls_are_objects_for_templates(start_server: Star
     reply = server.http.post("/v1/chat/completions", json={"messages": messages}).json()
 
     assert reply["choices"][0]["message"]["content"] == "hi a:x=1;y=[True];b:a>ok"
+
+
+@pytest.mark.parametrize("content", [None, "", []])
+def test_templates_that_know_calls_by_their_missing_content_see_them(start_server: StartServer, content: Any) -> None:
+    shown = (  # as DeepSeek V3's and R1's have it
+        "{% for m in messages %}{% if m['role'] == 'assistant' and m['content'] is none %}"
+        "{{ m['tool_calls'][0]['function']['name'] + m['tool_calls'][0]['function']['arguments'] }}{% endif %}"
+        "{% if m['content'] is not none %}{{ m['content'] }}{% endif %}{% endfor %}{{ eos_token }}"
+    )
+    server = start_server(chat_template=shown)
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [{"role": "user", "content": "hi "}, {"role": "assistant", "content": content, "tool_calls": [call]}]
+
+    reply = server.http.post("/v1/chat/completions", json={"messages": messages}).json()
+
+    assert reply["choices"][0]["message"]["content"] == 'hi f{"a": 1}'
 
 
 @pytest.mark.parametrize(

@@ -17,27 +17,41 @@ _REASONING = ("reasoning", "reasoning_content")
 
 
 def conversation(
-    messages: Sequence[Message], tools: list[Json] | None, template: ChatTemplate, as_parts: bool, tools_in: str
+    messages: Sequence[Message],
+    tools: list[Json] | None,
+    template: ChatTemplate,
+    as_parts: bool,
+    tools_in: str,
+    arguments: str,
 ) -> list[Json]:
     """The messages; where the template knows no tools, they tell of them.
 
-    as_parts: contents are lists of parts. tools_in: the role whose first message tells of tools.
+    as_parts: contents are lists of parts. tools_in: the role whose first message tells of tools. arguments: of calls
+    made earlier, each an object or text.
     Raises: InvalidRequest naming the message.
     """
     plain = [_plain(number, message, as_parts) for number, message in enumerate(messages)]
-    for message in plain:
-        if message["role"] == "developer" and "developer" not in template.source:
-            message["role"] = "system"  # OpenAI's newer name of it
-        if "thinking" in template.source and message.get("reasoning") is not None:
-            message.setdefault("thinking", message["reasoning"])  # gpt-oss calls it so
-    if template.knows_tools:
-        return plain
     try:
+        for message in plain:
+            _renamed(message, template, arguments)
+        if template.knows_tools:
+            return plain
         if tools:
             return with_tools(plain, tools, tools_in)
         return as_text(plain) if any(message.get("tool_calls") for message in plain) else plain
     except RecursionError:
         raise InvalidRequest("messages or tools are nested too deeply", "messages") from None
+
+
+def _renamed(message: Json, template: ChatTemplate, arguments: str) -> None:
+    """What this template calls otherwise, or takes in another form."""
+    if message["role"] == "developer" and "developer" not in template.source:
+        message["role"] = "system"  # OpenAI's newer name of it
+    if "thinking" in template.source and message.get("reasoning") is not None:
+        message.setdefault("thinking", message["reasoning"])  # gpt-oss calls it so
+    if arguments == "text":
+        for call in message.get("tool_calls") or ():
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
 
 
 def _plain(number: int, message: Message, as_parts: bool) -> Json:
@@ -50,6 +64,7 @@ def _plain(number: int, message: Message, as_parts: bool) -> Json:
         if not isinstance(plain["tool_calls"], list):
             raise InvalidRequest(f"messages[{number}].tool_calls must be a list", "messages")
         plain["tool_calls"] = [_tool_call(number, call) for call in plain["tool_calls"]]
+        plain["content"] = plain["content"] or None  # an empty one is none: see ChatTemplate
     reasoning = next((plain[name] for name in _REASONING if plain.get(name) is not None), None)
     return plain if reasoning is None else {**plain, **dict.fromkeys(_REASONING, reasoning)}
 

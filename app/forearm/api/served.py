@@ -160,9 +160,9 @@ class Served:
         as_parts = self.config.chat_template_content_format == "openai"
         prompted = not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
-        def rendered(tools_in: str) -> str:
+        def rendered(tools_in: str, arguments: str) -> str:
             return template.render(
-                conversation(messages, tools, template, as_parts, tools_in),
+                conversation(messages, tools, template, as_parts, tools_in, arguments),
                 add_generation_prompt=prompted,
                 continue_final_message=continue_final_message,
                 tools=tools if template.knows_tools else None,
@@ -171,11 +171,14 @@ class Served:
             )
 
         try:
-            return rendered("system")
-        except InvalidRequest:
-            if not tools or template.knows_tools:
-                raise
-            return rendered("user")  # some templates know no system's message
+            return rendered("system", "object")
+        except InvalidRequest as error:
+            try:
+                if tools and not template.knows_tools:
+                    return rendered("user", "object")  # some templates know no system's message
+                return rendered("system", "text")  # DeepSeek's take arguments as they were written
+            except InvalidRequest:
+                raise error from None
 
     def truncated(self, token_ids: list[int], body: GenerationBody) -> list[int]:
         """The prompt cut to `truncate_prompt_tokens` (-1: what the context holds), on the left by default."""

@@ -63,8 +63,7 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"chat_template_kwargs: {name!r} is not the template's to be given", "chat_template_kwargs"
             )
-        # Clients send explicit nulls ("tool_calls": null); templates take any present key for a value.
-        conversation = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        conversation = [_present(message) for message in messages]
         variables = {
             **self._special_tokens,
             **(kwargs or {}),
@@ -81,6 +80,15 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
             raise InvalidRequest(f"the chat template cannot render these messages: {error}", "messages") from error
         return str(rendered[0])
+
+
+def _present(message: Message) -> dict[str, Any]:
+    """The message without nulls: clients send them ("tool_calls": null); templates take any present key for a value.
+
+    Beside calls of tools the content stays null: that is how some templates (DeepSeek's) know such messages.
+    """
+    called = bool(message.get("tool_calls"))
+    return {key: value for key, value in message.items() if value is not None or (called and key == "content")}
 
 
 def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:
