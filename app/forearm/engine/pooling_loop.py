@@ -1,13 +1,13 @@
 """The loop of a pooling model: take in, choose texts, compute, publish. One thread owns all state below.
 
-Each text is computed whole, in one step, with as many others as the step's budget holds; requests go in order of
-priority and arrival, and their texts in order. Nothing is kept between steps.
+Each text is computed whole, in one step, with as many others as the step's budget holds. Nothing is kept between steps.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -135,16 +135,27 @@ class PoolingLoop:
     # --- compute
 
     def _choose(self) -> list[Text]:
-        """Texts of the next step, in order of rank, as many as it holds."""
+        """Texts of the next step, as many as it holds.
+
+        Requests take turns, a text each, in order of arrival: a query is not held up by thousands of documents. Where
+        priorities count, the first request's texts go first.
+        """
         room, texts, now_s = self._step_tokens, list[Text](), time.monotonic()
-        for request in sorted(self._requests.values(), key=lambda one: one.rank):
-            for index in range(request.next, len(request.embed.prompts)):
-                count = len(request.embed.prompts[index].token_ids)
-                if count > room or len(texts) == self._step_texts:
-                    return texts
-                request.scheduled_s = request.scheduled_s or now_s
-                texts.append(Text(request, index))
-                room -= count
+        ranked = sorted(self._requests.values(), key=lambda one: one.rank)
+        turns = deque((request, request.next) for request in ranked)
+        in_turn = not self.executor.terms.priorities
+        while turns and len(texts) < self._step_texts:
+            request, index = turns.popleft()
+            count = len(request.embed.prompts[index].token_ids)
+            if count > room:
+                if in_turn:
+                    continue  # it is the first of a later step
+                break
+            request.scheduled_s = request.scheduled_s or now_s
+            texts.append(Text(request, index))
+            room -= count
+            if index + 1 < len(request.embed.prompts):
+                (turns.append if in_turn else turns.appendleft)((request, index + 1))
         return texts
 
     def _compute(self, texts: list[Text]) -> None:

@@ -93,7 +93,7 @@ def test_texts_of_several_requests_share_steps_in_order_as_many_as_fit() -> None
 
     engine.run()
 
-    assert engine.sums.steps == [[[1, 2, 3, 4], [5, 6, 7]], [[8] * 8, [9]]]
+    assert engine.sums.steps == [[[1, 2, 3, 4], [9], [5, 6, 7]], [[8] * 8]]
     assert engine.vectors("a") == [[2.5, 1.5, 0.0], [6.0, 1.0, 0.0], [8.0, 3.5, 0.0]]
     assert engine.vectors("b") == [[9.0, 0.0, 0.0]]
     assert engine.counted("vllm:request_success_total", finished_reason="stop") == 2
@@ -177,14 +177,27 @@ def test_more_requests_than_may_wait_are_overload() -> None:
     assert engine.vectors("4") == [[1.0, 0.0, 0.0]]
 
 
+def test_requests_take_turns_so_that_a_query_does_not_wait_for_all_documents() -> None:
+    engine = Engine()
+    engine.ask("documents", *([1] * 8 for _ in range(5)))
+    engine.loop.step()
+    engine.ask("query", [2])
+
+    engine.loop.step()
+
+    assert engine.sums.steps[1] == [[1] * 8, [2]]
+    engine.run()
+    assert len(engine.vectors("documents")) == 5
+
+
 def test_the_more_important_goes_first() -> None:
     engine = Engine(priorities=True)
-    engine.ask("later", [1] * 8, priority=10)
-    engine.ask("sooner", [2] * 8, priority=-10)
+    engine.ask("later", [1] * 8, [1], priority=10)
+    engine.ask("sooner", [2] * 4, [2] * 8, [2], priority=-10)
 
     engine.run()
 
-    assert engine.sums.steps == [[[2] * 8], [[1] * 8]]
+    assert engine.sums.steps == [[[2] * 4], [[2] * 8, [2]], [[1] * 8, [1]]]
 
 
 def test_an_abort_or_a_closed_connection_ends_what_is_left() -> None:
