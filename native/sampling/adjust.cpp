@@ -1,6 +1,7 @@
 #include "sampling/adjust.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 
@@ -37,17 +38,21 @@ void penalise_output(Ids output, float frequency, float presence, float* row, in
   }
 }
 
-// row = raw where the mask has a bit, -infinity elsewhere. Most words of a mask are empty or full.
+// row = raw where the mask has a bit, -infinity elsewhere. A word of 32 is copied or filled, then its exceptions are
+// gone through: most words are almost empty or almost full.
 void copy_masked(const uint32_t* mask, const float* raw, int64_t vocab, float* row) {
   for (int64_t begin = 0; begin < vocab; begin += 32) {
-    const uint32_t word = mask[begin / 32];
     const int64_t size = std::min<int64_t>(32, vocab - begin);
-    if (word == 0) {
-      std::fill_n(row + begin, size, -INFINITY);
-    } else if (word == ~0u) {
+    const uint32_t bits = size == 32 ? ~0u : (1u << size) - 1, word = mask[begin / 32] & bits;
+    const bool mostly = std::popcount(word) > 16;
+    if (mostly) {
       std::copy_n(raw + begin, size, row + begin);
     } else {
-      for (int64_t i = 0; i < size; ++i) row[begin + i] = word >> i & 1 ? raw[begin + i] : -INFINITY;
+      std::fill_n(row + begin, size, -INFINITY);
+    }
+    for (uint32_t rest = mostly ? ~word & bits : word; rest; rest &= rest - 1) {
+      const int64_t id = begin + std::countr_zero(rest);
+      row[id] = mostly ? -INFINITY : raw[id];
     }
   }
 }
@@ -60,7 +65,14 @@ void copy_allowed(Ids allowed, const uint32_t* mask, const float* raw, int64_t v
   }
 }
 
+bool counted(const SamplingColumns& s, int64_t line) { return s.frequency[line] != 0.0f || s.presence[line] != 0.0f; }
+
 }  // namespace
+
+bool only_masked(const SamplingColumns& s, int64_t line) {
+  return s.mask[line] >= 0 && s.repetition[line] == 1.0f && !counted(s, line) &&
+         line_of(s.bias_starts, s.bias_ids, line).empty() && line_of(s.allowed_starts, s.allowed_ids, line).empty();
+}
 
 const float* adjust(const SamplingColumns& s, int64_t line, const float* raw, int64_t vocab, SamplerScratch& scratch) {
   const Ids prompt = line_of(s.prompt_starts, s.prompt_ids, line),
@@ -68,8 +80,8 @@ const float* adjust(const SamplingColumns& s, int64_t line, const float* raw, in
   const Ids biased = line_of(s.bias_starts, s.bias_ids, line), allowed = line_of(s.allowed_starts, s.allowed_ids, line);
   const uint32_t* mask = s.mask[line] < 0 ? nullptr : s.masks + s.mask[line] * s.mask_words;
   const bool repetition = s.repetition[line] != 1.0f;
-  const bool counted = s.frequency[line] != 0.0f || s.presence[line] != 0.0f;
-  if (biased.empty() && allowed.empty() && !mask && !repetition && !counted) return raw;
+  const bool penalised = counted(s, line);
+  if (biased.empty() && allowed.empty() && !mask && !repetition && !penalised) return raw;
 
   if (!allowed.empty()) {
     copy_allowed(allowed, mask, raw, vocab, scratch.row);
@@ -84,7 +96,7 @@ const float* adjust(const SamplingColumns& s, int64_t line, const float* raw, in
     penalise_repetition(prompt, s.repetition[line], scratch.row, scratch.marks);
     penalise_repetition(output, s.repetition[line], scratch.row, scratch.marks);
   }
-  if (counted) penalise_output(output, s.frequency[line], s.presence[line], scratch.row, scratch.marks);
+  if (penalised) penalise_output(output, s.frequency[line], s.presence[line], scratch.row, scratch.marks);
   for (const int32_t id : prompt) scratch.marks[id] = 0;
   for (const int32_t id : output) scratch.marks[id] = 0;
   return scratch.row;

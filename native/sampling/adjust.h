@@ -8,4 +8,7 @@ namespace forearm {
 const float* adjust(const SamplingColumns& sampling, int64_t line, const float* raw, int64_t vocab,
                     SamplerScratch& scratch);
 
+// Whether a line's mask is all that is done to it.
+bool only_masked(const SamplingColumns& sampling, int64_t line);
+
 }  // namespace forearm

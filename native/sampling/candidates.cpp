@@ -1,6 +1,7 @@
 #include "sampling/candidates.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -58,6 +59,23 @@ float bound_of_top(const Kernels& kernels, const Row& row, int64_t k, SamplerScr
 
 int64_t collect(const Kernels& kernels, const Row& row, float bound, SamplerScratch& scratch) {
   return kernels.row_collect(row.x, row.n, bound, scratch.index, scratch.value, row.n);
+}
+
+int64_t collect_masked(const uint32_t* mask, const Row& row, int64_t most, float* max, SamplerScratch& scratch) {
+  int64_t count = 0;
+  *max = -INFINITY;
+  for (int64_t begin = 0; begin < row.n; begin += 32) {
+    uint32_t word = mask[begin / 32];
+    if (begin + 32 > row.n) word &= (1u << (row.n - begin)) - 1;
+    for (; word; word &= word - 1) {
+      if (count == most) return -1;
+      const int64_t id = begin + std::countr_zero(word);
+      scratch.index[count] = static_cast<int32_t>(id);
+      scratch.value[count++] = row.x[id];
+      *max = std::max(*max, row.x[id]);
+    }
+  }
+  return count;
 }
 
 int64_t keep_top(int64_t count, int64_t k, SamplerScratch& scratch) {

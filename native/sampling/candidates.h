@@ -25,6 +25,10 @@ float bound_of_top(const Kernels& kernels, const Row& row, int64_t k, SamplerScr
 // The tokens whose logit is at least `bound`, in scratch.index and .value; returns how many.
 int64_t collect(const Kernels& kernels, const Row& row, float bound, SamplerScratch& scratch);
 
+// The tokens that the mask has, in scratch.index and .value, and the largest logit of them in *max. Returns how many,
+// or -1 if they are more than `most`.
+int64_t collect_masked(const uint32_t* mask, const Row& row, int64_t most, float* max, SamplerScratch& scratch);
+
 // Narrow the candidates to the k likeliest; to the fewest of the likeliest whose weights reach `mass`, at least one,
 // where those of a logit of `sure` or more are known not to. Return how many are left; ids stay ascending. keep_mass
 // reads scratch.weight, which is not narrowed.

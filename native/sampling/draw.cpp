@@ -84,4 +84,23 @@ int32_t draw_token(const Kernels& kernels, const Row& row, const Draw& draw, Sam
   return scratch.index[pick(kernels, scratch.value, count, row.max, draw, scratch)];
 }
 
+int32_t draw_candidate(const Kernels& kernels, int64_t count, float max, const Draw& draw, SamplerScratch& scratch) {
+  if (draw.min_p > 0.0f) {
+    const float bound = max + draw.temperature * std::log(draw.min_p);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      if (scratch.value[i] < bound) continue;
+      scratch.index[kept] = scratch.index[i];
+      scratch.value[kept++] = scratch.value[i];
+    }
+    count = kept;
+  }
+  if (draw.top_k > 0) count = keep_top(count, draw.top_k, scratch);
+  if (draw.top_p < 1.0f) {
+    const double mass = weigh_candidates(kernels, count, max, draw, scratch);
+    count = keep_mass(count, draw.top_p * mass, INFINITY, scratch);
+  }
+  return scratch.index[pick(kernels, scratch.value, count, max, draw, scratch)];
+}
+
 }  // namespace forearm

@@ -14,4 +14,8 @@ struct Draw {
 // The id drawn from a row whose max is finite. Ids stand in ascending order on the line that `uniform` points into.
 int32_t draw_token(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch);
 
+// The same among the first `count` candidates of scratch.index and .value alone, the largest of which is a finite
+// `max`.
+int32_t draw_candidate(const Kernels& kernels, int64_t count, float max, const Draw& draw, SamplerScratch& scratch);
+
 }  // namespace forearm

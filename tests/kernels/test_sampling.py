@@ -40,6 +40,8 @@ REQUESTS = [
     Line(mask=range(3), min_p=0.1),
     Line(mask=[1, 2], top_p=0.6),
     Line(mask=[0, 1], allowed=[1, 2], bias={2: 50.0}),
+    Line(mask=range(3), temperature=1.4),
+    Line(mask=range(3), min_p=0.05, top_k=2, top_p=0.8),
     Line(mask=[0, 2], repetition=1.5, frequency=0.4, prompt=[1, 2], output=[0, 1]),
 ]
 
@@ -80,14 +82,15 @@ def chi_square_limit(freedom: int) -> float:
     return float(freedom * (1 - 2 / (9 * freedom) + 4.753 * np.sqrt(2 / (9 * freedom))) ** 3)
 
 
+@pytest.mark.parametrize("vocab", [40, 1500])  # of the second, masks of few tokens are gone through alone
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_draws_over_positions_follow_the_distribution(request_: Line) -> None:
-    logits = random(7, 40, scale=1.5)
+def test_draws_over_positions_follow_the_distribution(request_: Line, vocab: int) -> None:
+    logits = random(7, vocab, scale=1.5)
 
     tokens = draw(logits, [replace(request_, seed=99, counter=i) for i in range(DRAWS)])
 
     expected = DRAWS * probabilities(logits, request_)
-    counts = np.bincount(tokens, minlength=40)
+    counts = np.bincount(tokens, minlength=vocab)
     assert counts[expected == 0].sum() == 0
     often = expected >= 5
     pooled_counts = np.append(counts[often], counts[~often].sum())
@@ -103,6 +106,19 @@ def test_without_temperature_the_lowest_id_of_the_largest_logits_is_taken(vocab:
     logits = np.round(random(vocab, vocab))
 
     assert draw(logits, [Line(temperature=temperature)]) == [np.argmax(logits)]
+
+
+@pytest.mark.parametrize("count", [1, 5, 93, 94, 200])  # up to 3000 / 32 tokens are gone through alone
+def test_masks_of_few_tokens_and_of_many_choose_alike(count: int) -> None:
+    logits = np.round(random(21, 3000, scale=2), 1)  # with equal ones
+    allowed = sorted(np.random.default_rng(count).choice(3000, count, replace=False).tolist())
+    choices = [{"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 40, "top_p": 0.9}]
+    same = {"bias": {allowed[0]: 0.0}}  # makes no difference but that the whole row is gone through
+    lines = [Line(mask=allowed, counter=i, **choice) for choice in choices for i in range(40)]  # type: ignore[arg-type]
+
+    alone, whole = draw(logits, lines), draw(logits, [replace(line, **same) for line in lines])  # type: ignore[arg-type]
+
+    assert alone.tolist() == whole.tolist()
 
 
 def test_greedy_sees_penalties_and_biases() -> None:
