@@ -5,6 +5,7 @@ Nothing that is asked for is dropped: what cannot be imposed is refused by name.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -176,13 +177,13 @@ def _check_schemas(lark: str, field: str) -> None:
 
     Raises: InvalidRequest.
     """
-    decoder = json.JSONDecoder()
+    decoder, schemas = json.JSONDecoder(), []
     for match in re.finditer(r"%json\s*", lark):
-        try:
-            schema, _ = decoder.raw_decode(lark, match.end())
-        except (ValueError, RecursionError):
-            continue  # in a comment or a text; else the compiler says what is wrong
-        json_schema.prepared(schema, field)
+        # Else it stands in a comment or a text, or the compiler says what is wrong.
+        with contextlib.suppress(ValueError, RecursionError):
+            schemas.append(decoder.raw_decode(lark, match.end())[0])
+    if schemas:
+        json_schema.prepared({"anyOf": schemas}, field)  # all at once: their multiples may meet at one place
 
 
 def _structural_tag(asked: Asked, lark: Lark) -> str:

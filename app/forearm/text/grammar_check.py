@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from forearm.errors import InvalidRequest
 from forearm.text.constraints import Asked, grammar_of
-from forearm.text.grammar_tokens import compiled
+from forearm.text.grammar_tokens import MAX_GRAMMAR_CHARACTERS, compiled
 from forearm.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ class GrammarCheck:
             key = sha256(grammar.encode()).digest()
         except UnicodeEncodeError as error:
             raise InvalidRequest(f"{field}: half a character: {error}", field) from error
+        if len(grammar) > MAX_GRAMMAR_CHARACTERS:
+            raise InvalidRequest(
+                f"{field}: its grammar has {len(grammar)} characters; at most {MAX_GRAMMAR_CHARACTERS}", field
+            )
         with self._lock:
             known = key in self._right
         if not known:

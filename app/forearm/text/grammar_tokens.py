@@ -13,6 +13,7 @@ from forearm.model.gguf import is_gguf
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+MAX_GRAMMAR_CHARACTERS = 1 << 20  # of what is made of schemas, texts and grammars together
 COMPILE_S = 10.0  # most that one grammar may take
 # Of llguidance.LLParserLimits. Its fuels bound the work of one compilation and of one mask (some 14 ms); a lexer state
 # takes 1 to 2 kB, so that one output holds 100 MB at most. An optional property takes 4 items of a row.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import time
 from typing import Any
 
 import jsonschema
@@ -150,6 +151,25 @@ def test_a_keyword_that_cannot_be_imposed_is_named_with_its_place(keyword: str) 
     with pytest.raises(InvalidRequest, match=f"properties/a/anyOf/1: the keyword '{re.escape(keyword)}'") as caught:
         grammar_of(Asked("json", schema, "response_format"), {})
     assert caught.value.param == "response_format"
+
+
+def test_what_takes_too_long_to_compile_is_refused_by_its_size() -> None:
+    fields = {"a": {"multipleOf": 9973}, "b": {"multipleOf": 9967}}
+    too_large: list[tuple[str, Any]] = [
+        ("json", {"properties": fields}),
+        ("json", {"patternProperties": {f"^{number}_": {} for number in range(33)}}),
+        ("json", {"properties": {f"p{number}": {} for number in range(1001)}}),
+        ("grammar", 'start: %json {"multipleOf": 9973} | %json {"multipleOf": 9967}'),
+        (
+            "structural_tag",
+            {"format": {"type": "or", "elements": [{"type": "const_string", "value": "x" * 1_100_000}]}},
+        ),
+    ]
+    for kind, value in too_large:
+        start_s = time.monotonic()
+        with pytest.raises(InvalidRequest, match="at most"):
+            CHECK.start(Asked(kind, value, "f")).result()
+        assert time.monotonic() - start_s < 2
 
 
 def test_a_property_may_be_called_like_a_keyword() -> None:
