@@ -272,6 +272,33 @@ def test_a_template_that_knows_no_system_gets_them_in_the_users_message(start_se
     assert server.chat("x", tools=[NOW], messages=own).status_code == 400
 
 
+def test_a_template_that_shows_calls_but_no_tools_gets_both_as_text(start_server: StartServer) -> None:
+    """As R1's: what is told in Hermes' words is read in them, and not in the format of calls that it knows."""
+    server = start_server(
+        chat_template="{% for m in messages %}{{ m.content }}{% if m.tool_calls %}<｜tool▁calls▁begin｜>{% endif %}"
+        "{% endfor %}{{ eos_token }}"
+    )
+
+    reply = server.chat("x", tools=[NOW], return_prompt_text=True, max_tokens=1).json()
+
+    assert "<tool_call>" in reply["prompt_text"]
+    assert server.engine.submits
+    server.chat("x", tools=[NOW], tool_choice="required")
+    assert "<tool_call>" in (server.engine.submits[-1].params.grammar or "")
+
+
+def test_a_template_that_shows_a_messages_tools_gets_them_there(start_server: StartServer) -> None:
+    shown = (  # as Phi-4-mini's
+        "{% for m in messages %}{% if m['role'] == 'system' and 'tools' in m %}{{ '<|tool|>' + m['tools'] }}"
+        "{% endif %}{{ m['content'] }}{% endfor %}{{ eos_token }}"
+    )
+    server = start_server(chat_template=shown)
+
+    prompt = server.chat("x", tools=[NOW], return_prompt_text=True, max_tokens=1).json()["prompt_text"]
+
+    assert prompt == '<|tool|>[{"name": "now"}]You are a helpful assistant with some tools.x<eos>'
+
+
 def test_a_models_own_template_for_tools_is_taken_where_there_are_tools(
     start_server: StartServer, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from forearm.api.schema import Message
 from forearm.errors import InvalidRequest
 from forearm.text.chat_template import ChatTemplate
-from forearm.text.tool_prompt import as_text, with_tools
+from forearm.text.tool_prompt import as_text, with_tools, with_tools_key
 
 Json = dict[str, Any]
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
@@ -34,11 +34,12 @@ def conversation(
     try:
         for message in plain:
             _renamed(message, template, arguments)
-        if template.knows_tools:
-            return plain
-        if tools:
+        if tools and template.shows_tools_of_messages:
+            return with_tools_key(plain, tools)
+        if tools and not template.shows_tools:
             return with_tools(plain, tools, tools_in)
-        return as_text(plain) if any(message.get("tool_calls") for message in plain) else plain
+        called = any(message.get("tool_calls") for message in plain)
+        return as_text(plain) if called and not template.knows_calls else plain
     except RecursionError:
         raise InvalidRequest("messages or tools are nested too deeply", "messages") from None
 

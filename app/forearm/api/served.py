@@ -152,6 +152,10 @@ class Served:
         check_template(chat_template, add_generation_prompt, continue_final_message, self.config)
         own = self.template if not tools or self.tool_template is None else self.tool_template
         template = own if chat_template is None else self._own_template(chat_template)
+        if template is None and self.pooling is not None:
+            raise InvalidRequest(
+                "this model has no chat template, and it makes vectors of texts: send input", "messages"
+            )
         if template is None:
             raise InvalidRequest(
                 "this model has no chat template; use /v1/completions, or start the server with --chat-template",
@@ -165,7 +169,7 @@ class Served:
                 conversation(messages, tools, template, as_parts, tools_in, arguments),
                 add_generation_prompt=prompted,
                 continue_final_message=continue_final_message,
-                tools=tools if template.knows_tools else None,
+                tools=tools if template.shows_tools else None,
                 documents=documents,
                 kwargs={**(self.config.default_chat_template_kwargs or {}), **(kwargs or {})},
             )
@@ -174,7 +178,7 @@ class Served:
             return rendered("system", "object")
         except InvalidRequest as error:
             try:
-                if tools and not template.knows_tools:
+                if tools and not template.shows_tools:
                     return rendered("user", "object")  # some templates know no system's message
                 return rendered("system", "text")  # DeepSeek's take arguments as they were written
             except InvalidRequest:
@@ -216,7 +220,7 @@ def load_served(config: ApiConfig) -> Served:
 def _dialect(config: ApiConfig, template: ChatTemplate | None, tokenizer: Tokenizer) -> Dialect:
     """How the model writes calls and reasoning. Where the template knows no tools, Hermes' prompt shows them."""
     calls = config.tool_call_parser
-    if template is not None and not calls and not template.knows_tools:
+    if template is not None and not calls and not (template.shows_tools or template.shows_tools_of_messages):
         calls = "hermes"
     source = "" if template is None else template.source
     return find_dialect(source, calls, config.reasoning_parser, frozenset(tokenizer.added.values()))

@@ -29,21 +29,44 @@ class ChatTemplate:
         self._render = render_jinja_template
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        """Every name in its code, and every string (`message['tools']`).
+    def variables(self) -> frozenset[str]:
+        """Every name in its code that is no attribute; none where it is malformed, which `render` says."""
+        return self._words[0]
 
-        None where it is malformed, which `render` says.
-        """
-        try:
-            tokens = jinja2.Environment().lex(self.source)
-            return frozenset(str(text).strip("'\"") for _, kind, text in tokens if kind in ("name", "string"))
-        except jinja2.TemplateSyntaxError:
-            return frozenset()
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """These, and every attribute and string (`message.tools`, `message['tools']`)."""
+        return self._words[0] | self._words[1]
 
     @property
-    def knows_tools(self) -> bool:
-        """Whether it shows tools, or calls of them, to the model."""
-        return not self.names.isdisjoint(("tools", "tool_calls"))
+    def shows_tools(self) -> bool:
+        """Whether it shows a request's tools to the model."""
+        return "tools" in self.variables
+
+    @property
+    def shows_tools_of_messages(self) -> bool:
+        """Whether it shows those that a message brings, as Phi-4-mini's does."""
+        return "tools" in self.names - self.variables
+
+    @property
+    def knows_calls(self) -> bool:
+        """Whether it shows calls that were made earlier."""
+        return "tool_calls" in self.names
+
+    @cached_property
+    def _words(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Variables; attributes and strings."""
+        variables, keys, before = set(), set(), ""
+        try:
+            for _, kind, text in jinja2.Environment().lex(self.source):
+                if kind == "string" or (kind == "name" and before == "."):
+                    keys.add(text.strip("'\""))
+                elif kind == "name":
+                    variables.add(text)
+                before = before if kind == "whitespace" else text
+        except jinja2.TemplateSyntaxError:
+            return frozenset(), frozenset()
+        return frozenset(variables), frozenset(keys)
 
     def render(
         self,

@@ -38,6 +38,18 @@ def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[st
     return [{"role": role, "content": told}, *plain]
 
 
+def with_tools_key(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """The conversation whose system's message brings the tools, as JSON text of their functions.
+
+    Source: the model card and chat template of microsoft/Phi-4-mini-instruct.
+    """
+    told = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    first, *others = messages
+    if first["role"] != "system":
+        first, others = {"role": "system", "content": "You are a helpful assistant with some tools."}, list(messages)
+    return [{**first, "tools": told}, *map(dict, others)]
+
+
 def as_text(messages: Sequence[Mapping[str, Any]]) -> list[Json]:
     """The conversation with its calls and results as text; results that follow one another are one message."""
     plain: list[Json] = []

@@ -114,15 +114,22 @@ def test_an_answer_that_goes_on_tells_it_too() -> None:
     assert reasoning.FORMATS["qwen3"].left_open("b") is None
 
 
-def test_a_template_knows_tools_where_its_code_names_them() -> None:
-    def knows(source: str) -> bool:
-        return ChatTemplate(source, {}).knows_tools
+@pytest.mark.parametrize(
+    ("source", "shows"),
+    [
+        ("{% if tools %}{% endif %}", (True, False, False)),
+        ("{{ message['tools'] }}", (False, True, False)),
+        ("{{ message. tools }}", (False, True, False)),
+        ("{% if tools %}{{ message['tools'] }}{% endif %}", (True, False, False)),
+        ("{% for call in message.tool_calls %}{% endfor %}", (False, False, True)),
+        ("tools {{ 'no tools here' }} {# tools #}{{ messages }}", (False, False, False)),
+        ("{{ 'tools", (False, False, False)),
+    ],
+)
+def test_a_templates_code_tells_what_it_shows_of_tools(source: str, shows: tuple[bool, bool, bool]) -> None:
+    template = ChatTemplate(source, {})
 
-    assert knows("{% if tools %}{% endif %}")
-    assert knows("{{ message['tools'] }}")
-    assert knows("{% for call in message.tool_calls %}{% endfor %}")
-    assert not knows("tools {{ 'no tools here' }} {# tools #}{{ messages }}")
-    assert not knows("{{ 'tools")
+    assert (template.shows_tools, template.shows_tools_of_messages, template.knows_calls) == shows
 
 
 def test_the_end_of_reasoning_is_known_in_tokens(tokenizer: Tokenizer) -> None:
