@@ -3,6 +3,8 @@ from __future__ import annotations
 import httpx
 import openai
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.api.server import Server, StartServer, wait_until
 
 from forearm.api.edge import tidy_path
@@ -178,3 +180,25 @@ def test_prompts_are_logged_where_asked_for(start_server: StartServer, caplog: p
     (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request ")]
     assert "6 tokens, 'hel', SamplingParams(" in line
     assert "seed=7" in line
+
+
+HOSTILE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=300)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given_id=HOSTILE, load=HOSTILE, trace=HOSTILE, authorization=HOSTILE)
+def test_no_header_breaks_an_answer(server: Server, given_id: str, load: str, trace: str, authorization: str) -> None:
+    headers = {
+        "X-Request-Id": given_id.encode("latin-1"),
+        "endpoint-load-metrics-format": load.encode("latin-1"),
+        "traceparent": trace.encode("latin-1"),
+        "Authorization": authorization.encode("latin-1"),
+        "X-Api-Key": authorization.encode("latin-1"),
+    }
+    reply = httpx.get(f"{server.url}/v1/models", headers=list(headers.items()))
+
+    assert reply.status_code == 200
+    told = reply.headers["x-request-id"]
+    assert 0 < len(told) <= 128
+    assert told.isascii()
+    assert told.isprintable()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from tests.api.server import Server, StartServer, wait_until
@@ -73,6 +74,21 @@ def test_what_the_engine_never_takes_is_no_span(start_server: StartServer) -> No
         wait_until(lambda: bool(receiver.spans), 15)
 
     assert len(receiver.spans) == 1
+
+
+@pytest.mark.parametrize("header", ["", "00-", "00-zz-yy-01", "0" * 4000, f"00-{'0' * 32}-{PARENT}-01", "ff-\xe9"])
+def test_a_trace_that_is_none_is_left_out(header: str) -> None:
+    sent: list[tuple[Any, ...]] = []
+    tracer = Tracer("http://127.0.0.1:9", "grpc", "m")
+    tracer.send = lambda *span: sent.append(span)  # type: ignore[method-assign]
+    watcher = tracer.begin({"traceparent": header}, "one")
+
+    watcher.submitted([[1, 2]], None)
+    watcher.over()
+
+    ((parent, _, told, _),) = sent
+    assert not parent  # an empty context: the span begins a trace
+    assert told["gen_ai.usage.prompt_tokens"] == 2
 
 
 def test_a_collector_that_is_away_disturbs_nobody(start_server: StartServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -186,3 +187,19 @@ def test_a_renewed_certificate_is_used_without_a_restart_and_spans_go_out(tmp_pa
     assert told["gen_ai.usage.completion_tokens"] == 8
     assert told["gen_ai.latency.time_in_queue"] > 0  # told by the engine
     assert told["gen_ai.latency.time_in_model_decode"] > 0
+
+
+def test_requests_of_a_worker_that_was_killed_are_load_no_more(served: Served) -> None:
+    before = {worker.pid for worker in served.workers()}
+    with contextlib.ExitStack() as streams:
+        for _ in range(4):
+            streams.enter_context(served.endless())
+        assert served.http.get("/load").json() == {"server_load": 4}
+
+        for worker in served.workers():
+            worker.kill()
+        wait_until(lambda: len({worker.pid for worker in served.workers()} - before) == 3)
+        wait_until(lambda: served.http.get("/readyz").status_code == 200)
+
+        assert served.http.get("/load").json() == {"server_load": 0}
+        assert "http_requests_total" in served.http.get("/metrics").text  # what was counted stays
