@@ -289,14 +289,14 @@ def test_a_template_that_shows_calls_but_no_tools_gets_both_as_text(start_server
 
 def test_a_template_that_shows_a_messages_tools_gets_them_there(start_server: StartServer) -> None:
     shown = (  # as Phi-4-mini's
-        "{% for m in messages %}{% if m['role'] == 'system' and 'tools' in m %}{{ '<|tool|>' + m['tools'] }}"
-        "{% endif %}{{ m['content'] }}{% endfor %}{{ eos_token }}"
+        "{% for m in messages %}{% if m['role'] == 'system' and 'tools' in m %}"
+        "{{ '<|tool|>' + m['tools'] + '<|/tool|>' }}{% endif %}{{ m['content'] }}{% endfor %}{{ eos_token }}"
     )
     server = start_server(chat_template=shown)
 
     prompt = server.chat("x", tools=[NOW], return_prompt_text=True, max_tokens=1).json()["prompt_text"]
 
-    assert prompt == '<|tool|>[{"name": "now"}]You are a helpful assistant with some tools.x<eos>'
+    assert prompt == '<|tool|>[{"name": "now"}]<|/tool|>You are a helpful assistant with some tools.x<eos>'
 
 
 def test_a_models_own_template_for_tools_is_taken_where_there_are_tools(
