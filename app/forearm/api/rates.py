@@ -2,9 +2,10 @@
 
 The table is memory that gunicorn's master makes and its workers inherit. A key's record is locked (fcntl, which the
 kernel undoes should a worker die) for the microseconds that an update takes: 14 for an admission, 4 for a charge, and
-with headers and metrics 55 for a request, on an EPYC (Zen 4; loops of 3000 calls, the best of several). A bucket holds a minute's worth and fills
-evenly. Tokens are charged as they come, answers' too, so that a bucket may go below zero: the key waits until it is
-above again.
+with headers and metrics 55 for a request, on an EPYC (Zen 4; loops of 3000 calls, the best of several).
+
+A bucket holds a minute's worth and fills evenly. Tokens are charged as they come, answers' too, so that a bucket may
+go below zero: the key waits until it is above again.
 """
 
 from __future__ import annotations
