@@ -47,6 +47,11 @@ bool choose(const Kernels& kernels, const SamplingColumns& s, int64_t line, cons
   const Draw draw{s.temperature[line], s.top_k[line], s.top_p[line], s.min_p[line],
                   uniform(s.seed[line], s.counter[line])};
   if (only_masked(s, line)) {
+    const uint32_t* mask = s.masks + s.mask[line] * s.mask_words;
+    if (draw.temperature < kGreedyBelow && mask[raw_max.index / 32] >> raw_max.index % 32 & 1) {
+      *token = raw_max.index;  // the largest of all is the largest of those allowed
+      return true;
+    }
     const Choice choice = choose_of_few(kernels, s, line, {raw, vocab, raw_max.value}, draw, scratch, token);
     if (choice != Choice::open) return choice == Choice::made;
   }

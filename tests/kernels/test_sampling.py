@@ -130,6 +130,8 @@ def test_greedy_sees_penalties_and_biases() -> None:
         Line(temperature=0, prompt=[best], repetition=4.0),
         Line(temperature=0, allowed=[8, 9]),
         Line(temperature=0, mask=[8, 9, 31, 32, 59]),
+        Line(temperature=0, mask=[best, 9, 31]),
+        Line(temperature=0, mask=[i for i in range(60) if i != best]),
         Line(temperature=0, mask=[8, 9, 31], bias={9: 50.0, 10: 100.0}),
     ]
 
