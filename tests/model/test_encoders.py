@@ -21,6 +21,10 @@ from tests.model.run_pooling import Run
 from transformers import PreTrainedModel
 
 from forearm import _native
+from forearm.config import engine_config
+from forearm.engine import placement
+from forearm.engine.fit import fit
+from forearm.model.weights import load_native
 
 TIERS = _native.tier_names()
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -178,6 +182,23 @@ def test_rows_of_tokens_are_those_of_transformers(name: str, native: Native, mad
     worst = float(np.abs(native.arrays[name, "tokens"] - one.rows(ids, second)).max())
 
     assert worst <= 2 * allowed
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+@pytest.mark.parametrize("name", ["bert-classifier", "modernbert-windows", "qwen3-embedding", "embeddinggemma"])
+def test_what_is_said_to_fit_takes_no_more(name: str, quantization: str, made: dict[str, Made]) -> None:
+    folder = made[name].folder
+    config = engine_config(model=str(folder), runner="pooling", quantization=quantization)
+
+    fitting = fit(config, folder, placement.memory(config), 2)
+    native = load_native(
+        fitting.checkpoint, step_tokens=fitting.limits.step_tokens, step_sequences=fitting.limits.running,
+        step_logit_rows=fitting.limits.step_rows, cores=(), threads=2, progress=False,
+    )  # fmt: skip
+
+    assert native.scratch_bytes <= fitting.scratch_bytes < native.scratch_bytes + (2 << 20)
+    assert native.packed_bytes <= fitting.checkpoint.packed_bytes
+    assert native.kv_bytes_per_block == fitting.block_bytes
 
 
 def test_every_family_of_encoders_has_a_case(made: dict[str, Made]) -> None:

@@ -57,9 +57,9 @@ class Checkpoint:
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes the weights take in memory, at most; vectors are float32."""
+        """Bytes the weights take in memory, at most; vectors are float32, in whole panels of 16."""
         return sum(
-            4 * part.shape[0]
+            4 * -(-part.shape[0] // 16) * 16
             if len(part.shape) == 1
             else packed_bytes(self.formats[packed_name(part.name)], part.shape[0], part.shape[1])
             for part, _ in self.sources

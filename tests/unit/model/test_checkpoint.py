@@ -29,9 +29,9 @@ def test_a_whole_folder_opens_with_its_sizes(tmp_path: Path) -> None:
     assert checkpoint.stored_bytes == 2 * values
     assert checkpoint.weight_dtype == checkpoint.kv_dtype == "bfloat16"
     assert checkpoint.max_model_len == 64
-    # panels of 16 rows: 50 -> 64, 24 -> 32, 8 -> 16, 40 -> 48; vectors in float32
+    # panels of 16 rows: 50 -> 64, 24 -> 32, 8 -> 16, 40 -> 48; vectors in float32, 24 -> 32
     padded = 2 * 64 * 24 + 2 * (2 * 32 * 24 + 2 * 16 * 24 + 2 * 48 * 24 + 32 * 40)
-    assert checkpoint.packed_bytes == 2 * padded + 4 * 5 * 24
+    assert checkpoint.packed_bytes == 2 * padded + 4 * 5 * 32
 
 
 @pytest.mark.parametrize(
