@@ -32,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     flags = ("--api-server-count", "3", "--served-model-name", "demo", "--api-keys-file", str(folder / "keys.json"),
              "--log-format", "json", "--access-log", "--disable-access-log-for-endpoints", "/metrics,/readyz",
              "--enable-log-requests", "--enable-log-outputs", "--max-log-len", "40")  # fmt: skip
-    with serve(folder, *flags, key=OLD, env={"VLLM_SERVER_DEV_MODE": "1"}) as running:
+    with serve(folder, *flags, key=OLD, env={"VLLM_SERVER_DEV_MODE": "1", "VLLM_LOG_STATS_INTERVAL": "0.5"}) as running:
         yield running
 
 
@@ -60,6 +60,18 @@ def test_every_line_of_a_request_carries_its_id(served: Served) -> None:
     assert (access["method"], access["path"], access["status"]) == ("POST", "/v1/chat/completions", 200)
     assert (access["key"], access["bytes"]) == ("old", len(reply.content))
     assert access["seconds"] > 0
+
+
+def test_figures_are_told_while_requests_run(served: Served) -> None:
+    def told() -> list[dict[str, Any]]:
+        return [line for line in lines(served) if line.get("generation_tokens_per_s", 0) > 0 and line["running"]]
+
+    with served.endless():
+        wait_until(lambda: bool(told()))
+
+    assert told()[0]["process"] == "engine"
+    assert 0 < told()[0]["kv_cache_percent"] < 100
+    assert "tokens/s, 1 running, 0 waiting, KV cache" in told()[0]["message"]
 
 
 def test_the_access_log_leaves_out_what_it_was_told_to(served: Served) -> None:

@@ -97,16 +97,27 @@ class EngineServer:
 
     async def log_figures(self, interval_s: float) -> None:
         """A line of figures every so often while there is something to tell."""
-        meter, before = self._loop.meter, (0, 0)
+        meter, before = self._loop.meter, (0, 0, 0)
         while True:
             await asyncio.sleep(interval_s)
-            now, seen = (meter.prompt_tokens, meter.generated_tokens), self._loop.snapshot
+            now, seen = (meter.prompt_tokens, meter.generated_tokens, meter.prompt_tokens_cached), self._loop.snapshot
             if now != before or seen.running:
+                prompt, generated, cached = (a - b for a, b in zip(now, before, strict=True))
+                figures = {
+                    "prompt_tokens_per_s": prompt / interval_s,
+                    "generation_tokens_per_s": generated / interval_s,
+                    "running": seen.running,
+                    "waiting": seen.waiting,
+                    "kv_cache_percent": 100 * seen.kv_usage,
+                    "prefix_cache_hit_percent": 100 * cached / max(prompt, 1),
+                }
                 log.info(
-                    "prompt %.1f tokens/s, generation %.1f tokens/s, %d running, %d waiting, KV cache %.1f %% used",
-                    (now[0] - before[0]) / interval_s, (now[1] - before[1]) / interval_s,
-                    seen.running, seen.waiting, 100 * seen.kv_usage,
-                )  # fmt: skip
+                    "prompt %(prompt_tokens_per_s).1f tokens/s, generation %(generation_tokens_per_s).1f tokens/s, "
+                    "%(running)d running, %(waiting)d waiting, KV cache %(kv_cache_percent).1f %% used, "
+                    "prefix cache %(prefix_cache_hit_percent).1f %% hits",
+                    figures,
+                    extra={"fields": {name: round(value, 2) for name, value in figures.items()}},
+                )
             before = now
 
     # --- the loop's side
