@@ -1,0 +1,146 @@
+"""What structured output costs: decode steps whose lines all have a mask against steps without, in one process.
+
+Random weights of a shape of bench/shapes.py, its tokenizer of as many tokens: nothing is downloaded. Two batches run at
+a time, with and without a format, and take turns step by step, so that both see the same machine; a cost is the median
+of the ratios of such pairs. No answer ends before it is cut, and nothing is drafted but what a grammar forces.
+
+    python bench/structured.py --shape qwen2.5-0.5b --quantization int4 --out bench/results/structured-<machine>.md
+
+- string: one endless JSON string. Most of the vocabulary is allowed.
+- numbers: a list of integers. Few tokens are.
+- objects: a list of objects. Their keys are forced: a step computes several tokens of a line, and a token costs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.engine import circumstances
+from bench.shapes import SHAPES, prompt, write_model
+
+from forearm import LLM, SamplingParams, StructuredOutputsParams
+from forearm.engine.sequence import Slice
+
+_ENDLESS = 100_000
+_PERSON = {
+    "type": "object",
+    "properties": {"first_name": {"type": "string"}, "kind": {"enum": ["cat", "dog"]}, "height_cm": {"type": "number"}},
+    "required": ["first_name", "kind", "height_cm"],
+    "additionalProperties": False,
+}
+FORMATS: dict[str, StructuredOutputsParams] = {
+    "string": StructuredOutputsParams(json={"type": "string", "minLength": _ENDLESS}),
+    "numbers": StructuredOutputsParams(json={"type": "array", "items": {"type": "integer"}, "minItems": _ENDLESS}),
+    "objects": StructuredOutputsParams(json={"type": "array", "items": _PERSON, "minItems": _ENDLESS}),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A step without and the step with a format after it, in seconds; tokens of a line that the second gave."""
+
+    without_s: float
+    with_s: float
+    tokens: float
+
+
+def run(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> list[Pair]:
+    """Both batches, in turns; steps that have prompts in them do not count."""
+    loop, steps = llm._loop, list[tuple[bool, float, float]]()
+    schedule, step, turn = loop.scheduler.schedule, loop.step, False
+
+    def one_batch() -> list[Slice]:
+        slices = schedule()
+        chosen = [piece for piece in slices if (piece.sequence.request.params.grammar is None) == turn]
+        return chosen or slices
+
+    def timed() -> None:
+        nonlocal turn
+        turn = not turn
+        lines = [s for request in loop._requests.values() for s in request.sequences if s.output_length]
+        before = sum(len(sequence.tokens) for sequence in lines)
+        begin = time.perf_counter()
+        step()
+        took = time.perf_counter() - begin
+        if len(lines) == len(prompts) and len(loop._requests) == len(prompts):
+            grown = sum(len(sequence.tokens) for sequence in lines) - before
+            steps.append((turn, took, grown / (len(prompts) / 2)))
+
+    loop.scheduler.schedule, loop.step = one_batch, timed  # type: ignore[method-assign]
+    try:
+        llm.generate(prompts, params, use_tqdm=False)
+    finally:
+        loop.scheduler.schedule, loop.step = schedule, step  # type: ignore[method-assign]
+    first = next(i for i, (plain, _, _) in enumerate(steps) if plain)
+    return [Pair(a[1], b[1], b[2]) for a, b in zip(steps[first::2], steps[first + 1 :: 2], strict=False)]
+
+
+def measure(llm: LLM, prompts: list[list[int]], args: argparse.Namespace) -> list[str]:
+    """Rows of the table."""
+    every: dict[str, Any] = {"temperature": args.temperature, "max_tokens": args.steps, "ignore_eos": True, "seed": 1}
+    rows = []
+    for name, asked in FORMATS.items():
+        plain, formed = SamplingParams(**every), SamplingParams(**every, structured_outputs=asked)
+        pairs = run(llm, prompts * 2, [plain] * len(prompts) + [formed] * len(prompts))
+        ratio = median(pair.with_s / pair.without_s for pair in pairs)
+        tokens = sum(pair.tokens for pair in pairs) / len(pairs)
+        without_ms, with_ms = (
+            1e3 * median(getattr(pair, f"{kind}_s") for pair in pairs) for kind in ("without", "with")
+        )
+        rows.append(
+            f"| {name} | {len(pairs)} | {without_ms:.2f} | {with_ms:.2f} | {100 * (ratio - 1):+.1f} % | {tokens:.2f} | "
+            f"{100 * (ratio / tokens - 1):+.1f} % |"
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="qwen2.5-0.5b", choices=SHAPES)
+    parser.add_argument("--layers", type=int, default=0, help="so many layers of it; 0: all")
+    parser.add_argument("--quantization", default="int4")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=80, help="tokens of each line")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--models", default=str(Path(tempfile.gettempdir()) / "forearm-shapes"))
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    shape = SHAPES[args.shape].cut(args.layers)
+    folder = Path(args.models) / f"{args.shape}-{shape.layers}"
+    write_model(shape, folder)
+    llm = LLM(folder, quantization=args.quantization, max_model_len=1024, max_num_seqs=2 * args.batch,
+              kv_cache_memory_bytes=1 << 29)  # fmt: skip
+    prompts = [prompt(shape, args.context, seed) for seed in range(args.batch)]
+    args.threads = llm._loop.executor._native.threads  # type: ignore[attr-defined]
+    rows = measure(llm, prompts, args)
+    if args.out:
+        args.out.write_text("\n".join([*_heading(args), *rows, ""]))
+
+
+def _heading(args: argparse.Namespace) -> list[str]:
+    about = ", ".join(f"{key} {value}" for key, value in circumstances(args).items())
+    return [
+        f"# Structured output: {args.shape}, {args.quantization}, batch {args.batch}",
+        "",
+        f"{about}.",
+        "",
+        "Medians over pairs of steps. A step decodes a token of each line and what its grammar forces.",
+        "",
+        "| Format | Pairs | ms a step without | with | a step costs | tokens of a line a step | a token costs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+
+
+if __name__ == "__main__":
+    main()
