@@ -30,6 +30,8 @@ from bench.engine import circumstances
 from bench.shapes import SHAPES, Shape, write_model
 
 from forearm import LLM, SamplingParams
+from forearm.config import engine_config
+from forearm.engine import placement
 from forearm.engine.ngrams import Ngrams
 from forearm.engine.speculation import Speculation
 
@@ -210,7 +212,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     args = parser.parse_args()
 
-    args.threads = 0
+    args.threads = placement.plan(engine_config()).threads
     llm, kinds = engine(args, args.models)
     figures = circumstances(args) | {
         "shape": args.shape,
