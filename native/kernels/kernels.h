@@ -320,7 +320,8 @@ struct Kernels {
   float (*multiply_rounds)(Form form, int64_t rounds, int64_t* operations);
 };
 
-// The table of the tier in use, chosen at the first call from what the CPU has or by FOREARM_TIER.
+// The table of the tier in use, chosen at the first call from what the CPU has or by FOREARM_TIER, and tested then
+// (self_test.h).
 // Throws std::runtime_error, naming the value and the tiers this CPU runs, when FOREARM_TIER can't be run here.
 const Kernels& kernels();
 // The table of a tier by name; null if this build or this CPU does not have it. Tests and benchmarks.

@@ -4,8 +4,10 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kernels/kernels.h"
+#include "kernels/self_test.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -137,26 +139,39 @@ std::string names_of_tiers() {
   return names;
 }
 
-const Kernels& quickest() {
-  for (const Tier& tier : kTiers)
-    if (tier.runs_here() && tier.is_quick_here()) return *tier.table;
-  return scalar_tier;
+struct Choice {
+  const Kernels* table;
+  std::vector<Quarantined> wrong;
+};
+
+// The quickest tier here, or the one asked for; where the test at start finds it wrong, the quickest below it.
+Choice choose() {
+  const char* wanted = getenv("FOREARM_TIER");
+  const Kernels* asked = wanted && *wanted ? find_tier(wanted) : nullptr;
+  if (wanted && *wanted && !asked)
+    throw std::runtime_error("FOREARM_TIER is '" + std::string(wanted) + "', which this build or this CPU can't run; " +
+                             "unset it, or set it to one of: " + names_of_tiers());
+  std::vector<const Kernels*> candidates;
+  bool below = !asked;
+  for (const Tier& tier : kTiers) {
+    if (tier.table == asked || (below && tier.runs_here() && tier.is_quick_here())) candidates.push_back(tier.table);
+    below = below || tier.table == asked;
+  }
+  Choice choice{};
+  choice.table = &first_sound(candidates, scalar_tier, &choice.wrong);
+  return choice;
 }
 
-const Kernels& choose() {
-  const char* wanted = getenv("FOREARM_TIER");
-  if (!wanted || !*wanted) return quickest();
-  if (const Kernels* table = find_tier(wanted)) return *table;
-  throw std::runtime_error("FOREARM_TIER is '" + std::string(wanted) + "', which this build or this CPU can't run; " +
-                           "unset it, or set it to one of: " + names_of_tiers());
+const Choice& chosen() {
+  static const Choice once = choose();
+  return once;
 }
 
 }  // namespace
 
-const Kernels& kernels() {
-  static const Kernels& in_use = choose();
-  return in_use;
-}
+const Kernels& kernels() { return *chosen().table; }
+
+const std::vector<Quarantined>& quarantined() { return chosen().wrong; }
 
 const Kernels* find_tier(const char* name) {
   for (const Tier& tier : kTiers) {

@@ -24,6 +24,7 @@ void check_rope(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rows(Report&, const Kernels& tier, const Kernels& scalar);
 void check_attention(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
+void check_self_test(Report&, const Kernels& tier, const Kernels& scalar);
 
 namespace {
 
@@ -45,6 +46,7 @@ constexpr struct {
     {"rows", check_rows},
     {"attention", check_attention},
     {"sampling", check_sampling},
+    {"self_test", check_self_test},
 };
 
 int check_tier(const Kernels& tier, const char* only_group, bool few) {

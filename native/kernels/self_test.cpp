@@ -1,0 +1,321 @@
+#include "kernels/self_test.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/pack.h"
+
+namespace forearm {
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+constexpr int at(DType dtype) { return static_cast<int>(dtype); }
+
+// Numbers in [-1, 1) that bf16 and so every form holds exactly, but fp8 (pack.h narrows those).
+Floats numbers(int64_t count, uint32_t seed) {
+  Floats values(static_cast<size_t>(count));
+  for (float& value : values) {  // Knuth, TAOCP 2, 3.3.4: a linear congruential generator
+    seed = seed * 1664525u + 1013904223u;
+    value = static_cast<float>(static_cast<int32_t>(seed) >> 25) / 64;
+  }
+  return values;
+}
+
+// Zeroed memory on a line of its own.
+class Bytes {
+ public:
+  explicit Bytes(int64_t count) : bytes_(static_cast<size_t>(count) + 64) {}
+  char* data() { return bytes_.data() + (64 - reinterpret_cast<uintptr_t>(bytes_.data()) % 64) % 64; }
+
+ private:
+  std::vector<char> bytes_;
+};
+
+// An operand of any form with its memory.
+struct Rows {
+  Rows(Form form, int64_t rows, int64_t dim, int64_t group = 0)
+      : size(round_up(rows, 2) * round_up(dim, 64) * 4), bytes(size) {
+    const int64_t groups = group ? (dim + group - 1) / group : 0;
+    scales.resize(static_cast<size_t>(round_up(rows, 2) * groups));
+    sums.resize(scales.size());
+    operand = {bytes.data(), round_up(dim, 64), form, group, scales.data(), sums.data()};
+  }
+  Rows(const Rows&) = delete;
+
+  // Everything that stands in it, as numbers.
+  Floats all() {
+    const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+    Floats out(first, first + size);
+    out.insert(out.end(), scales.begin(), scales.end());
+    out.insert(out.end(), sums.begin(), sums.end());
+    return out;
+  }
+  Floats floats() {
+    const auto* first = reinterpret_cast<const float*>(bytes.data());
+    return {first, first + size / 4};
+  }
+
+  int64_t size;
+  Bytes bytes;
+  Floats scales;
+  std::vector<int32_t> sums;
+  Operand operand;
+};
+
+// Each of the following runs one operation with the variant-th of its settings and gives all that it wrote.
+
+Floats quantised(const Kernels& k, int variant) {
+  constexpr int64_t kRows = 3, kDim = 77;
+  const auto form = static_cast<Form>(variant);
+  const Floats x = numbers(kRows * kDim, 1);
+  Rows out(form, kRows, kDim, is_quantised(form) ? 32 : 0);
+  k.quantize({x.data(), kDim, 0, kRows, kDim, nullptr, out.operand});
+  return out.all();
+}
+
+Floats rounded(const Kernels& k, int variant) {
+  constexpr int64_t kRows = 3, kDim = 77, kGroup = 32, kGroups = 3;
+  const Floats w = numbers(kRows * kDim, 2);
+  std::vector<int8_t> codes(kRows * kDim);
+  Floats out(kRows * kGroups);
+  const DType dtype = variant ? DType::int4 : DType::int8;
+  k.round({w.data(), kRows, kDim, kGroup, dtype, DType::bf16, codes.data(), out.data()});
+  out.insert(out.end(), codes.begin(), codes.end());
+  return out;
+}
+
+constexpr int64_t kNormRows = 3, kNormDim = 83;
+Floats normed(const Kernels& k, int variant) {
+  const Floats x = numbers(kNormRows * kNormDim, 3), weight = numbers(kNormDim, 4), bias = numbers(kNormDim, 5);
+  Rows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
+  const bool layer = variant % 2;
+  k.norm({x.data(), kNormDim, 0, kNormRows, kNormDim, weight.data(), layer ? bias.data() : nullptr, 1e-5f, layer,
+          out.operand});
+  return out.all();
+}
+
+Floats add_normed(const Kernels& k, int) {
+  const Floats x = numbers(kNormRows * kNormDim, 6), weight = numbers(kNormDim, 7);
+  Rows out(Form::f32_rows, kNormRows, kNormDim);
+  k.add_norm({{x.data(), kNormDim, 0, kNormRows, kNormDim, weight.data(), nullptr, 1e-5f, false, out.operand}, 0.75f});
+  return out.floats();
+}
+
+constexpr int64_t kHeads = 3, kHeadDim = 40;
+Floats head_normed(const Kernels& k, int) {
+  Floats x = numbers(kNormRows * kHeads * kHeadDim, 8);
+  const Floats weight = numbers(kHeadDim, 9);
+  k.head_norm({x.data(), kHeads * kHeadDim, kNormRows, kHeads, kHeadDim, weight.data(), 1e-6f});
+  return x;
+}
+
+Floats rotated(const Kernels& k, int variant) {
+  Floats x = numbers(kNormRows * kHeads * kHeadDim, 10);
+  const int64_t rotary = variant / 2 ? kHeadDim / 2 : kHeadDim;
+  const Floats cos = numbers(kNormRows * rotary / 2, 11), sin = numbers(kNormRows * rotary / 2, 12);
+  k.rope({x.data(), kHeads * kHeadDim, kNormRows, kHeads, kHeadDim, rotary, cos.data(), sin.data(), variant % 2 == 1});
+  return x;
+}
+
+// A matrix [n, k] of any dtype, packed for a tier; codes with a scale and, of integers, an offset for every group.
+struct Matrix {
+  Matrix(const Kernels& tier, DType dtype, int64_t n, int64_t k)
+      : bytes(packed_bytes(dtype, n, k, tier.layout[at(dtype)].quantum)),
+        scales(static_cast<size_t>(scales_count(n, groups(k)))),
+        offsets(scales.size()) {
+    const Layout layout = tier.layout[at(dtype)];
+    const PackedMatrix to = {bytes.data(), dtype, layout.quantum, k, layout.bias};
+    weights = {bytes.data(), dtype, n, k};
+    const Floats values = numbers(n * k, 13);
+    if (is_float(dtype)) {
+      pack_rows(values.data(), DType::f32, n, to, 0);
+      return;
+    }
+    std::vector<int8_t> codes;
+    const bool fp8 = dtype >= DType::fp8_e4m3;
+    for (const float value : values)
+      codes.push_back(static_cast<int8_t>(fp8                    ? narrow_fp8(value, dtype)
+                                          : dtype == DType::int4 ? floorf(value * 8)
+                                                                 : floorf(value * 128)));
+    pack_codes(codes.data(), n, to, 0);
+    Floats steps = numbers(n * groups(k), 14);
+    for (float& step : steps) step *= fp8 ? 1.0f : dtype == DType::int4 ? 0x1p-3f : 0x1p-7f;  // weights in (-1, 1)
+    pack_scales(steps.data(), n, groups(k), DType::f32, scales.data(), 0);
+    pack_scales(numbers(n * groups(k), 15).data(), n, groups(k), DType::f32, offsets.data(), 0);
+    weights.group = kGroup;
+    weights.scales = scales.data();
+    weights.offsets = fp8 ? nullptr : offsets.data();
+  }
+  Matrix(const Matrix&) = delete;
+
+  static constexpr int64_t kGroup = 32;
+  static int64_t groups(int64_t k) { return (k + kGroup - 1) / kGroup; }
+
+  Bytes bytes;
+  Floats scales, offsets;
+  PackedWeights weights;
+};
+
+Floats embedded(const Kernels& k, int variant) {
+  constexpr int64_t kVocabulary = 37, kDim = 83;
+  const Matrix table(k, static_cast<DType>(variant), kVocabulary, kDim);
+  const int32_t tokens[] = {36, 0, 17};
+  Rows out(Form::f32_rows, 3, kDim);
+  k.embed({tokens, 3, table.weights, 1.5f, static_cast<float*>(out.operand.data), out.operand.stride});
+  return out.floats();
+}
+
+// Every tile's width and what is left over of it, of all epilogues.
+constexpr int kProducts = 10;
+constexpr int64_t kDepth = 77;
+Floats multiplied(const Kernels& k, DType dtype, Form form, int variant) {
+  const int64_t rows = variant < 5 ? 1 : 13, n = 96;
+  const auto epilogue = static_cast<Epilogue>(variant % 5);
+  const Floats x = numbers(rows * kDepth, 16), bias = numbers(n, 17);
+  Rows a(form, rows, kDepth, is_quantised(form) ? Matrix::kGroup : 0), out(Form::f32_rows, rows, n);
+  k.quantize({x.data(), kDepth, 0, rows, kDepth, nullptr, a.operand});
+  const Matrix w(k, dtype, n, kDepth);
+  Bytes scratch(k.gemm_scratch_bytes(kDepth));
+  k.gemm({a.operand, 0, rows, w.weights, 0, n, bias.data(), epilogue, Activation::silu, 0.75f, 2.5f, out.operand,
+          scratch.data()});
+  return out.floats();
+}
+
+// Products in the form that each dtype has of its own, and codes widened.
+constexpr DType kWide[] = {DType::int8, DType::int4, DType::fp8_e4m3, DType::fp8_e5m2};
+Floats own_product(const Kernels& k, int variant) {
+  const auto dtype = static_cast<DType>(variant / kProducts);
+  return multiplied(k, dtype, k.layout[variant / kProducts].form, variant % kProducts);
+}
+Floats wide_product(const Kernels& k, int variant) {
+  return multiplied(k, kWide[variant / kProducts], k.layout[at(k.wide)].form, variant % kProducts);
+}
+
+// One slice after a context, its keys written by write_kv: whole, with a window, and as partial results that are
+// merged.
+constexpr int64_t kContext = 45, kTokens = 5, kKeys = kContext + kTokens, kGroupHeads = 3, kAttended = 32, kForms = 3;
+constexpr DType kCaches[] = {DType::f32, DType::f16, DType::bf16, DType::int8, DType::fp8_e4m3, DType::fp8_e5m2};
+Floats attended(const Kernels& k, int variant) {
+  const DType dtype = kCaches[variant / kForms];
+  constexpr int64_t kBlocks = 2;
+  const int64_t head_bytes = kv_head_bytes(dtype, kAttended);
+  Bytes keys(kBlocks * head_bytes), values(kBlocks * head_bytes), scratch(k.attend_scratch_bytes(kAttended));
+  const KvCache cache = {keys.data(), values.data(), head_bytes, head_bytes, dtype, kAttended};
+  const int32_t blocks[] = {1, 0};
+  std::vector<int32_t> slots;
+  for (int64_t i = 0; i < kKeys; ++i)
+    slots.push_back(blocks[i / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
+                    static_cast<int32_t>(i % kBlockTokens));
+  const Floats key = numbers(kKeys * kAttended, 18), value = numbers(kKeys * kAttended, 19);
+  k.write_kv({cache, key.data(), value.data(), kAttended, kKeys, kAttended, 0, slots.data()});
+
+  const Floats q = numbers(kTokens * kGroupHeads * kAttended, 20);
+  Rows out(Form::f32_rows, kTokens, kGroupHeads * kAttended);
+  Floats partials(kTokens * kGroupHeads * (2 + kAttended));
+  AttendTask task{};
+  task.cache = cache;
+  task.blocks = blocks;
+  task.q = q.data();
+  task.q_stride = kGroupHeads * kAttended;
+  task.head_dim = kAttended;
+  task.group = kGroupHeads;
+  task.token_end = kTokens;
+  task.first_position = kContext;
+  task.window = variant % kForms == 1 ? 20 : 0;
+  task.scale = 0.177f;
+  task.chunk_end = 1;
+  task.out = out.operand;
+  task.scratch = scratch.data();
+  const bool parted = variant % kForms == 2;
+  task.partials = parted ? partials.data() : nullptr;
+  k.attend(task);
+  if (parted) k.merge({task, 1, static_cast<int64_t>(partials.size())});
+  return out.floats();
+}
+
+Floats of_a_row(const Kernels& k, int variant) {
+  constexpr int64_t kLengths[] = {1, 16, 333};
+  const int64_t n = kLengths[variant];
+  const Floats x = numbers(n, 21);
+  Floats out(static_cast<size_t>(2 * n));
+  std::vector<int32_t> index(static_cast<size_t>(n));
+  const RowMax max = k.row_max(x.data(), n);
+  const float sum = k.row_exp_sum(x.data(), n, max.value, 0.8f, out.data());
+  const auto count = static_cast<float>(k.row_collect(x.data(), n, 0.25f, index.data(), out.data() + n, n));
+  out.insert(out.end(), index.begin(), index.end());
+  out.insert(out.end(), {max.value, static_cast<float>(max.index), static_cast<float>(max.nan), sum, count});
+  return out;
+}
+
+// How far a result may be from scalar's; 0 is the same bits. Where a tier multiplies bf16: of exact products, 2 (k + 4)
+// roundings of a sum of at most k (kernel_check_gemm.cpp); weights of codes rounded to 2^-9 of themselves, which is
+// less than 2^-6 of the largest of 96 such sums; scores and their weights to 2^-9 (kernel_check_attention.cpp).
+float exactly(const Kernels&, int) { return 0; }
+float of_own(const Kernels& k, int variant) {
+  const Form form = k.layout[variant / kProducts].form;
+  return form == Form::f32_rows || is_quantised(form) ? 0 : 0x1p-11f;
+}
+float of_wide(const Kernels& k, int) { return k.wide == DType::f32 ? 0 : 0x1p-6f; }
+float of_attention(const Kernels& k, int variant) {
+  const DType dtype = kCaches[variant / kForms];
+  return k.layout[at(is_float(dtype) ? dtype : k.wide)].form == Form::f32_rows ? 0 : 0x1p-6f;
+}
+
+// `relative`: the allowance is of the largest number of the result, not of 1.
+struct Case {
+  const char* operation;
+  Floats (*run)(const Kernels&, int variant);
+  int variants;
+  float (*allowance)(const Kernels&, int variant);
+  bool relative;
+};
+constexpr Case kCases[] = {
+    {"quantize", quantised, 6, exactly, false},
+    {"round", rounded, 2, exactly, false},
+    {"norm", normed, 8, exactly, false},
+    {"add_norm", add_normed, 1, exactly, false},
+    {"head_norm", head_normed, 1, exactly, false},
+    {"rope", rotated, 4, exactly, false},
+    {"embed", embedded, kDTypes, exactly, false},
+    {"gemm", own_product, 5 * kProducts, of_own, false},  // f32, f16, bf16, int8, int4
+    {"wide gemm", wide_product, 4 * kProducts, of_wide, true},
+    {"attention", attended, 6 * kForms, of_attention, false},
+    {"row", of_a_row, 3, exactly, false},
+};
+
+bool agree(const Floats& got, const Floats& wanted, float allowance, bool relative) {
+  if (got.size() != wanted.size()) return false;
+  if (allowance == 0) return memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
+  float largest = relative ? 0 : 1;
+  for (const float value : wanted) largest = fmaxf(largest, relative ? fabsf(value) : 1);
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!(fabsf(got[i] - wanted[i]) <= allowance * largest)) return false;  // NaN too
+  }
+  return true;
+}
+
+}  // namespace
+
+const char* wrong_operation(const Kernels& tier, const Kernels& scalar) {
+  for (const Case& one : kCases) {
+    for (int variant = 0; variant < one.variants; ++variant) {
+      if (!agree(one.run(tier, variant), one.run(scalar, variant), one.allowance(tier, variant), one.relative))
+        return one.operation;
+    }
+  }
+  return nullptr;
+}
+
+const Kernels& first_sound(const std::vector<const Kernels*>& candidates, const Kernels& scalar,
+                           std::vector<Quarantined>* wrong) {
+  for (const Kernels* tier : candidates) {
+    const char* operation = tier == &scalar ? nullptr : wrong_operation(*tier, scalar);
+    if (!operation) return *tier;
+    wrong->push_back({tier->tier, operation});
+  }
+  return scalar;
+}
+
+}  // namespace forearm

@@ -1,0 +1,148 @@
+// The test at start: it passes each tier, finds each operation that is broken on purpose, and the tier below is taken.
+#include "kernels/self_test.h"
+
+#include <string.h>
+
+#include "kernel_check.h"
+
+namespace forearm::checks {
+namespace {
+
+const Kernels* sound;  // the tier whose copy is broken: function pointers carry nothing with them
+
+// The last bit of a number is what a defective kernel gets wrong at least; where bits need not agree, more.
+void flip(void* at) { *static_cast<uint8_t*>(at) ^= 1; }
+void shift(const Operand& out, int64_t row) { static_cast<float*>(out.data)[row * out.stride] += 0.25f; }
+
+constexpr struct {
+  const char* operation;
+  void (*make_wrong)(Kernels&);
+} kBroken[] = {
+    {"quantize",
+     [](Kernels& k) {
+       k.quantize = [](const QuantizeTask& t) {
+         sound->quantize(t);
+         flip(t.out.data);
+       };
+     }},
+    {"round",
+     [](Kernels& k) {
+       k.round = [](const RoundTask& t) {
+         sound->round(t);
+         flip(t.codes);
+       };
+     }},
+    {"norm",
+     [](Kernels& k) {
+       k.norm = [](const NormTask& t) {
+         sound->norm(t);
+         flip(t.out.data);
+       };
+     }},
+    {"add_norm",
+     [](Kernels& k) {
+       k.add_norm = [](const AddNormTask& t) {
+         sound->add_norm(t);
+         flip(t.norm.out.data);
+       };
+     }},
+    {"head_norm",
+     [](Kernels& k) {
+       k.head_norm = [](const HeadNormTask& t) {
+         sound->head_norm(t);
+         flip(t.x);
+       };
+     }},
+    {"rope",
+     [](Kernels& k) {
+       k.rope = [](const RopeTask& t) {
+         sound->rope(t);
+         flip(t.x);
+       };
+     }},
+    {"embed",
+     [](Kernels& k) {
+       k.embed = [](const EmbedTask& t) {
+         sound->embed(t);
+         flip(t.out);
+       };
+     }},
+    {"gemm",
+     [](Kernels& k) {
+       k.gemm = [](const GemmTask& t) {
+         sound->gemm(t);
+         shift(t.out, t.row_begin);
+       };
+     }},
+    {"wide gemm",
+     [](Kernels& k) {
+       k.gemm = [](const GemmTask& t) {
+         sound->gemm(t);
+         if (!is_float(t.w.dtype) && !is_quantised(t.a.form)) shift(t.out, t.row_end - 1);
+         if (!is_float(t.w.dtype) && !is_quantised(t.a.form)) static_cast<float*>(t.out.data)[0] *= 2;
+       };
+     }},
+    {"attention",
+     [](Kernels& k) {
+       k.attend = [](const AttendTask& t) {
+         sound->attend(t);
+         if (!t.partials) shift(t.out, t.token_end - 1);
+       };
+     }},
+    {"attention",
+     [](Kernels& k) {
+       k.write_kv = [](const KvWriteTask& t) {
+         KvWriteTask swapped = t;
+         swapped.k = t.v;
+         swapped.v = t.k;
+         sound->write_kv(swapped);
+       };
+     }},
+    {"attention",
+     [](Kernels& k) {
+       k.merge = [](const MergeTask& t) {
+         sound->merge(t);
+         shift(t.attend.out, 0);
+       };
+     }},
+    {"row",
+     [](Kernels& k) {
+       k.row_max = [](const float* x, int64_t n) {
+         RowMax max = sound->row_max(x, n);
+         max.index = 0;
+         return max;
+       };
+     }},
+    {"row",
+     [](Kernels& k) {
+       k.row_exp_sum = [](const float* x, int64_t n, float max, float inverse, float* out) {
+         return sound->row_exp_sum(x, n, max, inverse, out) * (1 + 0x1p-20f);
+       };
+     }},
+    {"row",
+     [](Kernels& k) {
+       k.row_collect = [](const float* x, int64_t n, float threshold, int32_t* index, float* value, int64_t room) {
+         return sound->row_collect(x, n, threshold, index, value, room) - 1;
+       };
+     }},
+};
+
+}  // namespace
+
+void check_self_test(Report& report, const Kernels& tier, const Kernels& scalar) {
+  report.begin("a sound tier");
+  report.holds(wrong_operation(tier, scalar) == nullptr, "nothing is wrong with it");
+  sound = &tier;
+  for (const auto& broken : kBroken) {
+    report.begin(broken.operation);
+    Kernels copy = tier;
+    broken.make_wrong(copy);
+    const char* found = wrong_operation(copy, scalar);
+    report.holds(found && strcmp(found, broken.operation) == 0, "it is found by its name");
+    std::vector<Quarantined> wrong;
+    report.holds(&first_sound({&copy, &tier, &scalar}, scalar, &wrong) == &tier, "the tier below is taken");
+    report.holds(wrong.size() == 1 && wrong[0].tier == tier.tier, "and it is quarantined");
+  }
+}
+
+}  // namespace forearm::checks
