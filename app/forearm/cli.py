@@ -21,6 +21,7 @@ USAGE = """usage: forearm COMMAND ...
   doctor [MODEL]      what this host lacks or wastes, each with its remedy
   bench KIND          measure a running server, or this machine
   run-batch [MODEL]   answer a file of requests
+  health              whether a server takes requests, as an exit status
   --version
 
 `forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
@@ -171,6 +172,13 @@ def doctor(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def health(argv: Sequence[str]) -> int:
+    """`forearm health`: whether a server takes requests."""
+    from forearm.health import run
+
+    return run(argv)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": serve,
     "generate": generate,
@@ -180,5 +188,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run-batch": run_batch,
     "plan": plan,
     "doctor": doctor,
+    "health": health,
     "collect-env": doctor,  # vLLM's name
 }
