@@ -112,7 +112,10 @@ class Served:
 
         Raises: ConfigError.
         """
-        return pooling_plan(Path(self.config.model_folder), asked_of(self.config))
+        folder = Path(self.config.model_folder)
+        if not (folder / "config.json").is_file():  # a .gguf file
+            return None
+        return pooling_plan(folder, asked_of(self.config))
 
     def check_length(self, text: str, param: str | None = None) -> None:
         """Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it."""
