@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# A Debian base image for tests, where no registry is to be had: made from Debian's packages, imported into the engine of
+# docker.sh.
+#   tools/arm/base_image.sh SUITE ARCH TAG [PACKAGE,PACKAGE...]     amd64 or arm64, on x86-64; packages beyond the minimum
+#
+# apt and dpkg run on this machine, for arm64 too: only the scripts of packages are emulated (docker.sh binfmt). What this
+# machine trusts, the image trusts: a network that inspects TLS is common where registries are out of reach.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+suite=$1 arch=$2 tag=$3 packages=${4:-}
+unpacked=$(cd "$here/../.." && pwd)/build/arm/docker/root
+"$here/docker.sh" start
+work=$(mktemp -d "${TMPDIR:-/tmp}/forearm-base.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+# mmdebstrap tells dpkg to run scripts without chroot; those of another architecture need one, in which they are emulated.
+cat >"$work/dpkg" <<'X'
+#!/bin/bash
+words=()
+for word in "$@"; do [ "$word" = --force-script-chrootless ] || words+=("$word"); done
+TMPDIR=/tmp exec /usr/bin/dpkg "${words[@]}"
+X
+chmod +x "$work/dpkg"
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+options=(--variant=minbase --format=directory --aptopt='Acquire::Check-Valid-Until "false"'
+  --include="ca-certificates${packages:+,$packages}" --dpkgopt=path-exclude=/usr/share/doc/* --dpkgopt=path-exclude=/usr/share/man/*
+  --dpkgopt=path-exclude=/usr/share/locale/*)
+if [ "$arch" != "$(dpkg --print-architecture)" ]; then
+  "$here/docker.sh" binfmt
+  options+=(--mode=chrootless --aptopt="Dir::Bin::dpkg \"$work/dpkg\"" --skip=check/qemu,check/chrootless,cleanup/tmp
+    --hook-dir="$unpacked/usr/share/mmdebstrap/hooks/merged-usr")
+  [ "$suite" = bookworm ] && options+=(--include=usr-is-merged)
+else
+  options+=(--mode=root)
+fi
+DEBIAN_FRONTEND=noninteractive PATH="$work:$unpacked/usr/bin:$PATH" perl "$unpacked/usr/bin/mmdebstrap" --quiet --arch="$arch" \
+  "${options[@]}" "$suite" "$work/tree" "$mirror"
+rm -rf "$work"/tree/etc/{apt/apt.conf.d,dpkg/dpkg.cfg.d}/99mmdebstrap "$work"/tree/var/lib/apt/lists/* "$work"/tree/tmp/*
+cp -L /etc/ssl/certs/ca-certificates.crt "$work/tree/etc/ssl/host.crt"
+tar -C "$work/tree" -c . | "$here/docker.sh" docker import --platform "linux/$arch" \
+  --change "ENV SSL_CERT_FILE=/etc/ssl/host.crt" --change 'CMD ["/bin/bash"]' - "$tag"

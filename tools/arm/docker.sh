@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# A real Docker engine without installing one: unpacked into build/arm/docker, in a network of its own, on a Unix socket.
+#
+#   tools/arm/docker.sh start            the first time it fetches Debian's packages; a few seconds afterwards
+#   tools/arm/docker.sh docker ARG...    the docker command (with buildx and compose) against it
+#   tools/arm/docker.sh net COMMAND...   a command in its network: where published ports of containers are
+#   tools/arm/docker.sh binfmt           let the kernel run arm64 programs through qemu, in containers too (needs no package)
+#   tools/arm/docker.sh stop             end it; images stay
+#   tools/arm/docker.sh remove           end it and delete images and containers
+#
+# As root on an x86-64 Debian 12 (cgroups of version 1 or 2). For tests: on a machine of your own, install a Docker engine.
+# What containers send goes through slirp4netns: no firewall rule, bridge or address of this machine is touched.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+folder=$root/build/arm/docker
+bin=$folder/root/usr
+run=$folder/run
+space=forearm-docker
+packages="
+ed708deb96fe476a3bce4efa5c0538dfbcf717ab9a7c7944ba7260342c25899c c/containerd/containerd_1.7.24~ds1-6+deb13u1_amd64.deb
+fcf8c48204d1603c8f209451d7827eb91bf30759578baf7704e9e1a87e5f1d7f d/docker-buildx/docker-buildx_0.13.1+ds1-3_amd64.deb
+47681197cb2b1ab88206b42a1a92fc75f50d9530a6322d03494a473eed0408ea d/docker-compose/docker-compose_2.26.1-4_amd64.deb
+e78ac35b7a21652546ca1a739f63e4f31fe52e4385a9baf7020be400c594f23d d/docker.io/docker-cli_26.1.5+dfsg1-9+deb13u1_amd64.deb
+142fe32f839a20720b2e6074b8d28d883b01bc45345f7315586b0c2d348dae87 d/docker.io/docker.io_26.1.5+dfsg1-9+deb13u1_amd64.deb
+a443b12107331f67836a64cb6efe1dd92d2765e15568eb4567dccb409a8cd2a0 t/tini/tini_0.19.0-3+b8_amd64.deb
+aaa78ca236055fedccf637eacf7bda02bf1980b2db668dccd202b04d0d2cfe04 l/lvm2/libdevmapper1.02.1_1.02.185-2_amd64.deb
+e21e19f0e99e57f254162f61416ea82f00cbc6ab9eb6bead4f5a5a8944ede27e libs/libslirp/libslirp0_4.7.0-1_amd64.deb
+a00351f8c0318de0b424ecf5cd0fdb69880a89f3511cae4f6fff7de3e57881c5 r/runc/runc_1.1.5+ds1-1+deb12u1_amd64.deb
+8b198af7a718c78f3dda2dd37017a3505962338716da553469ec45516b7154d5 s/slirp4netns/slirp4netns_1.2.0-1_amd64.deb
+0ecb8da772c8e5b7f73b59cb6d1f02d789f8bcd9a6b5f19ed548fe12c26a76ca m/mmdebstrap/mmdebstrap_1.3.5-7_all.deb
+"
+
+fetch() {
+  [ -e "$folder/complete" ] && return
+  mkdir -p "$folder/root"
+  local sum path deb archive
+  while read -r sum path; do
+    [ -n "$sum" ] || continue
+    deb=$folder/${path##*/}
+    for archive in "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
+      http://snapshot.debian.org/archive/debian/20261120T000000Z; do
+      curl -fsSL --retry 3 -o "$deb" "$archive/pool/main/$path" && echo "$sum  $deb" | sha256sum --check --quiet && break
+      rm -f "$deb"
+    done
+    [ -e "$deb" ] || { echo "error: $path ($sum) was not found; set DEBIAN_MIRROR to an archive that has it" >&2; exit 1; }
+    dpkg-deb -x "$deb" "$folder/root"
+    rm "$deb"
+  done <<<"$packages"
+  touch "$folder/complete"
+}
+
+# The programs find each other and their libraries by name.
+settings() {
+  export PATH="$bin/sbin:$bin/bin:$PATH" LD_LIBRARY_PATH="$folder/root/lib/x86_64-linux-gnu:$bin/lib/x86_64-linux-gnu"
+  export DOCKER_HOST=unix://$run/docker.sock DOCKER_CONFIG=$folder/config
+  mkdir -p "$DOCKER_CONFIG" "$run"
+  printf '{"cliPluginsExtraDirs": ["%s"]}\n' "$bin/libexec/docker/cli-plugins" >"$DOCKER_CONFIG/config.json"
+}
+
+answers() { docker version >/dev/null 2>&1; }
+
+start() {
+  fetch
+  settings
+  answers && return
+  [ "$(id -u)" = 0 ] || { echo "error: a Docker engine needs root" >&2; exit 1; }
+  # A process that does nothing holds the network open; slirp4netns joins it to the outside.
+  setsid unshare --net sleep infinity </dev/null >/dev/null 2>&1 &
+  echo $! >"$run/$space.pid"
+  sleep 0.3
+  local holder
+  holder=$(cat "$run/$space.pid")
+  nsenter --net="/proc/$holder/ns/net" ip link set lo up
+  setsid slirp4netns --configure --mtu=65520 --disable-host-loopback "$holder" tap0 </dev/null >"$run/slirp.log" 2>&1 &
+  echo $! >"$run/slirp.pid"
+  sleep 1
+  setsid nsenter --net="/proc/$holder/ns/net" dockerd --host "$DOCKER_HOST" --data-root "$folder/data" \
+    --exec-root "$run/exec" --pidfile "$run/dockerd.pid" --storage-driver overlay2 --iptables=false --ip6tables=false \
+    --ip-masq=false --exec-opt native.cgroupdriver=cgroupfs </dev/null >"$run/dockerd.log" 2>&1 &
+  for _ in $(seq 60); do
+    answers && return
+    sleep 0.5
+  done
+  echo "error: the engine does not answer; the end of $run/dockerd.log:" >&2
+  tail -n 20 "$run/dockerd.log" >&2
+  exit 1
+}
+
+stop() {
+  local name
+  for name in dockerd slirp $space; do
+    [ -f "$run/$name.pid" ] && kill "$(cat "$run/$name.pid")" 2>/dev/null
+    for _ in $(seq 40); do
+      [ -f "$run/$name.pid" ] && kill -0 "$(cat "$run/$name.pid")" 2>/dev/null || break
+      sleep 0.25
+    done
+    rm -f "$run/$name.pid"
+  done
+}
+
+# Flag F: the kernel opens the interpreter now, so that it need not be in the container.
+binfmt() {
+  local qemu table=/proc/sys/fs/binfmt_misc
+  qemu=$("$root/tools/arm/get_qemu.sh")
+  [ -e $table/register ] || mount -t binfmt_misc none $table
+  if [ -e $table/qemu-aarch64 ]; then
+    grep -q '^flags:.*F' $table/qemu-aarch64 && return
+    echo -1 >$table/qemu-aarch64
+  fi
+  printf '%s' ":qemu-aarch64:M::\\x7fELF\\x02\\x01\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x02\\x00\\xb7\\x00:\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\x00\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xfe\\xff\\xff\\xff:$qemu:FC" >$table/register
+}
+
+case ${1:-} in
+  start) start ;;
+  docker) settings && shift && exec docker "$@" ;;
+  net) shift && exec nsenter --net="/proc/$(cat "$run/$space.pid")/ns/net" "$@" ;;
+  binfmt) binfmt ;;
+  stop) stop || true ;;
+  remove)
+    stop || true
+    rm -rf "$folder/data" "$run"
+    ;;
+  *)
+    sed -n '2,/^set/s/^# \?//p' "$0"
+    exit 2
+    ;;
+esac
