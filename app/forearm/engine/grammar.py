@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm.errors import EngineFailed, InvalidRequest
+from forearm.text.deep_threads import deep_threads
 from forearm.text.grammar_tokens import COMPILE_S, compiled, explained, tokenizer_text
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._tokenizer_lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+        self._threads = deep_threads(_THREADS, "grammar")
 
     def start(self, source: str) -> Future[Matcher]:
         """The beginning of an output under this grammar (text of llguidance), as soon as it is compiled.

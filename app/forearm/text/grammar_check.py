@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from forearm.errors import InvalidRequest
 from forearm.text.constraints import Asked, grammar_of
+from forearm.text.deep_threads import deep_threads
 from forearm.text.grammar_tokens import MAX_GRAMMAR_CHARACTERS, compiled
 from forearm.text.tokenizer import Tokenizer
 
@@ -42,7 +43,7 @@ class GrammarCheck:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar-check")
+        self._threads = deep_threads(_THREADS, "grammar-check")
         self._made = threading.Lock()
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self._lock = threading.Lock()
