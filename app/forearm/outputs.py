@@ -28,8 +28,8 @@ Candidates = dict[int, Logprob]
 class CompletionOutput:
     """One answer to a prompt.
 
-    finish_reason: stop, length, repetition, abort, or error. stop_reason: the stop string or stop token id that ended it, None for
-    the model's own end; after an error, what went wrong.
+    finish_reason: stop, length, repetition, abort, or error. stop_reason: the stop string or stop token id that ended
+    it, None for the model's own end; after an error, what went wrong.
     """
 
     index: int

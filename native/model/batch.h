@@ -14,7 +14,7 @@ struct Batch {
   const int32_t* block_start;         // [sequences + 1]
   int64_t blocks;                     // length of block
   const int32_t* block;
-  const int32_t* logit_row;  // [logits]
+  const int32_t* logit_row;       // [logits]
   const int32_t* type = nullptr;  // [tokens], where the model has token types; null: all 0
 };
 

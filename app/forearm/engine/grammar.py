@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 UInt32Array = npt.NDArray[np.uint32]
 
 _THREADS = 2  # one slow grammar does not hold up the others
-# What a compiled grammar is taken to hold. Resident memory grew by 67 kB for one of 295 characters, by 127 kB for 917, by
-# 3.4 MB for 28,700 (x86-64, llguidance 1.9.1, mean of 4 to 600 schemas).
+# What a compiled grammar is taken to hold. Resident memory grew by 67 kB for one of 295 characters, by 127 kB for 917,
+# by 3.4 MB for 28,700 (x86-64, llguidance 1.9.1, mean of 4 to 600 schemas).
 _BYTES, _BYTES_A_CHARACTER = 64 << 10, 200
 
 log = logging.getLogger(__name__)
