@@ -23,6 +23,9 @@ def tier() -> str:
 def tier_names() -> list[str]:
     """The tiers this CPU runs, best first."""
 
+def quarantined() -> list[tuple[str, str]]:
+    """Tiers that would have been in use but gave wrong results in the test at start, each with the operation."""
+
 def operand_form(weight_dtype: str) -> str:
     """What the tier in use rounds activations to, to multiply them with weights of this dtype: "float32", "float16",
     "bfloat16" or "int8" (int8 and int4 weights of a format that is not `wide`)."""

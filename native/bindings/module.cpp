@@ -13,6 +13,7 @@
 #include "bindings/kernels_py.h"
 #include "bindings/sampling.h"
 #include "bindings/topology_py.h"
+#include "kernels/self_test.h"
 #include "model/executor.h"
 #include "model/limits.h"
 
@@ -116,6 +117,12 @@ std::vector<std::string> names_of_tiers() {
   return names;
 }
 
+std::vector<std::pair<std::string, std::string>> quarantined_tiers() {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const Quarantined& one : quarantined()) all.emplace_back(one.tier, one.operation);
+  return all;
+}
+
 std::string operand_form(const std::string& weight_dtype) {
   const Form form = kernels().layout[static_cast<int>(dtype_of(weight_dtype))].form;
   if (is_quantised(form)) return "int8";
@@ -182,6 +189,7 @@ PYBIND11_MODULE(_native, module) {
   });
   module.def("tier", [] { return std::string(forearm::kernels().tier); });
   module.def("tier_names", &forearm::names_of_tiers);
+  module.def("quarantined", &forearm::quarantined_tiers);
   module.def("operand_form", &forearm::operand_form, "weight_dtype"_a);
   module.def("limits", &forearm::limits, "cores"_a, "threads"_a, "megabytes"_a = 1024, "seconds"_a = 1.0);
   forearm::bind_executor(module);

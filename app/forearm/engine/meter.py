@@ -15,6 +15,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.scheduler import Scheduler
 from forearm.engine.sequence import Request, Sequence
 from forearm.engine.throttling import Throttling
+from forearm.engine.tiers import Tiers, tell
 from forearm.metrics import OLD_GAUGES, OLD_NAMES, engine_metrics, register
 
 _ANY_LENGTH = 1 << 20  # tokens
@@ -61,6 +62,8 @@ class Meter:
         ProcessCollector(registry=self._registry)  # of the engine: behind HTTP, each scrape meets another worker
         GCCollector(registry=self._registry)
         self._registry.register(Throttling())
+        tell()
+        self._registry.register(Tiers())
         if old_names:
             self._registry.register(_OldNames(self, [self._families[name] for name in set(OLD_NAMES.values())]))
 

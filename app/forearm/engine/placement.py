@@ -239,6 +239,11 @@ def tier() -> str:
     return _native.tier()
 
 
+def quarantined() -> list[tuple[str, str]]:
+    """Tiers that the test at start found wrong, each with the operation."""
+    return _native.quarantined()
+
+
 def measured_limits(plan: Plan, megabytes: int, seconds: float) -> dict[str, float]:
     """What the planned threads get out of this machine, by the names of _native.limits; takes about 4 * `seconds`."""
     return _native.limits(plan.cores, plan.threads, megabytes=megabytes, seconds=seconds)
@@ -253,6 +258,11 @@ def ids(variable: str, value: str) -> list[int]:
         return _native.parse_id_list(value)
     except ValueError:
         raise ConfigError(f"{variable}={value}: write ids and ranges such as 0-29,32") from None
+
+
+def nodes(root: str = "") -> dict[int, int]:
+    """The NUMA node of each CPU that may be used."""
+    return {cpu.id: cpu.node for cpu in _native.topology(root).cpus}
 
 
 def as_list(ids: Iterable[int]) -> str:
