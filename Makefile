@@ -64,6 +64,20 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(VENV)/bin/playwright install --with-deps chromium
 	@touch $@
 
+# Frameworks of others that tests/clients tries: 420 MB, apart from the server's own packages, with which some don't go.
+$(VENV)-clients/.made: pyproject.toml tests/clients/constraints.txt | $(VENV)/bin/python
+	@echo "--- installing client frameworks for tests"
+	@$(VENV)/bin/python tools/requirements.py clients > $(VENV)/clients.txt
+	@rm -rf $(VENV)-clients && $(PYTHON) -m venv $(VENV)-clients
+	@$(VENV)-clients/bin/pip --disable-pip-version-check --quiet install -c tests/clients/constraints.txt -r $(VENV)/clients.txt
+	@touch $@
+
+# openai-node, where there is npm.
+build/openai-node/.made:
+	@mkdir -p build/openai-node && echo '{"private": true}' > build/openai-node/package.json
+	@cd build/openai-node && npm install --silent --no-audit --no-fund openai@6.49.0
+	@touch $@
+
 format: $(VENV)/.test
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
