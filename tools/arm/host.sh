@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# An emulated arm64 host: Debian 12 with systemd and sshd, two NUMA nodes of two cores, for tests of the deployment.
+#
+#   tools/arm/host.sh image              disk, kernel and initramfs in build/arm/host: minutes the first time
+#   tools/arm/host.sh start [CPU]        boot a fresh copy of the disk (neoverse-v1: Graviton3) and wait for ssh
+#   tools/arm/host.sh ssh COMMAND...     as root on it
+#   tools/arm/host.sh forward PORT       127.0.0.1:PORT of this machine is localhost:PORT there, until the host is stopped
+#   tools/arm/host.sh inventory          an Ansible inventory of it
+#   tools/arm/host.sh stop               power off and delete the copy
+#
+# As root on an x86-64 Debian 12; no package is installed. Seconds there say nothing about Graviton.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+lab=$root/build/arm/host
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+port=${HOST_SSH_PORT:-2222}
+memory_mib=${HOST_MEMORY_MIB:-4096}
+ssh_options=(-i "$lab/key" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR
+  -o ConnectTimeout=20 -o ServerAliveInterval=20)
+packages=systemd,systemd-sysv,udev,dbus,openssh-server,python3,python3-apt,sudo,iproute2,ca-certificates,kmod,procps,netbase,curl
+
+# apt with lists and state of its own.
+apt_of() {
+  local suite=$1 arch=$2 state=$lab/apt/$1-$2
+  shift 2
+  mkdir -p "$state/lists/partial" "$state/cache/archives/partial" "$state/etc"
+  : >>"$state/status"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$state/etc/sources.list"
+  apt-get -qq -o Dir::State="$state" -o Dir::State::lists="$state/lists" -o Dir::State::status="$state/status" \
+    -o Dir::Cache="$state/cache" -o Dir::Etc::sourcelist="$state/etc/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+    -o Dir::Etc::preferencesparts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures="$arch" "$@"
+}
+
+# unpacked FOLDER SUITE ARCH PACKAGE...: packages unpacked, not installed.
+unpacked() {
+  local folder=$1 suite=$2 arch=$3 deb
+  shift 3
+  [ -e "$lab/$folder.complete" ] && return
+  apt_of "$suite" "$arch" update
+  mkdir -p "$lab/$folder" "$lab/debs"
+  (cd "$lab/debs" && apt_of "$suite" "$arch" download "$@" && for deb in *.deb; do dpkg-deb -x "$deb" "$lab/$folder"; done)
+  rm -rf "$lab/debs"
+  touch "$lab/$folder.complete"
+}
+
+kernel_package() {
+  apt_of bookworm arm64 update
+  apt-cache -o Dir::State="$lab/apt/bookworm-arm64" -o Dir::State::lists="$lab/apt/bookworm-arm64/lists" \
+    -o Dir::State::status="$lab/apt/bookworm-arm64/status" -o Dir::Cache="$lab/apt/bookworm-arm64/cache" \
+    -o APT::Architecture=arm64 -o APT::Architectures=arm64 depends linux-image-cloud-arm64 |
+    grep -o 'linux-image-[0-9][^ ]*' | head -n 1
+}
+
+fetch() {
+  unpacked machine bookworm-backports amd64 qemu-system-arm qemu-system-common qemu-system-data
+  # What that program is linked with, and Debian does not have from the start.
+  unpacked libraries bookworm amd64 libcapstone4 libpmem1 libndctl6 libdaxctl1 libfdt1 librdmacm1 libibverbs1 libslirp0 \
+    libvdeplug2 libfuse3-3 libaio1 liburing2 libnl-3-200 libnl-route-3-200 libkeyutils1
+  unpacked tools bookworm amd64 mmdebstrap
+  unpacked busybox bookworm arm64 busybox-static
+  [ -e "$lab/kernel.complete" ] || unpacked kernel bookworm arm64 "$(kernel_package)"
+}
+
+# apt and dpkg run here; only the scripts of packages are emulated (docker.sh binfmt).
+tree() {
+  "$root/tools/arm/docker.sh" binfmt
+  mkdir -p "$lab/bin"
+  cat >"$lab/bin/dpkg" <<'X'
+#!/bin/bash
+words=()
+for word in "$@"; do [ "$word" = --force-script-chrootless ] || words+=("$word"); done
+TMPDIR=/tmp exec /usr/bin/dpkg "${words[@]}"
+X
+  chmod +x "$lab/bin/dpkg"
+  rm -rf "$lab/tree"
+  DEBIAN_FRONTEND=noninteractive PATH="$lab/bin:$PATH" perl "$lab/tools/usr/bin/mmdebstrap" --quiet --arch=arm64 \
+    --variant=minbase --mode=chrootless --format=directory --include="usr-is-merged,$packages" \
+    --aptopt='Acquire::Check-Valid-Until "false"' --aptopt="Dir::Bin::dpkg \"$lab/bin/dpkg\"" \
+    --skip=check/qemu,check/chrootless,cleanup/tmp --hook-dir="$lab/tools/usr/share/mmdebstrap/hooks/merged-usr" \
+    bookworm "$lab/tree" "$mirror"
+  rm -rf "$lab"/tree/etc/{apt/apt.conf.d,dpkg/dpkg.cfg.d}/99mmdebstrap "$lab"/tree/tmp/*
+}
+
+# What makes a tree a host: key, network, names, kernel modules, no services that only wait.
+settle() {
+  local tree=$lab/tree service
+  [ -e "$lab/key" ] || ssh-keygen -q -t ed25519 -N '' -f "$lab/key"
+  install -D -m 600 "$lab/key.pub" "$tree/root/.ssh/authorized_keys"
+  chmod 700 "$tree/root/.ssh"
+  echo graviton >"$tree/etc/hostname"
+  echo "127.0.0.1 localhost graviton" >"$tree/etc/hosts"
+  echo "/dev/vda / ext4 defaults 0 1" >"$tree/etc/fstab"
+  printf '[Match]\nName=e*\n[Network]\nDHCP=ipv4\n' >"$tree/etc/systemd/network/10-host.network"
+  mkdir -p "$tree/etc/systemd/system/multi-user.target.wants"
+  ln -sf /lib/systemd/system/systemd-networkd.service "$tree/etc/systemd/system/multi-user.target.wants/"
+  for service in systemd-networkd-wait-online.service systemd-firstboot.service apt-daily.timer apt-daily-upgrade.timer; do
+    ln -sf /dev/null "$tree/etc/systemd/system/$service"
+  done
+  rm -f "$tree/etc/resolv.conf"
+  echo "nameserver 10.0.2.3" >"$tree/etc/resolv.conf"
+  : >"$tree/etc/machine-id"
+  sed -i 's/^root:[^:]*:/root:*:/' "$tree/etc/shadow"
+  printf 'deb %s bookworm main\n' "$mirror" >"$tree/etc/apt/sources.list"
+  # What this machine trusts, the host trusts: a network that inspects TLS is common where registries are out of reach.
+  cp -L /etc/ssl/certs/ca-certificates.crt "$tree/etc/ssl/certs/ca-certificates.crt"
+  mkdir -p "$tree/lib/modules"
+  cp -a "$lab"/kernel/lib/modules/* "$tree/lib/modules/"
+  chroot "$tree" depmod "$(ls "$lab/kernel/lib/modules")"
+}
+
+image() {
+  fetch
+  [ -e "$lab/tree/etc/debian_version" ] || tree
+  settle
+  rm -f "$lab/disk.img"
+  truncate -s "${HOST_DISK:-12G}" "$lab/disk.img"
+  mkfs.ext4 -q -F -d "$lab/tree" -L root "$lab/disk.img"
+  python3 "$root/tools/arm/initramfs.py" "$lab/kernel" "$lab/busybox/bin/busybox" "$lab/initramfs"
+}
+
+# A program of backports would load the modules of an installed qemu: its own stand in their place, for it alone.
+machine() {
+  local here=$lab/machine/usr modules=/usr/lib/x86_64-linux-gnu/qemu
+  export LD_LIBRARY_PATH=$lab/libraries/usr/lib/x86_64-linux-gnu:$lab/libraries/lib/x86_64-linux-gnu
+  # shellcheck disable=SC2016  # the inner shell expands
+  exec unshare --mount bash -c '[ ! -d "$1" ] || mount --bind "$2" "$1"; shift 2; exec "$@"' _ "$modules" \
+    "$here/lib/x86_64-linux-gnu/qemu" "$here/bin/qemu-system-aarch64" -L "$here/share/qemu" -L "$here/share/seabios" "$@"
+}
+
+start() {
+  local cpu=${1:-neoverse-v1} half=$((memory_mib / 2))
+  [ -e "$lab/disk.img" ] || image
+  rm -f "$lab/now.img"
+  cp --sparse=always "$lab/disk.img" "$lab/now.img"
+  (machine -M virt,gic-version=3 -cpu "$cpu" -smp 4,sockets=2,clusters=1,cores=2 -m "$memory_mib" -nographic -nodefaults \
+    -serial "file:$lab/console.log" -no-reboot -pidfile "$lab/machine.pid" \
+    -object "memory-backend-ram,id=m0,size=${half}M" -object "memory-backend-ram,id=m1,size=${half}M" \
+    -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
+    -drive "if=none,id=d0,file=$lab/now.img,format=raw,cache=unsafe" -device virtio-blk-pci,drive=d0 \
+    -netdev "user,id=n0,hostfwd=tcp:127.0.0.1:$port-:22" -device virtio-net-pci,netdev=n0,romfile= \
+    -device virtio-rng-pci -kernel "$(ls "$lab"/kernel/boot/vmlinuz-*)" -initrd "$lab/initramfs" \
+    -append "console=ttyAMA0 root=/dev/vda rw quiet systemd.show_status=0 mitigations=off") </dev/null >"$lab/machine.log" 2>&1 &
+  for _ in $(seq 60); do
+    sleep 3
+    ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 true 2>/dev/null && echo "host: up after $SECONDS s, $cpu" && return
+  done
+  echo "error: no ssh after $SECONDS s; $lab/console.log and machine.log tell more" >&2
+  exit 1
+}
+
+inventory() {
+  cat <<X
+all:
+  hosts:
+    graviton:
+      ansible_host: 127.0.0.1
+      ansible_port: $port
+      ansible_user: root
+      ansible_ssh_private_key_file: $lab/key
+      ansible_ssh_common_args: ${ssh_options[*]:2}
+X
+}
+
+stop() {
+  [ ! -e "$lab/machine.pid" ] || { ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 poweroff 2>/dev/null || true; }
+  for _ in $(seq 40); do
+    [ -e "$lab/machine.pid" ] && kill -0 "$(cat "$lab/machine.pid")" 2>/dev/null || break
+    sleep 0.5
+  done
+  [ ! -e "$lab/machine.pid" ] || kill "$(cat "$lab/machine.pid")" 2>/dev/null || true
+  rm -f "$lab/machine.pid" "$lab/now.img"
+}
+
+case ${1:-} in
+  image) image ;;
+  start) start "${2:-}" ;;
+  ssh) shift && exec ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 "$@" ;;
+  forward) exec ssh "${ssh_options[@]}" -p "$port" -f -N -o ExitOnForwardFailure=yes -L "127.0.0.1:$2:127.0.0.1:$2" root@127.0.0.1 ;;
+  inventory) inventory ;;
+  stop) stop ;;
+  *)
+    sed -n '2,/^set/s/^# \?//p' "$0"
+    exit 2
+    ;;
+esac
