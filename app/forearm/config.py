@@ -244,6 +244,9 @@ class EngineConfig(Common):
         True, "metrics also under the names that vLLM has given up", flag="--old-metric-names"
     )
     others_bytes: int = 0  # memory that this server's other processes will take
+    index: int = 0  # of this engine, of `engines` on this machine
+    engines: int = 1
+    memory_share_bytes: int = 0  # what it may use of memory, being one of several; 0: what there is
     name: str = ""  # what clients call the model, as the metrics' label; absent: as `model`
     socket: str = ""  # path of the Unix socket it listens on
     cores: tuple[int, ...] = ()  # one CPU id a thread; () and threads > 0: not pinned
@@ -429,6 +432,13 @@ class ApiConfig(Common):
 class ServeConfig(Common):
     """`forearm serve` itself: what starts and watches the others."""
 
+    data_parallel_size: int = setting(
+        1,
+        "engines, each with the whole model on cores of its own: of one NUMA node, where there are as many; a request "
+        "goes where its beginning was computed before, as far as load allows",
+        flag="--data-parallel-size -dp",
+        parse=whole(1, 64),
+    )
     engine_ready_timeout_s: float = setting(
         600.0, "time an engine has to load the model", env="VLLM_ENGINE_READY_TIMEOUT_S", unit="s", parse=number(1)
     )

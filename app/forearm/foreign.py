@@ -72,12 +72,6 @@ FLAGS |= {
     ),
     **_rows(True, "pipeline parallelism splits a model over machines, which forearm does not", "-pp", ("1",)),
     **_rows(True, "pipeline parallelism splits a model over machines", "--pipeline-parallel-size", ("1",)),
-    **_rows(
-        True,
-        "several engines behind one port are not built yet; run one `forearm serve` for each NUMA node",
-        "--data-parallel-size -dp",
-        ("1",),
-    ),
     **_rows(True, "processes are started on this machine", "--distributed-executor-backend", ("mp", "uni")),
     **_rows(True, "forearm runs on CPUs", "--device", ("cpu", "auto")),
     **_rows(
@@ -115,7 +109,7 @@ REFUSED = {flag: reason for reason, flags in _REFUSED.items() for flag in flags.
 VARIABLES: dict[str, str] = {
     "VLLM_CPU_ATTN_SPLIT_KV": "attention is split by the length of the context",
     "VLLM_CPU_CI_ENV": NO_JIT,
-    "VLLM_CPU_SIM_MULTI_NUMA": "one engine uses all nodes",
+    "VLLM_CPU_SIM_MULTI_NUMA": "engines divide any cores; see --data-parallel-size",
     "VLLM_ZENTORCH_WEIGHT_PREPACK": "weights are always packed",
     "VLLM_CPU_MOE_PREPACK": "weights are always packed",
     "VLLM_CPU_SGL_KERNEL": CHOSEN_AT_START,
@@ -150,7 +144,7 @@ VARIABLES: dict[str, str] = {
     "VLLM_WORKER_MULTIPROC_METHOD": "processes are started afresh",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "the engine is a process of its own",
     "VLLM_RINGBUFFER_WARNING_INTERVAL": "processes talk over Unix sockets",
-    "VLLM_DP_*": "there is one engine",
+    "VLLM_DP_*": "serve starts all engines itself; see --data-parallel-size",
     "VLLM_RPC_*": "processes talk over Unix sockets",
     "VLLM_USE_RUST_FRONTEND": "gunicorn serves HTTP",
     "VLLM_BATCH_INVARIANT": "answers never depend on the batch",

@@ -1,6 +1,6 @@
-"""`forearm serve`: starts the engine and gunicorn on their cores, watches them, and ends them in order.
+"""`forearm serve`: starts the engines and gunicorn on their cores, watches them, and ends them in order.
 
-The engine is started again when it dies, with a growing pause; the API answers 503 meanwhile. What no restart can help
+An engine is started again when it dies, with a growing pause; the API answers 503 meanwhile. What no restart can help
 (a wrong setting, a port in use, an engine that never gets ready) ends the whole with its message. Neither outlives
 serve: the kernel signals both when it dies, however that happens.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import shutil
@@ -18,24 +17,24 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from forearm import log as logs
 from forearm.addresses import answers, api_answers, check_address
-from forearm.config import ApiConfig, Configs, EngineConfig, environment
+from forearm.child import Child
+from forearm.config import ApiConfig, Configs, EngineConfig
 from forearm.drafting import drafting_asked
 from forearm.engine import placement
+from forearm.engine.shares import Share, allowed, describe, shares
 from forearm.errors import ConfigError
 from forearm.model.hub import find_model
 from forearm.settings import to_json
 
 log = logging.getLogger(__name__)
 
-_libc = ctypes.CDLL(None)  # before any fork
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 STEADY_S = 60.0  # a child that lived this long died by accident: the pause starts small again
 MOST_FAILED_STARTS = 3  # of an engine, without getting ready once
@@ -45,57 +44,6 @@ GRACE_S = 5.0  # beyond --shutdown-timeout, before a child is killed
 OTHERS_BYTES, WORKER_BYTES = 128 << 20, 192 << 20
 LONGEST_SOCKET_PATH = 100  # sun_path has 108 bytes
 FAILED = 1
-
-
-@dataclass
-class Child:
-    """A process to keep. `ready` tells whether it serves; `on_death` is the signal that it gets when serve dies."""
-
-    name: str
-    argv: list[str]
-    cores: tuple[int, ...]
-    on_death: signal.Signals
-    ready: Callable[[], bool]
-    environment: dict[str, str]
-    process: asyncio.subprocess.Process | None = None
-    once_ready: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def start(self) -> asyncio.subprocess.Process:
-        """Start it in a process group of its own: Ctrl-C at the terminal is for serve alone."""
-        self.process = await asyncio.create_subprocess_exec(
-            *self.argv,
-            env={**environment(), **self.environment},
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=self._settle,
-        )
-        return self.process
-
-    def _settle(self) -> None:
-        """In the child, before its program: die with serve, run on the cores planned."""
-        _libc.prctl(PR_SET_PDEATHSIG, self.on_death)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it minds it itself
-        if self.cores:
-            os.sched_setaffinity(0, self.cores)
-
-    async def end(self, timeout_s: float) -> None:
-        """Ask it to finish; kill it, and whatever it has started, when it has not after `timeout_s`."""
-        if self.process is None:
-            return
-        if self.process.returncode is None:
-            self.process.terminate()
-        try:
-            await asyncio.wait_for(self.process.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            log.warning("%s has not ended after %g s and is killed", self.name, timeout_s)
-            self.kill()
-            await self.process.wait()
-
-    def kill(self) -> None:
-        """Kill it and whatever it has started."""
-        if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def serve(configs: Configs, notes: Sequence[str]) -> int:
@@ -123,9 +71,10 @@ def server(configs: Configs, runtime: Path) -> Coroutine[Any, Any, int]:
     """
     folder = find(configs.serve.model, configs.serve.revision, configs)
     plan = placement.plan(configs.engine)
-    for line in plan.lines:
+    parts = shares(plan, configs.engine, configs.serve.data_parallel_size)
+    for line in (*plan.lines, *describe(parts)):
         log.info("%s", line)
-    return watch(*prepare(configs, plan, folder, runtime), configs, runtime)
+    return watch(*prepare(configs, plan, parts, folder, runtime), configs, runtime)
 
 
 def find(model: str, revision: str, configs: Configs) -> Path:
@@ -134,10 +83,12 @@ def find(model: str, revision: str, configs: Configs) -> Path:
     return find_model(model, revision=revision, download_dir=given.download_dir, token=given.hf_token)
 
 
-def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[EngineConfig, ApiConfig]:
-    """What the engine and the API need to know beyond what was set. The hub's token stays here."""
-    engine_socket = str(runtime / "engine.sock")
-    if len(engine_socket) > LONGEST_SOCKET_PATH:
+def fill_in(
+    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: Path
+) -> tuple[list[EngineConfig], ApiConfig]:
+    """What the engines and the API need to know beyond what was set. The hub's token stays here."""
+    sockets = tuple(str(runtime / f"{name}.sock") for name in names(len(parts)))
+    if max(map(len, sockets)) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
     given = configs.api
     workers = given.workers or plan.api_workers
@@ -147,25 +98,40 @@ def fill_in(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
     engine = replace(
         configs.engine,
         spec_model=draft,
-        others_bytes=others_bytes(workers),
+        others_bytes=others_bytes(workers) // len(parts),
         model=str(folder),
         tokenizer=tokenizer,
         hf_token="",
         name=next(iter(given.served_model_name), configs.engine.model or folder.name),
-        socket=engine_socket,
-        cores=plan.cores,
-        threads=plan.threads,
+        engines=len(parts),
     )
+    engines = [
+        replace(
+            engine,
+            index=index,
+            socket=socket_,
+            cores=part.cores,
+            threads=part.threads,
+            visible_memory_nodes=part.nodes,
+            memory_share_bytes=part.memory_bytes,
+        )
+        for index, (part, socket_) in enumerate(zip(parts, sockets, strict=True))
+    ]
     api = replace(
         given,
         model_folder=str(folder),
         hf_token="",
         tokenizer=tokenizer,
-        engine_sockets=(engine_socket,),
+        engine_sockets=sockets,
         workers=workers,
         priorities=configs.engine.scheduling_policy == "priority",
     )
-    return engine, api
+    return engines, api
+
+
+def names(engines: int) -> list[str]:
+    """Of the engines' processes, sockets and log lines."""
+    return ["engine"] if engines == 1 else [f"engine{index}" for index in range(engines)]
 
 
 def others_bytes(workers: int) -> int:
@@ -173,21 +139,18 @@ def others_bytes(workers: int) -> int:
     return OTHERS_BYTES + workers * WORKER_BYTES
 
 
-def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path) -> tuple[Child, Child]:
-    """The engine and the API, their configs written where they read them."""
-    engine, api = fill_in(configs, plan, folder, runtime)
-    engine_path, api_path = runtime / "engine.json", runtime / "api.json"
-    engine_path.write_text(to_json(engine))
+def prepare(
+    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: Path
+) -> tuple[list[Child], Child]:
+    """The engines and the API, their configs written where they read them."""
+    engines, api = fill_in(configs, plan, parts, folder, runtime)
+    api_path = runtime / "api.json"
     api_path.write_text(to_json(api))
     return (
-        Child(
-            name="engine",
-            argv=[sys.executable, "-m", "forearm.engine.process", str(engine_path)],
-            cores=(),  # its threads bind themselves
-            on_death=signal.SIGKILL,
-            ready=lambda: answers(socket.AF_UNIX, engine.socket),
-            environment={},
-        ),
+        [
+            engine_child(name, engine, allowed(part, plan, len(parts)), runtime)
+            for name, engine, part in zip(names(len(parts)), engines, parts, strict=True)
+        ],
         Child(
             name="API",
             argv=[sys.executable, "-m", "gunicorn", "--config", "python:forearm.api.gunicorn_conf"],
@@ -200,27 +163,41 @@ def prepare(configs: Configs, plan: placement.Plan, folder: Path, runtime: Path)
     )
 
 
-async def watch(engine: Child, api: Child, configs: Configs, runtime: Path) -> int:
-    """Keep both until a signal or a final failure; then end the API, which drains, and the engine after it.
+def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtime: Path) -> Child:
+    """An engine, its config written where it reads it."""
+    path = runtime / f"{name}.json"
+    path.write_text(to_json(engine))
+    return Child(
+        name=name,
+        argv=[sys.executable, "-m", "forearm.engine.process", str(path)],
+        cores=cores,  # within these its threads bind themselves
+        on_death=signal.SIGKILL,
+        ready=lambda: answers(socket.AF_UNIX, engine.socket),
+        environment={},
+    )
 
-    A second signal ends both at once.
+
+async def watch(engines: Sequence[Child], api: Child, configs: Configs, runtime: Path) -> int:
+    """Keep all until a signal or a final failure; then end the API, which drains, and the engines after it.
+
+    A second signal ends all at once.
     """
     stop = asyncio.Event()
 
     def interrupt() -> None:
         if stop.is_set():
-            api.kill()
-            engine.kill()
+            for child in (api, *engines):
+                child.kill()
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, interrupt)
-    loop.add_signal_handler(signal.SIGHUP, read_again, engine, api)
-    loop.add_signal_handler(signal.SIGUSR2, change_level, runtime, configs.serve.logging_level, engine, api)
+    loop.add_signal_handler(signal.SIGHUP, read_again, engines, api)
+    loop.add_signal_handler(signal.SIGUSR2, change_level, runtime, configs.serve.logging_level, engines, api)
     ready_timeout_s = configs.serve.engine_ready_timeout_s
-    kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (engine, api)]
-    others = [asyncio.create_task(stop.wait()), asyncio.create_task(say_ready(engine, api, configs.api))]
+    kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (*engines, api)]
+    others = [asyncio.create_task(stop.wait()), asyncio.create_task(say_ready(engines, api, configs.api))]
     try:
         await asyncio.wait([*kept, others[0]], return_when=asyncio.FIRST_COMPLETED)
         failed = [task.result() for task in kept if task.done()]
@@ -230,14 +207,14 @@ async def watch(engine: Child, api: Child, configs: Configs, runtime: Path) -> i
         drain_s = configs.serve.shutdown_timeout_s if stop.is_set() else 0
         log.info("stopping%s", f"; open requests have {drain_s:g} s" if drain_s else "")
         await api.end(drain_s + GRACE_S)
-        await engine.end(GRACE_S)
+        await asyncio.gather(*(engine.end(GRACE_S) for engine in engines))
         log.info("stopped")
     return failed[0] if failed else 0
 
 
-def read_again(engine: Child, api: Child) -> None:
-    """SIGHUP: the engine and every API worker read again what may change while they run (keys, the log's level)."""
-    for child in (engine, api):
+def read_again(engines: Sequence[Child], api: Child) -> None:
+    """SIGHUP: the engines and every API worker read again what may change while they run (keys, the log's level)."""
+    for child in (*engines, api):
         if child.process is not None and child.process.returncode is None:
             pid = child.process.pid
             workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -247,10 +224,10 @@ def read_again(engine: Child, api: Child) -> None:
                     os.kill(each, signal.SIGHUP)
 
 
-def change_level(runtime: Path, configured: str, engine: Child, api: Child) -> None:
+def change_level(runtime: Path, configured: str, engines: Sequence[Child], api: Child) -> None:
     """SIGUSR2: every process logs at DEBUG, and after the next one as configured."""
     logs.change_level(runtime, configured)
-    read_again(engine, api)
+    read_again(engines, api)
 
 
 async def keep(child: Child, ready_timeout_s: float) -> int:
@@ -290,10 +267,11 @@ async def until_ready(child: Child, process: asyncio.subprocess.Process, timeout
     return False
 
 
-async def say_ready(engine: Child, api: Child, config: ApiConfig) -> None:
+async def say_ready(engines: Sequence[Child], api: Child, config: ApiConfig) -> None:
     """One line when requests can come."""
     started = time.monotonic()
-    await engine.once_ready.wait()
+    for engine in engines:
+        await engine.once_ready.wait()
     await api.once_ready.wait()
     where = f"unix:{config.uds}" if config.uds else f"http://{config.host or '0.0.0.0'}:{config.port}"
     log.info("ready after %.1f s: %s", time.monotonic() - started, where)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from forearm import config, serve
-from forearm.serve import Child, keep, watch
+from forearm.child import Child
+from forearm.serve import keep, watch
 
 # Writes its process id, says it is ready, and lives until it is asked to end.
 LIVES = """
@@ -75,7 +76,7 @@ def configs(**settings: str) -> config.Configs:
 
 async def test_a_signal_ends_the_api_first_and_then_the_engine(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", LIVES, tmp_path)
-    watching = asyncio.create_task(watch(engine, api, configs(), tmp_path))
+    watching = asyncio.create_task(watch([engine], api, configs(), tmp_path))
     await until(lambda: engine.once_ready.is_set() and api.once_ready.is_set())
 
     os.kill(os.getpid(), signal.SIGTERM)
@@ -88,7 +89,7 @@ async def test_a_signal_ends_the_api_first_and_then_the_engine(tmp_path: Path) -
 
 async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", LIVES, tmp_path)
-    watching = asyncio.create_task(watch(engine, api, configs(), tmp_path))
+    watching = asyncio.create_task(watch([engine], api, configs(), tmp_path))
     await until(lambda: len(pids(tmp_path, "engine")) == 1 and api.once_ready.is_set())
 
     os.kill(pids(tmp_path, "engine")[0], signal.SIGKILL)
@@ -102,7 +103,7 @@ async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
 async def test_an_engine_with_a_wrong_setting_ends_the_whole(tmp_path: Path) -> None:
     engine, api = child("engine", "raise SystemExit(78)", tmp_path), child("API", LIVES, tmp_path)
 
-    assert await watch(engine, api, configs(), tmp_path) == 78
+    assert await watch([engine], api, configs(), tmp_path) == 78
     assert all(gone(pid) for pid in pids(tmp_path, "API"))
 
 
@@ -125,7 +126,7 @@ async def test_an_engine_that_takes_too_long_is_killed(tmp_path: Path, caplog: p
 async def test_an_api_that_cannot_start_is_given_up_at_once(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", "raise SystemExit(3)", tmp_path)
 
-    assert await watch(engine, api, configs(), tmp_path) == 3
+    assert await watch([engine], api, configs(), tmp_path) == 3
     assert all(gone(pid) for pid in pids(tmp_path, "engine"))
 
 
@@ -145,7 +146,7 @@ async def test_what_ignores_the_signal_is_killed_in_time(
 
 async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", IGNORES, tmp_path)
-    watching = asyncio.create_task(watch(engine, api, configs(shutdown_timeout_s="60"), tmp_path))
+    watching = asyncio.create_task(watch([engine], api, configs(shutdown_timeout_s="60"), tmp_path))
     await until(lambda: engine.once_ready.is_set() and api.once_ready.is_set())
     started = time.monotonic()
 
@@ -164,7 +165,7 @@ sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from tests.unit.test_serve import LIVES, child, configs, watch
 folder = Path({str(tmp_path)!r})
-asyncio.run(watch(child("engine", LIVES, folder), child("API", LIVES, folder), configs(), folder))
+asyncio.run(watch([child("engine", LIVES, folder)], child("API", LIVES, folder), configs(), folder))
 """
     server = subprocess.Popen([sys.executable, "-c", program])
     await until(lambda: pids(tmp_path, "engine") and pids(tmp_path, "API"))

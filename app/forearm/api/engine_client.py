@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from forearm import errors, wire
+from forearm import wire
+from forearm.api.faults import error_of
 from forearm.api.watching import priority_of, watchers
 from forearm.errors import EngineUnavailable, ForearmError
+from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +137,7 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
         self._states: deque[asyncio.Future[wire.State]] = deque()
         self._metrics: deque[asyncio.Future[str]] = deque()
+        self.on_lost: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -217,6 +222,7 @@ class Connection:
         for generation in list(self.open.values()):
             generation.fail(gone)
         self.open.clear()
+        self.on_lost()
         _answer_none(self._states, gone)
         _answer_none(self._metrics, gone)
 
@@ -242,6 +248,9 @@ class EngineClient:
 
     def __init__(self, sockets: Sequence[str]) -> None:
         self.connections = [Connection(path) for path in sockets]
+        self._router: PrefixRouter[int] = PrefixRouter()
+        for index, connection in enumerate(self.connections):
+            connection.on_lost = partial(self._router.forget, index)
 
     def start(self) -> None:
         """Begin to connect to every engine."""
@@ -268,7 +277,7 @@ class EngineClient:
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
-        connection = self.least_loaded()
+        connection = self._chosen(requests[0])
         generation = Generation(connection, requests)
         try:
             for request in requests:
@@ -283,6 +292,20 @@ class EngineClient:
             watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
+    def _chosen(self, request: wire.Submit) -> Connection:
+        """Of several engines one that has computed the prompt's beginning, as far as load allows.
+
+        Raises: EngineUnavailable if none runs.
+        """
+        load = {n: len(one.open) for n, one in enumerate(self.connections) if one.state is not None}
+        if len(self.connections) == 1 or not load:
+            return self.least_loaded()
+        tokens = array("i", request.prompt_token_ids).tobytes()
+        pieces = chain(tokens, TOKEN_PIECE_BYTES, request.cache_salt or "")
+        index = self._router.choose(pieces, load)
+        self._router.remember(pieces, index)
+        return self.connections[index]
+
     def least_loaded(self) -> Connection:
         """The engine with the fewest open requests.
 
@@ -292,14 +315,3 @@ class EngineClient:
         if not running:
             raise EngineUnavailable("no engine is running; it is starting, or being restarted")
         return min(running, key=lambda connection: len(connection.open))
-
-
-def error_of(refused: wire.Refused) -> ForearmError:
-    """The error of errors.py that the engine named."""
-    if refused.error == "InvalidRequest":
-        return errors.InvalidRequest(refused.message, refused.param)
-    if refused.error == "Overloaded":
-        return errors.Overloaded(refused.message, refused.retry_after_s)
-    if refused.error == "EngineUnavailable":
-        return errors.EngineUnavailable(refused.message, refused.retry_after_s)
-    return errors.EngineFailed(refused.message)

@@ -8,6 +8,7 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from forearm import errors, wire
 from forearm.api.replies import ErrorBody, ErrorReply, encoder
 from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest, Overloaded, RateLimited, Unauthorized
 
@@ -43,3 +44,14 @@ def error_response(error: Exception) -> Response:
 async def answer_error(request: Request, error: Exception) -> Response:
     """The one error handler of the app."""
     return error_response(error)
+
+
+def error_of(refused: wire.Refused) -> ForearmError:
+    """The error of errors.py that the engine named."""
+    if refused.error == "InvalidRequest":
+        return errors.InvalidRequest(refused.message, refused.param)
+    if refused.error == "Overloaded":
+        return errors.Overloaded(refused.message, refused.retry_after_s)
+    if refused.error == "EngineUnavailable":
+        return errors.EngineUnavailable(refused.message, refused.retry_after_s)
+    return errors.EngineFailed(refused.message)

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from forearm import __version__
 from forearm.api.dependencies import Served
+from forearm.api.exposition import labelled, merged
 from forearm.api.served import Served as ServedState
 from forearm.errors import EngineUnavailable
 from forearm.wire import State
@@ -84,10 +85,11 @@ async def version() -> Response:
 async def metrics(served: Served) -> Response:
     """The engines' metrics and, of all workers together, HTTP's. While an engine is away, the rest."""
     texts = [served.meter.text()]
-    for connection in served.engine.connections:
+    for index, connection in enumerate(served.engine.connections):
         with suppress(EngineUnavailable):
-            texts.append(await connection.ask_metrics())
-    return Response("".join(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
+            text = await connection.ask_metrics()
+            texts.append(text if len(served.engine.connections) == 1 else labelled(text, "engine", str(index)))
+    return Response(merged(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def _ready(served: ServedState) -> tuple[int, int]:

@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 
 from forearm import wire
-from forearm.api.engine_client import Connection, EngineClient, error_of
+from forearm.api.engine_client import Connection, EngineClient
+from forearm.api.faults import error_of
 from forearm.api.watching import priority_of, watchers
 from forearm.errors import ForearmError
 

@@ -23,6 +23,7 @@ from forearm.engine.ngrams import Ngrams
 from forearm.engine.sampling import columns
 from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Line, Slice
+from forearm.engine.shares import memory_of
 from forearm.engine.speculation import Drafter, Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint
@@ -53,7 +54,7 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     """
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
     cores = cores_of(config)
-    before = placement.memory(config)
+    before = memory_of(config)
     drafting = drafting_asked(config)
     draft = open_draft(config, drafting) if drafting and drafting.model else None
     fitting = fit(config, folder, before, cores.threads, draft)
@@ -67,7 +68,7 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
         warm_up(one, terms)
     meter = Meter(
         config.name or config.model or folder.name,
-        "0",
+        str(config.index),
         checkpoint.kv_dtype,
         blocks,
         config.enable_prefix_caching,
@@ -124,7 +125,7 @@ def _allocate(
     block_bytes = sum(one.block_bytes for one in executors)
     # Weights are in memory by now; scratch is touched by the first large step. Mapped weights look like free memory, so
     # what there was before counts where they may be mapped.
-    memory, needed = placement.memory(config), scratch
+    memory, needed = memory_of(config, packed), scratch
     if config.weight_cache:
         memory, needed = before, packed + scratch
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)

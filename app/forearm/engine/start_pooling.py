@@ -16,6 +16,7 @@ from forearm.engine.pooler import Pooler
 from forearm.engine.pooling_loop import PoolingLoop
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingAdmission, PoolingTerms, Text
+from forearm.engine.shares import memory_of
 from forearm.engine.start import QUEUED_PER_PLACE, cores_of, start
 from forearm.errors import ConfigError, EngineFailed
 from forearm.model.checkpoint import Checkpoint
@@ -47,7 +48,7 @@ def start_pooling(
         raise ConfigError("--speculative-config: a model that pools generates no tokens; leave it out")
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
     cores = cores_of(config)
-    fitting = fit(config, folder, placement.memory(config), cores.threads)
+    fitting = fit(config, folder, memory_of(config), cores.threads)
     checkpoint, limits = fitting.checkpoint, fitting.limits
     native = load_native(
         checkpoint,
@@ -70,7 +71,7 @@ def start_pooling(
     )  # fmt: skip
     meter = PoolingMeter(
         config.name or config.model or folder.name,
-        "0",
+        str(config.index),
         checkpoint.kv_dtype,
         fitting.blocks,
         False,

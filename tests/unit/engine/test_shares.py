@@ -1,0 +1,50 @@
+"""How a machine is divided among several engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from forearm.config import EngineConfig
+from forearm.engine import placement, shares
+from forearm.engine.shares import Share, allowed, divided, memory_of
+from forearm.errors import ConfigError
+
+NODES = {cpu: cpu // 4 for cpu in range(8)}
+PLAN = placement.Plan(6, (0, 1, 2, 3, 4, 5), (6, 7), 1, ())
+
+
+def test_each_engine_has_a_node_of_its_own_where_there_are_as_many() -> None:
+    assert divided(range(6), NODES, "auto", 2) == [(0, 1, 2, 3), (4, 5)]
+
+
+def test_otherwise_neighbours_stay_together() -> None:
+    assert divided(range(6), NODES, "auto", 3) == [(0, 1), (2, 3), (4, 5)]
+    assert divided(range(5), dict.fromkeys(range(5), 0), "auto", 2) == [(0, 1), (2, 3, 4)]
+
+
+def test_parts_of_the_binding_are_the_engines() -> None:
+    assert divided((0, 1, 4, 5), NODES, "0-1|4-5", 2) == [(0, 1), (4, 5)]
+    with pytest.raises(ConfigError, match="2 parts for --data-parallel-size 3"):
+        divided((0, 1, 4, 5), NODES, "0-1|4-5", 3)
+    with pytest.raises(ConfigError, match="no core to compute"):
+        divided((0, 1), NODES, "0-1|4-5", 2)
+
+
+def test_an_engines_process_keeps_off_the_others_cores() -> None:
+    assert allowed(Share((0, 1), 2, "", 1), PLAN, 3) == (0, 1, 6, 7)
+    assert allowed(Share((0, 1), 2, "", 1), replace(PLAN, api_cores=(0, 1, 2, 3, 4, 5)), 3) == (0, 1)
+    assert allowed(Share((0, 1), 2, "", 0), PLAN, 1) == ()
+
+
+def test_memory_and_threads_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "memory", lambda config, root="": placement.Memory(1000, 900, "this machine"))
+    found = shares.shares(replace(PLAN, cores=(), threads=3), EngineConfig(), 2)
+    assert [(part.threads, part.memory_bytes) for part in found] == [(1, 450), (2, 450)]
+    with pytest.raises(ConfigError, match="choose at most 6"):
+        shares.shares(PLAN, EngineConfig(), 7)
+
+    config = EngineConfig(engines=2, memory_share_bytes=450)
+    assert memory_of(config, 100) == placement.Memory(500, 350, "the share of one of 2 engines")
+    assert memory_of(EngineConfig()) == placement.Memory(1000, 900, "this machine")
