@@ -1,0 +1,32 @@
+"""Tests of a host where the role has been: build/deploy/bin/pytest tests/deploy --hosts=ssh://user@host [--sudo].
+
+They read, and ask the server; they change nothing. What was deployed is told by the host's file deployed.json. Without
+--hosts, as in `pytest tests`, none of them is collected. A key of the server's is taken from FOREARM_API_KEY.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the tests alone where no host is named (testinfra, whose option it is, may not even be there)."""
+    named = config.getoption("hosts", default=None)
+    return True if collection_path.name.startswith("test_") and not named else None
+
+
+@pytest.fixture
+def deployed(host: Any) -> dict[str, Any]:
+    """What the role has written down."""
+    found: dict[str, Any] = json.loads(host.file("/etc/forearm/deployed.json").content_string)
+    return found
+
+
+@pytest.fixture
+def url(deployed: dict[str, Any]) -> str:
+    """Where the server is, seen from the host."""
+    return f"http://127.0.0.1:{deployed['port']}"

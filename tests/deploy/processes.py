@@ -1,0 +1,74 @@
+"""The server's processes on a host, and what its kernel tells of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+ENGINE, API = "engine", "API"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the container."""
+
+    pid: int
+    line: str
+
+    @property
+    def is_engine(self) -> bool:
+        """It computes."""
+        return "forearm.engine" in self.line
+
+    @property
+    def is_api(self) -> bool:
+        """It answers HTTP: gunicorn's master or a worker of it."""
+        return "gunicorn" in self.line
+
+
+def processes(host: Any) -> list[Process]:
+    """Those of the container, with the host's numbers."""
+    lines = host.check_output("docker top forearm -eo pid,args").splitlines()[1:]
+    return [Process(int(pid), line) for pid, line in (line.split(maxsplit=1) for line in lines)]
+
+
+def of_kind(host: Any, kind: str) -> list[Process]:
+    """The engines, or the processes of the API. A container without them fails the test."""
+    found = [process for process in processes(host) if (process.is_engine if kind == ENGINE else process.is_api)]
+    assert found, f"no {kind} among {[process.line for process in processes(host)]}"
+    return found
+
+
+def numbers(text: str) -> set[int]:
+    """CPUs or nodes of a list as the kernel writes it: 0-3,8."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def allowed(host: Any, process: Process, what: str = "Cpus") -> list[set[int]]:
+    """CPUs (or Mems) that each thread may use."""
+    text = host.check_output(f"cat /proc/{process.pid}/task/*/status")
+    return [numbers(found) for found in re.findall(rf"^{what}_allowed_list:\s*(\S+)$", text, re.MULTILINE)]
+
+
+def variables(host: Any, process: Process) -> dict[str, str]:
+    """Its environment."""
+    text = host.check_output(f"tr '\\0' '\\n' < /proc/{process.pid}/environ")
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def pages_of_nodes(host: Any, process: Process) -> dict[int, int]:
+    """KiB of anonymous memory on each NUMA node: of weights that were packed, KV cache and working memory."""
+    text = host.check_output(f"cat /proc/{process.pid}/numa_maps")
+    found: dict[int, int] = {}
+    for line in text.splitlines():
+        size = re.search(r"kernelpagesize_kB=(\d+)", line)
+        if " anon=" not in line or size is None:
+            continue
+        for node, pages in re.findall(r"\bN(\d+)=(\d+)", line):
+            found[int(node)] = found.get(int(node), 0) + int(pages) * int(size[1])
+    return found
