@@ -1,0 +1,176 @@
+"""Hostile HTTP: every endpoint, bytes that are no HTTP, bombs; the same workers and engine answer afterwards."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from tests.e2e.served import Served, serve, wait_until
+
+KEY, CANARY = "canary-key-of-this-test", "canary-of-the-environment"
+CASES_A_PATH = 60
+WORDS = (
+    "",
+    "x",
+    "user",
+    "auto",
+    "text",
+    "json_schema",
+    "demo_model",
+    "\x00",
+    "🙂",
+    "../../etc/passwd",
+    "{{ 7*7 }}",
+    "a" * 3000,
+)
+KEYS = ("model", "messages", "prompt", "input", "role", "content", "type", "tools", "stream", "tokens", "text", "id")
+RULES = "start: r0\n" + "".join(f"r{i}:r{i + 1}\n" for i in range(4500)) + 'r4500:"a"'
+LINKS = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}]} for i in range(5000)}
+REFERENCES = {"$ref": "#/$defs/a0", "$defs": {**LINKS, "a5000": {"type": "string"}}}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    env = {"AWS_SECRET_ACCESS_KEY": CANARY, "HF_TOKEN": CANARY}
+    with serve(tmp_path_factory.mktemp("hostile"), "--api-key", KEY, key=KEY, env=env) as running:
+        before = (running.engine().pid, {worker.pid for worker in running.workers()})
+        yield running
+        wait_until(lambda: running.running() == 0, 30)
+        assert running.chat(max_tokens=3).status_code == 200
+        assert (running.engine().pid, {worker.pid for worker in running.workers()}) == before
+        assert KEY not in running.log.read_text()
+        assert CANARY not in running.log.read_text()
+
+
+def value(dice: random.Random, depth: int = 3) -> Any:
+    """JSON at random."""
+    kind = dice.randrange(7 if depth else 4)
+    if kind < 4:
+        return (dice.choice(WORDS), dice.choice((0, -1, 3, 1 << 70, 0.5, -1e308)), dice.choice((None, True)), 1)[kind]
+    if kind == 4:
+        return [value(dice, depth - 1) for _ in range(dice.randrange(4))]
+    return {dice.choice(KEYS): value(dice, depth - 1) for _ in range(dice.randrange(5))}
+
+
+def fields(dice: random.Random) -> dict[str, Any]:
+    """An object with names that endpoints know."""
+    return {name: value(dice) for name in dice.sample(KEYS[1:], 4)}
+
+
+def check_refusal(reply: httpx.Response) -> None:
+    assert reply.status_code < 500, (reply.request.content[:500], reply.text)
+    assert "Traceback" not in reply.text
+    assert 'File "' not in reply.text
+    assert KEY not in reply.text
+    assert CANARY not in reply.text
+
+
+def test_any_json_at_every_endpoint(served: Served) -> None:
+    paths = served.http.get("/openapi.json").json()["paths"]
+    posts = sorted(path for path, of_path in paths.items() if "post" in of_path)
+    assert "/v1/chat/completions" in posts
+    dice = random.Random(3)
+    asked = [
+        (path.replace("{response_id}", "resp_x"), json.dumps(value(dice, 4) if i % 2 else fields(dice)))
+        for path in posts
+        for i in range(CASES_A_PATH)
+    ]
+
+    def ask(one: tuple[str, str]) -> httpx.Response:
+        return served.http.post(one[0], content=one[1], headers={"Content-Type": "application/json"})
+
+    with ThreadPoolExecutor(4) as pool:
+        for reply in pool.map(ask, asked):
+            check_refusal(reply)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": REFERENCES}}},
+        {"structured_outputs": {"regex": "((a{1,1000}){1,1000}){1,1000}b"}},
+        {"structured_outputs": {"grammar": RULES}},
+    ],
+    ids=["references", "quantifiers", "rules"],
+)
+def test_a_bomb_ends_no_process(served: Served, fields: dict[str, Any]) -> None:
+    check_refusal(served.chat(max_tokens=2, **fields))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/playground/..%2f..%2f..%2fconfig.py", "/playground/%2e%2e/app.py", "/playground/../../config.py"),
+        *("/v1/models/../../../etc/passwd", "/v1/models/..%2f..%2fetc%2fpasswd", "/v1/responses/..%2f..%2fetc"),
+    ],
+)
+def test_no_path_leads_out(served: Served, path: str) -> None:
+    reply = served.http.get(path)
+
+    assert reply.status_code == 404
+    assert "root:" not in reply.text
+
+
+def raw(served: Served, sent: bytes, timeout_s: float = 5.0) -> bytes:
+    """What comes back to these bytes."""
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout_s) as connection:
+        got = b""
+        try:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(1 << 16):
+                got += part
+        except OSError:
+            pass
+        return got
+
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + KEY.encode() + b"\r\n"
+JSON = b"Content-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\xff\x16\x03\x01",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"b" * 1_000_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"X-A: b\r\n" * 50_000 + b"\r\n",
+        HEAD + JSON + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        HEAD + JSON + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{",
+        HEAD + JSON + b"Content-Length: -5\r\n\r\n{}",
+        HEAD + JSON + b"Content-Length: 99999999999999999999\r\n\r\n{}",
+        HEAD + JSON + b"Content-Length: 10\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + JSON + b"Content-Length: 100\r\n\r\n{",
+        HEAD + JSON + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_request(served: Served, sent: bytes) -> None:
+    got = raw(served, sent)
+
+    assert b" 500 " not in got[:20]
+    assert b" 200 " not in got[:20] or sent.startswith(b"GET /health")
+    assert b"Traceback" not in got
+    assert KEY.encode() not in got
+
+
+def test_slow_senders_hold_nobody_up(served: Served) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(200)]
+    for connection in slow:
+        connection.sendall(HEAD + JSON + b"Content-Length: 100\r\n\r\n{")
+    begun = time.monotonic()
+
+    assert served.chat(max_tokens=2).status_code == 200
+    assert time.monotonic() - begun < 20
+    for connection in slow:
+        connection.close()
