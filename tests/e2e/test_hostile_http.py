@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -70,6 +71,17 @@ def check_refusal(reply: httpx.Response) -> None:
     assert 'File "' not in reply.text
     assert KEY not in reply.text
     assert CANARY not in reply.text
+
+
+def test_the_openapi_document_refers_to_nothing_that_is_not_there(served: Served) -> None:
+    document = served.http.get("/openapi.json").json()
+
+    for reference in set(re.findall(r'"\$ref": "([^"]*)"', json.dumps(document))):
+        found = document
+        for part in reference.removeprefix("#/").split("/"):
+            found = found[part]
+    body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["messages"]["items"]["properties"]["role"]["type"] == "string"
 
 
 def test_any_json_at_every_endpoint(served: Served) -> None:

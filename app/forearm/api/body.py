@@ -37,9 +37,26 @@ def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
 
 def describes(model: type[BaseModel]) -> dict[str, Any]:
     """What OpenAPI should say of a body read by `json_body`."""
-    schema = model.model_json_schema(ref_template=f"#/components/schemas/{model.__name__}-{{model}}")
-    schema.pop("$defs", None)
+    schema = model.model_json_schema()
+    schema = _inlined(schema, schema.pop("$defs", {}))
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _inlined(node: Any, parts: dict[str, Any], above: tuple[str, ...] = ()) -> Any:
+    """The schema with what it refers to in the references' places: a route's body has no place for definitions.
+
+    A part within itself is anything.
+    """
+    if isinstance(node, list):
+        return [_inlined(one, parts, above) for one in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref")
+    if not isinstance(reference, str):
+        return {key: _inlined(one, parts, above) for key, one in node.items() if key != "discriminator"}
+    name = reference.removeprefix("#/$defs/")
+    said = {key: one for key, one in node.items() if key != "$ref"}
+    return said if name in above else {**_inlined(parts[name], parts, (*above, name)), **said}
 
 
 async def content_of(request: Request, limit: int) -> bytes:
