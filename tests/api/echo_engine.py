@@ -97,14 +97,9 @@ class EchoEngine:
 
     def _submit(self, submit: wire.Submit, writer: asyncio.StreamWriter, mine: set[tuple[str, int]]) -> None:
         self.submits.append(submit)
-        if len({request_id for request_id, _ in self.running}) >= self.places:
-            writer.write(
-                wire.frame(
-                    wire.Refused(
-                        request_id=submit.request_id, error="Overloaded", message="the queue is full", retry_after_s=3
-                    )
-                )
-            )
+        refused = self._refusal(submit)
+        if refused is not None:
+            writer.write(wire.frame(refused))
             return
         outputs = [(submit.request_id, index) for index in range(submit.params.n)]
         self.running.update(outputs)  # before anybody hears of it
@@ -112,6 +107,18 @@ class EchoEngine:
         writer.write(wire.frame(wire.Accepted(request_id=submit.request_id)))
         for index, output in enumerate(outputs):
             self._tasks[output] = asyncio.get_running_loop().create_task(self._answer(submit, index, writer))
+
+    def _refusal(self, submit: wire.Submit) -> wire.Refused | None:
+        """Why this is not taken, as the engine says it."""
+        if not submit.prompt_token_ids:
+            return wire.Refused(
+                request_id=submit.request_id, error="InvalidRequest", message="the prompt is empty", param="prompt"
+            )
+        if len({request_id for request_id, _ in self.running}) >= self.places:
+            return wire.Refused(
+                request_id=submit.request_id, error="Overloaded", message="the queue is full", retry_after_s=3
+            )
+        return None
 
     async def _answer(self, submit: wire.Submit, index: int, writer: asyncio.StreamWriter) -> None:
         params, prompt = submit.params, submit.prompt_token_ids
