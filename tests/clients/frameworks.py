@@ -41,11 +41,14 @@ WEATHER = {
 Checks = dict[str, Callable[[], None]]
 
 
-def langchain() -> Checks:
+def chat_openai(**fields: object) -> object:
     from langchain_openai import ChatOpenAI
 
-    def model(**fields: object) -> ChatOpenAI:
-        return ChatOpenAI(model=MODEL, base_url=f"{URL}/v1", api_key=KEY, max_retries=0, temperature=0, **fields)
+    return ChatOpenAI(model=MODEL, base_url=f"{URL}/v1", api_key=KEY, max_retries=0, temperature=0, **fields)
+
+
+def langchain() -> Checks:
+    model = chat_openai
 
     def invoke() -> None:
         answer = model(max_tokens=6).invoke("What is ice?")
@@ -72,6 +75,13 @@ def langchain() -> Checks:
             return "".join([piece.content async for piece in model(max_tokens=6).astream("What is ice?")])
 
         assert asyncio.run(ask()) == model(max_tokens=6).invoke("What is ice?").content
+
+    texts = {"invoke": invoke, "stream": stream, "batch": batch, "async": asynchronous}
+    return {**texts, **langchain_imposed()}
+
+
+def langchain_imposed() -> Checks:
+    model = chat_openai
 
     def structured(method: str) -> Callable[[], None]:
         def check() -> None:
@@ -105,14 +115,10 @@ def langchain() -> Checks:
         assert "100000" in said
 
     return {
-        "invoke": invoke,
-        "stream": stream,
-        "batch": batch,
-        "async": asynchronous,
-        "errors": errors,
         **{f"structured, {method}": structured(method) for method in ("json_schema", "function_calling")},
         "tools": tools,
         "tools, streamed": tools_streamed,
+        "errors": errors,
     }
 
 
@@ -179,6 +185,22 @@ def llamaindex() -> Checks:
     return {"chat": chat, "complete": complete, "stream": stream, "tools": tools}
 
 
+def refused(kind: type[Exception], model: str = MODEL, **fields: object) -> Callable[[], None]:
+    import litellm
+
+    question = [{"role": "user", "content": "What is ice?"}]
+    there = {"api_base": f"{URL}/v1", "api_key": KEY, "num_retries": 0}
+
+    def check() -> None:
+        try:
+            litellm.completion(f"hosted_vllm/{model}", question, **{**there, **fields})
+        except kind:
+            return
+        raise AssertionError(f"no {kind.__name__}")
+
+    return check
+
+
 def lite() -> Checks:
     import litellm
 
@@ -207,16 +229,6 @@ def lite() -> Checks:
             **there,
         )
         assert reply.choices[0].message.tool_calls[0].function.name == "weather"
-
-    def refused(kind: type[Exception], model: str = MODEL, **fields: object) -> Callable[[], None]:
-        def check() -> None:
-            try:
-                litellm.completion(f"hosted_vllm/{model}", question, **{**there, **fields})
-            except kind:
-                return
-            raise AssertionError(f"no {kind.__name__}")
-
-        return check
 
     return {
         **{prefix: complete(prefix) for prefix in ("hosted_vllm", "openai")},
