@@ -6,10 +6,12 @@ set -eu
 cd "$(dirname "$0")"
 PATH=$PWD/tools/bin:$PATH
 here=/opt/forearm
+glibc=$(getconf GNU_LIBC_VERSION | sed 's/.*[.]//') # 2.x of the base; uv knows platforms up to 2.40
+[ "$glibc" -le 40 ] || glibc=40
 case $TARGETARCH in arm64) machine=aarch64 ;; amd64) machine=x86_64 ;; esac
 # uv asks for the target's markers and wheels, whatever machine this is.
 for_target() {
-  uv pip install --python $here/bin/python --python-platform $machine-manylinux_2_28 --only-binary :all: \
+  uv pip install --python $here/bin/python --python-platform $machine-manylinux_2_$glibc --only-binary :all: \
     --link-mode copy --no-progress "$@"
 }
 
@@ -29,6 +31,7 @@ cross_settings() {
   ln -sfn "$other" "include/$machine-linux-gnu/$(basename "$include")"
   export CPATH=$PWD/include
   settings="$settings -Ccmake.define.CMAKE_SYSTEM_NAME=Linux -Ccmake.define.CMAKE_SYSTEM_PROCESSOR=$machine
+    -Ccmake.define.CMAKE_AR=/usr/bin/$machine-linux-gnu-ar -Ccmake.define.CMAKE_RANLIB=/usr/bin/$machine-linux-gnu-ranlib
     -Ccmake.define.Python_INCLUDE_DIR=$include -Ccmake.define.PYTHON_MODULE_EXTENSION=$suffix"
 }
 

@@ -174,7 +174,7 @@ proxies() {
     for _ in 1 2 3 4; do
       events=$($engine net curl -fsSN --retry 5 --retry-connrefused http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \
         -d '{"prompt": "river", "max_tokens": 8, "stream": true, "ignore_eos": true, "model": "demo_model"}' | grep -c '^data: ') || true
-      [ "$events" -ge 8 ] || fail "a stream of $events events came through $profile"
+      [ "${events:-0}" -ge 8 ] || fail "a stream of $events events came through $profile"
     done
     docker compose --profile $profile kill node0 >/dev/null 2>&1
     for _ in 1 2 3 4 5 6; do

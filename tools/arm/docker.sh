@@ -28,13 +28,22 @@ aaa78ca236055fedccf637eacf7bda02bf1980b2db668dccd202b04d0d2cfe04 l/lvm2/libdevma
 e21e19f0e99e57f254162f61416ea82f00cbc6ab9eb6bead4f5a5a8944ede27e libs/libslirp/libslirp0_4.7.0-1_amd64.deb
 a00351f8c0318de0b424ecf5cd0fdb69880a89f3511cae4f6fff7de3e57881c5 r/runc/runc_1.1.5+ds1-1+deb12u1_amd64.deb
 8b198af7a718c78f3dda2dd37017a3505962338716da553469ec45516b7154d5 s/slirp4netns/slirp4netns_1.2.0-1_amd64.deb
+2928d3ca6ca8a3dc3f423f6752822b1f3614a5ba609ff7806bcba4449ffe90e1 i/iptables/iptables_1.8.9-2_amd64.deb
+f2c48b367f9ec13f9aa577e7ccf81b371ce5d5fe22dddf9d7aa99f1e0bb7cfc4 i/iptables/libip4tc2_1.8.9-2_amd64.deb
+be88db3dfa2fe3345ea343207f7c75345602686121e579023d021c348b9b4f4d i/iptables/libip6tc2_1.8.9-2_amd64.deb
+cb841d66950a43af4a398625313d2f3da9065299c9738538de6c2c3495857040 i/iptables/libxtables12_1.8.9-2_amd64.deb
+4581f42e3373cb72f9ea4e88163b17873afca614a6c6f54637e95aa75983ea7c libm/libmnl/libmnl0_1.0.4-3_amd64.deb
+65f1539238f60fcc85d115acd640474f45c77bfddcf402eb7d75965a783c2bc8 libn/libnetfilter-conntrack/libnetfilter-conntrack3_1.0.9-3_amd64.deb
+ae5cbba417ea48f34c1f72c27e8146a81f20614c1296bca2cd7234c8215fddcc libn/libnfnetlink/libnfnetlink0_1.0.2-2_amd64.deb
+9e619e1470a1915264e906020f3bfc046fd8458043b1342686d997b5078213af libn/libnftnl/libnftnl11_1.2.4-2_amd64.deb
 0ecb8da772c8e5b7f73b59cb6d1f02d789f8bcd9a6b5f19ed548fe12c26a76ca m/mmdebstrap/mmdebstrap_1.3.5-7_all.deb
 "
 
 fetch() {
-  [ -e "$folder/complete" ] && return
+  local sum path deb archive complete
+  complete=$folder/complete-$(cksum <<<"$packages" | cut -d ' ' -f 1)
+  [ -e "$complete" ] && return
   mkdir -p "$folder/root"
-  local sum path deb archive
   while read -r sum path; do
     [ -n "$sum" ] || continue
     deb=$folder/${path##*/}
@@ -47,7 +56,13 @@ fetch() {
     dpkg-deb -x "$deb" "$folder/root"
     rm "$deb"
   done <<<"$packages"
-  touch "$folder/complete"
+  # Names of containers are told by rules in each container's own network.
+  local tables
+  for tables in iptables ip6tables; do
+    printf '#!/bin/sh\nXTABLES_LIBDIR=%s exec %s "$@"\n' "$bin/lib/x86_64-linux-gnu/xtables" "$bin/sbin/$tables-nft" >"$bin/sbin/$tables"
+    chmod +x "$bin/sbin/$tables"
+  done
+  touch "$complete"
 }
 
 # The programs find each other and their libraries by name.
