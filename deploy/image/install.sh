@@ -38,7 +38,7 @@ cross_settings() {
 wheel() {
   settings="-Cbuild-dir=$PWD/native/$TARGETARCH -Ccmake.define.CMAKE_CXX_COMPILER=/usr/local/bin/target-g++"
   [ "$BUILDARCH" = "$TARGETARCH" ] || cross_settings
-  rm -rf dist
+  rm -rf dist "native/$TARGETARCH/CMakeCache.txt" # objects are kept, answers to old settings are not
   # shellcheck disable=SC2086  # settings are words
   python -m pip wheel ./source --no-build-isolation --no-deps -w dist $settings
   for_target --compile-bytecode --no-deps dist/*.whl
