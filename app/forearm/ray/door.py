@@ -1,0 +1,112 @@
+"""Where HTTP comes in: reads the prompt for the router and passes the request on, the answer back as it comes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from forearm.api.faults import error_reply, error_response
+from forearm.api.replies import encoder
+from forearm.errors import BodyTooLarge, EngineUnavailable, ForearmError
+from forearm.ray.server import Head
+from forearm.routing import TEXT_PIECE_BYTES, chain
+
+TRIES = 3  # replicas that a request goes to, until one has begun to answer it
+MOST_BYTES = 32 << 20  # of a body, as forearm serve has it
+_PROMPTS = ("system", "instructions", "tools", "messages", "prompt", "input")  # of all the APIs, in a template's order
+
+log = logging.getLogger(__name__)
+
+
+class Door:
+    """Ray's ingress. A request that no replica has begun to answer is tried again on another."""
+
+    def __init__(self, servers: DeploymentHandle) -> None:
+        self._servers = servers.options(stream=True)
+
+    async def __call__(self, request: Request) -> Response:
+        """Any path and method: what is right and wrong, the server says."""
+        try:
+            body = await _body(request)
+            pieces = prompt_chain(body) if request.method == "POST" else ()
+            query = f"?{request.url.query}" if request.url.query else ""
+            head, rest = await self._begin(
+                request.method, request.url.path + query, request.headers.items(), body, pieces
+            )
+        except ForearmError as error:
+            return error_response(error)
+        _, status, told = head
+        streamed = dict(told).get("content-type", "").startswith("text/event-stream")
+        reply = StreamingResponse(_passed_on(rest, streamed), status)
+        reply.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told]
+        return reply
+
+    async def _begin(
+        self, method: str, target: str, headers: list[tuple[str, str]], body: bytes, pieces: tuple[bytes, ...]
+    ) -> tuple[Head, Any]:
+        """The first replica's head that is no 503, or the last one's; and what follows it.
+
+        Raises: EngineUnavailable.
+        """
+        avoid: tuple[str, ...] = ()
+        why = "no replica has answered"
+        for attempt in range(TRIES):
+            rest = self._servers.answer.remote(method, target, list(headers), body, pieces=pieces, avoid=avoid)
+            try:
+                head = await rest.__anext__()
+            except BackPressureError:
+                raise EngineUnavailable("all replicas are busy and too many requests wait", 2) from None
+            except (RayError, RayServeException, EngineUnavailable) as error:
+                log.warning("a replica failed before it answered: %r", error)
+                why = "the replica failed before it answered"
+                continue
+            if head[1] != 503 or attempt == TRIES - 1:
+                return head, rest
+            rest.cancel()
+            avoid = (*avoid, head[0])
+        raise EngineUnavailable(why)
+
+
+def prompt_chain(body: bytes) -> tuple[bytes, ...]:
+    """Of what a model would read first, in the same bytes each time; () where nothing can be told."""
+    try:
+        given = json.loads(body)
+        salt = given.get("cache_salt") or ""
+        prompt = json.dumps([given[name] for name in _PROMPTS if name in given], ensure_ascii=False)
+        return chain(prompt.encode("utf-8", "surrogatepass"), TEXT_PIECE_BYTES, str(salt))
+    except (ValueError, AttributeError, RecursionError):
+        return ()
+
+
+async def _body(request: Request) -> bytes:
+    """Raises: BodyTooLarge."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MOST_BYTES:
+            raise BodyTooLarge(f"the request's body has more than {MOST_BYTES} bytes, which is the limit")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _passed_on(rest: Any, streamed: bool) -> AsyncIterator[bytes]:
+    """The answer's bytes; a stream whose replica dies ends with an error that clients read, others break off."""
+    try:
+        async for chunk in rest:
+            yield chunk
+    except (RayError, RayServeException, EngineUnavailable) as error:
+        log.warning("a replica failed while it answered: %r", error)
+        if not streamed:
+            raise
+        told = encoder.encode(error_reply(EngineUnavailable("the replica failed; it is being replaced")))
+        yield b"data: " + told + b"\n\ndata: [DONE]\n\n"
+    finally:
+        rest.cancel()  # a client that left ends the request in the engine
