@@ -27,7 +27,7 @@ def url() -> Iterator[str]:
     ray.init(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
     ray.serve.start(http_options={"host": "127.0.0.1", "port": port})
     arguments: dict[str, Any] = {"cpus": 0.5, "door_cpus": 0, "min_replicas": 2, "max_replicas": 2, "drain_s": 20}
-    ray.serve.run(app(Arguments(flags="--enable-prompt-tokens-details --api-server-count 1", **arguments)))
+    ray.serve.run(app(Arguments(flags=["--enable-prompt-tokens-details", "--api-server-count", "1"], **arguments)))
     yield f"http://127.0.0.1:{port}"
     ray.serve.shutdown()
     ray.shutdown()
