@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, StringConstraints
 
-from forearm.api.schema import Body, Int64, NonEmpty
+from forearm.api.schema import MOST_MESSAGES, Body, Int64, NonEmpty
 from forearm.errors import InvalidRequest
 
 # Refused where they say anything.
@@ -81,7 +81,7 @@ class CountRequest(Body):
     """POST /v1/messages/count_tokens."""
 
     model: str | None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100_000)]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_MESSAGES)]
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: ToolChoice | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, StringConstraints
 
-from forearm.api.schema import Body, Int64, Message, TokenId
+from forearm.api.schema import Body, Int64, Messages, TokenId
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 Texts = str | list[str]
@@ -35,7 +35,7 @@ class InputFields(PoolingFields):
     """Texts, token ids, several of either, or a chat that is rendered to one text."""
 
     input: str | list[TokenId] | list[str] | list[list[TokenId]] | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None  # None: of texts; a chat's template brings its own
     add_generation_prompt: bool = False
     continue_final_message: bool = False

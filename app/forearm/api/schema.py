@@ -9,6 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraint
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+# Bounds that no honest request meets: a million ids took a worker a second, 200,000 messages 6 s, in which it served
+# nobody else (tests/e2e/test_hostile_http.py's machine).
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+TokenIds = Annotated[list[TokenId], Field(max_length=1 << 18)]  # the largest vocabularies have as many
+MOST_MESSAGES = 10_000
 LogprobCount = Annotated[int, Field(ge=-1, lt=1 << 31)]
 
 
@@ -80,15 +85,15 @@ class GenerationBody(Body):
     frequency_penalty: FiniteFloat | None = None
     repetition_penalty: FiniteFloat | None = None
     seed: Int64 | None = None
-    stop: NonEmpty | list[NonEmpty] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop: StopString | list[StopString] | None = None
+    stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: Int64 | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logit_bias: dict[TokenId, FiniteFloat] | None = None
-    allowed_token_ids: list[TokenId] | None = None
+    allowed_token_ids: TokenIds | None = None
     bad_words: list[NonEmpty] | None = None
     prompt_logprobs: LogprobCount | None = None
     logprob_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
@@ -140,6 +145,9 @@ class Message(Body):
     content: str | list[dict[str, Any]] | None = None
 
 
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+
+
 class Document(Body):
     """What a template for retrieval cites."""
 
@@ -147,7 +155,7 @@ class Document(Body):
 class ChatRequest(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_tokens: Int64 | None = None
     max_completion_tokens: Int64 | None = None
     logprobs: bool | None = False
@@ -180,7 +188,7 @@ class ChatBatchRequest(Body):
     """POST /v1/chat/completions/batch: several conversations; every other field is a chat's, and holds for all."""
 
     model: str | None = None
-    messages: Annotated[list[list[dict[str, Any]]], Field(min_length=1)]
+    messages: Annotated[list[Annotated[list[dict[str, Any]], Field(max_length=MOST_MESSAGES)]], Field(min_length=1)]
 
 
 class CompletionRequest(GenerationBody):
@@ -208,7 +216,7 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     # None: true for a text; false for a chat, whose template brings the special tokens
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
@@ -223,4 +231,4 @@ class DetokenizeRequest(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]

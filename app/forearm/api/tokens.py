@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -37,7 +39,8 @@ async def detokenize(body: DetokenizeBody, served: Served) -> Response:
     Raises: ModelNotFound.
     """
     served.model_name(body.model)
-    return json_response(Detokenized(prompt=served.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+    text = await asyncio.to_thread(served.tokenizer.decode, body.tokens, skip_special_tokens=False)
+    return json_response(Detokenized(prompt=text))
 
 
 def _text(body: TokenizeRequest, served: ServedState) -> str:
