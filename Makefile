@@ -52,7 +52,7 @@ bench: native
 # Ray's packages in an environment of their own, which sees those of .venv too: some are others' in another version.
 ray: native $(VENV)/.test
 	@[ -x build/ray/bin/python ] || $(VENV)/bin/python -m venv build/ray
-	@build/ray/bin/pip --disable-pip-version-check --quiet install -c constraints.txt "$$($(VENV)/bin/python tools/requirements.py ray | grep '^ray')"
+	@build/ray/bin/pip --disable-pip-version-check --quiet install -c constraints.txt "$$($(VENV)/bin/python tools/requirements.py --only ray)"
 	@$(VENV)/bin/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' > "$$(build/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/forearm.pth"
 	@timeout 300 build/ray/bin/python -m pytest -W default tests/ray
 
@@ -78,7 +78,7 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
 # Frameworks of others that tests/clients tries: 420 MB, apart from the server's own packages, with which some don't go.
 $(VENV)-clients/.made: pyproject.toml tests/clients/constraints.txt | $(VENV)/bin/python
 	@echo "--- installing client frameworks for tests"
-	@$(VENV)/bin/python tools/requirements.py clients > $(VENV)/clients.txt
+	@$(VENV)/bin/python tools/requirements.py --only clients > $(VENV)/clients.txt
 	@rm -rf $(VENV)-clients && $(PYTHON) -m venv $(VENV)-clients
 	@$(VENV)-clients/bin/pip --disable-pip-version-check --quiet install -c tests/clients/constraints.txt -r $(VENV)/clients.txt
 	@touch $@

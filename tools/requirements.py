@@ -1,4 +1,5 @@
-"""Print the run-time requirements of pyproject.toml and those of the extras named, one a line, for pip's -r.
+"""Print the run-time requirements of pyproject.toml and those of the extras named, one a line, for pip's -r; with
+--only first, those of the extras alone.
 
 Runs on the bare virtual environment, before anything is installed; pip's copy of tomllib serves Python 3.10.
 """
@@ -17,8 +18,12 @@ else:
 def main(extras: list[str]) -> None:
     """Print them."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    for group in [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]:
-        print("\n".join(group))
+    if extras[:1] == ["--only"]:
+        extras = extras[1:]
+    else:
+        print("\n".join(project["dependencies"]))
+    for extra in extras:
+        print("\n".join(project["optional-dependencies"][extra]))
 
 
 if __name__ == "__main__":

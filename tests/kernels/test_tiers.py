@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +22,13 @@ def tier_in_use(wanted: str | None) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_best_tier_comes_first_and_scalar_last() -> None:
+    # Intel's VDPBF16PS is slower than its FMA (tiers.cpp): what has it is taken there only when it is named.
+    intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    best = [name for name in tier_names() if not (intel and name == "avx512_bf16")]
+
     assert tier_names()[-1] == "scalar"
-    assert tier_in_use(None).stdout.strip() == tier_names()[0]
-    assert tier_in_use("").stdout.strip() == tier_names()[0]
+    assert tier_in_use(None).stdout.strip() == best[0]
+    assert tier_in_use("").stdout.strip() == best[0]
 
 
 @pytest.mark.parametrize("tier", tier_names())

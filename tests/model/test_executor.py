@@ -65,7 +65,7 @@ def ints(*values: int) -> Int32Array:
     ("changes", "text"),
     [
         ({"heads": 3, "kv_heads": 2}, r"heads \(3\) is not a multiple of kv_heads \(2\)"),
-        ({"activation": "tanh"}, "activation is 'tanh'; known: silu"),
+        ({"activation": "mish"}, "activation is 'mish'; known: none, tanh, silu"),
         ({"layers": (Layer(rope=1),)}, "rope of a layer is 1"),
         ({"head_dim": 8}, "rotary dimension is 16"),
         ({"learned_positions": True, "max_positions": 32}, "max_model_len is 64; the model has 32 learned positions"),
