@@ -33,18 +33,7 @@ graviton4 neoverse-n2 max,sve512=off,sve256=off,sve128=on,sme=off
 qemu=$work/qemu
 if [ ! -e "$qemu/complete" ]; then
   rm -rf "$qemu"
-  mkdir -p "$qemu"
-  while read -r sum path; do
-    [ -n "$sum" ] || continue
-    deb=$qemu/${path##*/}
-    for archive in "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
-      http://snapshot.debian.org/archive/debian/20261120T000000Z; do
-      curl -fsSL --retry 3 -o "$deb" "$archive/pool/main/$path" && echo "$sum  $deb" | sha256sum --check --quiet && break
-      rm -f "$deb"
-    done
-    [ -e "$deb" ] || { echo "error: $path ($sum) was not found; set DEBIAN_MIRROR to an archive that has it" >&2; exit 1; }
-    dpkg-deb -x "$deb" "$qemu"
-  done <<< "
+  tools/arm/get_debs.sh "$qemu" <<< "
 02a7d6a2675a12dd7fdd474924295552470c0c933e0b543975887f493a84219f q/qemu/qemu-user_7.2+dfsg-7+deb12u18+b3_amd64.deb
 41277f0388184f6e3b9fc02eda3184afbc999314b25b77ed75e8049428bdfe5e c/capstone/libcapstone4_4.0.2-5_amd64.deb
 c23077e3640e6cb4b819c134b3f41d5cf21b3edac099654b1b4142c3069a39a3 libu/liburing/liburing2_2.3-3_amd64.deb

@@ -40,22 +40,10 @@ ae5cbba417ea48f34c1f72c27e8146a81f20614c1296bca2cd7234c8215fddcc libn/libnfnetli
 "
 
 fetch() {
-  local sum path deb archive complete
+  local complete
   complete=$folder/complete-$(cksum <<<"$packages" | cut -d ' ' -f 1)
   [ -e "$complete" ] && return
-  mkdir -p "$folder/root"
-  while read -r sum path; do
-    [ -n "$sum" ] || continue
-    deb=$folder/${path##*/}
-    for archive in "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
-      http://snapshot.debian.org/archive/debian/20261120T000000Z; do
-      curl -fsSL --retry 3 -o "$deb" "$archive/pool/main/$path" && echo "$sum  $deb" | sha256sum --check --quiet && break
-      rm -f "$deb"
-    done
-    [ -e "$deb" ] || { echo "error: $path ($sum) was not found; set DEBIAN_MIRROR to an archive that has it" >&2; exit 1; }
-    dpkg-deb -x "$deb" "$folder/root"
-    rm "$deb"
-  done <<<"$packages"
+  "$root/tools/arm/get_debs.sh" "$folder/root" <<<"$packages"
   # Names of containers are told by rules in each container's own network.
   local tables
   for tables in iptables ip6tables; do

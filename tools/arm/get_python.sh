@@ -25,18 +25,6 @@ e79876de55c6c2dca10d044b2fa69ccd863950ea01714220c1982d16008105f9 p/python3.11/li
 "
 
 rm -rf "$folder"
-mkdir -p "$folder"
-while read -r sum path; do
-  [ -n "$sum" ] || continue
-  deb=$folder/${path##*/}
-  for archive in "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
-    http://snapshot.debian.org/archive/debian/20261120T000000Z; do
-    curl -fsSL --retry 3 -o "$deb" "$archive/pool/main/$path" && echo "$sum  $deb" | sha256sum --check --quiet && break
-    rm -f "$deb"
-  done
-  [ -e "$deb" ] || { echo "error: $path ($sum) was not found; set DEBIAN_MIRROR to an archive that has it" >&2; exit 1; }
-  dpkg-deb -x "$deb" "$folder"
-  rm "$deb"
-done <<<"$packages"
+"$root/tools/arm/get_debs.sh" "$folder" <<<"$packages"
 touch "$folder/complete"
 echo "$folder"
