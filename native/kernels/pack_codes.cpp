@@ -21,7 +21,7 @@ void for_panels(int64_t row0, int64_t rows, PanelMap map, Each each) {
   }
 }
 
-// A row of codes by chunks of a quantum, each one word; null: no row. Words make it 4 times as fast as bytes.
+// A row of codes by chunks of a quantum, each one word; null: no row.
 template <typename Word>
 struct Chunks {
   static constexpr int64_t kQuantum = sizeof(Word);

@@ -45,9 +45,7 @@ class Stepper:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._masking = ThreadPoolExecutor(1, thread_name_prefix="masks")
-        self._masking.submit(
-            int
-        ).result()  # the thread is there now, on any core: a later one would inherit a pinned one
+        self._masking.submit(int).result()  # its thread begins now, on any core: later it would inherit a pinned one
 
     def close(self) -> None:
         """End the thread."""
