@@ -58,7 +58,7 @@ def python_share(llm: LLM, args: argparse.Namespace) -> dict[str, float]:
     """Medians over decode steps of `args.sequences` sequences."""
     loop = llm._loop
     timed = Timed(loop.executor)
-    loop.executor = timed
+    loop._stepper._executor = timed
     shape = SHAPES[args.shape]
     params = SamplingParams(temperature=0.7, top_p=0.9, seed=1, max_tokens=args.steps + 8, ignore_eos=True)
     for number in range(args.sequences):
