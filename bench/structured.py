@@ -6,7 +6,7 @@ of the ratios of such pairs. No answer ends before it is cut, and nothing is dra
 
     python bench/structured.py --shape qwen2.5-0.5b --quantization int4 --out bench/results/structured-<machine>.md
 
-- string: one endless JSON string. Most of the vocabulary is allowed.
+- strings: a list of strings. Most of the vocabulary is allowed.
 - numbers: a list of integers. Few tokens are.
 - objects: a list of objects. Their keys are forced: a step computes several tokens of a line, and a token costs less.
 """
@@ -38,7 +38,7 @@ _PERSON = {
     "additionalProperties": False,
 }
 FORMATS: dict[str, StructuredOutputsParams] = {
-    "string": StructuredOutputsParams(json={"type": "string", "minLength": _ENDLESS}),
+    "strings": StructuredOutputsParams(json={"type": "array", "items": {"type": "string"}, "minItems": _ENDLESS}),
     "numbers": StructuredOutputsParams(json={"type": "array", "items": {"type": "integer"}, "minItems": _ENDLESS}),
     "objects": StructuredOutputsParams(json={"type": "array", "items": _PERSON, "minItems": _ENDLESS}),
 }
