@@ -54,7 +54,7 @@ ray: native $(VENV)/.test
 	@[ -x build/ray/bin/python ] || $(VENV)/bin/python -m venv build/ray
 	@build/ray/bin/pip --disable-pip-version-check --quiet install -c constraints.txt "$$($(VENV)/bin/python tools/requirements.py --only ray)"
 	@$(VENV)/bin/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' > "$$(build/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/forearm.pth"
-	@timeout 300 build/ray/bin/python -m pytest -W default tests/ray
+	@timeout 600 build/ray/bin/python -m pytest -W default tests/ray
 
 # Run-time packages and the build tools, by name and version: no torch.
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python

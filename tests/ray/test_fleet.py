@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.e2e.served import free_port, wait_until
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here; make ray")
+serve = pytest.importorskip("ray.serve")
 
 URL_TIMEOUT_S = 60
 LONG = "Tell me, please, everything that you know about glaciers, rivers, lakes and the sea. " * 6
@@ -21,16 +23,22 @@ LONG = "Tell me, please, everything that you know about glaciers, rivers, lakes 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Two replicas behind a door."""
-    from forearm.ray import Arguments, app
-
     port = free_port()
     ray.init(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
-    ray.serve.start(http_options={"host": "127.0.0.1", "port": port})
-    arguments: dict[str, Any] = {"cpus": 0.5, "door_cpus": 0, "min_replicas": 2, "max_replicas": 2, "drain_s": 20}
-    ray.serve.run(app(Arguments(flags=["--enable-prompt-tokens-details", "--api-server-count", "1"], **arguments)))
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    deploy(min_replicas=2, max_replicas=2)
     yield f"http://127.0.0.1:{port}"
-    ray.serve.shutdown()
+    serve.shutdown()
     ray.shutdown()
+
+
+def deploy(*flags: str, **arguments: Any) -> None:
+    """The application, or its next version; returns once that is ready."""
+    from forearm.ray import Arguments, app
+
+    every: dict[str, Any] = {"cpus": 0.5, "door_cpus": 0, "drain_s": 20}
+    all_flags = ["--enable-prompt-tokens-details", "--api-server-count", "1", *flags]
+    serve.run(app(Arguments(flags=all_flags, **every, **arguments)))
 
 
 def engines() -> list[psutil.Process]:
@@ -72,6 +80,29 @@ def test_a_prompt_goes_where_it_was_computed(url: str) -> None:
     assert [cached(url, LONG) >= 64 for _ in range(6)] == [True] * 6
 
 
+def test_a_new_version_takes_over_without_a_failed_request(url: str) -> None:
+    """One client asks again and again, while both replicas are replaced."""
+    statuses: list[int] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        body = {"prompt": "A river is", "max_tokens": 8}
+        while not over.is_set():
+            statuses.append(httpx.post(f"{url}/v1/completions", json=body, timeout=URL_TIMEOUT_S).status_code)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    before = {engine.pid for engine in engines()}
+    deploy("--served-model-name", "newer", min_replicas=2, max_replicas=2)
+    wait_until(lambda: len(engines()) == 2 and not before & {engine.pid for engine in engines()}, 60)
+    over.set()
+    client.join()
+
+    assert httpx.get(f"{url}/v1/models", timeout=URL_TIMEOUT_S).json()["data"][0]["id"] == "newer"
+    assert len(statuses) > 10
+    assert set(statuses) == {200}
+
+
 def test_an_engine_killed_is_not_seen_by_others_and_comes_back(url: str) -> None:
     before = engines()
     assert len(before) == 2
@@ -91,3 +122,25 @@ def test_a_stream_outlives_its_replicas_server_only_with_an_error(url: str) -> N
         rest = list(lines)
     assert rest[-1] == "data: [DONE]"
     assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == 503
+
+
+def test_more_open_requests_than_wanted_start_another_replica(url: str) -> None:
+    serve.delete("default")  # a next version would keep its two replicas until 10 minutes have passed without load
+    deploy(min_replicas=1, max_replicas=2, target_ongoing_requests=1)
+    wait_until(lambda: len(engines()) == 1, 60)
+    over = threading.Event()
+
+    def ask() -> None:
+        body = {"prompt": "A river is", "max_tokens": 1500, "ignore_eos": True}
+        while not over.is_set():
+            httpx.post(f"{url}/v1/completions", json=body, timeout=URL_TIMEOUT_S)
+
+    clients = [threading.Thread(target=ask) for _ in range(4)]
+    for client in clients:
+        client.start()
+    try:
+        wait_until(lambda: len(engines()) == 2, 120)  # Ray waits 30 s before it believes the load
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
