@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from tests.kernels.float64 import Doubles, Floats
@@ -58,10 +59,10 @@ def columns(lines: Sequence[Line], vocab: int = 6000) -> Sampling:
         return np.array([getattr(line, name) for line in lines], dtype=dtype)
 
     masked = [line.mask is not None for line in lines]
-    prompt_starts, prompt_ids = csr([tuple(line.prompt) for line in lines])
-    output_starts, output_ids = csr([tuple(line.output) for line in lines])
-    bias_starts, bias_ids = csr([tuple(line.bias) for line in lines])
-    allowed_starts, allowed_ids = csr([tuple(line.allowed) for line in lines])
+    prompt_starts, prompt_ids = csr([array("i", line.prompt) for line in lines])
+    output_starts, output_ids = csr([array("i", line.output) for line in lines])
+    bias_starts, bias_ids = csr([array("i", line.bias) for line in lines])
+    allowed_starts, allowed_ids = csr([array("i", line.allowed) for line in lines])
     floats = {
         name: column(name, np.float32)
         for name in ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
@@ -98,8 +99,7 @@ def masks(allowed: Sequence[Sequence[int]], vocab: int) -> np.ndarray:
 
 def arrays(lines: Sequence[Line], vocab: int = 6000) -> list[np.ndarray]:
     """Sampling's columns in their order."""
-    sampling = columns(lines, vocab)
-    return [getattr(sampling, column.name) for column in fields(sampling)]
+    return list(columns(lines, vocab))
 
 
 def adjusted(logits: Floats, line: Line) -> Doubles:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from forearm.engine.constraint import Constraint
 from forearm.engine.prefix_cache import root_digest
 from forearm.engine.repetition import Repetition
-from forearm.engine.sampling import alternatives, check, output_seed
+from forearm.engine.sampling import alternatives, check, lasting, output_seed
 from forearm.engine.scheduler import due_s
 from forearm.engine.sequence import Request, Sequence
 from forearm.errors import InvalidRequest
@@ -63,6 +63,7 @@ class Admission:
             request_id=submit.request_id,
             prompt=self._prompt(submit.prompt_token_ids),
             params=params,
+            columns=lasting(params, self.terms.vocab_size),
             max_tokens=self._max_tokens(len(submit.prompt_token_ids), params.max_tokens),
             stop_ids=frozenset(params.stop_token_ids or ()),
             eos_ids=frozenset(() if params.ignore_eos else self.terms.eos_token_ids),

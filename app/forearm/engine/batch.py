@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence as Row
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,7 @@ UInt64Array = npt.NDArray[np.uint64]
 Part = tuple["array[int]", int, "array[int]"]
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """The tokens of one step, sequence after sequence.
 
     tokens, positions  int32 [tokens]
@@ -39,8 +40,7 @@ class Batch:
     logit_rows: Int32Array
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(NamedTuple):
     """One line a sampled output; several may read one row of logits (n > 1).
 
     row                int32 [lines]: index into Batch.logit_rows
@@ -114,11 +114,13 @@ def pack(slices: list[Slice]) -> Batch:
     rows: list[int] = []
     first = 0
     for piece in slices:
-        rows.extend(first + position - piece.start for position in piece.scores)
+        before = first + piece.end - piece.start
+        if piece.scores:
+            rows.extend(first + position - piece.start for position in piece.scores)
         if piece.samples:
-            last = first + piece.end - piece.start - 1
-            rows.extend(range(last, last + 1 + len(piece.drafts)))
-        first += piece.computes
+            rows.append(before - 1)
+        first = before + len(piece.drafts)
+        rows.extend(range(before, first))
     return flat([(_tokens(piece), piece.start, piece.sequence.blocks) for piece in slices], rows)
 
 
@@ -126,9 +128,10 @@ def flat(parts: list[Part], rows: list[int]) -> Batch:
     """Parts of sequences one after the other; `rows` are the tokens whose logits are wanted."""
     starts, tokens = csr([tokens for tokens, _, _ in parts])
     block_starts, blocks = csr([blocks for _, _, blocks in parts])
+    before = np.array([start for _, start, _ in parts], np.int32) - starts[:-1]
     return Batch(
         tokens=tokens,
-        positions=csr([range(start, start + len(tokens)) for tokens, start, _ in parts])[1],
+        positions=np.arange(len(tokens), dtype=np.int32) + np.repeat(before, np.diff(starts)),
         starts=starts,
         block_starts=block_starts,
         blocks=blocks,
@@ -138,18 +141,15 @@ def flat(parts: list[Part], rows: list[int]) -> Batch:
 
 def _tokens(piece: Slice) -> array[int]:
     tokens = piece.sequence.tokens[piece.start : piece.end]
-    tokens.extend(piece.drafts)
+    if piece.drafts:
+        tokens.extend(piece.drafts)
     return tokens
 
 
-def csr(lines: Iterable[Iterable[int]]) -> tuple[Int32Array, Int32Array]:
-    """Where each line of integers starts, int32 [lines + 1], and all of them one after the other, int32 [...].
+def csr(lines: Row[array[int]]) -> tuple[Int32Array, Int32Array]:
+    """Where each line of int32 starts, int32 [lines + 1], and all of them one after the other, int32 [...].
 
-    By way of array, which grows in place: most lines are one token long or empty, and a numpy array for each costs
-    more than what is in it.
+    Joined as bytes: most lines are one token long, and a numpy array for each costs more than what is in it.
     """
-    flat, starts = array("i"), array("i", [0])
-    for line in lines:
-        flat.extend(line)
-        starts.append(len(flat))
-    return np.frombuffer(starts, np.int32), np.array(flat, np.int32)
+    starts = np.fromiter(accumulate(map(len, lines), initial=0), np.int32, len(lines) + 1)
+    return starts, np.frombuffer(b"".join(lines), np.int32)

@@ -45,15 +45,16 @@ class BlockPool:
         """Give the sequence blocks for `tokens` more tokens than it has computed. False, and nothing done, if there
         are too few.
         """
-        if not self.fits(sequence, tokens):
-            return False
         missing = blocks_for(sequence.computed + tokens) - len(sequence.blocks)
-        sequence.blocks.extend(self._take() for _ in range(missing))
+        if missing > 0 and missing > self.available:
+            return False
+        for _ in range(missing):
+            sequence.blocks.append(self._take())
         return True
 
     def trim(self, sequence: Sequence) -> None:
         """Take back the blocks beyond what is computed: drafts that were wrong had them."""
-        while len(sequence.blocks) > blocks_for(sequence.computed):
+        while len(sequence.blocks) * BLOCK_TOKENS >= sequence.computed + BLOCK_TOKENS:
             self._drop(sequence.blocks.pop())
 
     def release(self, sequence: Sequence) -> None:

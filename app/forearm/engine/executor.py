@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,14 +59,11 @@ class NativeExecutor:
 
         Raises: ValueError naming the array and the index if the batch is out of range.
         """
-        self._native.forward(
-            batch.tokens, batch.positions, batch.starts, batch.block_starts, batch.blocks, batch.logit_rows
-        )
+        self._native.forward(*batch)
 
     def sample(self, sampling: Sampling) -> Sampled:
         """Choose a token for each line from the last step's logits."""
-        columns = [getattr(sampling, field.name) for field in fields(sampling)]
-        return Sampled(*self._native.sample(*columns))
+        return Sampled(*self._native.sample(*sampling))
 
     def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
         """Log-probabilities of `tokens[i]` in row `rows[i]` of the last step's logits, and the best alternatives."""

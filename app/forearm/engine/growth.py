@@ -12,7 +12,7 @@ from forearm.errors import EngineFailed
 from forearm.wire import PositionLogprobs
 
 
-@dataclass
+@dataclass(slots=True)
 class Growth:
     """What a step adds to one output.
 
@@ -41,20 +41,21 @@ def grow(outcome: Outcome) -> Growth:
     growth = Growth(failed=outcome.failed)
     if sequence.request.params.logprobs is not None:
         growth.logprobs = []
-    for count, prospect in enumerate(outcome.prospects):
+    for prospect, draft in zip(
+        outcome.prospects, (*piece.drafts, None), strict=False
+    ):  # those of no slice that samples: none
         if growth.ended:
             break
         if prospect.nan:
             growth.failed = nothing_to_choose(sequence)
             break
-        right = count < len(piece.drafts) and prospect.token == piece.drafts[count]
-        growth.accepted += right
         if growth.logprobs is not None:
             assert prospect.logprobs is not None
             growth.logprobs.append(prospect.logprobs)
         _append(sequence, prospect.token, growth)
-        if not right:
+        if prospect.token != draft:
             break
+        growth.accepted += 1
     if growth.logprobs is None and sequence.constraint is not None:
         _force(sequence, sequence.constraint, growth)
     return growth

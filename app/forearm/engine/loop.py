@@ -109,8 +109,8 @@ class EngineLoop:
             self._look()
             now_s = time.monotonic()
             for piece in slices:
-                request = piece.sequence.request
-                request.scheduled_s = request.scheduled_s or now_s
+                if piece.sequence.request.scheduled_s is None:
+                    piece.sequence.request.scheduled_s = now_s
             try:
                 self._compute(slices)
                 self._failed_steps = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +53,7 @@ class Meter:
         }
         self._prefix_caching = prefix_caching
         self._preemptions = self._told_tokens = 0  # as the registry has them
+        self._gaps_s: Counter[float] = Counter()  # between tokens, of the step that is being told
         self.prompt_tokens = 0
         self.prompt_tokens_cached = 0
         self.generated_tokens = 0
@@ -89,8 +90,8 @@ class Meter:
             self._count("vllm:prompt_tokens_by_source", source=source)
         for source in _SOURCES[1:]:
             self._count("vllm:prompt_tokens_cached_by_source", source=source)
-        for waits in ("capacity", "deferred"):
-            self._count("vllm:num_requests_waiting_by_reason", reason=waits)
+        self._count("vllm:num_requests_waiting_by_reason", reason="deferred")
+        self._waiting = self._count("vllm:num_requests_waiting_by_reason", reason="capacity")
         self._count("vllm:spec_decode_num_accepted_tokens_per_pos", position="0")
 
     @property
@@ -127,11 +128,14 @@ class Meter:
         usage = scheduler.blocks.used / scheduler.blocks.count
         self._plain["vllm:num_requests_running"].set(len(scheduler.running))
         self._plain["vllm:num_requests_waiting"].set(len(scheduler.waiting))
-        self._count("vllm:num_requests_waiting_by_reason", reason="capacity").set(len(scheduler.waiting))
+        self._waiting.set(len(scheduler.waiting))
         self._plain["vllm:kv_cache_usage_perc"].set(usage)
         self._plain["vllm:num_preemptions"].inc(scheduler.preemptions - self._preemptions)
         self._plain["vllm:generation_tokens"].inc(self.generated_tokens - self._told_tokens)
         self._preemptions, self._told_tokens = scheduler.preemptions, self.generated_tokens
+        for gap_s, times in self._gaps_s.items():
+            self._plain["vllm:inter_token_latency_seconds"].observe_times(gap_s, times)
+        self._gaps_s.clear()
         now_s = time.monotonic()
         if now_s - self._history[-1][0] >= 1.0:
             self._history.append((now_s, self.prompt_tokens, self.generated_tokens))
@@ -148,7 +152,7 @@ class Meter:
         """A step has given this output `count` tokens; to be told before the sequence's times move on."""
         self.generated_tokens += count
         if sequence.output_length > count:
-            self._observe("vllm:inter_token_latency_seconds", now_s - sequence.last_token_s)
+            self._gaps_s[now_s - sequence.last_token_s] += 1
         elif sequence.request.first_token_s is None:
             self._prompt_done(sequence, now_s)
 

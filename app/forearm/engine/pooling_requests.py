@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,14 +125,14 @@ class Pooled:
 
 def pack_texts(texts: list[Text], plan: PoolingPlan, token_types: int) -> Pooled:
     """Whole texts, each in blocks of its own. Rows: of all tokens where they are averaged or wanted, else one each."""
-    starts, tokens = csr([text.prompt.token_ids for text in texts])
+    starts, tokens = csr([array("i", text.prompt.token_ids) for text in texts])
     lengths = np.diff(starts)
     needed = -(-lengths // BLOCK_TOKENS)
     block_starts = np.concatenate(([0], np.cumsum(needed))).astype(np.int32)
     rows = [
         _rows(text, plan, int(first), int(end)) for text, first, end in zip(texts, starts[:-1], starts[1:], strict=True)
     ]
-    row_starts, logit_rows = csr(rows)
+    row_starts, logit_rows = csr([array("i", one) for one in rows])
     batch = Batch(
         tokens=tokens,
         positions=np.arange(len(tokens), dtype=np.int32) - np.repeat(starts[:-1], lengths),

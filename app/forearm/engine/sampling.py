@@ -10,7 +10,7 @@ from hashlib import blake2b
 import numpy as np
 
 from forearm.engine.batch import Int32Array, Sampled, Sampling, Scored, UInt32Array, csr
-from forearm.engine.sequence import Line, Sequence
+from forearm.engine.sequence import Columns, Line, Sequence
 from forearm.errors import InvalidRequest
 from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
 
@@ -122,30 +122,58 @@ def output_seed(seed: int, index: int) -> int:
     return int.from_bytes(mixed, "little")
 
 
+def lasting(params: SamplingParams, vocab_size: int) -> Columns:
+    """What of a request's columns is the same at every token: worked out once."""
+    temperature = max(params.temperature, MIN_TEMPERATURE) if params.temperature else 0.0
+    penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+    top_k = min(max(params.top_k, 0), 2**31 - 1)
+    others = (params.logit_bias, params.min_tokens, params.bad_words_token_ids, params.allowed_token_ids)
+    return Columns(
+        array("f", (temperature, params.top_p, params.min_p, *penalties)).tobytes(),
+        array("i", (top_k, _logprobs(params, vocab_size))).tobytes(),
+        free=not (_penalised(params) or any(others)),
+    )
+
+
 def columns(lines: list[Line], vocab_size: int) -> Sampling:
     """Sampling's columns."""
-    params = [line.sequence.request.params for line in lines]
-    bias = [_bias(line) for line in lines]
-    prompts = [
-        line.sequence.request.prompt if p.repetition_penalty != 1 else () for line, p in zip(lines, params, strict=True)
-    ]
-    outputs = [_output(line) if _penalised(p) else () for line, p in zip(lines, params, strict=True)]
-    prompt_starts, prompt_ids = csr(prompts)
-    output_starts, output_ids = csr(outputs)
-    bias_starts, bias_ids = csr([tuple(one) for one in bias])
-    allowed_starts, allowed_ids = csr([_allowed(line) for line in lines])
-    mask, masks = _masks(lines, vocab_size)
-    return Sampling(
+    lasting = [line.sequence.request.columns for line in lines]
+    floats = np.frombuffer(b"".join([one.floats for one in lasting]), np.float32).reshape(-1, 6).T.copy()
+    ints = np.frombuffer(b"".join([one.ints for one in lasting]), np.int32).reshape(-1, 2).T.copy()
+    sampling = greedy(len(lines), vocab_size)._replace(
         row=np.array([line.row for line in lines], np.int32),
-        temperature=np.array([max(p.temperature, MIN_TEMPERATURE) if p.temperature else 0 for p in params], np.float32),
-        top_k=np.array([min(max(p.top_k, 0), 2**31 - 1) for p in params], np.int32),
-        top_p=np.array([p.top_p for p in params], np.float32),
-        min_p=np.array([p.min_p for p in params], np.float32),
-        presence=np.array([p.presence_penalty for p in params], np.float32),
-        frequency=np.array([p.frequency_penalty for p in params], np.float32),
-        repetition=np.array([p.repetition_penalty for p in params], np.float32),
+        temperature=floats[0],
+        top_p=floats[1],
+        min_p=floats[2],
+        presence=floats[3],
+        frequency=floats[4],
+        repetition=floats[5],
+        top_k=ints[0],
+        logprobs=ints[1],
         seed=np.array([line.sequence.seed for line in lines], np.uint64),
         counter=np.array([line.position for line in lines], np.uint64),
+    )
+    if all(one.free for one in lasting) and all(line.choice is None for line in lines):
+        return sampling
+    return _with_rules(sampling, lines, vocab_size)
+
+
+def _with_rules(sampling: Sampling, lines: list[Line], vocab_size: int) -> Sampling:
+    """With penalties, and with what is forbidden, favoured or imposed."""
+    params = [line.sequence.request.params for line in lines]
+    bias = [_bias(line) for line in lines]
+    none = array("i")
+    prompts = [
+        line.sequence.request.prompt if p.repetition_penalty != 1 else none
+        for line, p in zip(lines, params, strict=True)
+    ]
+    outputs = [_output(line) if _penalised(p) else none for line, p in zip(lines, params, strict=True)]
+    prompt_starts, prompt_ids = csr(prompts)
+    output_starts, output_ids = csr(outputs)
+    bias_starts, bias_ids = csr([array("i", one) for one in bias])
+    allowed_starts, allowed_ids = csr([array("i", _allowed(line)) for line in lines])
+    mask, masks = _masks(lines, vocab_size)
+    return sampling._replace(
         prompt_starts=prompt_starts,
         prompt_ids=prompt_ids,
         output_starts=output_starts,
@@ -155,7 +183,6 @@ def columns(lines: list[Line], vocab_size: int) -> Sampling:
         bias=np.array([value for one in bias for value in one.values()], np.float32),
         allowed_starts=allowed_starts,
         allowed_ids=allowed_ids,
-        logprobs=np.array([_logprobs(p, vocab_size) for p in params], np.int32),
         mask=mask,
         masks=masks,
     )
@@ -194,17 +221,17 @@ def greedy(rows: int, vocab_size: int) -> Sampling:
 def finish(sequence: Sequence) -> tuple[str | None, int | None]:
     """(finish_reason, stop_reason) now that a token was appended; (None, None) if the output goes on."""
     request = sequence.request
-    token = sequence.tokens[-1]
-    if sequence.output_length >= request.params.min_tokens:
+    token, length = sequence.tokens[-1], sequence.output_length
+    if length >= request.params.min_tokens:
         if token in request.eos_ids:
             return "stop", None
         if token in request.stop_ids:
             return "stop", token
-    if sequence.output_length >= request.max_tokens:
+    if length >= request.max_tokens:
         return "length", None
     if sequence.repetition is not None:
         found = sequence.repetition.found(sequence.tokens, len(request.prompt))
-        if found and sequence.output_length >= request.params.min_tokens:
+        if found and length >= request.params.min_tokens:
             return "repetition", None
     return None, None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass, field
 
-from forearm.engine.blocks import BlockPool
+from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
 from forearm.engine.sequence import Rank, Request, Sequence, Slice
 from forearm.errors import ConfigError
 
@@ -76,7 +76,8 @@ class Scheduler:
         index = 0
         while index < len(self.running):
             sequence = self.running[index]
-            self.blocks.adopt(sequence)
+            if sequence.pending > BLOCK_TOKENS:  # a whole block, and the last token, which is always computed
+                self.blocks.adopt(sequence)
             count = step.share(sequence, others=len(self.running) - index - 1)
             if count == 0:  # its grammar is being compiled
                 index += 1

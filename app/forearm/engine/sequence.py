@@ -16,11 +16,25 @@ from forearm.wire import PositionLogprobs, SamplingParams
 Rank = tuple[float, int, int]
 
 
+class Columns(NamedTuple):
+    """How a request chooses its tokens, as far as no token changes it.
+
+    floats  float32: temperature, top_p, min_p, presence, frequency, repetition
+    ints    int32: top_k, logprobs
+    free    nothing else counts: no penalty, and no token is forbidden or favoured
+    """
+
+    floats: bytes
+    ints: bytes
+    free: bool
+
+
 @dataclass(eq=False)
 class Request:
     """What its outputs share. Times are time.monotonic() seconds.
 
     prompt     int32 token ids
+    columns    of params
     root       what the hash chain of its blocks starts from: requests share blocks where roots are equal
     compiling  its grammar; until it is there the prompt is computed but for its last token
     """
@@ -29,6 +43,7 @@ class Request:
     request_id: str
     prompt: array[int]
     params: SamplingParams
+    columns: Columns
     max_tokens: int
     stop_ids: frozenset[int]
     eos_ids: frozenset[int]

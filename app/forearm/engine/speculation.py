@@ -90,7 +90,9 @@ class Speculation:
 
     def measured(self, slices: list[Slice], seconds: float) -> None:
         """A step took so long, drafting included."""
-        if all(piece.samples and piece.end - piece.start == 1 and not piece.certain for piece in slices):
+        if self._drafter and all(
+            piece.samples and piece.end - piece.start == 1 and not piece.certain for piece in slices
+        ):
             drafts = sum(len(piece.drafts) for piece in slices)
             self._gain.step(len(slices) + drafts, drafts, seconds - self._drafting_s)
 
