@@ -310,9 +310,11 @@ class ApiConfig(Common):
     )
     reasoning_parser: str = setting(
         "",
-        "format in which the model thinks; absent: what its chat template tells; none: reasoning stays text",
+        "format in which the model thinks; auto: what its chat template tells; absent, none: thoughts stay in content, "
+        "as in vLLM without the flag, whose scripts would else get no content where max_tokens ends in the middle of a "
+        "thought (gpt-oss: told apart all the same, as there)",
         flag="--reasoning-parser",
-        parse=one_of("none", *REASONING_PARSERS),
+        parse=one_of("auto", "none", *REASONING_PARSERS),
     )
     generation_config: str = setting(
         "auto", "sampling defaults: auto (the model's), vllm (none), or a folder", flag="--generation-config"

@@ -66,7 +66,7 @@ def test_an_answer_cut_while_it_thinks_has_no_content(thinking: Server) -> None:
 
 
 def test_a_template_that_opens_reasoning_begins_in_it(start_server: StartServer) -> None:
-    server = start_server(chat_template=OPENS)
+    server = start_server(chat_template=OPENS, reasoning_parser="auto")
 
     def message(**fields: Any) -> tuple[str | None, str | None]:
         found = server.chat("Hm.</think>Blue.", **fields).json()["choices"][0]["message"]
@@ -77,13 +77,18 @@ def test_a_template_that_opens_reasoning_begins_in_it(start_server: StartServer)
     assert message(reasoning_effort="none") == (None, "Hm.</think>Blue.")
 
 
-def test_no_parser_leaves_reasoning_in_the_text(start_server: StartServer) -> None:
-    server = start_server(chat_template=OPENS, reasoning_parser="none")
+@pytest.mark.parametrize("settings", [{}, {"reasoning_parser": "none"}])
+def test_no_parser_leaves_reasoning_in_the_text(start_server: StartServer, settings: dict[str, str]) -> None:
+    """As with vLLM: R1's template opens a thought, and an answer that is cut in the middle of it has content."""
+    server = start_server(chat_template=OPENS, **settings)
 
     reply = server.chat("Hm.</think>Blue.").json()
+    cut = server.chat("Hm.</think>Blue.", max_tokens=3).json()["choices"][0]
 
     assert reply["choices"][0]["message"]["content"] == "Hm.</think>Blue."
+    assert reply["choices"][0]["message"]["reasoning_content"] is None
     assert "completion_tokens_details" not in reply["usage"]
+    assert (cut["message"]["content"], cut["finish_reason"]) == ("Hm.", "length")
 
 
 def test_a_budget_and_what_ends_it_reach_the_engine(thinking: Server, server: Server) -> None:
@@ -96,7 +101,7 @@ def test_a_budget_and_what_ends_it_reach_the_engine(thinking: Server, server: Se
 
 
 def test_what_constrains_the_answer_waits_for_the_end_of_reasoning(start_server: StartServer) -> None:
-    server = start_server(chat_template=OPENS)
+    server = start_server(chat_template=OPENS, reasoning_parser="auto")
     tool = {"type": "function", "function": {"name": "f"}}
 
     reply = server.chat("Hm.</think>[]", tools=[tool], tool_choice="required").json()

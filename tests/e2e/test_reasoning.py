@@ -19,7 +19,8 @@ MESSAGES: Any = [{"role": "user", "content": "What is a glacier?"}]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    flags = ("--chat-template", TEMPLATE, "--generation-config", "vllm", "--served-model-name", "demo")
+    flags = ("--chat-template", TEMPLATE, "--reasoning-parser", "auto", "--generation-config", "vllm")
+    flags += ("--served-model-name", "demo")
     with serve(tmp_path_factory.mktemp("reasoning"), *flags) as running:
         yield running
 

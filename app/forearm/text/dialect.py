@@ -43,9 +43,12 @@ class Dialect:
 
 
 def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", tokens: Container[str] = ()) -> Dialect:
-    """The formats of these names; "" stands for what the chat template tells, none for none. `tokens`: added ones."""
+    """The formats of these names. What the chat template tells: for calls "", for reasoning auto; else reasoning stays
+    text, as with vLLM, but gpt-oss', which is read in one with its calls. `tokens`: added ones.
+    """
     calls_name = calls_name or calls_told_by(template)
-    reasoning_name = reasoning_name or reasoning_told_by(template)
+    if reasoning_name == "auto":
+        reasoning_name = reasoning_told_by(template)
     if calls_name == "openai":
         reasoning_name = "openai_gptoss"
     elif reasoning_name == "openai_gptoss":

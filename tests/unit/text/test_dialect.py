@@ -75,7 +75,7 @@ TOLD = {
 
 @pytest.mark.parametrize("family", EXCERPTS)
 def test_a_chat_template_tells_its_models_formats(family: str) -> None:
-    dialect = find_dialect(EXCERPTS[family])
+    dialect = find_dialect(EXCERPTS[family], reasoning_name="auto")
 
     calls_name, reasoning_name = TOLD[family]
     assert dialect.calls == calls.FORMATS.get(calls_name)
@@ -88,6 +88,14 @@ def test_names_go_before_what_the_template_tells() -> None:
 
     assert (named.calls, named.reasoning) == (calls.FORMATS["mistral"], reasoning.FORMATS["deepseek_r1"])
     assert (none.calls, none.reasoning) == (None, None)
+
+
+@pytest.mark.parametrize("family", EXCERPTS)
+def test_reasoning_stays_text_where_nobody_asks_for_a_format(family: str) -> None:
+    dialect = find_dialect(EXCERPTS[family])
+
+    assert dialect.calls == calls.FORMATS.get(TOLD[family][0])
+    assert dialect.reasoning == (reasoning.FORMATS["openai_gptoss"] if family == "gpt-oss" else None)
 
 
 def test_harmony_is_one_format_for_both() -> None:
