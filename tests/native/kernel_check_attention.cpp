@@ -318,13 +318,24 @@ constexpr Shape kLong[] = {
     {16, 1, 1, 0, 530, 40, false, false, true},
 };
 
+// A share: each shape with one dtype or two. A million pairs of a token and a key take longer than all else: 1040
+// tokens that see each other are left out where 530 of another shape cross the border of a chunk as well.
+bool is_chosen(const Report& report, const Shape& shape, int turn) {
+  return !report.few() || (turn % 4 == 0 && shape.tokens < 1000);
+}
+
 }  // namespace
 
 void check_attention(Report& report, const Kernels& tier, const Kernels& scalar) {
+  int turn = 0;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::int8, DType::fp8_e4m3, DType::fp8_e5m2}) {
     check_narrowing(report, tier, dtype);
-    for (const Shape& shape : kShapes) check_case(report, tier, scalar, shape, dtype);
-    for (const Shape& shape : kLong) check_case(report, tier, scalar, shape, dtype);
+    for (const Shape& shape : kShapes) {
+      if (is_chosen(report, shape, turn++)) check_case(report, tier, scalar, shape, dtype);
+    }
+    for (const Shape& shape : kLong) {
+      if (is_chosen(report, shape, turn++)) check_case(report, tier, scalar, shape, dtype);
+    }
   }
 }
 
