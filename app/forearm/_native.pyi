@@ -50,6 +50,8 @@ class Executor:
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.
+    ranks: threads of each rank, neighbours in `cores`; empty: one rank of all. Each has its part of every matrix and of
+    the KV cache, touched by its own threads, so on their NUMA node.
     Raises: ValueError naming what is wrong; MemoryError with the arithmetic before anything impossible is allocated.
     """
 
@@ -64,6 +66,7 @@ class Executor:
         max_model_len: int,
         cores: Sequence[int],
         threads: int,
+        ranks: Sequence[int] = (),
     ) -> None: ...
     @property
     def packed_bytes(self) -> int:

@@ -224,7 +224,9 @@ class EngineConfig(Common):
         None, "its num_speculative_tokens", flag="--spec-tokens", unit="tokens", parse=whole(1)
     )
     omp_threads_bind: str = setting(
-        "auto", "cores that compute: auto, nobind, or a list such as 0-29", env="VLLM_CPU_OMP_THREADS_BIND"
+        "auto",
+        "cores that compute: auto, nobind, or a list such as 0-29; a|b: of each rank or engine",
+        env="VLLM_CPU_OMP_THREADS_BIND",
     )
     num_of_reserved_cpu: int | None = setting(
         None,
@@ -233,6 +235,14 @@ class EngineConfig(Common):
         parse=whole(0),
     )
     omp_num_threads: int | None = setting(None, "most threads that compute", env="OMP_NUM_THREADS", parse=whole(1))
+    tensor_parallel_size: int = setting(
+        1,
+        "ranks of one engine, each with its part of every matrix and of the KV cache on its own NUMA node: the sets of "
+        "VLLM_CPU_OMP_THREADS_BIND=a|b, or so many nodes' cores, evenly cut where there are fewer; 1: all cores, a "
+        "rank on each of their nodes. Answers are the same bit for bit",
+        flag="--tensor-parallel-size -tp",
+        parse=whole(1, 64),
+    )
     visible_memory_nodes: str = setting("", "NUMA nodes that may be used, as a list", env="CPU_VISIBLE_MEMORY_NODES")
     log_stats: bool = setting(
         True, "a line of figures while requests run", flag="--log-stats", off="--disable-log-stats"
@@ -250,6 +260,7 @@ class EngineConfig(Common):
     name: str = ""  # what clients call the model, as the metrics' label; absent: as `model`
     socket: str = ""  # path of the Unix socket it listens on
     cores: tuple[int, ...] = ()  # one CPU id a thread; () and threads > 0: not pinned
+    ranks: tuple[int, ...] = ()  # threads of each rank, in the order of `cores`; () with threads 0
     threads: int = 0  # 0: placement.plan() is asked
 
 

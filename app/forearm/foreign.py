@@ -64,12 +64,6 @@ FLAGS: dict[str, Foreign] = {
 
 # Right with these values alone.
 FLAGS |= {
-    **_rows(
-        True,
-        "tensor parallelism over NUMA nodes is not built yet; one engine uses the cores of all nodes",
-        "--tensor-parallel-size -tp",
-        ("1",),
-    ),
     **_rows(True, "pipeline parallelism splits a model over machines, which forearm does not", "-pp", ("1",)),
     **_rows(True, "pipeline parallelism splits a model over machines", "--pipeline-parallel-size", ("1",)),
     **_rows(True, "processes are started on this machine", "--distributed-executor-backend", ("mp", "uni")),

@@ -70,8 +70,9 @@ def server(configs: Configs, runtime: Path) -> Coroutine[Any, Any, int]:
     Raises: ConfigError.
     """
     folder = find(configs.serve.model, configs.serve.revision, configs)
-    plan = placement.plan(configs.engine)
-    parts = shares(plan, configs.engine, configs.serve.data_parallel_size)
+    engines = configs.serve.data_parallel_size
+    plan = placement.plan(configs.engine, engines=engines)
+    parts = shares(plan, configs.engine, engines)
     for line in (*plan.lines, *describe(parts)):
         log.info("%s", line)
     return watch(*prepare(configs, plan, parts, folder, runtime), configs, runtime)
@@ -112,6 +113,7 @@ def fill_in(
             socket=socket_,
             cores=part.cores,
             threads=part.threads,
+            ranks=part.ranks,
             visible_memory_nodes=part.nodes,
             memory_share_bytes=part.memory_bytes,
         )

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 
@@ -25,9 +26,12 @@ namespace {
 std::unique_ptr<Executor> make_executor(const py::object& config, const py::object& formats,
                                         const std::string& kv_dtype, int64_t step_tokens, int64_t step_sequences,
                                         int64_t step_logit_rows, int64_t max_model_len, std::vector<int> cores,
-                                        int threads) {
+                                        int threads, std::vector<int> ranks) {
   const Limits limits{dtype_of(kv_dtype), step_tokens, step_sequences, step_logit_rows, max_model_len};
-  return std::make_unique<Executor>(config_of(config), formats_of(formats), limits, std::move(cores), threads);
+  if (ranks.empty()) ranks = {threads};
+  if (std::accumulate(ranks.begin(), ranks.end(), 0) != threads)
+    throw std::invalid_argument("ranks must have " + std::to_string(threads) + " threads together, as `threads` says");
+  return std::make_unique<Executor>(config_of(config), formats_of(formats), limits, std::move(cores), Ranks(ranks));
 }
 
 void load_matrix(Executor& executor, const std::string& name, const py::array& data, const std::string& dtype,
@@ -149,7 +153,7 @@ void bind_executor(py::module_& module) {
   py::class_<Executor> executor(module, "Executor");
   executor
       .def(py::init(&make_executor), "config"_a, "formats"_a, "kv_dtype"_a, "step_tokens"_a, "step_sequences"_a,
-           "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a)
+           "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a, "ranks"_a = std::vector<int>{})
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
       .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)
       .def_property_readonly("kv_bytes_per_block", &Executor::kv_bytes_per_block)

@@ -10,12 +10,14 @@ constexpr int64_t kItemTokens = 32;
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const Config& c, int64_t padded_head_dim, int64_t partial_floats, int threads)
-    : kv_heads_(c.kv_heads),
-      floats_per_token_(c.group() * (2 + padded_head_dim)),
+AttentionPlan::AttentionPlan(const Config& c, const KvBlocks& kv, int64_t partial_floats, int threads)
+    : kv_(kv),
+      kv_heads_(c.kv_heads),
+      floats_per_token_(c.group() * (2 + kv.padded_head_dim())),
       partial_floats_(partial_floats),
       threads_(threads),
-      both_ways_(c.bidirectional) {}
+      both_ways_(c.bidirectional),
+      work_(static_cast<size_t>(kv.ranks())) {}
 
 void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   const int64_t keys = both_ways_ ? b.start[rows.sequence + 1] - b.start[rows.sequence] : 0;
@@ -48,7 +50,7 @@ void AttentionPlan::make_for_logits(const Batch& b) {
 }
 
 void AttentionPlan::divide() {
-  work_.clear();
+  for (std::vector<AttentionWork>& work : work_) work.clear();
   if (static_cast<int64_t>(items_.size()) > counters_) {
     counters_ = static_cast<int64_t>(items_.size());
     finished_ = std::make_unique<std::atomic<int32_t>[]>(items_.size());
@@ -62,8 +64,9 @@ void AttentionPlan::divide() {
     const int64_t chunks = item.chunk_end(0), floats = chunks * item.tokens * floats_per_token_;
     const bool long_one = 2 * threads_ * item.tokens * chunks > cost;
     const bool split = threads_ > 1 && chunks > 1 && long_one && used + floats <= partial_floats_;
+    std::vector<AttentionWork>& work = work_[static_cast<size_t>(kv_.rank_of(item.kv_head))];
     for (int64_t chunk = 0; chunk < (split ? chunks : 1); ++chunk)
-      work_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(chunk), split});
+      work.push_back({static_cast<int32_t>(i), static_cast<int32_t>(chunk), split});
     if (!split) continue;
     item.partials = used;
     used += floats;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/batch.h"
+#include "model/kv_cache.h"
 
 namespace forearm {
 
@@ -43,7 +44,8 @@ struct AttentionWork {
 
 class AttentionPlan {
  public:
-  AttentionPlan(const Config& config, int64_t padded_head_dim, int64_t partial_floats, int threads);
+  // `kv` must outlive this.
+  AttentionPlan(const Config& config, const KvBlocks& kv, int64_t partial_floats, int threads);
 
   // Cuts long prompts into blocks of tokens. An item so long that one thread would still work on it while the others
   // are done is split into its chunks of keys, as far as the room for partial results goes.
@@ -51,7 +53,8 @@ class AttentionPlan {
   // Of the rows alone that want logits; the output has no others.
   void make_for_logits(const Batch& batch);
 
-  const std::vector<AttentionWork>& work() const { return work_; }
+  // Over the heads of this rank.
+  const std::vector<AttentionWork>& work(int rank) const { return work_[static_cast<size_t>(rank)]; }
   const AttentionItem& item(const AttentionWork& work) const { return items_[static_cast<size_t>(work.item)]; }
   int64_t floats_per_token() const { return floats_per_token_; }
 
@@ -63,11 +66,12 @@ class AttentionPlan {
   void add_items(const Batch& batch, const AttentionRows& rows);
   void divide();
 
+  const KvBlocks& kv_;
   const int64_t kv_heads_, floats_per_token_, partial_floats_;
   const int threads_;
   const bool both_ways_;
   std::vector<AttentionItem> items_;
-  std::vector<AttentionWork> work_;
+  std::vector<std::vector<AttentionWork>> work_;  // by rank
   int64_t counters_ = 0;
   std::unique_ptr<std::atomic<int32_t>[]> finished_;  // by item
 };

@@ -14,15 +14,17 @@ Config checked(Config config, const Limits& limits) {
 
 }  // namespace
 
-Executor::Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, int threads)
+Executor::Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores,
+                   const Ranks& ranks)
     : config_(checked(std::move(config), limits)),
       limits_(limits),
-      pool_(threads, std::move(cores)),
-      weights_(config_, formats, threads),
-      kv_(config_, limits.kv_dtype),
-      scratch_(config_, limits, weights_, kv_.padded_head_dim(), threads),
-      forward_(config_, weights_, kv_, scratch_, pool_),
-      pooling_(config_, weights_, threads) {
+      ranks_(ranks),
+      pool_(ranks.threads(), std::move(cores)),
+      weights_(config_, formats, ranks_),
+      kv_(config_, limits.kv_dtype, ranks_),
+      scratch_(config_, limits, weights_, kv_.padded_head_dim(), ranks_.threads()),
+      forward_(config_, ranks_, weights_, kv_, scratch_, pool_),
+      pooling_(config_, weights_, ranks_.threads()) {
   check_memory(0);
 }
 

@@ -11,9 +11,9 @@ namespace forearm {
 
 class Executor {
  public:
-  // cores: empty (threads are not pinned), or one CPU id a thread.
+  // cores: empty (threads are not pinned), or one CPU id a thread; those of a rank follow one another.
   // Throws std::invalid_argument naming what is wrong, OutOfMemory with the arithmetic.
-  Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, int threads);
+  Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, const Ranks& ranks);
 
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row) {
     weights_.load_matrix(name, tensor, row, pool_);
@@ -48,6 +48,8 @@ class Executor {
   void pool(const int32_t* starts, int64_t texts, float* out);
 
   const Config& config() const { return config_; }
+  const Ranks& ranks() const { return ranks_; }
+  const KvBlocks& kv() const { return kv_; }
   Pool& pool() { return pool_; }
   int64_t packed_bytes() const { return weights_.bytes(); }
   int64_t scratch_bytes() const { return scratch_.bytes(); }
@@ -62,6 +64,7 @@ class Executor {
 
   const Config config_;
   const Limits limits_;
+  const Ranks ranks_;
   Pool pool_;
   Weights weights_;
   KvBlocks kv_;

@@ -13,8 +13,10 @@ const Norm* if_there(const Norm& norm) { return norm.weight.empty() ? nullptr : 
 
 }  // namespace
 
-Forward::Forward(const Config& config, const Weights& weights, const KvBlocks& kv, Scratch& scratch, Pool& pool)
+Forward::Forward(const Config& config, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, Scratch& scratch,
+                 Pool& pool)
     : c_(config),
+      ranks_(ranks),
       weights_(weights),
       kv_(kv),
       s_(scratch),
@@ -22,8 +24,8 @@ Forward::Forward(const Config& config, const Weights& weights, const KvBlocks& k
       k_(kernels()),
       at_(config),
       units_(config),
-      plan_(config, kv.padded_head_dim(), scratch.partial_floats, pool.threads()),
-      last_plan_(config, kv.padded_head_dim(), scratch.partial_floats, pool.threads()),
+      plan_(config, kv, scratch.partial_floats, pool.threads()),
+      last_plan_(config, kv, scratch.partial_floats, pool.threads()),
       counters_(std::make_unique<Counter[]>(static_cast<size_t>(2 * kPhases * (pool.threads() + 1)))),
       finished_(std::make_unique<std::atomic<int64_t>[]>(
           static_cast<size_t>(kRowBlocksPerThread * pool.threads() * units_.count()))) {}
@@ -80,16 +82,26 @@ void Forward::begin(const Walk& w) {
   const Range rows = mine(w, batch_->tokens);
   embed(rows);
   angles(rows);
+  each_slot(rows, [&](int64_t r, int64_t block, int64_t offset) {
+    s_.slots[r] = static_cast<int32_t>(block * kBlockTokens + offset);
+  });
+  const int rank = ranks_.of(w.member);
+  const Range mates = ranks_.members(rank);
+  each_slot(share(batch_->tokens, 2, w.member - mates.begin, mates.size()),
+            [&](int64_t, int64_t block, int64_t offset) {
+              if (offset == 0) kv_.clear(block, rank);
+            });
+}
+
+// visit(row, block, offset in it): where keys and values of these rows go.
+template <class Visit>
+void Forward::each_slot(Range rows, const Visit& visit) const {
   for (int64_t s = 0; s < batch_->sequences; ++s) {
     const int32_t* blocks = batch_->block + batch_->block_start[s];
     const int64_t first = std::max<int64_t>(rows.begin, batch_->start[s]);
     const int64_t end = std::min<int64_t>(rows.end, batch_->start[s + 1]);
-    for (int64_t r = first; r < end; ++r) {
-      const int64_t position = batch_->position[r], offset = position % kBlockTokens;
-      const int64_t block = blocks[position / kBlockTokens];
-      s_.slots[r] = static_cast<int32_t>(block * kBlockTokens + offset);
-      if (offset == 0) kv_.clear(block);
-    }
+    for (int64_t r = first; r < end; ++r)
+      visit(r, int64_t{blocks[batch_->position[r] / kBlockTokens]}, batch_->position[r] % kBlockTokens);
   }
 }
 

@@ -21,7 +21,8 @@ inline const float* or_null(const std::vector<float>& values) { return values.em
 class Forward {
  public:
   // Everything must outlive this.
-  Forward(const Config& config, const Weights& weights, const KvBlocks& kv, Scratch& scratch, Pool& pool);
+  Forward(const Config& config, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, Scratch& scratch,
+          Pool& pool);
 
   // Computes a checked batch: writes its keys and values, and the logits of its logit rows to the scratch. The team
   // enters once and walks all phases, with barriers where data crosses threads: five a layer.
@@ -49,6 +50,8 @@ class Forward {
   void walk(Walk w);
   void enter_layer(Walk& w, size_t layer);
   void begin(const Walk& w);
+  template <class Visit>
+  void each_slot(Range rows, const Visit& visit) const;
   void angles(Range rows);
   void embed(Range rows);
   void project_back(Walk& w, const Operand& in, const Matrix& matrix, const std::vector<float>& bias, bool normed);
@@ -88,6 +91,16 @@ class Forward {
   std::atomic<int64_t>& ready(int64_t phase) { return counter(phase, pool_.threads()); }
   int64_t take(int64_t phase, int member) { return counter(phase, member).fetch_add(1, std::memory_order_relaxed); }
   int64_t next(const Walk& w) { return take(w.phase, 0); }  // of a phase that is handed out to all from one counter
+  // work(rank, piece) for the pieces 0 .. count(rank) - 1 of each rank, once: a member has those of its own rank first,
+  // whose data are on its node, then what other ranks have not come to.
+  template <class Count, class Work>
+  void hand_out(const Walk& w, const Count& count, const Work& work) {
+    for (int i = 0; i < ranks_.count(); ++i) {
+      const int rank = (ranks_.of(w.member) + i) % ranks_.count(), from = static_cast<int>(ranks_.members(rank).begin);
+      const int64_t pieces = count(rank);
+      for (int64_t piece = take(w.phase, from); piece < pieces; piece = take(w.phase, from)) work(rank, piece);
+    }
+  }
   void clear_counters(int member, int64_t first_phase);
   void barrier(const Walk& w) { pool_.barrier(w.member); }
   Range mine(const Walk& w, int64_t rows) const { return share(rows, 2, w.member, pool_.threads()); }
@@ -98,6 +111,7 @@ class Forward {
   }
 
   const Config& c_;
+  const Ranks& ranks_;
   const Weights& weights_;
   const KvBlocks& kv_;
   Scratch& s_;

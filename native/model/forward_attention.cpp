@@ -43,7 +43,7 @@ void Forward::finish_heads(size_t layer, Range rows, Range query, Range kv) {
     rotate(static_cast<size_t>(*rope), rows, at_.key + kv.begin * c_.head_dim, kv.size());
   }
   for (int64_t h = kv.begin; h < kv.end; ++h)
-    k_.write_kv({kv_.layer(static_cast<int64_t>(layer)), qkv_at(rows.begin, at_.key + h * c_.head_dim),
+    k_.write_kv({kv_.layer(static_cast<int64_t>(layer), h), qkv_at(rows.begin, at_.key + h * c_.head_dim),
                  qkv_at(rows.begin, at_.value + h * c_.head_dim), s_.qkv.stride, rows.size(), c_.head_dim, h,
                  s_.slots + rows.begin});
 }
@@ -78,9 +78,9 @@ void Forward::rotate(size_t rope, Range rows, int64_t column, int64_t heads) {
 
 void Forward::attend(Walk& w, size_t layer) {
   const AttentionPlan& plan = layer + 1 == c_.layers.size() ? last_plan_ : plan_;
-  const std::vector<AttentionWork>& work = plan.work();
-  const auto pieces = static_cast<int64_t>(work.size());
-  for (int64_t i = next(w); i < pieces; i = next(w)) attend_one(w.member, layer, plan, work[static_cast<size_t>(i)]);
+  hand_out(
+      w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
+      [&](int rank, int64_t i) { attend_one(w.member, layer, plan, plan.work(rank)[static_cast<size_t>(i)]); });
   ++w.phase;
 }
 
@@ -99,7 +99,7 @@ void Forward::attend_one(int member, size_t layer, const AttentionPlan& plan, co
   const AttentionItem& item = plan.item(work);
   const int64_t window = c_.layers[layer].window;
   AttendTask task{};
-  task.cache = kv_.layer(static_cast<int64_t>(layer));
+  task.cache = kv_.layer(static_cast<int64_t>(layer), item.kv_head);
   task.blocks = batch_->block + item.first_block;
   task.q = qkv_at(item.row, 0);
   task.q_stride = s_.qkv.stride;

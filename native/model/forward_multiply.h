@@ -5,7 +5,7 @@
 namespace forearm {
 
 // Up to so many rows a step is bound by reading the weights, and every member multiplies its own columns first. Beyond,
-// blocks of rows and columns are handed out to whoever is free.
+// blocks of rows and columns are handed out to whoever is free, of its own rank first.
 constexpr int64_t kStaticRows = 32;
 constexpr int64_t kPieceColumns = 8 * kPanel;  // the widest tile of one row
 constexpr int kHelped = 3;                     // neighbours: each look at another's counter is a cache miss
@@ -29,12 +29,13 @@ inline void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<f
   multiply(w, matrix, bias, task, [](Range, int64_t, Range) {});
 }
 
-// A member's own columns piece by piece, then pieces that its neighbours have not come to yet: a core that other work
+// A member's own columns piece by piece, then pieces that its mates have not come to yet: a core that other work
 // holds up (HTTP on a small machine, a hypervisor) does not hold up the step.
 template <class Done>
 void Forward::multiply_few(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
-  for (int i = 0; i <= std::min(kHelped, pool_.threads() - 1); ++i) {
-    const int owner = (w.member + i) % pool_.threads();
+  const int64_t mates = ranks_.members(ranks_.of(w.member)).size();
+  for (int i = 0; i <= std::min<int64_t>(kHelped, mates - 1); ++i) {
+    const int owner = ranks_.mate(w.member, i);
     const Range columns = matrix.partition[static_cast<size_t>(owner)];
     for (;;) {
       task.n_begin = columns.begin + kPieceColumns * take(w.phase, owner);
@@ -48,17 +49,20 @@ void Forward::multiply_few(const Walk& w, const Matrix& matrix, GemmTask& task, 
 
 template <class Done>
 void Forward::multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
-  const int64_t rows = task.row_end, column_blocks = (matrix.n + kBlockColumns - 1) / kBlockColumns;
-  const int64_t blocks = row_blocks(rows, column_blocks);
-  for (int64_t i = next(w); i < column_blocks * blocks; i = next(w)) {
-    const Range part = share(rows, kBlockRows, i % blocks, blocks);
-    task.row_begin = part.begin;
-    task.row_end = part.end;
-    task.n_begin = i / blocks * kBlockColumns;
-    task.n_end = std::min(task.n_begin + kBlockColumns, matrix.n);
-    k_.gemm(task);
-    done(part, i % blocks, {task.n_begin, task.n_end});
-  }
+  const auto column_blocks = [](int64_t columns) { return (columns + kBlockColumns - 1) / kBlockColumns; };
+  const auto columns_of = [&](int rank) { return matrix.columns_of(ranks_.members(rank)); };
+  const int64_t rows = task.row_end, blocks = row_blocks(rows, column_blocks(matrix.n));
+  hand_out(
+      w, [&](int rank) { return column_blocks(columns_of(rank).size()) * blocks; },
+      [&](int rank, int64_t i) {
+        const Range columns = columns_of(rank), part = share(rows, kBlockRows, i % blocks, blocks);
+        task.row_begin = part.begin;
+        task.row_end = part.end;
+        task.n_begin = columns.begin + i / blocks * kBlockColumns;
+        task.n_end = std::min(task.n_begin + kBlockColumns, columns.end);
+        k_.gemm(task);
+        done(part, i % blocks, {task.n_begin, task.n_end});
+      });
 }
 
 // As few as keep everybody busy: each one reads the weights again.

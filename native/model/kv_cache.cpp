@@ -13,30 +13,46 @@ DType checked(DType dtype) {
 
 }  // namespace
 
-KvBlocks::KvBlocks(const Config& c, DType dtype)
+KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
     : dtype_(checked(dtype)),
       layers_(c.pooled ? 1 : static_cast<int64_t>(c.layers.size())),
       padded_head_dim_(round_up(c.head_dim, kPanel)),
       head_bytes_(kv_head_bytes(dtype, padded_head_dim_)),
-      block_bytes_(c.kv_heads * head_bytes_) {}
+      block_bytes_(c.kv_heads * head_bytes_) {
+  for (int rank = 0; rank < ranks.count(); ++rank) {
+    parts_.push_back({ranks.part(c.kv_heads, 1, rank), 0});
+    rank_of_.insert(rank_of_.end(), static_cast<size_t>(heads(rank).size()), rank);
+  }
+}
 
 void KvBlocks::allocate(int64_t blocks) {
   region_ = Region();  // the old one goes before the new one comes
   blocks_ = 0;
-  region_ = Region("a KV cache of " + std::to_string(blocks) + " blocks", blocks * bytes_per_block());
+  int64_t bytes = 0;
+  for (Part& part : parts_) {
+    part.at = round_up(bytes, kHugePage);
+    bytes = part.at + 2 * layers_ * blocks * part.heads.size() * head_bytes_;
+  }
+  region_ = Region("a KV cache of " + std::to_string(blocks) + " blocks", bytes);
   blocks_ = blocks;
 }
 
-KvCache KvBlocks::layer(int64_t index) const {
-  char* keys = region_.data() + 2 * (index % layers_) * blocks_ * block_bytes_;
-  return {keys, keys + blocks_ * block_bytes_, block_bytes_, head_bytes_, dtype_, padded_head_dim_};
+KvCache KvBlocks::layer(int64_t index, int64_t kv_head) const {
+  const Part& part = parts_[static_cast<size_t>(rank_of(kv_head))];
+  const int64_t block_bytes = part.heads.size() * head_bytes_;
+  // The heads of ranks before take more room than their part of one block: this is still in the region.
+  char* keys =
+      region_.data() + part.at + 2 * (index % layers_) * blocks_ * block_bytes - part.heads.begin * head_bytes_;
+  return {keys, keys + blocks_ * block_bytes, block_bytes, head_bytes_, dtype_, padded_head_dim_};
 }
 
-void KvBlocks::clear(int64_t block) const {
-  for (int64_t i = 0; i < layers_; ++i) {
-    const KvCache cache = layer(i);
-    std::memset(cache.keys + block * block_bytes_, 0, static_cast<size_t>(block_bytes_));
-    std::memset(cache.values + block * block_bytes_, 0, static_cast<size_t>(block_bytes_));
+void KvBlocks::clear(int64_t block, int rank) const {
+  const Range own = heads(rank);
+  for (int64_t i = 0; i < layers_ && own.size() > 0; ++i) {
+    const KvCache cache = layer(i, own.begin);
+    const int64_t at = block * cache.block_bytes + own.begin * head_bytes_;
+    std::memset(cache.keys + at, 0, static_cast<size_t>(cache.block_bytes));
+    std::memset(cache.values + at, 0, static_cast<size_t>(cache.block_bytes));
   }
 }
 

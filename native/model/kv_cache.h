@@ -1,14 +1,20 @@
 // The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h says. Where prompts
 // are computed whole nobody reads a layer's keys after its attention: all layers share one cache.
+//
+// Each rank has kv heads, and they lie apart from those of others, from a huge page's beginning on: a head's part of a
+// block is as small as 2 kB (64 values of 8 bits), so in one row of heads a page would have several ranks'.
 #pragma once
+#include <vector>
+
 #include "model/config.h"
 #include "model/memory.h"
+#include "model/partition.h"
 
 namespace forearm {
 
 class KvBlocks {
  public:
-  KvBlocks(const Config& config, DType dtype);
+  KvBlocks(const Config& config, DType dtype, const Ranks& ranks);
 
   // Replaces what there was. Throws OutOfMemory.
   void allocate(int64_t blocks);
@@ -17,15 +23,26 @@ class KvBlocks {
   int64_t bytes_per_block() const { return 2 * layers_ * block_bytes_; }
   int64_t padded_head_dim() const { return padded_head_dim_; }
 
-  // One layer's cache: [keys | values] of [block][kv head].
-  KvCache layer(int64_t index) const;
-  // Zeroes a block in all layers: its last user may have left an infinity or a NaN behind, and
-  // attention multiplies what lies beyond a context by 0.
-  void clear(int64_t block) const;
+  int ranks() const { return static_cast<int>(parts_.size()); }
+  int rank_of(int64_t kv_head) const { return rank_of_[static_cast<size_t>(kv_head)]; }
+  Range heads(int rank) const { return parts_[static_cast<size_t>(rank)].heads; }
+  // One layer's cache of this head and the others of its rank: [keys | values] of [block][kv head], heads counted from
+  // the model's first.
+  KvCache layer(int64_t index, int64_t kv_head) const;
+  // Zeroes the rank's heads of a block in all layers: its last user may have left an infinity or a NaN behind, and
+  // attention multiplies what lies beyond a context by 0. Whoever does it first has the pages on its node.
+  void clear(int64_t block, int rank) const;
 
  private:
+  struct Part {
+    Range heads;
+    int64_t at;  // in the region
+  };
+
   const DType dtype_;
   const int64_t layers_, padded_head_dim_, head_bytes_, block_bytes_;
+  std::vector<Part> parts_;   // by rank
+  std::vector<int> rank_of_;  // by kv head
   int64_t blocks_ = 0;
   Region region_;
 };

@@ -20,10 +20,10 @@ void widen_all(const uint16_t* from, DType dtype, int64_t count, float* to) {
     for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i], dtype);
 }
 
-// Writes zeros, one to a page, to bytes [begin, end), where nothing has been packed yet.
-void touch_pages(char* data, int64_t begin, int64_t end) {
+// Writes zeros, one to a page, where nothing has been packed yet.
+void touch_pages(char* begin, char* end) {
   constexpr int64_t kPage = 4096;  // the smallest there is
-  for (int64_t at = begin; at < end; at += kPage) *static_cast<volatile char*>(data + at) = 0;
+  for (char* at = begin; at < end; at += kPage) *static_cast<volatile char*>(at) = 0;
 }
 
 // A scale as it is stored.
@@ -70,15 +70,7 @@ void Matrix::settle(char* region) {
   offsets_ = format.zero == Format::Zero::float32 ? reinterpret_cast<float*>(region + offsets_at_) : nullptr;
 }
 
-void Matrix::touch(int member) const {
-  const Range own = partition[static_cast<size_t>(member)];
-  const int64_t end = round_up(own.end, kPanel), scale_bytes = groups() * dtype_bytes(format.scale_dtype);
-  const int64_t panel = packed_bytes(format.dtype, kPanel, k, layout().quantum);
-  touch_pages(data_, own.begin / kPanel * panel, end / kPanel * panel);
-  if (scales_) touch_pages(static_cast<char*>(scales_), own.begin * scale_bytes, end * scale_bytes);
-  if (zeros_) touch_pages(reinterpret_cast<char*>(zeros_), own.begin * groups(), end * groups());
-  if (offsets_) touch_pages(reinterpret_cast<char*>(offsets_), own.begin * groups() * 4, end * groups() * 4);
-}
+void Matrix::touch(int member) const { each_piece(partition[static_cast<size_t>(member)], touch_pages); }
 
 Form Matrix::form() const {
   const Kernels& table = kernels();

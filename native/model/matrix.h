@@ -41,6 +41,23 @@ class Matrix {
   void settle(char* region);
   // Writes to each page of the member's columns, so that the pages are next to the core that will read them.
   void touch(int member) const;
+  // The columns of these members, which are neighbours.
+  Range columns_of(Range members) const {
+    return {partition[static_cast<size_t>(members.begin)].begin, partition[static_cast<size_t>(members.end - 1)].end};
+  }
+  // visit(first byte, end) of the codes, the scales, the zeros and the offsets of these columns.
+  template <class Visit>
+  void each_piece(Range columns, const Visit& visit) const {
+    const int64_t panel = packed_bytes(format.dtype, kPanel, k, layout().quantum), end = round_up(columns.end, kPanel);
+    const auto piece = [&](void* data, int64_t column_bytes) {
+      char* first = static_cast<char*>(data);
+      if (data) visit(first + columns.begin * column_bytes, first + end * column_bytes);
+    };
+    visit(data_ + columns.begin / kPanel * panel, data_ + end / kPanel * panel);
+    piece(scales_, groups() * dtype_bytes(format.scale_dtype));
+    piece(zeros_, groups());
+    piece(offsets_, groups() * 4);
+  }
 
   // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; what follows in the panel
   // becomes zero.

@@ -7,12 +7,6 @@
 #include <utility>
 
 namespace forearm {
-namespace {
-
-constexpr int64_t kHugePage = 2 << 20;
-
-}  // namespace
-
 std::string gib(int64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -44,6 +38,11 @@ Region Region::of_file(int descriptor, int64_t at, int64_t bytes) {
   region.data_ = static_cast<char*>(mapping);
   region.bytes_ = region.mapped_ = bytes;
   return region;
+}
+
+void Region::split_page(char* at) const {
+  const int64_t offset = (at - data_) / kHugePage * kHugePage;
+  if (data_ + offset != at) madvise(data_ + offset, kHugePage, MADV_NOHUGEPAGE);
 }
 
 Region::~Region() {

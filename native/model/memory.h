@@ -8,6 +8,8 @@
 
 namespace forearm {
 
+constexpr int64_t kHugePage = 2 << 20;
+
 // Something does not fit this machine; the text has the sizes.
 struct OutOfMemory : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -36,6 +38,9 @@ class Region {
 
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+
+  // Keeps the huge page with this byte to small ones: a page lies on one node whole, and here those of two meet.
+  void split_page(char* at) const;
 
  private:
   char* data_ = nullptr;

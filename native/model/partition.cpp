@@ -1,8 +1,20 @@
 #include "model/partition.h"
 
 #include <numeric>
+#include <stdexcept>
+#include <string>
 
 namespace forearm {
+
+Ranks::Ranks(const std::vector<int>& threads) {
+  for (const int count : threads) {
+    if (count < 1) throw std::invalid_argument("a rank has " + std::to_string(count) + " threads; it needs 1");
+    const int64_t begin = this->threads();
+    members_.push_back({begin, begin + count});
+    rank_.insert(rank_.end(), static_cast<size_t>(count), this->count() - 1);
+  }
+  if (threads.empty()) throw std::invalid_argument("there is no rank; a team has at least one");
+}
 
 HeadUnits::HeadUnits(const Config& c)
     : unit_heads_(std::lcm(kPanel, c.head_dim) / c.head_dim), unit_columns_(unit_heads_ * c.head_dim) {

@@ -20,6 +20,35 @@ inline Range share(int64_t count, int64_t unit, int64_t index, int64_t parts) {
   return {std::min(units * index / parts * unit, count), std::min(units * (index + 1) / parts * unit, count)};
 }
 
+// The team in ranks of neighbours. A rank's cores are of one NUMA node; there lie the columns of its members, which
+// follow one another in every matrix, and the keys and values of its heads.
+class Ranks {
+ public:
+  // Members of each rank. Throws std::invalid_argument if there is no rank, or one without members.
+  explicit Ranks(const std::vector<int>& threads);
+  // One rank of all. Not explicit: a number of threads is a team.
+  Ranks(int threads) : Ranks(std::vector<int>{threads}) {}
+
+  int count() const { return static_cast<int>(members_.size()); }
+  int threads() const { return static_cast<int>(rank_.size()); }
+  int of(int member) const { return rank_[static_cast<size_t>(member)]; }
+  Range members(int rank) const { return members_[static_cast<size_t>(rank)]; }
+  // The member that comes `step` after this one, in a ring of its rank.
+  int mate(int member, int step) const {
+    const Range mates = members(of(member));
+    return static_cast<int>(mates.begin + (member - mates.begin + step) % mates.size());
+  }
+  // What the rank's members have together of 0 .. count - 1 (share).
+  Range part(int64_t count, int64_t unit, int rank) const {
+    const Range mates = members(rank);
+    return {share(count, unit, mates.begin, threads()).begin, share(count, unit, mates.end - 1, threads()).end};
+  }
+
+ private:
+  std::vector<Range> members_;  // by rank
+  std::vector<int> rank_;       // by member
+};
+
 // Packed columns of each member.
 using Partition = std::vector<Range>;
 

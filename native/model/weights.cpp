@@ -19,8 +19,9 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 
 }  // namespace
 
-Weights::Weights(const Config& c, const Formats& formats, int threads)
-    : formats_(formats), layers_(c.layers.size()), dense_(c.dense.size()) {
+Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
+    : ranks_(ranks), formats_(formats), layers_(c.layers.size()), dense_(c.dense.size()) {
+  const int threads = ranks.threads();
   const auto columns = [threads](int64_t n) { return split_columns(n, kPanel, threads); };
   shape(embed_, "embed", c.vocab_size, c.hidden, columns(c.vocab_size));
   declare_part("embed", embed_, {c.vocab_size, {}});
@@ -145,6 +146,9 @@ void Weights::place_matrices() {
   for (Matrix* matrix : shaped_) matrix->place(pieces);
   region_ = Region("the model's packed weights", pieces.bytes());
   for (Matrix* matrix : shaped_) matrix->settle(region_.data());
+  for (int rank = 0; rank < ranks_.count() && ranks_.count() > 1; ++rank)
+    for (const Matrix* matrix : shaped_)
+      matrix->each_piece(matrix->columns_of(ranks_.members(rank)), [&](char* at, char*) { region_.split_page(at); });
 }
 
 // Throws if rows row .. row + rows - 1 of width k are not rows of that matrix.

@@ -38,7 +38,7 @@ class Weights {
  public:
   // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix
   // has no format, or one that can't be.
-  Weights(const Config& config, const Formats& formats, int threads);
+  Weights(const Config& config, const Formats& formats, const Ranks& ranks);
 
   // Packs `tensor` as rows row .. of `name`, by all members. Pages are next to the core that will read them.
   // Pieces of a matrix come in ascending order.
@@ -51,6 +51,7 @@ class Weights {
   const Matrix& matrix_of(const std::string& part) const;
   // Everything that was loaded, to a file and from it: packed_file.h. `key` says what checkpoint it is and how it was
   // read; tier layout, formats and shapes are added. A file that can't be used leaves everything as it was.
+  // Pages of a file lie where it was read or written first: several ranks copy them, each to its own node.
   void save(const std::string& path, const std::string& key, Pool& pool);
   void map(const std::string& path, const std::string& key, Pool& pool);
   // Throws std::invalid_argument naming everything that has not been loaded, and the rows.
@@ -96,10 +97,12 @@ class Weights {
   void declare_bias(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void shape(Matrix& matrix, const std::string& name, int64_t n, int64_t k, Partition partition);
   void place_matrices();
+  void copy_to_ranks(const Region& file, Pool& pool);
   std::string identity(const std::string& key) const;
   template <class Visit>
   void each_small(const Visit& visit);
 
+  const Ranks ranks_;
   Formats formats_;  // that no matrix has taken yet; empty after construction
   Matrix embed_, positions_, types_, head_;
   std::vector<LayerWeights> layers_;
@@ -111,7 +114,7 @@ class Weights {
   std::vector<Matrix*> shaped_;  // in the order of the region
   Region region_;
   int64_t vector_bytes_ = 0;
-  bool mapped_ = false;  // the region is a file's: nothing can be packed into it
+  bool mapped_ = false;  // the region is a file's, or as one: nothing can be packed into it
 };
 
 }  // namespace forearm

@@ -58,11 +58,24 @@ void Weights::map(const std::string& path, const std::string& key, Pool& pool) {
     std::memcpy(to, file.small.data() + at, bytes);
     at += bytes;
   });
-  region_ = std::move(region);
+  if (ranks_.count() > 1)
+    copy_to_ranks(region, pool);
+  else
+    region_ = std::move(region);
   for (Matrix* matrix : shaped_) matrix->settle(region_.data());
   for (auto& [name, part] : matrices_) part.loaded.assign(part.loaded.size(), true);
   for (auto& [name, part] : vectors_) part.loaded = true;
   mapped_ = true;
+}
+
+// Into the region that is there, which nobody has touched.
+void Weights::copy_to_ranks(const Region& file, Pool& pool) {
+  pool.run([&](int member) {
+    for (const Matrix* matrix : shaped_) matrix->touch(member);
+    pool.barrier(member);  // a page at a member's end has columns of the next one
+    const Range own = share(file.bytes(), kHugePage, member, pool.threads());
+    std::memcpy(region_.data() + own.begin, file.data() + own.begin, static_cast<size_t>(own.size()));
+  });
 }
 
 }  // namespace forearm

@@ -158,9 +158,21 @@ def test_the_progress_bars_are_vllms(llm: LLM, capfd: pytest.CaptureFixture[str]
     assert " toks/s, output: " in shown
 
 
+def test_ranks_change_no_token(llm: LLM) -> None:
+    prompts = ["A glacier is", "A long river that " * 20, "Hello"]
+    sampled = SamplingParams(max_tokens=12, seed=3, ignore_eos=True, logprobs=1)
+    two = LLM(max_model_len=256, max_num_seqs=16, tensor_parallel_size=2, distributed_executor_backend="mp")
+
+    for params in (GREEDY, sampled):
+        one = llm.generate(prompts, params, use_tqdm=False)
+        again = two.generate(prompts, params, use_tqdm=False)
+        assert [output.outputs[0].token_ids for output in again] == [output.outputs[0].token_ids for output in one]
+        assert [output.outputs[0].logprobs for output in again] == [output.outputs[0].logprobs for output in one]
+
+
 def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="tensor-parallel-size 2"):
-        LLM(tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="--tensor-parallel-size: 65 ranks need a core each"):
+        LLM(tensor_parallel_size=65)
     with pytest.raises(ConfigError, match="LoRA adapters are not built yet"):
         LLM(enable_lora=True)
     with pytest.raises(ConfigError, match="skip_tokenizer_init=True: it is not built yet"):

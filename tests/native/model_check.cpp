@@ -139,9 +139,9 @@ Formats with_head(const Format& format) {
 
 // Logits of the prompt's last token and of each decoded one: [1 + kDecoded, kVocab].
 // Of a model that pools: vectors of kTexts texts, all in one step if `chunks` is one.
-Logits generate(const Kind& kind, int threads, const std::vector<int64_t>& chunks) {
-  if (kind.shape != Shape::decoder) return encode(kind, threads, chunks.size() == 1);
-  Executor executor(tiny(), with_head(kind.format), {kind.kv, 64, 4, 4, 64}, {}, threads);
+Logits generate(const Kind& kind, const Ranks& ranks, const std::vector<int64_t>& chunks) {
+  if (kind.shape != Shape::decoder) return encode(kind, ranks, chunks.size() == 1);
+  Executor executor(tiny(), with_head(kind.format), {kind.kv, 64, 4, 4, 64}, {}, ranks);
   load(executor);
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < kPrompt; ++i) tokens.push_back(i * 31 % kVocab);
@@ -190,10 +190,12 @@ std::vector<Logits> compute_with(const char* tier, bool under_test) {
   for (const Kind& kind : kKinds) {
     const Logits whole = generate(kind, 1, {kPrompt});
     const bool same = !under_test || (same_bits(whole, generate(kind, 3, {kPrompt})) &&
+                                      same_bits(whole, generate(kind, Ranks({2, 1}), {kPrompt})) &&
+                                      same_bits(whole, generate(kind, Ranks({1, 1, 2}), {33, 12})) &&
                                       same_bits(whole, generate(kind, 2, {1, 2, 30, 12})) &&
                                       same_bits(whole, generate(kind, 1, {33, 12})));
     if (!same) {
-      std::printf("FAILED: %s, %s: threads or chunks change the logits\n", tier, kind.name);
+      std::printf("FAILED: %s, %s: threads, ranks or chunks change the logits\n", tier, kind.name);
       std::fflush(stdout);
       _exit(1);
     }

@@ -45,6 +45,6 @@ class Random {
 Formats uniform(const Config& config, const Format& format);
 
 // Vectors of kTexts texts, kVocab values each: all in one step, or each in its own.
-Logits encode(const Kind& kind, int threads, bool together);
+Logits encode(const Kind& kind, const Ranks& ranks, bool together);
 
 }  // namespace forearm::checks

@@ -127,9 +127,9 @@ Formats uniform(const Config& c, const Format& format) {
   return formats;
 }
 
-Logits encode(const Kind& kind, int threads, bool together) {
+Logits encode(const Kind& kind, const Ranks& ranks, bool together) {
   const Config config = tiny_encoder(kind.shape);
-  Executor executor(config, uniform(config, kind.format), {kind.kv, kAll, kTexts, kAll, kMost}, {}, threads);
+  Executor executor(config, uniform(config, kind.format), {kind.kv, kAll, kTexts, kAll, kMost}, {}, ranks);
   load(executor);
   Logits out;
   if (together) step(executor, 0, kTexts, out);

@@ -155,12 +155,26 @@ def test_a_file_has_switches_lists_and_objects(tmp_path: Path) -> None:
     assert read.notes == ["--enforce-eager has no effect: nothing is compiled at start"]
 
 
-def test_the_command_of_vllms_page_for_two_nodes_is_understood_and_refused_for_one_reason() -> None:
-    argv = ["meta-llama/Llama-2-7b-chat-hf", "-tp=2", "--distributed-executor-backend", "mp"]
+def test_the_command_of_vllms_page_for_two_nodes_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-31|32-63")
 
-    with pytest.raises(ConfigError, match=r"-tp 2: tensor parallelism .* not built yet"):
-        line(*argv)
-    assert line(argv[0], "-tp=1", *argv[2:]).notes == []
+    read = line("meta-llama/Llama-2-7b-chat-hf", "-tp=2", "--distributed-executor-backend", "mp")
+
+    assert read.notes == []
+    engine = read.configs.engine
+    assert (engine.tensor_parallel_size, engine.omp_threads_bind) == (2, "0-31|32-63")
+    assert engine.kv_cache_memory_bytes == 40 << 30
+
+
+@pytest.mark.parametrize(
+    "argv", [["-tp", "2"], ["--tensor-parallel-size", "2"], ["--tensor-parallel-size=2"], ["--tensor_parallel_size=2"]]
+)
+def test_ranks_are_asked_for_as_in_vllm(argv: list[str]) -> None:
+    assert line("m", *argv).configs.engine.tensor_parallel_size == 2
+    assert line("m").configs.engine.tensor_parallel_size == 1
+    with pytest.raises(ConfigError, match=r"--tensor-parallel-size 0: it must be from 1 to 64"):
+        line("m", "-tp=0")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from forearm import _native
 from forearm.config import EngineConfig
+from forearm.engine import ranks
 from forearm.errors import ConfigError
 
 GIB = 1 << 30
@@ -19,13 +20,17 @@ SLOW = 0.75  # cores below this share of the fastest kind's capacity are efficie
 
 @dataclass(frozen=True)
 class Plan:
-    """Where things run. `cores`: one CPU id a thread, or () when nothing is pinned; `api_cores`: CPU ids for HTTP."""
+    """Where things run. `cores`: one CPU id a thread, or () when nothing is pinned; `api_cores`: CPU ids for HTTP.
+
+    ranks: threads of each rank, in the order of `cores`.
+    """
 
     threads: int
     cores: tuple[int, ...]
     api_cores: tuple[int, ...]
     api_workers: int
     lines: tuple[str, ...]
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -37,30 +42,43 @@ class Memory:
     limited_by: str
 
 
-def plan(config: EngineConfig, root: str = "") -> Plan:
-    """Cores for the engine and the API, from the binding asked for, affinity, cpuset and CPU quota.
+def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
+    """Cores for the engines and the API, from the binding asked for, affinity, cpuset and CPU quota.
 
     One thread goes to each physical core: two on one core share its multipliers and only add barriers. With four cores
     or more the API gets one of its own (two from 32), else it shares. The last cores are the API's, so that the
     engine's stay together. A quota gives time, not cores, and every container on the host would pin itself to the same
     ones: there nothing is pinned unless the cores are named.
 
+    Each engine has --tensor-parallel-size ranks; where that is 1, one on each NUMA node of its cores.
+
     Raises: ConfigError naming the variable, its value and the remedy.
     """
     topology = _native.topology(root)
     cpus = usable(topology, config.visible_memory_nodes)
-    bind = config.omp_threads_bind.strip()
+    nodes = {cpu.id: cpu.node for cpu in cpus}
+    bind, asked = config.omp_threads_bind.strip(), config.tensor_parallel_size
+    count = asked * engines if asked > 1 else 1
     if bind in ("auto", "nobind"):
-        compute, api = divide(fast(cpus), cpus, config.num_of_reserved_cpu)
+        sets = divide(fast(cpus), cpus, config.num_of_reserved_cpu, count)
     else:
-        compute, api = bound(bind, cpus)
-    threads, reason = at_most(len(compute), config, topology.quota_cpus)
+        sets = bound(bind, cpus, count)
+    api = spare([core for part in sets for core in part], cpus)
+    threads, reason = at_most(sum(map(len, sets)), config, topology.quota_cpus)
+    sets = ranks.shortened(sets, threads, reason)
+    threads = sum(map(len, sets))
     by_quota = topology.quota_cpus is not None and topology.quota_cpus < len(cpus)
-    pinned = () if bind == "nobind" or (bind == "auto" and by_quota) else tuple(compute[:threads])
+    is_pinned = not (bind == "nobind" or (bind == "auto" and by_quota))
+    if asked == 1 and is_pinned:
+        sets = ranks.by_node(sets[0], nodes)
+    pinned = tuple(core for part in sets for core in part) if is_pinned else ()
     api_cores = tuple(api) if api else tuple(cpu.id for cpu in cpus)
     workers = min(MOST_WORKERS, max(1, len({cpu.core for cpu in cpus if cpu.id in api})))
-    lines = (describe_machine(topology, cpus), *describe_plan(threads, pinned, reason, api_cores, bool(api)))
-    return Plan(threads, pinned, api_cores, workers, lines)
+    engine_line, api_line = describe_plan(threads, pinned, reason, api_cores, bool(api))
+    listed = [as_list(part) if is_pinned else "" for part in sets]
+    rank_lines = ranks.describe(sets, nodes, listed) if engines == 1 else []
+    lines = (describe_machine(topology, cpus), engine_line, *rank_lines, api_line)
+    return Plan(threads, pinned, api_cores, workers, lines, tuple(map(len, sets)))
 
 
 def usable(topology: _native.Topology, visible_nodes: str) -> list[_native.Cpu]:
@@ -93,9 +111,9 @@ def reserved_of(cores: int) -> int:
 
 
 def divide(
-    candidates: Sequence[_native.Cpu], cpus: Sequence[_native.Cpu], reserved: int | None
-) -> tuple[list[int], list[int]]:
-    """One CPU of each physical core for the engine, and the CPUs of the cores kept for the API.
+    candidates: Sequence[_native.Cpu], cpus: Sequence[_native.Cpu], reserved: int | None, count: int
+) -> list[list[int]]:
+    """One CPU of each physical core for each of `count` ranks, but for the cores that are kept for the API.
 
     Where there are efficiency cores, they are the API's and no other is reserved.
 
@@ -110,27 +128,40 @@ def divide(
             f"VLLM_CPU_NUM_OF_RESERVED_CPU={reserved}: leaves no core of {len(cores)} to compute; "
             f"choose at most {len(cores) - 1}"
         )
-    compute = cores[: len(cores) - reserved]
-    return [first_of_core[core] for core in compute], [cpu.id for cpu in cpus if cpu.core not in compute]
+    ids_of_cores = [first_of_core[core] for core in cores]
+    if count > 1:
+        return ranks.spread(ids_of_cores, {cpu.id: cpu.node for cpu in cpus}, count, reserved)
+    return [ids_of_cores[: len(cores) - reserved]]
 
 
-def bound(bind: str, cpus: Sequence[_native.Cpu]) -> tuple[list[int], list[int]]:
-    """The CPUs of an explicit list, and those of the cores that it leaves free.
+def spare(chosen: Sequence[int], cpus: Sequence[_native.Cpu]) -> list[int]:
+    """The CPUs of the cores on which none is chosen."""
+    busy = {cpu.core for cpu in cpus if cpu.id in chosen}
+    return [cpu.id for cpu in cpus if cpu.core not in busy]
 
-    `a|b` names the CPUs of several ranks in vLLM; there is one engine here, which takes them all.
 
-    Raises: ConfigError if a CPU is not allowed here.
+def bound(bind: str, cpus: Sequence[_native.Cpu], count: int) -> list[list[int]]:
+    """The CPUs of an explicit list, `a|b` of several ranks; those of one rank are a, b and all others together.
+
+    Raises: ConfigError if a CPU is not allowed here, or there are more or fewer sets than ranks.
     """
-    chosen = [cpu for part in bind.split("|") for cpu in ids("VLLM_CPU_OMP_THREADS_BIND", part)]
-    allowed = {cpu.id: cpu.core for cpu in cpus}
+    sets = [ids("VLLM_CPU_OMP_THREADS_BIND", part) for part in bind.split("|")]
+    chosen = [cpu for part in sets for cpu in part]
+    allowed = {cpu.id for cpu in cpus}
     wrong = [cpu for cpu in chosen if cpu not in allowed]
     if wrong or not chosen:
         raise ConfigError(
             f"VLLM_CPU_OMP_THREADS_BIND={bind}: CPU {as_list(wrong) or '(none)'} is not to be had; "
             f"this process may use {as_list(allowed)}. Name some of these, or auto"
         )
-    busy = {allowed[cpu] for cpu in chosen}
-    return chosen, [cpu.id for cpu in cpus if cpu.core not in busy]
+    if count == 1:
+        return [chosen]
+    if len(sets) != count or len(set(chosen)) != len(chosen) or not all(sets):
+        raise ConfigError(
+            f"VLLM_CPU_OMP_THREADS_BIND={bind}: has {len(sets)} set{'s' if len(sets) > 1 else ''} of CPUs for {count} "
+            "ranks (--tensor-parallel-size, of each engine); name the CPUs of each rank, none twice, as 0-31|32-63"
+        )
+    return sets
 
 
 def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tuple[int, str]:

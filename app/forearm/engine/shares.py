@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from forearm.config import EngineConfig
-from forearm.engine import placement
+from forearm.engine import placement, ranks
 from forearm.errors import ConfigError
 
 
@@ -15,6 +15,7 @@ from forearm.errors import ConfigError
 class Share:
     """One engine's part. cores: one CPU id a thread, () where nothing is pinned; nodes: a list, "" for any.
 
+    ranks: threads of each rank, in the order of `cores`.
     memory_bytes: what it may use, its weights included; 0: it is alone and takes what there is.
     """
 
@@ -22,30 +23,42 @@ class Share:
     threads: int
     nodes: str
     memory_bytes: int
+    ranks: tuple[int, ...]
 
 
 def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str = "") -> tuple[Share, ...]:
     """The plan's cores and this machine's memory, divided.
 
     One engine for each NUMA node, or for each part of VLLM_CPU_OMP_THREADS_BIND=a|b, keeps to it. Otherwise cores are
-    divided evenly, neighbours together, as a quota's threads are.
+    divided evenly, neighbours together, as a quota's threads are. With --tensor-parallel-size N the plan has N ranks
+    for each engine, which are its cores.
 
     Raises: ConfigError if there are fewer threads than engines.
     """
     if engines == 1:
-        return (Share(plan.cores, plan.threads, config.visible_memory_nodes, 0),)
+        return (Share(plan.cores, plan.threads, config.visible_memory_nodes, 0, plan.ranks),)
     if engines > plan.threads:
         raise ConfigError(
             f"--data-parallel-size {engines}: there are {plan.threads} threads to compute, and each engine needs one; "
             f"choose at most {plan.threads}"
         )
     even_bytes = placement.memory(config, root).available_bytes // engines
+    asked = config.tensor_parallel_size
+    teams = [plan.ranks[first : first + asked] for first in range(0, engines * asked, asked)] if asked > 1 else []
     if not plan.cores:
-        cut = _cut(plan.threads, engines)
-        return tuple(Share((), end - start, config.visible_memory_nodes, even_bytes) for start, end in cut)
+        sizes = teams or [(end - start,) for start, end in ranks.cut(plan.threads, engines)]
+        return tuple(Share((), sum(team), config.visible_memory_nodes, even_bytes, team) for team in sizes)
     nodes = placement.nodes(root)
-    parts = divided(plan.cores, nodes, config.omp_threads_bind, engines)
-    return tuple(Share(part, len(part), *_memory(part, nodes, config, even_bytes, engines, root)) for part in parts)
+    if teams:
+        bounds = [0, *accumulate(map(sum, teams))]
+        parts = [plan.cores[start:end] for start, end in pairwise(bounds)]
+    else:
+        parts = divided(plan.cores, nodes, config.omp_threads_bind, engines)
+        teams = [tuple(map(len, ranks.by_node(part, nodes))) for part in parts]
+    return tuple(
+        Share(part, len(part), *_memory(part, nodes, config, even_bytes, engines, root), team)
+        for part, team in zip(parts, teams, strict=True)
+    )
 
 
 def divided(cores: Sequence[int], nodes: Mapping[int, int], bind: str, engines: int) -> list[tuple[int, ...]]:
@@ -67,19 +80,11 @@ def divided(cores: Sequence[int], nodes: Mapping[int, int], bind: str, engines: 
                 "and no CPU twice, and let OMP_NUM_THREADS be no less than all of them"
             )
         return parts
-    by_node: dict[int, list[int]] = {}
-    for core in cores:
-        by_node.setdefault(nodes[core], []).append(core)
+    by_node = ranks.by_node(cores, nodes)
     if len(by_node) == engines:
-        return [tuple(part) for part in by_node.values()]
-    together = [core for part in by_node.values() for core in part]
-    return [tuple(together[start:end]) for start, end in _cut(len(together), engines)]
-
-
-def _cut(count: int, parts: int) -> list[tuple[int, int]]:
-    """Begin and end of each part, sizes a difference of one apart at most."""
-    bounds = [count * number // parts for number in range(parts + 1)]
-    return list(pairwise(bounds))
+        return [tuple(part) for part in by_node]
+    together = [core for part in by_node for core in part]
+    return [tuple(together[start:end]) for start, end in ranks.cut(len(together), engines)]
 
 
 def _memory(
@@ -112,11 +117,18 @@ def describe(parts: Sequence[Share]) -> list[str]:
     if len(parts) == 1:
         return []
     return [
-        f"engine {number}: {part.threads} thread{'s' if part.threads > 1 else ''} "
-        f"{f'on CPUs {placement.as_list(part.cores)}' if part.cores else 'not pinned'}, "
+        f"engine {number}: {part.threads} thread{'s' if part.threads > 1 else ''} {_where(part)}, "
         f"{placement.in_gib(part.memory_bytes)} of memory at most"
         for number, part in enumerate(parts)
     ]
+
+
+def _where(part: Share) -> str:
+    if not part.cores:
+        return "not pinned"
+    bounds = pairwise([0, *accumulate(part.ranks)])
+    listed = [placement.as_list(part.cores[begin:end]) for begin, end in bounds]
+    return f"on CPUs {' | '.join(listed)}{f' in {len(listed)} ranks' if len(listed) > 1 else ''}"
 
 
 def memory_of(config: EngineConfig, held_bytes: int = 0) -> placement.Memory:

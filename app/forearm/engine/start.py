@@ -40,10 +40,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Cores:
-    """Where the engine's threads run: one CPU id a thread, or () when they are not pinned."""
+    """Where the engine's threads run: one CPU id a thread, or () when they are not pinned; threads of each rank."""
 
     threads: int
     pinned: tuple[int, ...]
+    ranks: tuple[int, ...]
 
 
 def start(config: EngineConfig, *, queued: int | None = None, progress: bool = True) -> EngineLoop:
@@ -110,6 +111,7 @@ def _load(config: EngineConfig, checkpoint: Checkpoint, limits: Limits, cores: C
         step_logit_rows=limits.step_rows,
         cores=cores.pinned,
         threads=cores.threads,
+        ranks=cores.ranks,
         progress=progress,
         weight_cache=config.weight_cache,
     )
@@ -181,11 +183,11 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -
 def cores_of(config: EngineConfig) -> Cores:
     """Those serve.py has planned, else a plan of our own."""
     if config.threads:
-        return Cores(config.threads, config.cores)
+        return Cores(config.threads, config.cores, config.ranks)
     plan = placement.plan(config)
-    for line in plan.lines[:2]:
+    for line in plan.lines[:-1]:  # the last one is the API's
         log.info("%s", line)
-    return Cores(plan.threads, plan.cores)
+    return Cores(plan.threads, plan.cores, plan.ranks)
 
 
 def _log_memory(checkpoint: Checkpoint, packed: int, scratch: int, blocks: int, block_bytes: int) -> None:

@@ -57,6 +57,7 @@ def start_pooling(
         step_logit_rows=limits.step_rows,
         cores=cores.pinned,
         threads=cores.threads,
+        ranks=cores.ranks,
         progress=progress,
         weight_cache=config.weight_cache,
     )

@@ -43,6 +43,7 @@ def load_native(
     step_logit_rows: int,
     cores: Sequence[int],
     threads: int,
+    ranks: Sequence[int] = (),
     progress: bool = True,
     weight_cache: str = "",
 ) -> _native.Executor:
@@ -62,6 +63,7 @@ def load_native(
         checkpoint.max_model_len,
         cores,
         threads,
+        ranks,
     )
     _log_arithmetic(checkpoint)
     if not weight_cache:

@@ -69,7 +69,7 @@ def type_host(machine: Machine, configs: Configs) -> Host:
             return Host(machine.name, what, config, placed, memory, rates, generation.tier, machine.nodes)
 
         whole = on(configs.engine, machine.nodes)
-        if machine.nodes == 1:
+        if machine.nodes == 1 or configs.engine.tensor_parallel_size > 1:
             return whole
         return replace(whole, node=on(replace(configs.engine, visible_memory_nodes="0"), 1))
 
@@ -77,5 +77,7 @@ def type_host(machine: Machine, configs: Configs) -> Host:
 def _placed(configs: Configs, engine: EngineConfig, root: str) -> tuple[placement.Plan, placement.Memory, EngineConfig]:
     placed = placement.plan(engine, root)
     workers = configs.api.workers or placed.api_workers
-    config = replace(engine, others_bytes=others_bytes(workers), cores=placed.cores, threads=placed.threads)
+    config = replace(
+        engine, others_bytes=others_bytes(workers), cores=placed.cores, threads=placed.threads, ranks=placed.ranks
+    )
     return placed, placement.memory(config, root), config

@@ -8,7 +8,6 @@ from typing import Any
 
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.placement import in_gib
-from forearm.foreign import FLAGS
 from forearm.model.formats import described
 from forearm.plan.load import Batch, Open
 from forearm.plan.outlook import Outlook, Wish
@@ -63,7 +62,7 @@ def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
             "threads": _engine(found).placed.threads,
             "cores": list(_engine(found).placed.cores),
             "api_cores": list(_engine(found).placed.api_cores),
-            "tensor_parallel": 1,
+            "tensor_parallel": found.host.config.tensor_parallel_size,
             "data_parallel": found.engines,
         },
         "load": {"input_len": wish.lengths.prompt, "output_len": wish.lengths.output, **asdict(wish.slo)},
@@ -142,17 +141,8 @@ def _placement(found: Outlook) -> list[str]:
     lines = [*placed.lines[1:]]
     if found.engines == 1:
         why = "" if found.host.nodes == 1 else "; each thread reads the weights that lie on its own node"
-        return [*lines, f"-tp 1 -dp 1: one engine{why}"]
-    if FLAGS.get("--data-parallel-size") is None:
-        return [*lines, f"-tp 1 -dp {found.engines}: one engine for each NUMA node, so that nothing crosses sockets"]
-    commands = [
-        f"CPU_VISIBLE_MEMORY_NODES={node} forearm serve ... --port {8000 + node}" for node in range(found.engines)
-    ]
-    return [
-        *lines,
-        f"{found.engines} engines, one for each NUMA node, so that nothing crosses sockets; behind nginx or HAProxy:",
-        *(f"  {command}" for command in commands),
-    ]
+        return [*lines, f"-tp {found.host.config.tensor_parallel_size} -dp 1: one engine{why}"]
+    return [*lines, f"-tp 1 -dp {found.engines}: one engine for each NUMA node, so that nothing crosses sockets"]
 
 
 def _speed(found: Outlook, wish: Wish, price: float | None) -> str:

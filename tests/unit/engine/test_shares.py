@@ -12,7 +12,7 @@ from forearm.engine.shares import Share, allowed, divided, memory_of
 from forearm.errors import ConfigError
 
 NODES = {cpu: cpu // 4 for cpu in range(8)}
-PLAN = placement.Plan(6, (0, 1, 2, 3, 4, 5), (6, 7), 1, ())
+PLAN = placement.Plan(6, (0, 1, 2, 3, 4, 5), (6, 7), 1, (), (4, 2))
 
 
 def test_each_engine_has_a_node_of_its_own_where_there_are_as_many() -> None:
@@ -33,9 +33,33 @@ def test_parts_of_the_binding_are_the_engines() -> None:
 
 
 def test_an_engines_process_keeps_off_the_others_cores() -> None:
-    assert allowed(Share((0, 1), 2, "", 1), PLAN, 3) == (0, 1, 6, 7)
-    assert allowed(Share((0, 1), 2, "", 1), replace(PLAN, api_cores=(0, 1, 2, 3, 4, 5)), 3) == (0, 1)
-    assert allowed(Share((0, 1), 2, "", 0), PLAN, 1) == ()
+    share = Share((0, 1), 2, "", 1, (2,))
+    assert allowed(share, PLAN, 3) == (0, 1, 6, 7)
+    assert allowed(share, replace(PLAN, api_cores=(0, 1, 2, 3, 4, 5)), 3) == (0, 1)
+    assert allowed(share, PLAN, 1) == ()
+
+
+def test_engines_of_several_ranks_have_neighbouring_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "memory", lambda config, root="": placement.Memory(1000, 900, "this machine"))
+    monkeypatch.setattr(placement, "nodes", lambda root="": NODES)
+    config = EngineConfig(tensor_parallel_size=2)
+
+    found = shares.shares(replace(PLAN, ranks=(1, 2, 1, 2)), config, 2)
+
+    assert [(part.cores, part.ranks) for part in found] == [((0, 1, 2), (1, 2)), ((3, 4, 5), (1, 2))]
+    assert shares.describe(found)[0].startswith("engine 0: 3 threads on CPUs 0 | 1-2 in 2 ranks, ")
+    loose = shares.shares(replace(PLAN, cores=(), ranks=(1, 2, 1, 2)), config, 2)
+    assert [(part.threads, part.ranks) for part in loose] == [(3, (1, 2)), (3, (1, 2))]
+
+
+def test_an_engine_has_a_rank_on_each_node_of_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "memory", lambda config, root="": placement.Memory(1000, 900, "this machine"))
+    monkeypatch.setattr(placement, "nodes", lambda root="": NODES)
+
+    assert [part.ranks for part in shares.shares(PLAN, EngineConfig(), 1)] == [(4, 2)]
+    assert [part.ranks for part in shares.shares(PLAN, EngineConfig(), 3)] == [(2,), (2,), (2,)]
+    bound = EngineConfig(omp_threads_bind="0,4|1,5")
+    assert [part.ranks for part in shares.shares(PLAN, bound, 2)] == [(1, 1), (1, 1)]
 
 
 def test_memory_and_threads_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
