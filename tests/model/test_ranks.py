@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.model.test_same_tokens import SHAPES, Slice, Weights, prompt, run_alone, same, step
 
 from forearm import _native
 from forearm.model.config import WeightFormat, uniform_formats
-from tests.model.test_same_tokens import SHAPES, Slice, Weights, prompt, run_alone, same, step
 
 LENGTH = 600  # two chunks of attention
 KINDS = [

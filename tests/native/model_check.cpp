@@ -189,11 +189,11 @@ std::vector<Logits> compute_with(const char* tier, bool under_test) {
   std::vector<Logits> all;
   for (const Kind& kind : kKinds) {
     const Logits whole = generate(kind, 1, {kPrompt});
-    const bool same = !under_test || (same_bits(whole, generate(kind, 3, {kPrompt})) &&
-                                      same_bits(whole, generate(kind, Ranks({2, 1}), {kPrompt})) &&
-                                      same_bits(whole, generate(kind, Ranks({1, 1, 2}), {33, 12})) &&
-                                      same_bits(whole, generate(kind, 2, {1, 2, 30, 12})) &&
-                                      same_bits(whole, generate(kind, 1, {33, 12})));
+    const bool same =
+        !under_test ||
+        (same_bits(whole, generate(kind, 3, {kPrompt})) && same_bits(whole, generate(kind, Ranks({2, 1}), {kPrompt})) &&
+         same_bits(whole, generate(kind, Ranks({1, 1, 2}), {33, 12})) &&
+         same_bits(whole, generate(kind, 2, {1, 2, 30, 12})) && same_bits(whole, generate(kind, 1, {33, 12})));
     if (!same) {
       std::printf("FAILED: %s, %s: threads, ranks or chunks change the logits\n", tier, kind.name);
       std::fflush(stdout);

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.engine.test_placement import Machine, cpus, small
 
 from forearm.config import EngineConfig
 from forearm.engine.placement import plan
 from forearm.errors import ConfigError
-from tests.unit.engine.test_placement import Machine, cpus, small
 
 
 @pytest.fixture
