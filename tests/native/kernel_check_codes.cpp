@@ -60,11 +60,7 @@ class Problem {
 
   // Epilogue store alone: other epilogues are checked against it by kernel_check_gemm.
   void against_float64(Report& report, const Kernels& tier, const std::vector<float>& got) const {
-    CodeRows codes(Form::i8_rows, case_.m, case_.w.k, case_.w.group);
-    if (!case_.wide)
-      find_tier("scalar")->quantize({a_.data(), case_.w.k, 0, case_.m, case_.w.k, nullptr, codes.operand()});
-    const Rows floats(case_.wide ? form_ : Form::f32_rows, case_.m, case_.w.k, &a_);
-    const std::vector<float> rounded_a = floats.values();
+    const std::vector<double> a = operand(), w = weights(&CodeMatrix::value), sizes = weights(&CodeMatrix::magnitude);
     // Of a sum: groups (wide: k) roundings of it, of its products two each; bf16 rounds weights to 2^-8.
     const bool bf16 = case_.wide && tier.wide == DType::bf16;
     const double relative =
@@ -72,13 +68,11 @@ class Problem {
     std::vector<double> wanted, tolerance;
     for (int64_t r = 0; r < case_.m; ++r) {
       for (int64_t n = 0; n < case_.w.n; ++n) {
+        const double *x = a.data() + r * case_.w.k, *y = w.data() + n * case_.w.k, *z = sizes.data() + n * case_.w.k;
         double sum = bias_[n], magnitude = fabs(sum);
         for (int64_t k = 0; k < case_.w.k; ++k) {
-          const double a = case_.wide ? rounded_a[r * case_.w.k + k]
-                                      : static_cast<double>(codes.code(r, k)) *
-                                            codes.scales()[r * codes.groups() + k / case_.w.group];
-          sum += a * matrix_.value(n, k);
-          magnitude += fabs(a) * (fabs(matrix_.scale(n, k) * matrix_.code(n, k)) + fabs(matrix_.offset(n, k)));
+          sum += x[k] * y[k];
+          magnitude += fabs(x[k]) * z[k];
         }
         wanted.push_back(0.75 * sum);
         tolerance.push_back(relative * magnitude);
@@ -88,6 +82,33 @@ class Problem {
   }
 
  private:
+  // What is multiplied, [m, k]: codes with their scales, or floats rounded to the form.
+  std::vector<double> operand() const {
+    if (case_.wide) {
+      const std::vector<float> floats = Rows(form_, case_.m, case_.w.k, &a_).values();
+      return {floats.begin(), floats.end()};
+    }
+    CodeRows codes(Form::i8_rows, case_.m, case_.w.k, case_.w.group);
+    find_tier("scalar")->quantize({a_.data(), case_.w.k, 0, case_.m, case_.w.k, nullptr, codes.operand()});
+    std::vector<double> values;
+    for (int64_t r = 0; r < case_.m; ++r) {
+      for (int64_t k = 0; k < case_.w.k; ++k) {
+        values.push_back(static_cast<double>(codes.code(r, k)) *
+                         codes.scales()[r * codes.groups() + k / case_.w.group]);
+      }
+    }
+    return values;
+  }
+
+  // Of each weight [n, k], once for all rows.
+  std::vector<double> weights(double (CodeMatrix::*of)(int64_t n, int64_t k) const) const {
+    std::vector<double> values;
+    for (int64_t n = 0; n < case_.w.n; ++n) {
+      for (int64_t k = 0; k < case_.w.k; ++k) values.push_back((matrix_.*of)(n, k));
+    }
+    return values;
+  }
+
   Case case_;
   CodeMatrix matrix_;
   PackedCodes packed_;

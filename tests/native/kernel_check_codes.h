@@ -41,7 +41,8 @@ struct CodeShape {
 // Random codes with scales, and zeros or offsets, unpacked.
 struct CodeMatrix {
   CodeMatrix(const CodeShape& shape, uint64_t seed);
-  double value(int64_t n, int64_t k) const;  // of a weight
+  double value(int64_t n, int64_t k) const;      // of a weight
+  double magnitude(int64_t n, int64_t k) const;  // of what its value is the sum of
   double scale(int64_t n, int64_t k) const { return scales[n * shape.groups() + k / shape.group]; }
   double offset(int64_t n, int64_t k) const;
   double code(int64_t n, int64_t k) const;

@@ -1,4 +1,6 @@
 // Test matrices of codes, and rows in the i8 forms.
+#include <math.h>
+
 #include "kernel_check_codes.h"
 
 namespace forearm::checks {
@@ -63,6 +65,8 @@ double CodeMatrix::offset(int64_t n, int64_t k) const {
 }
 
 double CodeMatrix::value(int64_t n, int64_t k) const { return scale(n, k) * code(n, k) + offset(n, k); }
+
+double CodeMatrix::magnitude(int64_t n, int64_t k) const { return fabs(scale(n, k) * code(n, k)) + fabs(offset(n, k)); }
 
 PackedCodes::PackedCodes(const Kernels& tier, const CodeMatrix& m) {
   const CodeShape& s = m.shape;
