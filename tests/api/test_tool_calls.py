@@ -202,6 +202,40 @@ def test_a_strict_tools_arguments_fit_its_schema_where_the_model_chooses_to_call
     assert knowing.engine.submits[-1].params.grammar is None
 
 
+@pytest.mark.parametrize("parser", ["pythonic", "qwen3_coder", "openai"])
+def test_a_strict_tool_is_imposed_in_every_format_or_refused(parser: str, start_server: StartServer) -> None:
+    server = start_server(chat_template=KNOWS_TOOLS, tool_call_parser=parser)
+
+    def asked_for(parameters: Any, strict: bool, **fields: Any) -> Any:
+        tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+        return server.chat("x", tools=[tool], **fields).json()
+
+    assert "error" not in asked_for(SCHEMA, True)
+    grammar = server.engine.submits[-1].params.grammar or ""
+    assert "error" not in asked_for(SCHEMA, False)
+    assert server.engine.submits[-1].params.grammar is None
+    refused = asked_for({**SCHEMA, "not": {"required": ["city"]}}, True)["error"]
+
+    assert "f(" in grammar or "f>" in grammar or "functions.f" in grammar
+    assert (refused["code"], refused["param"]) == (400, "tools")
+    assert "not" in refused["message"]
+
+
+def test_gpt_oss_with_a_strict_tool_answers_in_json_or_calls_but_no_other_structure(start_server: StartServer) -> None:
+    server = start_server(chat_template=KNOWS_TOOLS, tool_call_parser="openai")
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+
+    json_too = server.chat("x", tools=[strict], response_format={"type": "json_object"})
+    params = server.engine.submits[-1].params
+    refused = server.chat("x", tools=[strict], structured_outputs={"regex": "a+"}).json()["error"]
+
+    assert json_too.status_code == 200
+    assert params.grammar_after is None
+    assert "<|channel|>final" in (params.grammar or "")
+    assert "functions.get_weather" in (params.grammar or "")
+    assert (refused["code"], refused["param"]) == (400, "structured_outputs")
+
+
 def test_an_answer_that_must_be_json_may_be_a_call_instead(knowing: Server) -> None:
     answer = {"type": "object", "properties": {"rain": {"type": "boolean"}}}
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": answer}}

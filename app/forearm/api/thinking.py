@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from forearm.api.schema import ChatRequest
 from forearm.api.served import Served
 from forearm.api.tool_choice import ToolChoice
 from forearm.errors import InvalidRequest
-from forearm.text.calls.shapes import HARMONYS_THOUGHT
+from forearm.text.calls.shapes import HARMONYS_THOUGHT, harmonys_chosen
 from forearm.text.constraints import Asked, grammar_of
 from forearm.text.dialect import CallsWanted, Wanted
+from forearm.text.lark import Lark
 from forearm.text.reasoning import ReasoningFormat
 
 _FIELD = "tools"
@@ -31,12 +33,14 @@ def constraints(
     Raises: InvalidRequest naming the field.
     """
     thinks = thinks_first(served, choice, wanted)
-    imposed = _calls_grammar(served, choice, thinks)
+    imposed = _calls_grammar(served, body, choice, thinks)
     if grammar is not None and not choice.must_call:
         imposed = _either_grammar(served, body, choice)
-    if choice.must_call and grammar is not None and body.response_format is None:
+    both = choice.must_call or (choice.is_strict and served.dialect.is_harmony)
+    if both and grammar is not None and body.response_format is None:
         raise InvalidRequest(
-            "structured_outputs cannot go with a tool_choice that requires a call; leave one of them out",
+            "structured_outputs cannot go with a tool_choice that requires a call, nor for gpt-oss with a strict tool; "
+            "leave one of them out",
             "structured_outputs",
         )
     changes: dict[str, Any] = {} if imposed is None else {"grammar": imposed}
@@ -53,7 +57,7 @@ def thinks_first(served: Served, choice: ToolChoice, wanted: Wanted) -> bool:
     if reasoning is None:
         return False
     if served.dialect.is_harmony:
-        return not choice.must_call
+        return not (choice.must_call or choice.is_strict)  # channels are imposed, thought's too
     return bool(wanted.opened) or (reasoning.always and wanted.opened is None)
 
 
@@ -66,20 +70,40 @@ def _may_think(served: Served, body: ChatRequest, wanted: Wanted) -> ReasoningFo
     return served.dialect.reasoning if may else None
 
 
-def _calls_grammar(served: Served, choice: ToolChoice, thinks: bool) -> str | None:
+def _calls_grammar(served: Served, body: ChatRequest, choice: ToolChoice, thinks: bool) -> str | None:
     """The grammar of the calls that are required, or of those that a strict tool's may be.
 
     Raises: InvalidRequest.
     """
     shape = served.dialect.shape
     if not choice.must_call:
-        chosen = shape.chosen(choice.imposed(), choice.parallel) if choice.is_strict and shape else None
-        return None if chosen is None else _grammar(served, "structural_tag", chosen)
+        return _chosen_grammar(served, body, choice) if choice.is_strict else None
     if shape is None:
         return _grammar(served, "json", choice.schema())
-    before = [HARMONYS_THOUGHT] if served.dialect.is_harmony else [_LINES] if thinks else []
+    before = [_LINES] if thinks else []
+    if served.dialect.is_harmony and body.thinking_token_budget is None:
+        before = [HARMONYS_THOUGHT]
     tag = shape.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
     return _grammar(served, "structural_tag", tag)
+
+
+def _chosen_grammar(
+    served: Served, body: ChatRequest, choice: ToolChoice, schema: Mapping[str, Any] | bool | None = None
+) -> str | None:
+    """Of an answer that may have calls, a strict tool's within its schema. Without a known format there are no calls.
+
+    Raises: InvalidRequest.
+    """
+    dialect, tools = served.dialect, choice.imposed()
+    if dialect.is_harmony:
+        tag = harmonys_chosen(tools, body.thinking_token_budget is None, schema)
+        return _grammar(served, "structural_tag", tag)
+    if dialect.shape is not None:
+        return _grammar(served, "structural_tag", dialect.shape.chosen(tools, choice.parallel))
+    if dialect.keywords is None:
+        return None
+    lark = Lark(served.grammars.special)
+    return lark.text(dialect.keywords(lark, tools, choice.parallel))
 
 
 def _either_grammar(served: Served, body: ChatRequest, choice: ToolChoice) -> str | None:
@@ -87,10 +111,11 @@ def _either_grammar(served: Served, body: ChatRequest, choice: ToolChoice) -> st
     shape, asked = served.dialect.shape, body.response_format
     if choice.wanted != "auto" or shape is None or asked is None or asked.type not in ("json_object", "json_schema"):
         return None
-    if served.dialect.is_harmony:  # its calls come before the answer, on which alone the grammar holds
-        return None
     schema = asked.json_schema.schema_ if asked.json_schema is not None else None
-    tag = shape.answered(choice.imposed(), choice.parallel, {"type": "object"} if schema is None else schema)
+    schema = {"type": "object"} if schema is None else schema
+    if served.dialect.is_harmony:  # its calls come before the answer, on which alone the answer's grammar holds
+        return _chosen_grammar(served, body, choice, schema) if choice.is_strict else None
+    tag = shape.answered(choice.imposed(), choice.parallel, schema)
     return _grammar(served, "structural_tag", tag)
 
 

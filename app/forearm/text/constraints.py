@@ -86,12 +86,14 @@ def schema_grammar(schema: Any, field: str, *, any_whitespace: bool = True) -> s
     return grammar_of(Asked("json", schema, field, any_whitespace), {})
 
 
-def schema_expression(lark: Lark, schema: Any, field: str, *, any_whitespace: bool = True) -> str:
+def schema_expression(
+    lark: Lark, schema: Any, field: str, *, any_whitespace: bool = True, white_space: str = ""
+) -> str:
     """JSON that fits this schema, as a part of the grammar that `lark` makes (the arguments of a function call, say).
 
     Raises: InvalidRequest naming the field, and what cannot be imposed.
     """
-    return lark.rule(_expression(Asked("json", schema, field, any_whitespace), lark))
+    return lark.rule(_expression(Asked("json", schema, field, any_whitespace, white_space), lark))
 
 
 def _expression(asked: Asked, lark: Lark) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from forearm.text import calls, reasoning
 from forearm.text.calls import CallsFormat, calls_told_by, harmony
+from forearm.text.calls.keywords import KeywordCalls, keyword_calls
 from forearm.text.calls.scan import Calls, answer, attempt, call_list, long_id
 from forearm.text.calls.shapes import Shape, shape_of
 from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
@@ -21,11 +22,15 @@ CallsWanted = Literal["none", "auto", "required", "named"]
 
 @dataclass(frozen=True)
 class Dialect:
-    """The formats of one model; None: it has none that is known. `shape`: in which its calls can be imposed."""
+    """The formats of one model; None: it has none that is known.
+
+    shape: in which its calls can be imposed. keywords: how strict calls without one are imposed where they come.
+    """
 
     reasoning: ReasoningFormat | None = None
     calls: CallsFormat | None = None
     shape: Shape | None = None
+    keywords: KeywordCalls | None = None
 
     @property
     def is_harmony(self) -> bool:
@@ -54,7 +59,7 @@ def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", 
     elif reasoning_name == "openai_gptoss":
         calls_name = "openai"
     formats = reasoning.FORMATS.get(reasoning_name), calls.FORMATS.get(calls_name)
-    return Dialect(*formats, shape_of(calls_name, tokens))
+    return Dialect(*formats, shape_of(calls_name, tokens), keyword_calls(calls_name))
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,14 @@ class Lark:
 
     def any_text(self, excludes: Sequence[str] = ()) -> str:
         """Any text without special tokens and without `excludes`. Nothing but a special token or the end can follow."""
-        terminal = f"TEXT_{len(self._rules)}"
+        return self.rule(self.terminal(ANY_TEXT, excludes))
+
+    def terminal(self, expression: str, excludes: Sequence[str] = ()) -> str:
+        """A name for text that this regular expression (between slashes) matches and that has none of `excludes`."""
+        name = f"TEXT_{len(self._rules)}"
         without = "".join(f" & ~/(?s:.*){_escaped(text)}(?s:.*)/" for text in excludes)
-        self._rules.append(f"{terminal}: {ANY_TEXT}{without}")
-        return self.rule(terminal)
+        self._rules.append(f"{name}: {expression}{without}")
+        return name
 
     def until(self, ends: Sequence[str]) -> str:
         """Any text up to the first of `ends`, and that end, which is plain text or one special token."""

@@ -129,7 +129,8 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
     assert len(tokenizer.encode(call)) < len(call.encode()) - 5
     assert fits(call, one.required([("now", EMPTY)], False))
     assert not fits("Text.", one.required([("now", EMPTY)], False))
-    if (chosen := one.chosen([("now", EMPTY)], False)) is not None:
+    if not one.is_harmony:  # test_strict_calls.py has its messages
+        chosen = one.chosen([("now", EMPTY)], False)
         assert fits(f"Text. {call}", chosen)
         assert fits("Text.", chosen)
         assert not fits(call.replace("now", "never"), chosen)

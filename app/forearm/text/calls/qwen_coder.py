@@ -72,7 +72,7 @@ def _value(text: str, schema: Any, is_whole: bool) -> str:
         return json.dumps(text, ensure_ascii=False)[:-1]
     text = text[:-1] if text.endswith("\n") else text
     plain = text.strip()
-    types = _types(schema)
+    types = types_of(schema)
     if "string" in types and not ("null" in types and plain == "null"):
         return json.dumps(text, ensure_ascii=False)
     plain = {"True": "true", "False": "false", "None": "null"}.get(plain, plain)
@@ -83,8 +83,8 @@ def _value(text: str, schema: Any, is_whole: bool) -> str:
     return plain
 
 
-def _types(schema: Any) -> Sequence[Any]:
-    """The types a schema names; a string where it says nothing that would have types."""
+def types_of(schema: Any) -> Sequence[Any]:
+    """The types a schema names; a string where it says nothing that would have types. A string's is plain text."""
     if not isinstance(schema, Mapping):
         return ("string",)
     kind = schema.get("type", () if schema.keys() & {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"} else "string")

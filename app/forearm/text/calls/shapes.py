@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forearm.text.calls import deepseek, mistral
+from forearm.text.calls import deepseek, harmony, mistral
 from forearm.text.calls.hermes import BEGIN, END
 
 Json = dict[str, Any]
@@ -49,10 +49,9 @@ class Shape:
         """The structural tag of an answer that is either calls or JSON within the schema."""
         return {"format": _either({"type": "json_schema", "json_schema": schema}, self._calls(tools, parallel))}
 
-    def chosen(self, tools: Sequence[Tool], parallel: bool) -> Json | None:
-        """The structural tag of an answer in which calls may come; None where that cannot be said."""
-        if self.is_harmony:  # channels come and go
-            return None
+    def chosen(self, tools: Sequence[Tool], parallel: bool) -> Json:
+        """The structural tag of an answer in which calls may come."""
+        assert not self.is_harmony, "channels come and go: harmonys_chosen"
         if self.trigger:
             tags = [self._tag(tool) for tool in tools]
             return {"format": {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}}
@@ -120,25 +119,47 @@ HARMONY = Shape(
     is_json=False,
     is_harmony=True,
 )
-# Before a call gpt-oss may think.
-HARMONYS_THOUGHT: Json = {
-    "type": "or",
-    "elements": [
-        {"type": "const_string", "value": ""},
-        {
-            "type": "sequence",
-            "elements": [
-                {
-                    "type": "tag",
-                    "begin": "<|channel|>analysis<|message|>",
-                    "content": {"type": "any_text"},
-                    "end": "<|end|>",
-                },
-                {"type": "const_string", "value": "<|start|>assistant"},
-            ],
-        },
-    ],
-}
+_NEXT = f"{harmony.START}assistant"
+
+
+def _either(*options: Json) -> Json:
+    return {"type": "or", "elements": list(options)}
+
+
+def _messages_before(channels: Sequence[str]) -> Json:
+    """None, or messages in these channels, another one to follow."""
+    messages = {
+        "type": "tags_with_separator",
+        "tags": [_message(channel, {"type": "any_text"}, harmony.END) for channel in channels],
+        "separator": _NEXT,
+        "at_least_one": True,
+    }
+    return _either(_const(""), {"type": "sequence", "elements": [messages, _const(_NEXT)]})
+
+
+def _message(channel: str, content: Json, end: str = "") -> Json:
+    begin = f"{harmony.CHANNEL}{channel}{harmony.MESSAGE}"
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def _const(value: str) -> Json:
+    return {"type": "const_string", "value": value}
+
+
+def harmonys_chosen(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, Any] | bool | None = None) -> Json:
+    """The structural tag of gpt-oss' messages, of which the last may be a call; one call ends the answer.
+
+    thinks: whether it may think. schema: what its answer must fit.
+    """
+    text = {"type": "any_text"}
+    answer = text if schema is None else {"type": "json_schema", "json_schema": schema}
+    notes = ["analysis", "commentary"] if thinks else ["commentary"]
+    lasts = [_message(channel, text) for channel in notes] if schema is None else []
+    last = _either(*lasts, _message("final", answer), HARMONY._calls(tools, parallel=False))
+    return {"format": {"type": "sequence", "elements": [_messages_before(notes), last]}}
+
+
+HARMONYS_THOUGHT = _messages_before(["analysis"])
 _SHAPES = {
     "deepseek_v3": _V3,
     "deepseek_v31": _V31,
@@ -151,10 +172,6 @@ _SHAPES = {
     "llama4_json": _LLAMA,
     "openai": HARMONY,
 }
-
-
-def _either(*options: Json) -> Json:
-    return {"type": "or", "elements": list(options)}
 
 
 def shape_of(name: str, tokens: Container[str]) -> Shape | None:

@@ -1,0 +1,227 @@
+"""Strict calls where the model chooses to call, in the formats that are no JSON object: keywords, tags, channels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.letters import write_letters
+from tests.unit.text.test_shapes import EMPTY, EOS, spoken
+
+from forearm.engine.grammar import Grammars, Matcher
+from forearm.errors import InvalidRequest
+from forearm.text.calls.harmony import MARKS
+from forearm.text.calls.keywords import keyword_calls
+from forearm.text.calls.shapes import Tool, harmonys_chosen
+from forearm.text.constraints import Asked, grammar_of
+from forearm.text.dialect import Reader, Wanted, find_dialect
+from forearm.text.lark import Lark
+from forearm.text.parts import CallArguments, CallBegin, Part, joined
+from forearm.text.tokenizer import load_tokenizer
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 9},
+        "days": {"type": "integer", "minimum": 0, "maximum": 99},
+        "unit": {"type": "string", "enum": ["C", "F"]},
+        "dry": {"$ref": "#/$defs/Dry"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+    },
+    "required": ["days", "dry"],
+    "additionalProperties": False,
+    "$defs": {"Dry": {"type": "boolean"}},
+}
+TOOLS: list[Tool] = [("get_it", SCHEMA), ("now", EMPTY), ("free", {"type": "object"})]
+FORMATS = ("pythonic", "qwen3_coder")
+
+
+@pytest.fixture(scope="module")
+def grammars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammars]:
+    """Of a model with one token a byte."""
+    made = Grammars(write_letters(tmp_path_factory.mktemp("letters")), 258, [EOS])
+    yield made
+    made.close()
+
+
+def matcher(grammars: Grammars, name: str, tools: list[Tool], parallel: bool = True) -> Matcher:
+    form, lark = keyword_calls(name), Lark({})
+    assert form is not None
+    return grammars.start(lark.text(form(lark, tools, parallel))).result()
+
+
+def fits(start: Matcher, text: str) -> bool:
+    ids = [*text.encode(), EOS]
+    return start.fork().allowed_prefix(ids) == len(ids)
+
+
+def read(name: str, text: str, tools: list[Tool] = TOOLS) -> list[Part]:
+    reader = Reader(find_dialect("", name, ""), Wanted("auto", dict(tools)))
+    return joined([*reader.add(text, [0]), *reader.finish()])
+
+
+def tag(name: str, **values: str) -> str:
+    """A call as Qwen 3 Coder writes it."""
+    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pythonic", ""),
+        ("pythonic", "Just text. [1] <b>\n(x)"),
+        ("pythonic", "<b>"),
+        ("pythonic", "[now()]"),
+        ("pythonic", '[get_it(days=3, dry=true), free(a=[1, "b"], c=null)]'),
+        ("pythonic", '[get_it(city="x", days=3, unit="F", dry=false, tags=["a", "b"])]'),
+        ("pythonic", "<|python_start|>[now()]<|python_end|>"),
+        ("qwen3_coder", ""),
+        ("qwen3_coder", "Just text. {} [1] <b> </b>\n"),
+        ("qwen3_coder", f"I look.\n{tag('now')}\n{tag('now')}"),
+        ("qwen3_coder", "<function=now>\n</function>"),
+        ("qwen3_coder", tag("get_it", days="3", dry="true")),
+        ("qwen3_coder", tag("get_it", city="<b>\n", days="3", unit="F", dry="false", tags='["a", "b<p>"]')),
+        ("qwen3_coder", tag("free", a="1", b="any\n\ntext")),
+    ],
+)
+def test_text_and_calls_that_fit_are_free(name: str, text: str, grammars: Grammars) -> None:
+    assert fits(matcher(grammars, name, TOOLS), text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pythonic", "[never()]"),
+        ("pythonic", "[now(a=1)]"),
+        ("pythonic", "[get_it(days=3)]"),
+        ("pythonic", "[get_it(days=100, dry=true)]"),
+        ("pythonic", '[get_it(days=3, unit="K", dry=true)]'),
+        ("pythonic", "[now()] and more"),
+        ("pythonic", "<|python_start|>text"),
+        ("qwen3_coder", tag("never")),
+        ("qwen3_coder", tag("now", a="1")),
+        ("qwen3_coder", "<function=never>\n</function>"),
+        ("qwen3_coder", tag("get_it", days="3")),
+        ("qwen3_coder", tag("get_it", days="three", dry="true")),
+        ("qwen3_coder", tag("get_it", days="3", unit="K", dry="true")),
+        ("qwen3_coder", tag("get_it", city="0123456789", days="3", dry="true")),
+        ("qwen3_coder", tag("get_it", city="</function>", days="3", dry="true")),
+        ("qwen3_coder", tag("get_it", days="3", dry="true", tags='["</tool_call>"]')),
+        ("qwen3_coder", tag("get_it", days="3", dry="true", tags='["<<parameter="]')),
+    ],
+)
+def test_calls_that_do_not_fit_cannot_be_written(name: str, text: str, grammars: Grammars) -> None:
+    assert not fits(matcher(grammars, name, TOOLS), text)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_may_be_written_is_read_as_arguments_that_fit(name: str, seed: int, grammars: Grammars) -> None:
+    start = matcher(grammars, name, TOOLS[:2])
+    begun = b"[get_it(" if name == "pythonic" else b"<function=get_it>"
+    for token in begun:
+        start.take(token)
+
+    text = begun.decode() + spoken(start, seed)
+
+    first, given = read(name, text)[:2]
+    assert isinstance(first, CallBegin)
+    assert isinstance(given, CallArguments)
+    found = json.loads(given.text)
+    assert first.name == "get_it"
+    assert found.keys() >= {"days", "dry"}
+    assert found.keys() <= SCHEMA["properties"].keys()
+    assert (type(found["dry"]), found.get("unit", "C") in ("C", "F")) == (bool, True)
+    assert 0 <= found["days"] <= 99
+    assert len(found.get("city", "")) <= 9
+    assert all(isinstance(one, str) for one in found.get("tags", []))
+
+
+@pytest.mark.parametrize(("name", "twice"), [("pythonic", "[now(), now()]"), ("qwen3_coder", tag("now") * 2)])
+def test_one_call_is_left_where_more_are_not_wanted(name: str, twice: str, grammars: Grammars) -> None:
+    assert fits(matcher(grammars, name, TOOLS), twice)
+    assert not fits(matcher(grammars, name, TOOLS, parallel=False), twice)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"anyOf": [EMPTY]}, "anyOf"),
+        ({"type": "array"}, "array"),
+        ({"type": "object", "properties": {}, "required": ["a"]}, "required has 'a'"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {}}}, "none of \\$defs"),
+        ({"type": "object", "properties": {"a > b": {"type": "integer"}}}, "a > b"),
+        ({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
+    ],
+)
+def test_what_cannot_be_imposed_is_refused_by_name(name: str, schema: dict[str, Any], why: str) -> None:
+    form, lark = keyword_calls(name), Lark({})
+    assert form is not None
+
+    with pytest.raises(InvalidRequest, match=why) as refused:
+        form(lark, [("f", schema)], True)
+
+    assert refused.value.param == "tools"
+
+
+@pytest.mark.parametrize("rule", [{"pattern": "a+"}, {"format": "date"}, {"enum": ["</parameter>"]}])
+def test_qwens_text_is_refused_rules_that_need_quotes(rule: dict[str, Any]) -> None:
+    form, lark = keyword_calls("qwen3_coder"), Lark({})
+    assert form is not None
+
+    with pytest.raises(InvalidRequest):
+        form(lark, [("f", {"type": "object", "properties": {"a": {"type": "string", **rule}}})], True)
+
+
+@pytest.fixture(scope="module")
+def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Grammars, Any]]:
+    """A model whose marks are special tokens, as gpt-oss' are, and its tokenizer."""
+    folder: Path = tmp_path_factory.mktemp("channels")
+    tokenizer = load_tokenizer(write_letters(folder, special=sorted(MARKS)))
+    made = Grammars(folder, 258 + len(MARKS), [EOS])
+    yield made, tokenizer
+    made.close()
+
+
+THOUGHT = "<|channel|>analysis<|message|>Is it? {}<|end|><|start|>assistant"
+CALL = '<|channel|>commentary to=functions.get_it <|constrain|>json<|message|>{"days": 3, "dry": true}'
+SAID = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "budget", "json"),
+    [
+        (CALL, True, True, True),
+        (SAID + CALL, True, True, True),
+        (THOUGHT + THOUGHT + SAID + CALL, True, False, True),
+        (f"{FINAL}Text.", True, True, False),
+        (f"{THOUGHT}{FINAL}Text.", True, False, False),
+        (FINAL + "{}", True, True, True),
+        (CALL.replace("3", "300"), False, False, False),
+        (THOUGHT + CALL.replace("true", "1"), False, False, False),
+        (CALL.replace("get_it", "never"), False, False, False),
+        ("Text.", False, False, False),
+    ],
+)
+def test_gpt_oss_messages_are_free_but_for_strict_calls(
+    text: str, plain: bool, budget: bool, json: bool, channels: tuple[Grammars, Any]
+) -> None:
+    """In three requests: with text for an answer, with a budget of thought (it does not think), with JSON to answer."""
+    grammars, tokenizer = channels
+    special = {tokenizer.added[one]: one for one in tokenizer.special_ids}
+    tags = [
+        harmonys_chosen(TOOLS[:1], True),
+        harmonys_chosen(TOOLS[:1], False),
+        harmonys_chosen(TOOLS[:1], True, EMPTY),
+    ]
+
+    ids = [*tokenizer.encode(text), EOS]
+    starts = [grammars.start(grammar_of(Asked("structural_tag", one, "tools"), special)).result() for one in tags]
+
+    assert [start.allowed_prefix(ids) == len(ids) for start in starts] == [plain, budget, json]
