@@ -6,10 +6,11 @@ import random
 from array import array
 from dataclasses import dataclass
 
+from forearm.engine.checks import check
 from forearm.engine.constraint import Constraint
 from forearm.engine.prefix_cache import root_digest
 from forearm.engine.repetition import Repetition
-from forearm.engine.sampling import alternatives, check, lasting, output_seed
+from forearm.engine.sampling import alternatives, lasting, output_seed
 from forearm.engine.scheduler import due_s
 from forearm.engine.sequence import Request, Sequence
 from forearm.errors import InvalidRequest

@@ -15,13 +15,13 @@ from forearm import wire
 from forearm.engine import replies
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.blocks import BlockPool, blocks_for
+from forearm.engine.checks import MAX_OUTPUTS
 from forearm.engine.constraint import Constraint
 from forearm.engine.executor import Executor
 from forearm.engine.grammar import Grammars
 from forearm.engine.growth import Growth, grow, nothing_to_choose
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot
 from forearm.engine.meter import Meter
-from forearm.engine.sampling import MAX_OUTPUTS
 from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.engine.speculation import Speculation

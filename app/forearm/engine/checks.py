@@ -1,0 +1,119 @@
+"""Whether a request's SamplingParams can be had: each out of range is refused by its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from forearm.errors import InvalidRequest
+from forearm.wire import SamplingParams
+
+MAX_OUTPUTS = 16384  # VLLM_MAX_N_SEQUENCES' default
+MAX_LOGPROB_TOKEN_IDS = 128  # vLLM's
+MAX_PATTERN_TOKENS = 1024  # looked for at every token
+MAX_PATTERN_COUNT = 1 << 20  # more than any context holds
+MAX_GRAMMAR_CHARACTERS = 1 << 20
+MAX_MARK_TOKENS = 64  # of grammar_after and thinking_end
+
+_RANGES = (
+    ("temperature", 0.0, 1e30),  # a float32 as well
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 1e-30, 1e30),  # logits times it, or divided by it, are float32
+    ("n", 1, MAX_OUTPUTS),
+    ("top_k", -1, math.inf),
+    ("min_tokens", 0, math.inf),
+    ("logprobs", -1, math.inf),
+    ("prompt_logprobs", -1, math.inf),
+    ("max_tokens", 1, math.inf),
+    ("thinking_token_budget", 0, math.inf),
+)
+
+
+def check(params: SamplingParams, vocab_size: int) -> None:
+    """Raises: InvalidRequest naming the first field that is out of range, its value and what it may be."""
+    for name, low, high in _RANGES:
+        value = getattr(params, name)
+        if value is not None and not low <= value <= high:  # a NaN is in no range
+            raise InvalidRequest(f"{name} is {value}; it must be {_range(low, high)}", name)
+    if params.top_p == 0:
+        raise InvalidRequest("top_p is 0; it must be above 0", "top_p")
+    if params.n > 1 and params.temperature == 0:
+        raise InvalidRequest(f"n is {params.n} with temperature 0; greedy outputs would all be equal", "n")
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise InvalidRequest(f"min_tokens is {params.min_tokens}; max_tokens is {params.max_tokens}", "min_tokens")
+    if params.logit_bias and not all(math.isfinite(bias) for bias in params.logit_bias.values()):
+        raise InvalidRequest("logit_bias has a value that is no number", "logit_bias")
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise InvalidRequest("allowed_token_ids is empty; nothing could be generated", "allowed_token_ids")
+    _check_logprob_token_ids(params)
+    _check_repetition_detection(params)
+    _check_constraints(params)
+    for name, ids in _token_ids(params):
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(f"{name} has token id {token}; the vocabulary has {vocab_size} tokens", name)
+
+
+def _check_logprob_token_ids(params: SamplingParams) -> None:
+    ids, name = params.logprob_token_ids, "logprob_token_ids"
+    if ids is None:
+        return
+    if params.logprobs is None:
+        raise InvalidRequest(f"{name} needs logprobs", name)
+    if not 1 <= len(ids) <= MAX_LOGPROB_TOKEN_IDS:
+        raise InvalidRequest(f"{name} has {len(ids)} ids; it must have 1 to {MAX_LOGPROB_TOKEN_IDS}", name)
+
+
+def _check_repetition_detection(params: SamplingParams) -> None:
+    sought, name = params.repetition_detection, "repetition_detection"
+    if sought is None:
+        return
+    for field, low, high in (
+        ("max_pattern_size", 1, MAX_PATTERN_TOKENS),
+        ("min_pattern_size", 0, sought.max_pattern_size),
+        ("min_count", 2, MAX_PATTERN_COUNT),
+    ):
+        value = getattr(sought, field)
+        if not low <= value <= high:
+            raise InvalidRequest(f"{name}.{field} is {value}; it must be {_range(low, high)}", name)
+
+
+def _check_constraints(params: SamplingParams) -> None:
+    if params.grammar is not None and not 1 <= len(params.grammar) <= MAX_GRAMMAR_CHARACTERS:
+        raise InvalidRequest(
+            f"the grammar has {len(params.grammar)} characters; it must have 1 to {MAX_GRAMMAR_CHARACTERS}",
+            "structured_outputs",
+        )
+    for name, needs in (("grammar_after", "grammar"), ("thinking_end", "thinking_token_budget")):
+        mark = getattr(params, name)
+        if mark is None:
+            continue
+        if getattr(params, needs) is None:
+            raise InvalidRequest(f"{name} needs {needs}", name)
+        if not 1 <= len(mark) <= MAX_MARK_TOKENS:
+            raise InvalidRequest(f"{name} has {len(mark)} tokens; it must have 1 to {MAX_MARK_TOKENS}", name)
+    if params.thinking_token_budget is not None and params.thinking_end is None:
+        raise InvalidRequest(
+            "thinking_token_budget needs a model whose end of thinking is known (--reasoning-parser)",
+            "thinking_token_budget",
+        )
+
+
+def _token_ids(params: SamplingParams) -> Iterator[tuple[str, list[int] | tuple[int, ...]]]:
+    yield "logit_bias", list(params.logit_bias or ())
+    yield "allowed_token_ids", params.allowed_token_ids or ()
+    yield "stop_token_ids", params.stop_token_ids or ()
+    yield "logprob_token_ids", params.logprob_token_ids or ()
+    yield "grammar_after", params.grammar_after or ()
+    yield "thinking_end", params.thinking_end or ()
+    for word in params.bad_words_token_ids:
+        if not word:
+            raise InvalidRequest("bad_words has an empty word", "bad_words")
+        yield "bad_words", word
+
+
+def _range(low: float, high: float) -> str:
+    return f"between {low} and {high}" if high != math.inf else f"{low} or more"
