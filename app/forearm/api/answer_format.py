@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 
 from forearm.api.schema import GenerationBody, ResponseFormat
 from forearm.api.served import Served
-from forearm.errors import InvalidRequest, Overloaded
+from forearm.errors import InvalidRequest
 from forearm.text.constraints import Asked, asked_of
-from forearm.text.grammar_tokens import COMPILE_S
 
 # Other names of structured_outputs' constraints: those of older vLLM, and of llama.cpp.
 _ALIASES = {
@@ -28,7 +26,8 @@ _ALIASES = {
 async def answer_grammar(body: GenerationBody, served: Served) -> str | None:
     """The grammar of the answer; None where the request asks for none.
 
-    Raises: InvalidRequest naming the field, where it is wrong, cannot be imposed, or there is more than one.
+    Raises: InvalidRequest naming the field, where it is wrong, cannot be imposed, or there is more than one; Overloaded
+    where too many are being compiled.
     """
     listed = list(_asked(body))
     if not listed:
@@ -41,25 +40,15 @@ async def answer_grammar(body: GenerationBody, served: Served) -> str | None:
         asked = replace(asked, any_whitespace=False)
     if rules.get("disable_additional_properties"):
         asked = replace(asked, additional_properties=False)
-    return await _done(served.grammars.start(asked), asked.field)
+    return await asyncio.wrap_future(served.grammars.start(asked))
 
 
 async def checked_grammar(grammar: str, field: str, served: Served) -> str:
     """A grammar that was made for something else (function calls, say), if it compiles.
 
-    Raises: InvalidRequest naming the field.
+    Raises: InvalidRequest naming the field; Overloaded.
     """
-    return await _done(served.grammars.start_grammar(grammar, field), field)
-
-
-async def _done(grammar: Future[str], field: str) -> str:
-    try:
-        # Shielded: a cancelled future would no longer tell whether it had begun.
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(grammar)), COMPILE_S)
-    except asyncio.TimeoutError:
-        if not grammar.running():
-            raise Overloaded("too many answer formats are being compiled") from None
-        raise InvalidRequest(f"{field}: it takes longer than {COMPILE_S:g} s to compile; simplify it", field) from None
+    return await asyncio.wrap_future(served.grammars.start_grammar(grammar, field))
 
 
 def _asked(body: GenerationBody) -> Iterator[Asked]:

@@ -22,8 +22,9 @@ import forearm
 kind, value = json.load(sys.stdin)
 folder = Path(forearm.__file__).parent / "demo_model"
 tokenizer = load_tokenizer(folder)
+check = GrammarCheck(tokenizer)  # its process ends with it
 try:
-    grammar = GrammarCheck(tokenizer).start(Asked(kind, value, "response_format")).result()
+    grammar = check.start(Asked(kind, value, "response_format")).result()
     Grammars(folder, tokenizer.vocab_size, [0]).start(grammar).result().mask()
     print("compiled")
 except InvalidRequest as error:
