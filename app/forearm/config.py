@@ -360,6 +360,20 @@ class ApiConfig(Common):
     keep_alive_s: float = setting(
         5.0, "time an idle connection stays open", env="VLLM_HTTP_TIMEOUT_KEEP_ALIVE", unit="s", parse=number(0)
     )
+    receive_timeout_s: float = setting(
+        60.0,
+        "time for a request's head to come, and for its body, unless that comes with 1000 bytes/s",
+        env="FOREARM_RECEIVE_TIMEOUT",
+        unit="s",
+        parse=number(0.1),
+    )
+    send_timeout_s: float = setting(
+        60.0,
+        "time without a client reading what it has asked for, until its connection is closed",
+        env="FOREARM_SEND_TIMEOUT",
+        unit="s",
+        parse=number(0.1),
+    )
     sse_keep_alive_interval_s: float = setting(
         15.0,
         "a comment is sent on streams that are silent this long; 0: never",

@@ -11,6 +11,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+from forearm.api.protocol import Protocol
 from forearm.api.worker import Worker
 from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.log import set_up
@@ -48,6 +49,7 @@ loglevel = "debug" if _config.logging_level == "DEBUG" else "warning"
 logger_class = "forearm.api.worker.Log"
 accesslog = None  # the edge writes it
 
+Protocol.receive_timeout_s, Protocol.send_timeout_s = _config.receive_timeout_s, _config.send_timeout_s
 Worker.ssl_refresh = _config.ssl_refresh and bool(_config.ssl_certfile)
 keyfile = _config.ssl_keyfile or None
 certfile = _config.ssl_certfile or None

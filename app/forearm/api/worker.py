@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from gunicorn.glogging import Logger  # type: ignore[import-untyped]
 from uvicorn_worker import UvicornWorker  # type: ignore[import-untyped]
 
+from forearm.api.protocol import Protocol
+
 _LOOK_S = 10.0  # between looks at the files of --enable-ssl-refresh: certificates are renewed days before they end
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ class Worker(UvicornWorker):  # type: ignore[misc]
     # The edge has its own access log.
     CONFIG_KWARGS: ClassVar[dict[str, Any]] = {
         "loop": "uvloop",
-        "http": "httptools",
+        "http": Protocol,
         "server_header": False,
         "access_log": False,
     }

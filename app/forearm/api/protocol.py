@@ -1,0 +1,133 @@
+"""HTTP on one connection: uvicorn's, with an end to senders that dribble, heads without end, clients that don't read.
+
+uvicorn itself minds only connections that are idle between requests (`keep_alive_s`).
+"""
+
+from __future__ import annotations
+
+from asyncio import Transport
+from asyncio.events import TimerHandle
+from typing import Any, ClassVar
+
+from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from forearm.api.faults import error_reply
+from forearm.api.replies import encoder
+
+MOST_HEAD_BYTES = 64 << 10  # of a request's line and headers together; h11, uvicorn's other parser, has the same limit
+BYTES_A_SECOND = 1000  # a body that comes at least so fast has more time; Apache's reqtimeout asks for 500
+
+
+class Protocol(HttpToolsProtocol):
+    """receive_timeout_s: in which a request's head, and then its body, must come. send_timeout_s: without a client that
+    reads. gunicorn_conf.py sets them.
+    """
+
+    receive_timeout_s: ClassVar[float] = 60.0
+    send_timeout_s: ClassVar[float] = 60.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._late: TimerHandle | None = None  # what comes has a time limit while it is set
+        self._unread: TimerHandle | None = None
+        self._head_bytes: int | None = 0  # None: the head is there
+        self._named_bytes = 0  # of the head, as far as it is parsed
+        self._body_bytes = 0  # since its time began
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """The first request's time begins."""
+        super().connection_made(transport)
+        self._expect(self.receive_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """No timer outlives it."""
+        self._expect(None)
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a head are counted here: the parser tells of a header when it is whole."""
+        if self._late is None and (self.cycle is None or self.cycle.response_complete):
+            self._expect(self.receive_timeout_s)  # they end the idle time, whether or not a request begins
+        super().data_received(data)
+        if self._head_bytes is not None and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._refuse(431, f"the head of the request is longer than {MOST_HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        """Another head."""
+        super().on_message_begin()
+        self._head_bytes = self._named_bytes = self._body_bytes = 0
+        self._expect(self.receive_timeout_s)
+
+    def on_url(self, url: bytes) -> None:
+        """Raises: ValueError for a head that is too long, which the parser takes for a malformed one."""
+        super().on_url(url)
+        self._count(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Raises: ValueError as `on_url`."""
+        super().on_header(name, value)
+        self._count(name + value)
+
+    def on_headers_complete(self) -> None:
+        """The body's time begins."""
+        self._head_bytes = None
+        self._expect(self.receive_timeout_s)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Each part of it gives it more time."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        self._expect(None)
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as we write, or not at all."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.send_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does read."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Bytes that are no HTTP, or a head that is too long."""
+        self._refuse(400, msg)
+
+    def _count(self, part: bytes) -> None:
+        self._named_bytes += len(part)
+        if self._named_bytes > MOST_HEAD_BYTES:
+            raise ValueError("the head is too long")
+
+    def _expect(self, within_s: float | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = None if within_s is None else self.loop.call_later(within_s, self._check_time)
+
+    def _check_time(self) -> None:
+        """The time is over; but not where we ourselves do not read, nor for what keeps coming fast enough."""
+        came, self._body_bytes = self._body_bytes, 0
+        if self.flow.read_paused or came >= BYTES_A_SECOND * self.receive_timeout_s:
+            self._expect(self.receive_timeout_s)
+        elif not self.transport.is_closing():
+            self._refuse(408, f"the request did not come whole within {self.receive_timeout_s:g} s")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Say so where no answer has begun, and close the connection."""
+        self._expect(None)
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = encoder.encode(error_reply(HTTPException(status, message)))
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
