@@ -97,7 +97,7 @@ async def prompts_of(served: Served, body: InputFields, plan: PoolingPlan) -> li
 
     Raises: InvalidRequest naming what is missing or too much.
     """
-    texts = _inputs(served, body)
+    texts = await _inputs(served, body)
     special = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
     limit, keep = limit_of(served, body), keep_of(body)
 
@@ -109,12 +109,12 @@ async def prompts_of(served: Served, body: InputFields, plan: PoolingPlan) -> li
     return await asyncio.to_thread(encode)
 
 
-def _inputs(served: Served, body: InputFields) -> list[str] | list[list[int]]:
+async def _inputs(served: Served, body: InputFields) -> list[str] | list[list[int]]:
     """Raises: InvalidRequest."""
     if (body.input is None) == (body.messages is None):
         raise InvalidRequest("give either input or messages", "input")
     if body.messages is not None:
-        text = served.render(
+        text = await served.render(
             body.messages,
             chat_template=body.chat_template,
             add_generation_prompt=body.add_generation_prompt,

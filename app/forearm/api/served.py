@@ -6,9 +6,10 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from forearm.config import ApiConfig
 from forearm.errors import ConfigError, InvalidRequest, ModelNotFound
 from forearm.model.generation import generation_defaults
 from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
-from forearm.text.chat_template import ChatTemplate, find_chat_template, find_tool_template
+from forearm.text.chat_template import ChatTemplate, UntrustedTemplates, find_chat_template, find_tool_template
 from forearm.text.dialect import Dialect, find_dialect
 from forearm.text.grammar_check import GrammarCheck
 from forearm.text.infill import Infill, infill_of
@@ -34,6 +35,9 @@ _LONG_TEXT = 20_000
 # So many times what the context can hold is not tokenised at all; what is cut afterwards (truncate_prompt_tokens) may
 # be longer than the context.
 _HOPELESS = 4
+# A message costs rendering what so many characters cost encoding: 10 to 40 us (x86-64).
+_MESSAGE = 100
+_WAITING = 64  # requests with a template of their own; later ones wait until a thread waits for nobody
 _UNKNOWN_FIELDS = 1000  # clients choose their names: what is kept of them has an end
 
 log = logging.getLogger(__name__)
@@ -71,6 +75,16 @@ class Served:
     def grammars(self) -> GrammarCheck:
         """Makes grammars of what answers are asked to look like."""
         return GrammarCheck(self.tokenizer)
+
+    @cached_property
+    def untrusted_templates(self) -> UntrustedTemplates:
+        """Renders templates that requests bring."""
+        return UntrustedTemplates(self.tokenizer.backend.special_tokens_map)
+
+    @cached_property
+    def _template_threads(self) -> ThreadPoolExecutor:
+        """They wait for those, so that nobody else's thread does."""
+        return ThreadPoolExecutor(_WAITING, "template")
 
     @cached_property
     def reasoning_end(self) -> tuple[int, ...]:
@@ -137,7 +151,7 @@ class Served:
             return self.tokenizer.encode(text, add_special_tokens)
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
 
-    def render(
+    async def render(
         self,
         messages: Sequence[Message],
         *,
@@ -148,22 +162,12 @@ class Served:
         tools: list[dict[str, Any]] | None = None,
         documents: list[dict[str, Any]] | None = None,
     ) -> str:
-        """The prompt of a chat.
+        """The prompt of a chat; long ones are rendered on a thread.
 
         Raises: InvalidRequest.
         """
         check_template(chat_template, add_generation_prompt, continue_final_message, self.config)
-        own = self.template if not tools or self.tool_template is None else self.tool_template
-        template = own if chat_template is None else self._own_template(chat_template)
-        if template is None and self.pooling is not None:
-            raise InvalidRequest(
-                "this model has no chat template, and it makes vectors of texts: send input", "messages"
-            )
-        if template is None:
-            raise InvalidRequest(
-                "this model has no chat template; use /v1/completions, or start the server with --chat-template",
-                "messages",
-            )
+        template = self._template(chat_template, tools)
         as_parts = self.config.chat_template_content_format == "openai"
         prompted = not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
@@ -177,15 +181,28 @@ class Served:
                 kwargs={**(self.config.default_chat_template_kwargs or {}), **(kwargs or {})},
             )
 
-        try:
-            return rendered("system", "object")
-        except InvalidRequest as error:
-            try:
-                if tools and not template.shows_tools:
-                    return rendered("user", "object")  # some templates know no system's message
-                return rendered("system", "text")  # DeepSeek's take arguments as they were written
-            except InvalidRequest:
-                raise error from None
+        in_some_form = partial(_in_some_form, rendered, bool(tools) and not template.shows_tools)
+        if chat_template is not None:
+            return await asyncio.get_running_loop().run_in_executor(self._template_threads, in_some_form)
+        if _size(messages) + _MESSAGE * len(tools or ()) < _LONG_TEXT:
+            return in_some_form()
+        return await asyncio.to_thread(in_some_form)
+
+    def _template(self, given: str | None, tools: list[dict[str, Any]] | None) -> ChatTemplate:
+        """The request's own, or the model's for such requests. Raises: InvalidRequest."""
+        if given is not None:
+            return self.untrusted_templates.template(given)
+        template = self.template if not tools or self.tool_template is None else self.tool_template
+        if template is None and self.pooling is not None:
+            raise InvalidRequest(
+                "this model has no chat template, and it makes vectors of texts: send input", "messages"
+            )
+        if template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use /v1/completions, or start the server with --chat-template",
+                "messages",
+            )
+        return template
 
     def truncated(self, token_ids: list[int], body: GenerationBody) -> list[int]:
         """The prompt cut to `truncate_prompt_tokens` (-1: what the context holds), on the left by default."""
@@ -198,8 +215,29 @@ class Served:
             return token_ids
         return token_ids[:limit] if body.truncation_side == "right" else token_ids[len(token_ids) - limit :]
 
-    def _own_template(self, source: str) -> ChatTemplate:
-        return ChatTemplate(source, self.tokenizer.backend.special_tokens_map)
+
+def _in_some_form(rendered: Callable[[str, str], str], tells_of_tools: bool) -> str:
+    """A prompt in the first form that the template takes. `tells_of_tools`: a message does, not the template.
+
+    Raises: InvalidRequest.
+    """
+    try:
+        return rendered("system", "object")
+    except InvalidRequest as error:
+        if error.param != "messages":
+            raise
+        try:
+            # Some templates know no system's message; DeepSeek's take arguments as they were written.
+            return rendered("user", "object") if tells_of_tools else rendered("system", "text")
+        except InvalidRequest:
+            raise error from None
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """In characters, as far as rendering takes its time for them."""
+    contents = (message.content for message in messages)
+    parts = sum(len(one) * (1 if isinstance(one, str) else _MESSAGE) for one in contents if one is not None)
+    return _MESSAGE * len(messages) + parts
 
 
 def load_served(config: ApiConfig) -> Served:

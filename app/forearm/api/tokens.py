@@ -26,7 +26,7 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
     """
     served.model_name(body.model)
     add_special = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
-    tokens = await served.encode(_text(body, served), add_special)
+    tokens = await served.encode(await _text(body, served), add_special)
     names = [served.tokenizer.piece(token_id) for token_id in tokens] if body.return_token_strs else None
     length = served.engine.state.max_model_len
     return json_response(Tokenized(count=len(tokens), max_model_len=length, tokens=tokens, token_strs=names))
@@ -43,13 +43,13 @@ async def detokenize(body: DetokenizeBody, served: Served) -> Response:
     return json_response(Detokenized(prompt=text))
 
 
-def _text(body: TokenizeRequest, served: ServedState) -> str:
+async def _text(body: TokenizeRequest, served: ServedState) -> str:
     """Raises: InvalidRequest."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give either prompt or messages", "prompt")
     if body.messages is None:
         return body.prompt or ""
-    return served.render(
+    return await served.render(
         body.messages,
         chat_template=body.chat_template,
         add_generation_prompt=body.add_generation_prompt,

@@ -195,7 +195,7 @@ async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:
         off = served.config.tool_call_parser == "none"
         check_auto(served.dialect.calls is not None or off, served.config.enable_auto_tool_choice)
     hidden = choice.wanted == "none" and served.config.exclude_tools_when_tool_choice_none
-    text = served.render(
+    text = await served.render(
         body.messages,
         chat_template=body.chat_template,
         add_generation_prompt=body.add_generation_prompt,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from forearm.errors import ConfigError, InvalidRequest
+from forearm.errors import ConfigError, ForearmError, InvalidRequest
+from forearm.text.forked import Forked
 
 Message = Mapping[str, Any]
+# Renders one conversation with these variables, of which `chat_template` is the source.
+Render = Callable[[list[dict[str, Any]], dict[str, Any]], str]
+MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own; the longest of known models has some 20,000
 # Names that rendering itself gives the template.
 _TAKEN = {"messages", "conversations", "return_assistant_tokens_mask"}
 
@@ -20,13 +24,10 @@ _TAKEN = {"messages", "conversations", "return_assistant_tokens_mask"}
 class ChatTemplate:
     """One template and the special tokens it may name."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, Any]) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, Any], render: Render | None = None) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens)
-        # Here: importing transformers takes most of a second, and text may be loaded beside the weights.
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        self._render = render_jinja_template
+        self._render = render or renderer()
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -97,12 +98,49 @@ class ChatTemplate:
             "continue_final_message": continue_final_message,
         }
         try:
-            rendered = self._render([conversation], **variables)[0]
+            return self._render(conversation, variables)
+        except ForearmError:
+            raise
         except jinja2.TemplateSyntaxError as error:
             raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
         except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
             raise InvalidRequest(f"the chat template cannot render these messages: {error}", "messages") from error
-        return str(rendered[0])
+
+
+def renderer() -> Render:
+    """Renders here and now."""
+    # Here: importing transformers takes most of a second, and text may be loaded beside the weights.
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def render(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+        return str(render_jinja_template([conversation], **variables)[0][0])
+
+    return render
+
+
+class UntrustedTemplates:
+    """Templates that requests bring: programs of anybody, each run in a fork with limits of time and memory.
+
+    May be called from any thread; rendering blocks it. The process for it begins with the first one.
+    """
+
+    def __init__(self, special_tokens: Mapping[str, Any]) -> None:
+        self._special_tokens = dict(special_tokens)
+        self._forked = Forked("forearm.text.template_process", dict)
+
+    def template(self, source: str) -> ChatTemplate:
+        """Raises: InvalidRequest if it is too long."""
+        if len(source) > MAX_TEMPLATE_CHARACTERS:
+            raise InvalidRequest(
+                f"chat_template has {len(source)} characters; at most {MAX_TEMPLATE_CHARACTERS} are taken",
+                "chat_template",
+            )
+        return ChatTemplate(source, self._special_tokens, self._render)
+
+    def _render(self, conversation: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+        job = {"conversation": conversation, "variables": variables, "field": "chat_template"}
+        answer: str = self._forked.start(json.dumps(job)).result()["text"]
+        return answer
 
 
 def _present(message: Message) -> dict[str, Any]:

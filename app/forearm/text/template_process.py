@@ -1,0 +1,46 @@
+"""python -m forearm.text.template_process: renders templates that requests bring, each in a fork (chat_template.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+
+from forearm.errors import InvalidRequest
+from forearm.text.chat_template import renderer
+from forearm.text.forks import Work, serve_forks
+
+# Rendering 10,000 messages with a model's template takes 0.1 to 0.4 s (tests/api/test_long_conversations.py prints it).
+RENDER_S = 5.0
+_FORK_BYTES = 256 << 20  # a body has 32 MiB at most, of which some copies are made
+MAX_PROMPT_CHARACTERS = 32 << 20
+
+Json = dict[str, Any]
+
+
+def work_of(shared: Json) -> Work:
+    """Jobs: a conversation, and the template with its variables."""
+    render = renderer()
+
+    def do(job: Json) -> Json:
+        try:
+            text = render(job["conversation"], job["variables"])
+        except MemoryError:
+            raise
+        except jinja2.TemplateSyntaxError as error:
+            raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
+        except Exception as error:  # whatever a program may raise
+            shown = f"{error}"[:1000]
+            raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
+        if len(text) > MAX_PROMPT_CHARACTERS:
+            raise InvalidRequest(
+                f"the chat template makes {len(text)} characters; at most {MAX_PROMPT_CHARACTERS} are taken",
+                "chat_template",
+            )
+        return {"text": text}
+
+    return Work("rendering it", do, RENDER_S, _FORK_BYTES)
+
+
+if __name__ == "__main__":
+    serve_forks(work_of)
