@@ -170,7 +170,7 @@ async def test_a_kv_cache_that_cannot_fit_is_refused_with_the_arithmetic(engine:
 
     assert status == ConfigError.exit_status
     assert "KV cache of 1048576.00 GiB does not fit" in log
-    assert "for weights and scratch" in log
+    assert "for weights, scratch and grammars" in log
     assert "Traceback" not in log
 
 

@@ -27,6 +27,9 @@ _DRAFTED_OUTPUTS = 16  # whole drafts of which a step verifies; more outputs hav
 # native/model/scratch.h, kernels.h: rows that a thread prepares for itself, keys of one partial result, most of them.
 _OWN_ROWS, _CHUNK_TOKENS, _MOST_PARTIAL_FLOATS = 4, 512, 16 << 20
 _PANEL = 16
+# What llguidance makes of a vocabulary with the first grammar: resident memory grew by 13 MiB for one of 6,144 tokens,
+# by 116 MiB for 151,936 (x86-64, llguidance 1.9.1).
+_VOCABULARY_BYTES, _VOCABULARY_BYTES_A_TOKEN = 10 << 20, 770
 _THREAD_BYTES = 512 << 10  # what attend and gemm work in, beside a panel of codes (tests/unit/engine/test_fit.py)
 
 log = logging.getLogger(__name__)
@@ -34,11 +37,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Fit:
-    """A checkpoint at the context length it is served with, and its memory. blocks: of the KV cache."""
+    """A checkpoint at the context length it is served with, and its memory.
+
+    draft_bytes       weights and scratch of the draft model; its keys and values are in block_bytes
+    vocabulary_bytes  what grammars will need of the vocabulary, once a request brings the first one
+    blocks            of the KV cache
+    """
 
     checkpoint: Checkpoint
     limits: Limits
     scratch_bytes: int
+    draft_bytes: int
+    vocabulary_bytes: int
     block_bytes: int
     blocks: int
     memory: placement.Memory
@@ -56,8 +66,10 @@ def fit(
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
     block_bytes = kv_bytes(checkpoint) + (kv_bytes(draft) if draft else 0)
     beside = draft.packed_bytes + scratch_bytes(draft, limits_of(config, checkpoint), threads) if draft else 0
+    vocabulary = vocabulary_bytes(checkpoint)
     if asked == "auto":
-        needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads) + beside
+        needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads)
+        needed += beside + vocabulary
         length = placement.longest(config, checkpoint.max_model_len, block_bytes, needed, memory)
         if length < checkpoint.max_model_len:
             log.warning(
@@ -66,11 +78,11 @@ def fit(
             checkpoint = _opened(config, folder, length)
     limits = limits_of(config, checkpoint)
     scratch = scratch_bytes(checkpoint, limits, threads)
-    needed = checkpoint.packed_bytes + scratch + beside
+    needed = checkpoint.packed_bytes + scratch + beside + vocabulary
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
     if checkpoint.config.pooled:  # nothing is kept between steps: what the fullest one takes, where texts begin blocks
         blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
-    return Fit(checkpoint, limits, scratch, block_bytes, blocks, memory)
+    return Fit(checkpoint, limits, scratch, beside, vocabulary, block_bytes, blocks, memory)
 
 
 def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:
@@ -80,6 +92,12 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
     """
     asked = Asked(drafting.quantization, config.quantization_embeddings, config.quantization_activations)
     return open_checkpoint(folder, dtype=config.dtype, kv_dtype=config.kv_cache_dtype, quantization=asked)
+
+
+def vocabulary_bytes(checkpoint: Checkpoint) -> int:
+    """What the engine will hold of the vocabulary for grammars; nothing where no text is generated."""
+    model = checkpoint.config
+    return 0 if model.pooled else _VOCABULARY_BYTES + _VOCABULARY_BYTES_A_TOKEN * model.vocab_size
 
 
 def kv_bytes(checkpoint: Checkpoint) -> int:

@@ -231,7 +231,7 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
     room = memory.available_bytes - kept_free - needed_bytes
     arithmetic = (
         f"{in_gib(memory.available_bytes)} are free of {in_gib(memory.total_bytes)} ({memory.limited_by}), "
-        f"less {in_gib(needed_bytes)} for weights and scratch, less {in_gib(kept_free)} kept free "
+        f"less {in_gib(needed_bytes)} for weights, scratch and grammars, less {in_gib(kept_free)} kept free "
         f"(--gpu-memory-utilization {config.memory_utilization:g}), leaves {in_gib(max(0, room))}"
     )
     asked = config.kv_cache_memory_bytes

@@ -15,7 +15,7 @@ from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.draft_model import DraftModel
 from forearm.engine.executor import Executor, NativeExecutor
-from forearm.engine.fit import draft_checkpoint, fit
+from forearm.engine.fit import draft_checkpoint, fit, vocabulary_bytes
 from forearm.engine.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
@@ -125,11 +125,11 @@ def _allocate(
     packed = sum(one.packed_bytes for one in executors)
     scratch = sum(one.scratch_bytes for one in executors)
     block_bytes = sum(one.block_bytes for one in executors)
-    # Weights are in memory by now; scratch is touched by the first large step. Mapped weights look like free memory, so
-    # what there was before counts where they may be mapped.
-    memory, needed = memory_of(config, packed), scratch
+    # Weights are in memory by now; scratch is touched by the first large step, what grammars need of the vocabulary
+    # comes with the first. Mapped weights look like free memory, so what there was before counts where they may be.
+    memory, needed = memory_of(config, packed), scratch + vocabulary_bytes(checkpoint)
     if config.weight_cache:
-        memory, needed = before, packed + scratch
+        memory, needed = before, packed + needed
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
     for one in executors:
         one.allocate(blocks)

@@ -49,6 +49,8 @@ def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
             "weights_by_format": found.formats,
             "stored_bytes": checkpoint.stored_bytes,
             "scratch_bytes": fitting.scratch_bytes,
+            "draft_bytes": fitting.draft_bytes,
+            "grammar_vocabulary_bytes": fitting.vocabulary_bytes,
             "kv_bytes_per_token": found.kv_token_bytes,
             "kv_dtype": checkpoint.kv_dtype,
             "kv_bytes": fitting.blocks * fitting.block_bytes,
@@ -118,6 +120,11 @@ def _memory(found: Outlook) -> str:
     fitting, checkpoint = found.fitting, found.fitting.checkpoint
     formats = ", ".join(f"{name} {in_gib(size)}" for name, size in found.formats.items())
     each = f"  (each of {found.engines} engines)" if found.engines > 1 else ""
+    kept = in_gib(found.host.config.grammar_cache_bytes)
+    draft = f"{in_gib(fitting.draft_bytes)} of weights and scratch; its keys and values are in the KV cache's"
+    grammars = (
+        f"{in_gib(fitting.vocabulary_bytes)} for the vocabulary; of what stays free, up to {kept} for compiled ones"
+    )
     rows = (
         ("free", f"{in_gib(fitting.memory.available_bytes)} of {in_gib(fitting.memory.total_bytes)}{each}"),
         (
@@ -125,6 +132,8 @@ def _memory(found: Outlook) -> str:
             f"{in_gib(checkpoint.packed_bytes)}: {formats}; {in_gib(checkpoint.stored_bytes)} to download or read",
         ),
         ("scratch", in_gib(fitting.scratch_bytes)),
+        *([("draft", draft)] if fitting.draft_bytes else []),
+        *([("grammars", grammars)] if fitting.vocabulary_bytes else []),
         (
             "KV cache",
             f"{in_gib(fitting.blocks * fitting.block_bytes)} of {checkpoint.kv_dtype}: "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from forearm.model.weights import load_native
 
 SIZES = {name: shape.cut(2) for name, shape in SHAPES.items()}
 MIB = 1 << 20
+BOX = Memory(1 << 33, 1 << 33, "a box")
 
 
 def limits(step_tokens: int, rows: int) -> Limits:
@@ -43,8 +46,7 @@ def test_scratch_is_counted_no_smaller_than_it_is_and_not_much_larger(shape: str
 
 def test_packed_weights_and_blocks_are_counted_as_the_executor_counts_them() -> None:
     config = EngineConfig(max_num_seqs=4, kv_cache_memory_bytes=64 * MIB)
-    box = Memory(1 << 33, 1 << 33, "a box")
-    planned = fit(config, DEMO_MODEL, box, 1)
+    planned = fit(config, DEMO_MODEL, BOX, 1)
 
     native = load_native(
         planned.checkpoint,
@@ -60,7 +62,7 @@ def test_packed_weights_and_blocks_are_counted_as_the_executor_counts_them() -> 
     assert native.scratch_bytes <= planned.scratch_bytes
     assert native.kv_bytes_per_block == planned.block_bytes
     needed = native.packed_bytes + native.scratch_bytes
-    assert kv_blocks(config, 2048, native.kv_bytes_per_block, needed, box) == planned.blocks
+    assert kv_blocks(config, 2048, native.kv_bytes_per_block, needed, BOX) == planned.blocks
 
 
 def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
@@ -79,3 +81,24 @@ def test_auto_takes_the_longest_context_that_fits() -> None:
 
     assert 0 < found.checkpoint.max_model_len < most.checkpoint.max_model_len
     assert found.blocks * 32 >= found.checkpoint.max_model_len
+
+
+def test_what_grammars_need_of_a_vocabulary_is_counted_no_smaller_than_it_is() -> None:
+    """In a process of its own: resident memory before and after the first grammar."""
+    planned = fit(EngineConfig(max_num_seqs=4, kv_cache_memory_bytes=64 * MIB), DEMO_MODEL, BOX, 1)
+    program = (
+        "import re, sys, llguidance, numpy\n"
+        "from pathlib import Path\n"
+        "from forearm.engine.grammar import Grammars\n"
+        "rss = lambda: int(re.search(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "before = rss()\n"
+        "made = Grammars(Path(sys.argv[1]), int(sys.argv[2]), [1])\n"
+        'made.start(\'{"grammars":[{"lark_grammar":"start: /a+/"}]}\').result()\n'
+        "print(rss() - before)\n"
+    )
+    vocab_size = planned.checkpoint.config.vocab_size
+    command = [sys.executable, "-c", program, str(DEMO_MODEL), str(vocab_size)]
+
+    held = 1024 * int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert held <= planned.vocabulary_bytes <= 2 * held

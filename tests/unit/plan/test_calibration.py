@@ -11,7 +11,7 @@ from forearm.plan.calibration import achieved
 from forearm.plan.cost import Achieved, Cost, Rates
 from forearm.plan.work import Attention, Matrices, Work
 
-ONE = Plan(1, (), (), 1, ())
+ONE = Plan(1, (), (), 1, (), (1,))
 INT4 = AT_LOAD["int4"]
 
 

@@ -90,6 +90,23 @@ def test_a_draft_model_takes_its_part(capsys: pytest.CaptureFixture[str]) -> Non
     both = planned(capsys, "--machine", "c8g.large", "--kv-cache-memory-bytes", "1G", "--speculative-config", drafting)
 
     assert both["memory"]["kv_bytes_per_token"] == 2 * alone["memory"]["kv_bytes_per_token"]
+    # The demo model drafts for itself here.
+    weights = alone["memory"]["weights_bytes"]
+    assert weights < both["memory"]["draft_bytes"] < weights + 2 * both["memory"]["scratch_bytes"]
+    more = both["memory"]["peak_bytes"] - alone["memory"]["peak_bytes"]
+    assert more >= both["memory"]["draft_bytes"]
+    assert alone["memory"]["draft_bytes"] == 0
+
+
+def test_what_grammars_need_of_a_vocabulary_is_kept_for_them(capsys: pytest.CaptureFixture[str], llama: str) -> None:
+    box = [llama, "--machine", "r8g.2xlarge", "--max-model-len", "8192", "--quantization", "int4"]
+    memory = planned(capsys, *box)["memory"]
+    assert run(box) == 0
+
+    assert memory["grammar_vocabulary_bytes"] == pytest.approx(128256 * 770, rel=0.15)
+    held = sum(memory[name] for name in ("weights_bytes", "scratch_bytes", "grammar_vocabulary_bytes", "kv_bytes"))
+    assert held <= memory["available_bytes"]
+    assert "grammars: 0.10 GiB for the vocabulary; of what stays free, up to 0.50 GiB" in capsys.readouterr().out
 
 
 def test_a_model_that_pools_is_planned_by_texts(capsys: pytest.CaptureFixture[str]) -> None:
