@@ -31,6 +31,7 @@ if [ "$(uname -m)" != aarch64 ]; then
 fi
 echo "--- building the aarch64 wheel for Python $version"
 mkdir -p build/arm/wheel
+rm -f build/arm/wheel/CMakeCache.txt  # objects are kept, tests/native/run_arm.sh's answers about Python are not
 python -m pip wheel . --quiet --no-build-isolation --no-deps -w "$dist" \
   -Cbuild-dir=build/arm/wheel "${cross[@]}"
 wheel=$(ls "$dist"/*.whl)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Install with apt what is missing of what the build needs. Says nothing and changes nothing when all is there.
-#   tools/system_packages.sh PYTHON [test|loops]     `test`: also the cross compiler and emulator of the Arm checks, and a browser
-#                                                    `loops`: that, and the LLVM 19 of tools/arm/price_loops.py
+#   tools/system_packages.sh PYTHON [test|loops|deploy]
+# test: also the cross compiler and emulator of the Arm checks, and a browser; loops: that, and the LLVM 19 of
+# tools/arm/price_loops.py; deploy: that, and what reads shell scripts
 set -euo pipefail
 
 python=$1
@@ -27,6 +28,7 @@ if [ "$for_tests" = loops ]; then
   command -v llvm-mca-19 >/dev/null || missing+=(llvm-19)
   command -v clang++-19 >/dev/null || missing+=(clang-19)
 fi
+[ "$for_tests" != deploy ] || command -v shellcheck >/dev/null || missing+=(shellcheck)
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 root=()

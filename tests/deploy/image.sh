@@ -2,7 +2,7 @@
 # The container image and docker-compose.yml, for real: built and run by a Docker engine (tools/arm/docker.sh), for x86-64 and,
 # with C++ cross-compiled and the rest emulated, for arm64. As root on an x86-64 Debian 12.
 #
-#   tests/deploy/image.sh [lint|amd64|compose|proxies|speed|arm64]...     all without a name
+#   tests/deploy/image.sh [lint|amd64|compose|proxies|monitoring|speed|arm64]...     all without a name
 #
 # Base images are made from Debian's packages where BASE_AMD64 and BASE_ARM64 name none. What is built stays; `tools/arm/docker.sh
 # remove` deletes it.
@@ -16,7 +16,8 @@ suite=trixie
 base_amd64=${BASE_AMD64:-forearm-base:$suite-amd64}
 base_arm64=${BASE_ARM64:-forearm-base:$suite-arm64}
 most_bytes=600000000
-container=forearm-image-test
+own=forearm-image-test
+container=$own # whose log a failure shows
 question="What is a river?"
 
 say() { echo "--- $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) $*"; }
@@ -26,8 +27,8 @@ fail() {
   exit 1
 }
 cleanup() {
-  docker rm -f "$container" >/dev/null 2>&1 || true
-  docker compose --profile app --profile nodes --profile haproxy down -v >/dev/null 2>&1 || true
+  docker rm -f "$own" >/dev/null 2>&1 || true
+  docker compose --profile app --profile nodes --profile haproxy --profile monitoring down -v >/dev/null 2>&1 || true
 }
 
 lint() {
@@ -56,13 +57,13 @@ build() {
     --build-arg "REVISION=$(git rev-parse HEAD)" -t "forearm:$1" .
 }
 
-# start ARCH MEMORY [DOCKER-OPTION...]: a server with one core, so much memory, no privilege, and nothing to write on but /tmp
+# start DOCKER-OPTION...: a server with no privilege, and nothing to write on but /tmp
 start() {
-  local arch=$1 memory=$2
-  shift 2
-  docker rm -f "$container" >/dev/null 2>&1 || true
-  docker run -d --name "$container" --platform "linux/$arch" --read-only --tmpfs /tmp --cap-drop ALL \
-    --security-opt no-new-privileges --network none --cpuset-cpus 0 -m "$memory" "$@" "forearm:$arch" --max-model-len 512 >/dev/null
+  container=$own
+  docker rm -f "$own" >/dev/null 2>&1 || true
+  docker run -d --name "$own" --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none "$@" \
+    forearm:amd64 --max-model-len 512 >/dev/null
+  healthy 60
 }
 
 # healthy SECONDS: wait until the image's own health check says so
@@ -116,18 +117,19 @@ maps = [(p / 'maps').read_text() for p in pathlib.Path('/proc').glob('[0-9]*') i
 sys.exit(not any('$1' in one for one in maps))"
 }
 
-# confined ARCH SECONDS: threads follow the cpuset, KV memory the limit; it becomes healthy and answers
+# Threads follow the cpuset or the quota, KV memory the limit; it becomes healthy and answers.
 confined() {
-  start "$1" 600m
-  healthy "$2"
+  start --cpuset-cpus 0 -m 600m
   says 'engine: 1 thread ' || fail "the engine's threads do not follow the cpuset"
   says 'machine: CPUs 0 ' || fail "the machine is not the cpuset"
   local small
   small=$(kv_blocks)
   answers "$container"
   is_mapped libtcmalloc || fail "tcmalloc is not in the engine"
-  start "$1" 1200m -e LD_PRELOAD=libutil.so.1
-  healthy "$2"
+  start --cpus 1 --cpuset-mems 0 -m 1200m -e LD_PRELOAD=libutil.so.1
+  says 'quota 1 CPUs' || fail "the machine has no quota"
+  says 'engine: 1 thread not pinned' || fail "the engine's threads do not follow the quota"
+  [ "$(docker exec "$container" sed -n 's/^Mems_allowed_list:\s*//p' /proc/1/status)" = 0 ] || fail "--cpuset-mems is lost"
   say "KV blocks: $small with 600 MB, $(kv_blocks) with 1200 MB"
   [ "$(kv_blocks)" -gt "$small" ] || fail "KV memory does not follow the limit"
   is_mapped libutil || fail "the user's LD_PRELOAD is lost"
@@ -139,42 +141,52 @@ confined() {
 amd64() {
   [ -n "${KEEP_IMAGES:-}" ] || build amd64 "$base_amd64"
   inspect amd64
-  confined amd64 60
+  confined
 }
 
-# Emulated cores that are Graviton3's.
+# Emulated cores that are Graviton3's, on which a health check takes longer than 10 s when others are at work.
 arm64() {
   $engine binfmt
   [ -n "${KEEP_IMAGES:-}" ] || build arm64 "$base_arm64"
   inspect arm64
-  start arm64 1500m -e QEMU_CPU=neoverse-v1
-  healthy 300
+  FOREARM_IMAGE=forearm:arm64 up 1500m -f docker-compose.yml -f - <<'X'
+services: {forearm: {platform: linux/arm64, environment: {QEMU_CPU: neoverse-v1}, healthcheck: {timeout: 60s}}}
+X
   says 'tier sve256' || fail "Graviton3's kernels are not in use"
-  says 'engine: 1 thread ' || fail "the engine's threads do not follow the cpuset"
-  say "KV blocks: $(kv_blocks)"
-  answers "$container"
-}
-
-compose() {
-  say "docker compose up"
-  FOREARM_IMAGE=forearm:amd64 FOREARM_CPUSET=0-1 FOREARM_MEMORY=2g docker compose up -d --wait --no-build
-  answers "$(docker compose ps -q forearm)"
-  $engine net curl -fsS http://127.0.0.1:8000/readyz
   docker compose down -v >/dev/null 2>&1
 }
 
-# A server each on two cores, behind a proxy: streams pass, and nothing fails when one server goes.
+# up MEMORY [COMPOSE-OPTION...]: docker compose up on one core until the health check passes; it answers, outside too
+up() {
+  say "docker compose up"
+  FOREARM_CPUSET=0 FOREARM_MEMORY=$1 docker compose "${@:2}" up -d --no-build
+  container=$(docker compose ps -q forearm)
+  healthy 300
+  says 'engine: 1 thread ' || fail "the engine's threads do not follow the cpuset"
+  [ "$(docker inspect -f '{{.HostConfig.Memory}}' "$container")" -gt 0 ] || fail "the limit of memory is lost"
+  say "KV blocks: $(kv_blocks)"
+  answers "$container"
+  $engine net curl -fsS http://127.0.0.1:8000/readyz
+}
+
+compose() {
+  FOREARM_IMAGE=forearm:amd64 up 2g
+  docker compose down -v >/dev/null 2>&1
+}
+
+# A server each on two cores, behind a proxy: each serves, streams pass as they come, and nothing fails when one server goes.
 proxies() {
   docker image inspect forearm-proxies >/dev/null 2>&1 || tools/arm/base_image.sh $suite amd64 forearm-proxies nginx-light,haproxy
-  local profile events
+  local profile node
+  export FOREARM_IMAGE=forearm:amd64 NGINX_IMAGE=forearm-proxies HAPROXY_IMAGE=forearm-proxies
   for profile in nodes haproxy; do
     say "two servers behind $profile"
-    export FOREARM_IMAGE=forearm:amd64 NGINX_IMAGE=forearm-proxies HAPROXY_IMAGE=forearm-proxies
     docker compose --profile $profile up -d --wait --no-build
-    for _ in 1 2 3 4; do
-      events=$($engine net curl -fsSN --retry 5 --retry-connrefused http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \
-        -d '{"prompt": "river", "max_tokens": 8, "stream": true, "ignore_eos": true, "model": "demo_model"}' | grep -c '^data: ') || true
-      [ "${events:-0}" -ge 8 ] || fail "a stream of $events events came through $profile"
+    $engine net python3 -c "$stream" 6 || fail "streams do not pass through $profile as they come"
+    for node in 0 1; do
+      container=$(docker compose --profile $profile ps -q node$node)
+      says "machine: CPUs $node " || fail "node$node is not on its own core"
+      docker exec "$container" python -c "$served" || fail "node$node has served nothing behind $profile"
     done
     docker compose --profile $profile kill node0 >/dev/null 2>&1
     for _ in 1 2 3 4 5 6; do
@@ -184,13 +196,64 @@ proxies() {
   done
 }
 
+# So many streams at a time: of 100 tokens the first is there before half of the time that all take, and few come together.
+stream='
+import concurrent.futures, json, sys, time, urllib.request
+
+body = {"prompt": "river", "max_tokens": 100, "stream": True, "ignore_eos": True, "model": "demo_model"}
+
+def arrivals(_):
+    request = urllib.request.Request("http://127.0.0.1:8000/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    began = time.monotonic()
+    return [time.monotonic() - began for line in urllib.request.urlopen(request) if line.startswith(b"data: ")]
+
+count = int(sys.argv[1])
+with concurrent.futures.ThreadPoolExecutor(count) as pool:
+    for times in pool.map(arrivals, range(count)):
+        moments = len({round(t, 3) for t in times})
+        print(f"{len(times)} events at {moments} moments, the first after {times[0]:.2f} s, the last after {times[-1]:.2f} s")
+        assert len(times) > 50 and times[0] < times[-1] / 2 and moments > 20, "the stream was held back"
+'
+# Whether the server of this container has finished a request.
+served='
+import re, urllib.request
+text = urllib.request.urlopen("http://127.0.0.1:8000/metrics").read().decode()
+finished = sum(float(n) for n in re.findall(r"^vllm:request_success_total\{.*\} (.*)$", text, re.M))
+print(f"finished here: {finished:.0f}")
+assert finished > 0
+'
+
+# Prometheus finds the server and has its figures and the alarms. Grafana is no package of Debian's: compose config reads that part.
+monitoring() {
+  docker image inspect forearm-prometheus >/dev/null 2>&1 || tools/arm/base_image.sh $suite amd64 forearm-prometheus prometheus
+  say "Prometheus beside the server"
+  export FOREARM_IMAGE=forearm:amd64 PROMETHEUS_IMAGE=forearm-prometheus COMPOSE_PROFILES=app,monitoring
+  docker compose -f docker-compose.yml -f - up -d --no-build forearm prometheus <<<'services: {prometheus: {entrypoint: [prometheus]}}'
+  local began=$SECONDS alarms
+  until [ "$(prometheus "query?query=vllm:num_requests_running" data.result | grep -c forearm)" = 1 ]; do
+    [ $((SECONDS - began)) -lt 90 ] || fail "Prometheus has no figures: $(docker compose logs prometheus | tail -n 5)"
+    sleep 1
+  done
+  alarms=$(prometheus rules data.groups | grep -o "'type': 'alerting'" | wc -l)
+  [ "$alarms" = "$(grep -c 'alert:' docs/grafana/alarms.yml)" ] || fail "Prometheus has $alarms alarms"
+  say "Prometheus has figures after $((SECONDS - began)) s, and $alarms alarms"
+  docker compose down -v >/dev/null 2>&1
+}
+
+# prometheus QUERY KEYS: what its API answers, below these keys
+prometheus() {
+  $engine net curl -fsS "http://127.0.0.1:9090/api/v1/$1" 2>/dev/null | python3 -c '
+import functools, json, sys
+print(functools.reduce(dict.get, sys.argv[1].split("."), json.load(sys.stdin)))' "$2" 2>/dev/null || true
+}
+
 # Tokens/s in a container and of the same files as a bare process, on the same core, by turns; the best of three each.
 speed() {
   local tree words=(bench latency --input-len 128 --output-len 128 --batch-size 1 --num-iters 5 --num-iters-warmup 1)
   tree=$(mktemp -d "$root/build/bare.XXXXXX")
-  docker create --name "$container-bare" forearm:amd64 >/dev/null
-  docker export "$container-bare" | tar -x -C "$tree" --exclude 'dev/*'
-  docker rm "$container-bare" >/dev/null
+  docker create --name "$own-bare" forearm:amd64 >/dev/null
+  docker export "$own-bare" | tar -x -C "$tree" --exclude 'dev/*'
+  docker rm "$own-bare" >/dev/null
   local in_container=() bare=()
   for _ in 1 2 3; do
     in_container+=("$(docker run --rm --network none --read-only --tmpfs /tmp --cap-drop ALL --cpuset-cpus 1 -m 2g forearm:amd64 "${words[@]}" 2>&1 | latency)")
@@ -207,8 +270,7 @@ sys.exit(b / c < 0.9)" "${in_container[*]}" "${bare[*]}" || fail "the container 
 }
 latency() { sed -n 's/.*[Aa]v[a-z]* latency[^0-9]*\([0-9.]*\).*/\1/p' | head -n 1; }
 
-$engine start
-trap cleanup EXIT
-[ $# -gt 0 ] || set -- lint amd64 compose proxies speed arm64
+[ $# -gt 0 ] || set -- lint amd64 compose proxies monitoring speed arm64
+[ "$*" = lint ] || { $engine start; trap cleanup EXIT; }
 for part in "$@"; do "$part"; done
 say "image: holds ($*)"

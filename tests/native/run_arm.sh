@@ -12,7 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 checks=("$@")
 [ $# -gt 0 ] || checks=(kernel_check model_check)
-build=build/arm/native
+build=build/arm/wheel  # tools/arm_wheel.sh compiles the same objects
 
 # core                 stands for          its tiers, best first                 what computes here; TIER:GROUP where the choice is what counts
 cores="
@@ -37,7 +37,8 @@ fi
 failed=0
 echo "--- building ${checks[*]} for aarch64"
 mkdir -p "$build"
-cmake -S native -B "$build" -G Ninja "${toolchain[@]}" > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }
+[ -e "$build/CMakeCache.txt" ] || cmake -S native -B "$build" -G Ninja "${toolchain[@]}" > "$build/configure.log" ||
+  { cat "$build/configure.log"; exit 1; }
 ninja -C "$build" "${checks[@]}" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
 
 # Sums that do not stay in registers halve a tile's speed, and no result shows it: count moves of vectors to and from

@@ -4,7 +4,8 @@
 #   tools/arm/base_image.sh SUITE ARCH TAG [PACKAGE,PACKAGE...]     amd64 or arm64, on x86-64; packages beyond the minimum
 #
 # apt and dpkg run on this machine, for arm64 too: only the scripts of packages are emulated (docker.sh binfmt). What this
-# machine trusts, the image trusts: a network that inspects TLS is common where registries are out of reach.
+# machine trusts, the image trusts: a network that inspects TLS is common where registries are out of reach. Debian's own
+# certificates are left out, which emulated scripts would go through one by one, with three processes each.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -24,10 +25,10 @@ chmod +x "$work/dpkg"
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 options=(--variant=minbase --format=directory --aptopt='Acquire::Check-Valid-Until "false"'
   --include="ca-certificates${packages:+,$packages}" --dpkgopt=path-exclude=/usr/share/doc/* --dpkgopt=path-exclude=/usr/share/man/*
-  --dpkgopt=path-exclude=/usr/share/locale/*)
+  --dpkgopt=path-exclude=/usr/share/locale/* --dpkgopt=path-exclude=/usr/share/ca-certificates/*)
 if [ "$arch" != "$(dpkg --print-architecture)" ]; then
   "$here/docker.sh" binfmt
-  options+=(--mode=chrootless --aptopt="Dir::Bin::dpkg \"$work/dpkg\"" --skip=check/qemu,check/chrootless,cleanup/tmp
+  options+=(--mode=chrootless --aptopt="Dir::Bin::dpkg \"$work/dpkg\"" "--skip=check/qemu,check/chrootless,cleanup/tmp"
     --hook-dir="$unpacked/usr/share/mmdebstrap/hooks/merged-usr")
   [ "$suite" = bookworm ] && options+=(--include=usr-is-merged)
 else
@@ -36,6 +37,6 @@ fi
 DEBIAN_FRONTEND=noninteractive PATH="$work:$unpacked/usr/bin:$PATH" perl "$unpacked/usr/bin/mmdebstrap" --quiet --arch="$arch" \
   "${options[@]}" "$suite" "$work/tree" "$mirror"
 rm -rf "$work"/tree/etc/{apt/apt.conf.d,dpkg/dpkg.cfg.d}/99mmdebstrap "$work"/tree/var/lib/apt/lists/* "$work"/tree/tmp/*
-cp -L /etc/ssl/certs/ca-certificates.crt "$work/tree/etc/ssl/host.crt"
+cp -L /etc/ssl/certs/ca-certificates.crt "$work/tree/etc/ssl/certs/ca-certificates.crt"
 tar -C "$work/tree" -c . | "$here/docker.sh" docker import --platform "linux/$arch" \
-  --change "ENV SSL_CERT_FILE=/etc/ssl/host.crt" --change 'CMD ["/bin/bash"]' - "$tag"
+  --change "ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt" --change 'CMD ["/bin/bash"]' - "$tag"

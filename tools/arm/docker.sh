@@ -8,7 +8,8 @@
 #   tools/arm/docker.sh stop             end it; images stay
 #   tools/arm/docker.sh remove           end it and delete images and containers
 #
-# As root on an x86-64 Debian 12 (cgroups of version 1 or 2). For tests: on a machine of your own, install a Docker engine.
+# As root on an x86-64 Debian 12 (cgroups of version 1 or 2); where that can't be had, `start` says why and ends with status 69
+# (EX_UNAVAILABLE). For tests: on a machine of your own, install a Docker engine.
 # What containers send goes through slirp4netns: no firewall rule, bridge or address of this machine is touched.
 set -euo pipefail
 
@@ -39,7 +40,26 @@ ae5cbba417ea48f34c1f72c27e8146a81f20614c1296bca2cd7234c8215fddcc libn/libnfnetli
 0ecb8da772c8e5b7f73b59cb6d1f02d789f8bcd9a6b5f19ed548fe12c26a76ca m/mmdebstrap/mmdebstrap_1.3.5-7_all.deb
 "
 
+unavailable() {
+  echo "NOT RUN: no Docker engine on this machine: $*" >&2
+  exit 69
+}
+
+# What an engine needs and a container often lacks.
+look() {
+  [ "$(id -u)" = 0 ] || unavailable "it needs root"
+  mkdir -p "$run"
+  unshare --net --mount true 2>/dev/null || unavailable "namespaces are refused (CAP_SYS_ADMIN)"
+  { true <>/dev/net/tun; } 2>/dev/null || unavailable "/dev/net/tun can't be opened"
+  local groups=/sys/fs/cgroup
+  [ -e $groups/cgroup.controllers ] || groups=$groups/memory
+  mkdir $groups/forearm-look 2>/dev/null && rmdir $groups/forearm-look || unavailable "$groups can't be written"
+  unshare --mount bash -c 'set -e; mount -t tmpfs none "$0"; cd "$0"; mkdir a b c d; mount -t overlay -o lowerdir=a,upperdir=b,workdir=c none d' \
+    "$run" 2>/dev/null || unavailable "overlay file systems can't be mounted"
+}
+
 fetch() {
+  [ "$(uname -m)" = x86_64 ] || unavailable "its packages here are for x86-64"
   local complete
   complete=$folder/complete-$(cksum <<<"$packages" | cut -d ' ' -f 1)
   [ -e "$complete" ] && return
@@ -64,10 +84,10 @@ settings() {
 answers() { docker version >/dev/null 2>&1; }
 
 start() {
+  look
   fetch
   settings
   answers && return
-  [ "$(id -u)" = 0 ] || { echo "error: a Docker engine needs root" >&2; exit 1; }
   # A process that does nothing holds the network open; slirp4netns joins it to the outside.
   setsid unshare --net sleep infinity </dev/null >/dev/null 2>&1 &
   echo $! >"$run/$space.pid"
@@ -106,7 +126,7 @@ stop() {
 binfmt() {
   local qemu table=/proc/sys/fs/binfmt_misc
   qemu=$("$root/tools/arm/get_qemu.sh")
-  [ -e $table/register ] || mount -t binfmt_misc none $table
+  [ -e $table/register ] || mount -t binfmt_misc none $table 2>/dev/null || unavailable "$table can't be mounted, for emulation"
   if [ -e $table/qemu-aarch64 ]; then
     grep -q '^flags:.*F' $table/qemu-aarch64 && return
     echo -1 >$table/qemu-aarch64
@@ -116,7 +136,12 @@ binfmt() {
 
 case ${1:-} in
   start) start ;;
-  docker) settings && shift && exec docker "$@" ;;
+  docker)
+    fetch
+    settings
+    shift
+    exec docker "$@"
+    ;;
   net) shift && exec nsenter --net="/proc/$(cat "$run/$space.pid")/ns/net" "$@" ;;
   binfmt) binfmt ;;
   stop) stop || true ;;
