@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# An emulated arm64 host: Debian 12 with systemd and sshd, two NUMA nodes of two cores, for tests of the deployment.
+# An emulated arm64 host: Debian 12 with systemd and sshd, two NUMA nodes of HOST_NODE_CORES (2) cores, for tests of the
+# deployment.
 #
 #   tools/arm/host.sh image              disk, kernel and initramfs in build/arm/host: minutes the first time
-#   tools/arm/host.sh start [CPU]        boot a fresh copy of the disk (neoverse-v1: Graviton3) and wait for ssh
+#   tools/arm/host.sh start [CPU]        boot a fresh copy of the disk (neoverse-v1: Graviton3) and wait for ssh; the files of
+#                                        build/arm/host/media, where that is, are on a second disk, at /media
 #   tools/arm/host.sh ssh COMMAND...     as root on it
 #   tools/arm/host.sh forward PORT       127.0.0.1:PORT of this machine is localhost:PORT there, until the host is stopped
 #   tools/arm/host.sh inventory          an Ansible inventory of it
@@ -16,6 +18,7 @@ lab=$root/build/arm/host
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 port=${HOST_SSH_PORT:-2222}
 memory_mib=${HOST_MEMORY_MIB:-4096}
+cores=${HOST_NODE_CORES:-2}
 ssh_options=(-i "$lab/key" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR
   -o ConnectTimeout=20 -o ServerAliveInterval=20)
 packages=systemd,systemd-sysv,udev,dbus,openssh-server,python3,python3-apt,sudo,iproute2,ca-certificates,kmod,procps,netbase,curl
@@ -128,22 +131,39 @@ machine() {
     "$here/lib/x86_64-linux-gnu/qemu" "$here/bin/qemu-system-aarch64" -L "$here/share/qemu" -L "$here/share/seabios" "$@"
 }
 
+on_host() { ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 "$@"; }
+
+# A folder as a disk that is plugged in: through emulated ssh, 593 MB took more than six minutes.
+media() {
+  rm -f "$lab/media.img"
+  [ -d "$lab/media" ] || return 0
+  truncate -s "$(($(du -sm "$lab/media" | cut -f 1) * 11 / 10 + 64))M" "$lab/media.img"
+  mkfs.ext4 -q -F -d "$lab/media" -L media "$lab/media.img"
+}
+
 start() {
-  local cpu=${1:-neoverse-v1} half=$((memory_mib / 2))
+  local cpu=${1:-neoverse-v1} half=$((memory_mib / 2)) plugged=()
   [ -e "$lab/disk.img" ] || image
   rm -f "$lab/now.img"
   cp --sparse=always "$lab/disk.img" "$lab/now.img"
-  (machine -M virt,gic-version=3 -cpu "$cpu" -smp 4,sockets=2,clusters=1,cores=2 -m "$memory_mib" -nographic -nodefaults \
-    -serial "file:$lab/console.log" -no-reboot -pidfile "$lab/machine.pid" \
+  media
+  [ ! -e "$lab/media.img" ] || plugged=(-drive "if=none,id=d1,file=$lab/media.img,format=raw,readonly=on" -device "virtio-blk-pci,drive=d1")
+  (machine -M virt,gic-version=3 -cpu "$cpu" -smp "$((2 * cores)),sockets=2,clusters=1,cores=$cores" -m "$memory_mib" \
+    -nographic -nodefaults -serial "file:$lab/console.log" -no-reboot -pidfile "$lab/machine.pid" \
     -object "memory-backend-ram,id=m0,size=${half}M" -object "memory-backend-ram,id=m1,size=${half}M" \
-    -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
-    -drive "if=none,id=d0,file=$lab/now.img,format=raw,cache=unsafe" -device virtio-blk-pci,drive=d0 \
+    -numa "node,nodeid=0,cpus=0-$((cores - 1)),memdev=m0" -numa "node,nodeid=1,cpus=$cores-$((2 * cores - 1)),memdev=m1" \
+    -numa dist,src=0,dst=1,val=20 \
+    -drive "if=none,id=d0,file=$lab/now.img,format=raw,cache=unsafe" -device virtio-blk-pci,drive=d0 "${plugged[@]}" \
     -netdev "user,id=n0,hostfwd=tcp:127.0.0.1:$port-:22" -device virtio-net-pci,netdev=n0,romfile= \
     -device virtio-rng-pci -kernel "$(ls "$lab"/kernel/boot/vmlinuz-*)" -initrd "$lab/initramfs" \
     -append "console=ttyAMA0 root=/dev/vda rw quiet systemd.show_status=0 mitigations=off") </dev/null >"$lab/machine.log" 2>&1 &
-  for _ in $(seq 60); do
+  # On a busy machine it took 81 s.
+  for _ in $(seq 100); do
     sleep 3
-    ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 true 2>/dev/null && echo "host: up after $SECONDS s, $cpu" && return
+    on_host true 2>/dev/null || continue
+    [ ${#plugged[@]} = 0 ] || on_host mount -o ro /dev/vdb /media
+    echo "host: up after $SECONDS s, $cpu"
+    return
   done
   echo "error: no ssh after $SECONDS s; $lab/console.log and machine.log tell more" >&2
   exit 1
@@ -163,13 +183,13 @@ X
 }
 
 stop() {
-  [ ! -e "$lab/machine.pid" ] || { ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 poweroff 2>/dev/null || true; }
+  [ ! -e "$lab/machine.pid" ] || { on_host poweroff 2>/dev/null || true; }
   for _ in $(seq 40); do
     [ -e "$lab/machine.pid" ] && kill -0 "$(cat "$lab/machine.pid")" 2>/dev/null || break
     sleep 0.5
   done
   [ ! -e "$lab/machine.pid" ] || kill "$(cat "$lab/machine.pid")" 2>/dev/null || true
-  rm -f "$lab/machine.pid" "$lab/now.img"
+  rm -f "$lab/machine.pid" "$lab/now.img" "$lab/media.img"
 }
 
 case ${1:-} in
