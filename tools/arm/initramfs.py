@@ -1,13 +1,16 @@
 """Write an initramfs that mounts /dev/vda and starts the system on it: a static busybox and the virtio modules.
 
-python tools/arm/initramfs.py KERNEL_TREE BUSYBOX OUT. Format: cpio's "newc" (Linux, early-userspace/buffer-format).
+python tools/arm/initramfs.py KERNEL_TREE BUSYBOX OUT [PROGRAM ARGUMENT...]. With a static program it runs that instead,
+says its exit status and powers off. Format: cpio's "newc" (Linux, early-userspace/buffer-format).
 """
 
 from __future__ import annotations
 
 import gzip
 import lzma
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 MODULES = (
@@ -34,6 +37,14 @@ $B mount -t ext4 -o rw /dev/vda /newroot || exec $B sh
 $B mount --move /dev /newroot/dev; $B umount /proc; $B umount /sys
 exec $B switch_root /newroot /sbin/init
 """
+RUN = """#!/bin/busybox sh
+B=/bin/busybox
+$B mount -t proc p /proc; $B mount -t sysfs s /sys; $B mount -t devtmpfs d /dev
+echo 0 >/proc/sys/kernel/numa_balancing  # as the role sets it: pages stay where they were touched first
+/bin/program {arguments}
+echo "exit status $?"
+$B poweroff -f
+"""
 
 
 def entry(number: int, name: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
@@ -51,20 +62,24 @@ def module(kernel: Path, name: str) -> bytes | None:
     return None
 
 
-def main(kernel: Path, busybox: Path, out: Path) -> None:
+def main(kernel: Path, busybox: Path, out: Path, program: Sequence[str]) -> None:
     """Write it."""
     files: list[tuple[str, int, bytes, tuple[int, int]]] = [
-        (name, FOLDER, b"", (0, 0)) for name in ("bin", "dev", "proc", "sys", "newroot", "modules")
+        (name, FOLDER, b"", (0, 0)) for name in ("bin", "dev", "proc", "sys", "tmp", "newroot", "modules")
     ]
+    init = INIT
+    if program:
+        init = RUN.format(arguments=shlex.join(program[1:]))
+        files.append(("bin/program", PROGRAM, Path(program[0]).read_bytes(), (0, 0)))
     files += [("dev/console", DEVICE, b"", (5, 1)), ("bin/busybox", PROGRAM, busybox.read_bytes(), (0, 0))]
     for name in MODULES:
         content = module(kernel, name)
         if content is not None:
             files.append((f"modules/{name}.ko", FILE, content, (0, 0)))
-    files += [("init", PROGRAM, INIT.encode(), (0, 0)), ("TRAILER!!!", 0, b"", (0, 0))]
+    files += [("init", PROGRAM, init.encode(), (0, 0)), ("TRAILER!!!", 0, b"", (0, 0))]
     archive = b"".join(entry(number, *file) for number, file in enumerate(files, 1))
     out.write_bytes(gzip.compress(archive, 1))
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:4]))
+    main(*(Path(argument) for argument in sys.argv[1:4]), sys.argv[4:])

@@ -49,6 +49,18 @@ def test_a_plan_says_what_is_needed_and_how_fast_it_would_be(capsys: pytest.Capt
     assert "$ per 1M out" in text
 
 
+def test_ranks_that_are_asked_for_make_one_engine_of_all_nodes(capsys: pytest.CaptureFixture[str], llama: str) -> None:
+    at = (llama, "--machine", "c8g.48xlarge", "--max-model-len", "8192")
+    apart, together = planned(capsys, *at), planned(capsys, *at, "-tp", "2")
+    assert run([*at, "-tp", "2"]) == 0
+
+    assert (apart["placement"]["tensor_parallel"], apart["placement"]["data_parallel"]) == (1, 2)
+    assert (together["placement"]["tensor_parallel"], together["placement"]["data_parallel"]) == (2, 1)
+    text = capsys.readouterr().out
+    assert "rank 1: 95 threads on CPUs 96-190, NUMA node 1" in text
+    assert "-tp 2 -dp 1: one engine" in text
+
+
 def test_quantisation_and_kv_dtype_change_the_arithmetic(capsys: pytest.CaptureFixture[str], llama: str) -> None:
     at = ("--machine", "c7g.8xlarge", "--max-model-len", "8192")
     plain = planned(capsys, llama, *at)
