@@ -8,6 +8,7 @@
 #   tools/arm/host.sh ssh COMMAND...     as root on it
 #   tools/arm/host.sh forward PORT       127.0.0.1:PORT of this machine is localhost:PORT there, until the host is stopped
 #   tools/arm/host.sh inventory          an Ansible inventory of it
+#   tools/arm/host.sh program FILE [ARGUMENT...]   a static program alone on HOST_CPU (neoverse-v1), from an initramfs
 #   tools/arm/host.sh stop               power off and delete the copy
 #
 # As root on an x86-64 Debian 12; no package is installed. Seconds there say nothing about Graviton.
@@ -182,6 +183,21 @@ all:
 X
 }
 
+# A static program alone on such a machine, without a disk: all that it prints; fails unless it says exit status 0.
+program() {
+  local work
+  fetch >&2
+  work=$(mktemp -d "$lab/program.XXXXXX")
+  python3 "$root/tools/arm/initramfs.py" "$lab/kernel" "$lab/busybox/bin/busybox" "$work/initramfs" "$@"
+  (machine -M virt,gic-version=3 -cpu "${HOST_CPU:-neoverse-v1}" -smp 4,sockets=2,clusters=1,cores=2 -m 1024 \
+    -nographic -nodefaults -serial "file:$work/output" -no-reboot \
+    -object memory-backend-ram,id=m0,size=512M -object memory-backend-ram,id=m1,size=512M \
+    -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=20 \
+    -kernel "$(ls "$lab"/kernel/boot/vmlinuz-*)" -initrd "$work/initramfs" -append "console=ttyAMA0 quiet mitigations=off") </dev/null >&2
+  tr -d '\r' <"$work/output" | tee "$work/said"
+  grep -qx 'exit status 0' "$work/said" && rm -rf "$work"
+}
+
 stop() {
   [ ! -e "$lab/machine.pid" ] || { on_host poweroff 2>/dev/null || true; }
   for _ in $(seq 40); do
@@ -198,6 +214,7 @@ case ${1:-} in
   ssh) shift && exec ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 "$@" ;;
   forward) exec ssh "${ssh_options[@]}" -p "$port" -f -N -o ExitOnForwardFailure=yes -L "127.0.0.1:$2:127.0.0.1:$2" root@127.0.0.1 ;;
   inventory) inventory ;;
+  program) shift && program "$@" ;;
   stop) stop ;;
   *)
     sed -n '2,/^set/s/^# \?//p' "$0"
