@@ -15,6 +15,7 @@ cache. peak: largest resident set (files mapped into memory count).
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import signal
@@ -22,7 +23,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import table
 from bench.engine import circumstances, limits
-from bench.http_load import Load, free_port, load, server
 from bench.peers import contestants
+from bench.peers.at_once import free_port, in_process, over_http, server, waited
 from bench.peers.contestants import CONTESTANTS, Contestant, Missing
 from bench.peers.driven import Driven, prefill_s, step_s
 from bench.shapes import SHAPES, Shape, prompt
@@ -128,30 +128,20 @@ def measure_http(one: Contestant, shape: Shape, work: Path, args: argparse.Names
         model = contestants.files_of(one, shape, work, args.peers)
         if one.engine == "openvino":
             with closing(start_one(one, model, args)) as engine:
-                found = [in_process(engine, prompts) for _ in range(args.rounds + 1)]
+                found = [waited(in_process(engine, prompts, HTTP_TOKENS)) for _ in range(args.rounds + 1)]
             return {"in_process": True} | medians(found[1:])
         port = free_port()
         command = contestants.server_of(one, model, args.peers, args.threads, port)
         environment = {"VLLM_CPU_KVCACHE_SPACE": "2"}
         with server(command, port, args.timeout, environment) as address:
-            return medians([load(address, prompts, HTTP_TOKENS) for _ in range(args.rounds + 1)][1:])
+            found = [waited(asyncio.run(over_http(address, prompts, HTTP_TOKENS))) for _ in range(args.rounds + 1)]
+            return medians(found[1:])
     except Missing as why:
         return {"failed": str(why)}
 
 
-def in_process(engine: Driven, prompts: list[list[int]]) -> Load:
-    first: dict[int, float] = {}
-    last: dict[int, float] = {}
-    for seconds, numbers in engine.generate(prompts, HTTP_TOKENS):
-        for number in numbers:
-            first.setdefault(number, seconds)
-            last[number] = seconds
-    return Load.of([(first[n], last[n]) for n in first], HTTP_TOKENS)
-
-
-def medians(found: list[Load]) -> Row:
-    columns = [asdict(one) for one in found]
-    return {name: median(column[name] for column in columns) for name in columns[0]}
+def medians(found: list[dict[str, float]]) -> Row:
+    return {name: median(one[name] for one in found) for name in found[0]}
 
 
 def measure_shape(name: str, args: argparse.Namespace) -> dict[str, Any]:

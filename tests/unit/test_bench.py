@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from bench import table
 from bench.counters import parsed
-from bench.http_load import Load
+from bench.peers.at_once import over_http, waited
+from bench.peers.contestants import Missing
 from bench.peers.driven import prefill_s, step_s
 from bench.shapes import SHAPES, Shape, vocabulary, write_model
+from tests.unit.bench.raw_server import chunked, plain, raw_server
 
+from forearm.bench.load import Run
+from forearm.bench.statistics import Outcome
 from forearm.model.checkpoint import open_checkpoint
 from forearm.text.tokenizer import load_tokenizer
 
@@ -59,10 +63,14 @@ def test_decode_counts_only_steps_of_all_sequences() -> None:
     assert step_s(steps, 2) == 0.5
 
 
-def test_a_load_is_counted_from_the_common_start() -> None:
-    load = Load.of([(1.0, 3.0), (2.0, 6.0)], tokens=5)
+def test_requests_at_once_are_means_of_waits_and_tokens_of_all_together() -> None:
+    outcomes = [
+        Outcome(3, ttft_s=first_s, latency_s=last_s, output_tokens=5) for first_s, last_s in ((1.0, 3.0), (2.0, 6.0))
+    ]
 
-    assert (load.ttft_s, load.tpot_s, load.tokens_s) == (1.5, 0.75, 10 / 6)
+    assert waited(Run(outcomes, 6.0)) == {"ttft_s": 1.5, "tpot_s": 0.75, "tokens_s": 10 / 6}
+    with pytest.raises(Missing, match="it broke"):
+        waited(Run([*outcomes, Outcome(3, error="it broke")], 6.0))
 
 
 def test_counters_that_are_not_supported_are_left_out() -> None:
@@ -96,3 +104,18 @@ def test_written_weights_are_of_the_order_of_one_over_the_root_of_columns(tmp_pa
 
     assert entry["shape"] == [TINY.hidden, TINY.intermediate]
     assert 0.9 < bits.view(np.float32).std() * TINY.intermediate**0.5 < 1.1
+
+
+async def test_token_ids_go_over_http_and_failures_are_told() -> None:
+    choice = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
+    usage = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\ndata: [DONE]\n\n'
+
+    async with raw_server(chunked(choice, choice, usage), plain("503 Busy", b"no")) as raw:
+        done = await over_http(raw.address, [[300, 301, 302]], 2)
+        refused = await over_http(raw.address, [[300]], 2)
+
+    assert b'"prompt":[300,301,302]' in raw.requests[0][0]
+    assert (done.outcomes[0].output_tokens, done.outcomes[0].prompt_tokens) == (2, 3)
+    assert waited(done)["tpot_s"] > 0
+    with pytest.raises(Missing, match="503"):
+        waited(refused)

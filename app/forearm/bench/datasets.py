@@ -28,11 +28,11 @@ NOT_READ = "its files come from Hugging Face's hub or need other libraries; writ
 class Sample:
     """One request to make. `prompt_tokens` is what this side counts; the server's usage replaces it."""
 
-    prompt: str
+    prompt: str | list[int]  # token ids: of /v1/completions alone
     prompt_tokens: int
     output_tokens: int
     request_id: str = ""
-    others: tuple[str, ...] = ()  # further prompts of the same request
+    others: tuple[str | list[int], ...] = ()  # further prompts of the same request
 
     @property
     def sequences(self) -> int:
