@@ -75,28 +75,18 @@ def test_other_requests_go_on_beside_bombs(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-def test_a_long_conversation_holds_no_stream_up(server: Server, path: str) -> None:
-    """A ping every few milliseconds measures how long the event loop has time for nobody."""
+def test_a_long_conversation_takes_little_of_the_event_loops_time(server: Server, path: str) -> None:
     messages = [{"role": ("user", "assistant")[i % 2], "content": f"message {i} of many"} for i in range(10_000)]
-    body = {"messages": messages, "max_tokens": 1}
-    waits: list[float] = []
-    over = threading.Event()
-
-    def ping() -> None:
-        with httpx.Client(base_url=server.url) as client:
-            while not over.is_set():
-                begun_s = time.monotonic()
-                client.get("/livez")
-                waits.append(time.monotonic() - begun_s)
-
-    thread = threading.Thread(target=ping)
-    thread.start()
-    time.sleep(1)
-    quiet, waits[:] = sorted(waits), []
+    loop = next(thread for thread in threading.enumerate() if thread.name == "uvicorn")
+    clock = time.pthread_getcpuclockid(loop.ident or 0)
+    taken = []
     for _ in range(3):
-        server.http.post(path, json=body)
-    over.set()
-    thread.join()
+        begun_s, process_s = time.clock_gettime(clock), time.process_time()
+        server.http.post(path, json={"messages": messages, "max_tokens": 1})
+        taken.append((time.clock_gettime(clock) - begun_s, time.process_time() - process_s))
 
-    print(f"{path}: quiet {1e3 * quiet[-1]:.0f} ms at most, beside rendering {1e3 * max(waits):.0f} ms")
-    assert max(waits) < quiet[-1] + 0.5  # on a quiet machine: see the figures printed
+    least_s, all_s = min(taken)
+    print(f"{path}: {1e3 * least_s:.0f} ms of the loop's thread, in several steps; {1e3 * all_s:.0f} ms of all threads")
+    # Reading the body takes 22 ms there; rendering and tokenising, which went there once, most of the rest (x86-64).
+    assert least_s < 0.15
+    assert all_s > 2 * least_s, "this shows nothing"
