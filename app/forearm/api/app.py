@@ -32,6 +32,7 @@ from forearm.api import (
     score,
     tokens,
 )
+from forearm.api.described import DescribedApp
 from forearm.api.edge import AccessLog, Edge, Watch
 from forearm.api.faults import answer_error
 from forearm.api.guard import KeyGuard
@@ -79,7 +80,7 @@ def create_app(config: ApiConfig) -> FastAPI:
             tracer.close()
 
     openapi_url = "/openapi.json" if config.docs else None  # without it FastAPI has no /docs and /redoc either
-    app = FastAPI(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
+    app = DescribedApp(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
     app.state.served = served
     responses.open_store(app, config)
     for noun in _NOUNS:
