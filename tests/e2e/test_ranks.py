@@ -21,9 +21,7 @@ def test_the_command_of_vllms_page_has_a_rank_on_each_set(tmp_path: Path, monkey
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", f"{first}|{second}")
 
     with serve(tmp_path, "-tp=2", "--distributed-executor-backend", "mp") as served:
-        reply = served.http.post(
-            "/v1/completions", json={"prompt": QUESTION, "max_tokens": 16, "temperature": 0}
-        )
+        reply = served.http.post("/v1/completions", json={"prompt": QUESTION, "max_tokens": 16, "temperature": 0})
 
     log = served.log.read_text()
     assert reply.status_code == 200, reply.text

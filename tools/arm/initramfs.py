@@ -82,4 +82,4 @@ def main(kernel: Path, busybox: Path, out: Path, program: Sequence[str]) -> None
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:4]), sys.argv[4:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
