@@ -117,31 +117,35 @@ class Run:
     tokens_s: float
     drafted: float
     accepted: float
+    steps: float
 
 
 def run(llm: LLM, speculation: Speculation, prompts: list[list[int]], params: list[SamplingParams]) -> Run:
     """With these drafts."""
     llm._loop._speculation = speculation
-    before = drafts(llm)
+    before = counts(llm)
     outputs = llm.generate(prompts, params, use_tqdm=False)
-    drafted, accepted = (now - then for now, then in zip(drafts(llm), before, strict=True))
+    counted = [now - then for now, then in zip(counts(llm), before, strict=True)]
     first = min(output.metrics.first_token_time or 0.0 for output in outputs)
     last = max(output.metrics.finished_time or 0.0 for output in outputs)
     tokens = [output.outputs[0].token_ids for output in outputs]
-    return Run(tokens, (sum(map(len, tokens)) - len(tokens)) / (last - first), drafted, accepted)
+    return Run(tokens, (sum(map(len, tokens)) - len(tokens)) / (last - first), *counted)
 
 
-def drafts(llm: LLM) -> tuple[float, float]:
-    """Tokens drafted and accepted so far."""
+def counts(llm: LLM) -> tuple[float, float, float]:
+    """So far: tokens drafted, tokens accepted, steps."""
     plain = llm._loop.meter._plain
     drafted, accepted = (plain[f"vllm:spec_decode_num_{name}_tokens"]._value.get() for name in ("draft", "accepted"))
-    return drafted, accepted
+    return drafted, accepted, sum(bucket.get() for bucket in plain["vllm:iteration_tokens_total"]._buckets)
 
 
 def measure(
     llm: LLM, kinds: dict[str, Speculation], name: str, batch: int, args: argparse.Namespace
 ) -> dict[str, object]:
-    """One text and batch, with each kind of drafts in turn, `args.runs` times; the answers must be equal."""
+    """One text and batch, with each kind of drafts, `args.runs` times; the answers must be equal.
+
+    Each run has its plain one beside it, before it and after it in turns: what else the machine does meets both.
+    """
     shape = shape_of(args.shape, args)
     prompts = [[300 + (37 * i + j) % args.text for j in range(args.text)] for i in range(batch)]
     temperature = temperature_of(TEXTS[name], shape)
@@ -151,8 +155,8 @@ def measure(
             SamplingParams(max_tokens=args.tokens, temperature=temperature, seed=100 * seed + i, ignore_eos=True)
             for i in range(batch)
         ]
-        for kind, speculation in kinds.items():
-            found[kind].append(run(llm, speculation, prompts, params))
+        for kind in list(kinds) if seed % 2 == 0 else reversed(kinds):
+            found[kind].append(run(llm, kinds[kind], prompts, params))
         if any(runs[-1].tokens != found["none"][-1].tokens for runs in found.values()):
             raise SystemExit(f"{name}, batch {batch}: answers differ")
     figures: dict[str, object] = {"temperature": round(temperature, 2)}
@@ -164,6 +168,8 @@ def measure(
             "gain": round(median(a.tokens_s / b.tokens_s for a, b in zip(runs, found["none"], strict=True)), 3),
             "accepted": round(sum(one.accepted for one in runs) / max(1, sum(one.drafted for one in runs)), 3),
             "drafted_a_token": round(sum(one.drafted for one in runs) / (len(runs) * batch * args.tokens), 3),
+            # Counted, not timed: steps over those without drafts.
+            "steps": round(sum(one.steps for one in runs) / sum(one.steps for one in found["none"]), 3),
         }
     print(f"{name} x{batch}: {plain:.1f} tokens/s; {figures}", file=sys.stderr)
     return figures
@@ -206,7 +212,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--most", type=int, default=8, help="tokens of one draft")
     parser.add_argument("--batches", type=lambda text: [int(one) for one in text.split(",")], default=[1, 8])
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=TEXTS)
+    parser.add_argument("--runs", type=int, default=4, help="an even number: each kind goes first as often as last")
     parser.add_argument("--kv-bytes", type=int, default=1 << 29)
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "forearm-bench")
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
@@ -221,7 +228,7 @@ def main() -> None:
         "draft": args.draft,
     }
     for batch in args.batches:
-        for name in TEXTS:
+        for name in args.texts:
             begin = time.monotonic()
             figures[f"{name} x{batch}"] = measure(llm, kinds, name, batch, args)
             print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
