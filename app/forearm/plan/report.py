@@ -27,7 +27,7 @@ def as_text(found: Outlook, wish: Wish, price: float | None) -> str:
 
 def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
     """The same in bytes, seconds and tokens/s."""
-    fitting, checkpoint, rates = found.fitting, found.fitting.checkpoint, found.cost.rates
+    checkpoint, rates = found.fitting.checkpoint, found.cost.rates
     return {
         "model": found.host.config.model or "the demo model",
         "model_type": checkpoint.config.model_type,
@@ -42,23 +42,7 @@ def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
             **{name: value for name, value in vars(rates).items() if name != "achieved"},
             "achieved_gflops": {described(format): asdict(timed) for format, timed in rates.achieved.items()},
         },
-        "memory": {
-            "available_bytes": fitting.memory.available_bytes,
-            "limited_by": fitting.memory.limited_by,
-            "weights_bytes": checkpoint.packed_bytes,
-            "weights_by_format": found.formats,
-            "stored_bytes": checkpoint.stored_bytes,
-            "scratch_bytes": fitting.scratch_bytes,
-            "draft_bytes": fitting.draft_bytes,
-            "grammar_vocabulary_bytes": fitting.vocabulary_bytes,
-            "kv_bytes_per_token": found.kv_token_bytes,
-            "kv_dtype": checkpoint.kv_dtype,
-            "kv_bytes": fitting.blocks * fitting.block_bytes,
-            "kv_tokens": found.kv_tokens,
-            "max_model_len": checkpoint.max_model_len,
-            "contexts": found.contexts,
-            "peak_bytes": found.peak_bytes,
-        },
+        "memory": _memory_json(found),
         "placement": {
             "engines": found.engines,
             "threads": _engine(found).placed.threads,
@@ -72,6 +56,27 @@ def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
         "batches": [asdict(batch) | _dollars(batch.output_tokens_s, price) for batch in found.batches],
         "best_rate": _open_json(found.best, wish, price),
         "asked_rate": _open_json(found.asked, wish, price) if wish.requests_s is not None else None,
+    }
+
+
+def _memory_json(found: Outlook) -> dict[str, Any]:
+    fitting, checkpoint = found.fitting, found.fitting.checkpoint
+    return {
+        "available_bytes": fitting.memory.available_bytes,
+        "limited_by": fitting.memory.limited_by,
+        "weights_bytes": checkpoint.packed_bytes,
+        "weights_by_format": found.formats,
+        "stored_bytes": checkpoint.stored_bytes,
+        "scratch_bytes": fitting.scratch_bytes,
+        "draft_bytes": fitting.draft_bytes,
+        "grammar_vocabulary_bytes": fitting.vocabulary_bytes,
+        "kv_bytes_per_token": found.kv_token_bytes,
+        "kv_dtype": checkpoint.kv_dtype,
+        "kv_bytes": fitting.blocks * fitting.block_bytes,
+        "kv_tokens": found.kv_tokens,
+        "max_model_len": checkpoint.max_model_len,
+        "contexts": found.contexts,
+        "peak_bytes": found.peak_bytes,
     }
 
 
