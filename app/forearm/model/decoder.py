@@ -27,6 +27,9 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+_MOST_LAYERS = 1024  # the largest models of today have some 130
+
+
 @dataclass(frozen=True)
 class Request:
     """What a family function reads: config.json, and what the engine was asked for.
@@ -45,8 +48,11 @@ class Request:
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
-        return self.keys.integer("num_hidden_layers")
+        """How many layers the model has. Raises: ConfigError before a list of billions is made."""
+        layers = self.keys.integer("num_hidden_layers")
+        if not 0 < layers <= _MOST_LAYERS:
+            raise self.keys.wrong("num_hidden_layers", f"1 to {_MOST_LAYERS}")
+        return layers
 
     def with_defaults(self, **defaults: Any) -> Request:
         """The same request where these stand for keys that config.json leaves out."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from forearm.errors import ConfigError
 from forearm.model import switches
 from forearm.model.config import DTypeName, Layer, ModelConfig
 from forearm.model.decoder import Request, activation, decoder, gemma, gemma3_ropes, positions, sizes, windows_of
@@ -47,7 +48,7 @@ def read_config(
     dtype = switches.checkpoint_dtype(inner, outer, folder)
     request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
     config = replace(
-        families[model_type](request),
+        computed(families[model_type], request),
         model_type=model_type,
         eos_token_ids=tuple(sorted({*inner.ids("eos_token_id"), *outer.ids("eos_token_id"), *generation_eos(folder)})),
         bos_token_id=inner.optional_integer("bos_token_id"),
@@ -55,6 +56,16 @@ def read_config(
     switches.check_sizes(config, inner)
     switches.check_unread(outer, inner)
     return config
+
+
+def computed(family: Family, request: Request) -> ModelConfig:
+    """The model of this family. Raises: ConfigError, also where its sizes cannot be divided by each other."""
+    try:
+        return family(request)
+    except ArithmeticError as problem:
+        raise ConfigError(
+            f"{request.keys.source}: its sizes make no model ({problem}); see hidden_size and num_attention_heads"
+        ) from None
 
 
 def llama(request: Request) -> ModelConfig:

@@ -18,7 +18,7 @@ from forearm.errors import ConfigError
 from forearm.model import switches
 from forearm.model.config import DTypeName, ModelConfig, Rope
 from forearm.model.decoder import Request
-from forearm.model.families import FAMILIES
+from forearm.model.families import FAMILIES, computed
 from forearm.model.gguf import Gguf
 from forearm.model.gguf_codes import FLOATS
 from forearm.model.keys import Keys
@@ -71,7 +71,7 @@ def gguf_config(
     metadata = _Metadata.of(gguf)
     model_type, values = _values(metadata)
     request = Request(Keys(values, str(gguf.path)), _dtype(gguf), weight_dtype, max_model_len, allow_longer)
-    config = FAMILIES[model_type](request)
+    config = computed(FAMILIES[model_type], request)
     config = replace(
         config,
         model_type=model_type,

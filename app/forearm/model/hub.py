@@ -62,7 +62,7 @@ def local_model(model: str) -> Path | None:
         return _demo()
     path = Path(model).expanduser()
     if path.is_dir():
-        return _gguf_within(path.resolve())
+        return _gguf_within(_closed(path.resolve()))
     if path.exists():
         if path.suffix == ".gguf":
             return path.absolute()  # not where a link of the hub's cache points to: there it has another name
@@ -72,6 +72,20 @@ def local_model(model: str) -> Path | None:
     if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
         raise ConfigError(f"model {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
     return None
+
+
+def _closed(folder: Path) -> Path:
+    """The folder, where no link in it leads out of it (of the hub's cache: out of the model's part of the cache).
+
+    Raises: ConfigError naming the link: an unpacked archive may have one to any file of this machine.
+    """
+    own = folder.parents[1] if folder.parent.name == "snapshots" else folder
+    for path in (*folder.iterdir(), *folder.glob("*/*")):
+        if path.is_symlink() and not path.resolve().is_relative_to(own):
+            raise ConfigError(
+                f"{path} is a link to {path.resolve()}, outside of the model's folder; copy the file there"
+            )
+    return folder
 
 
 def gguf_patterns(quantisation: str) -> list[str]:

@@ -126,6 +126,8 @@ def read_json(path: Path) -> Keys:
         raise ConfigError(f"{path} is missing; is {path.parent} a model folder?") from None
     except (OSError, ValueError) as problem:
         raise ConfigError(f"{path} can't be read: {problem}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} can't be read: it is nested too deeply") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} is not a JSON object")
     return Keys(values, str(path))

@@ -96,6 +96,8 @@ def _overridden(keys: Keys, changes: Mapping[str, Any]) -> Keys:
 
 def _architecture(keys: Keys) -> str:
     names = keys.get("architectures") or [""]
+    if not isinstance(names, list):
+        raise keys.wrong("architectures", "a list of one name")
     return str(names[0])
 
 

@@ -45,7 +45,7 @@ def read_modules(folder: Path) -> SentenceModules | None:
         return None
     try:
         listed = [(str(m["type"]).rsplit(".", 1)[-1], folder / str(m["path"])) for m in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError, KeyError) as problem:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as problem:
         raise ConfigError(f"{path} can't be read: {problem!r}") from None
     for kind, at in listed:
         if kind not in ("Transformer", "Pooling", "Normalize", "Dense"):

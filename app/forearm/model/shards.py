@@ -163,10 +163,11 @@ def _files(folder: Path) -> Iterator[Path]:
         weight_map = index.object("weight_map")
         if weight_map is None:
             raise index.wrong("weight_map", "an object that names each tensor's file")
-        for name in sorted({str(v) for v in weight_map.values.values()}):
-            if Path(name).name != name:
-                raise ConfigError(f"{folder / INDEX}: {name!r} is not a file name")
-            yield folder / name
+        names = list(weight_map.values.values())
+        for name in names:
+            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+                raise ConfigError(f"{folder / INDEX}: {name!r:.200} is not the name of a safetensors file")
+        yield from (folder / name for name in sorted(set(names)))
         return
     found = sorted(folder.glob("*.safetensors"))
     single = folder / "model.safetensors"
@@ -198,7 +199,7 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
             header = json.loads(file.read(length))
     except OSError as problem:
         raise ConfigError(f"{path} can't be read: {problem.strerror}; download the model again") from None
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ConfigError(f"{path}: its header is damaged ({problem}); download it again") from None
     return {name: _stored(path, name, entry, 8 + length, size) for name, entry in _by_offset(path, header)}
 

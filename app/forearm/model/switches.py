@@ -89,6 +89,8 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
     """Refuse what is not a causal language model (a classifier's head, say, has other tensors); or, `pooled`, one that
     has another head than those that are served."""
     names = keys.get("architectures") or []
+    if not isinstance(names, list):
+        raise keys.wrong("architectures", "a list of one name")
     if pooled:
         served = ("ForCausalLM", "ForConditionalGeneration", "Model", "ForMaskedLM", "ForSequenceClassification")
         if names and not str(names[0]).endswith(served):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from forearm import _native
+from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint, stored_bytes
 from forearm.model.codes import CodedMatrix, Codes, expressed
 from forearm.model.config import WeightFormat
@@ -51,7 +52,7 @@ def load_native(
 
     progress: a bar on stderr with bytes and bytes per second.
     weight_cache: a folder where packed weights are kept; empty: nowhere.
-    Raises: ValueError or MemoryError from the executor (see _native.pyi).
+    Raises: ConfigError for weights that are no numbers; ValueError or MemoryError from the executor (see _native.pyi).
     """
     executor = _native.Executor(
         checkpoint.config,
@@ -85,7 +86,10 @@ def _load_all(checkpoint: Checkpoint, executor: _native.Executor, threads: int, 
         tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar,
         ThreadPoolExecutor(min(threads, MOST_DECODERS), "decode") as decoders,
     ):
-        _load(checkpoint, executor, decoders, bar)
+        try:
+            _load(checkpoint, executor, decoders, bar)
+        except ValueError as problem:  # sizes were checked before: a scale that is no number, say
+            raise ConfigError(f"{checkpoint.folder} can't be loaded: {problem}; download it again") from None
     executor.finish_loading()
 
 

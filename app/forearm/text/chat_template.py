@@ -163,8 +163,8 @@ def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any)
     for name in ("chat_template.jinja", "chat_template.json"):
         file = folder / name
         if file.is_file():
-            text = file.read_text(encoding="utf-8")
-            return str(json.loads(text)["chat_template"]) if name.endswith(".json") else text
+            text = _text_of(file)
+            return text if name.endswith(".jinja") else _within(file, text)
     if isinstance(tokenizer_template, Mapping):
         tokenizer_template = tokenizer_template.get("default")
     return tokenizer_template if isinstance(tokenizer_template, str) else None
@@ -176,7 +176,7 @@ def find_tool_template(folder: Path, given: str | None, tokenizer_template: Any)
     if given is not None:
         return None
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        return _text_of(file)
     found = tokenizer_template.get("tool_use") if isinstance(tokenizer_template, Mapping) else None
     return found if isinstance(found, str) else None
 
@@ -187,4 +187,23 @@ def _given(given: str) -> str:
     file = Path(given)
     if not file.is_file():
         raise ConfigError(f"--chat-template {given!r} is neither a file nor a template (a template has a brace in it)")
-    return file.read_text(encoding="utf-8")
+    return _text_of(file)
+
+
+def _text_of(file: Path) -> str:
+    """Raises: ConfigError."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        raise ConfigError(f"{file} can't be read: {problem}") from None
+
+
+def _within(file: Path, text: str) -> str:
+    """The template in chat_template.json. Raises: ConfigError."""
+    try:
+        found = json.loads(text)["chat_template"]
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise ConfigError(f"{file} has no chat_template: {problem!r:.200}") from None
+    if not isinstance(found, str):
+        raise ConfigError(f"{file}: chat_template is {found!r:.200}; it should be a string")
+    return found

@@ -72,8 +72,8 @@ def tokenizer_text(folder: Path) -> tuple[str, int]:
         # A training run may have left these; they would cut or fill what is tokenised.
         parsed["truncation"] = parsed["padding"] = None
         return json.dumps(parsed), 1 + max([*_ids(parsed["model"]["vocab"]), *(token["id"] for token in added)])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"cannot read {file}: {error!r}") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"cannot read {file}: {error!r:.300}") from error
 
 
 def _more_added(folder: Path, known: set[int]) -> list[dict[str, Any]]:

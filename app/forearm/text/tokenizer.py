@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -142,8 +142,39 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         if not isinstance(backend, TokenizersBackend):
             raise ConfigError(f"transformers reads it as {type(backend).__name__}, which has no fast form")
         return Tokenizer(backend)
-    except Exception as error:  # whatever a broken file raises in two libraries
-        raise ConfigError(f"cannot load the tokenizer of {folder}: {error}; give another with --tokenizer") from error
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # whatever a broken file raises in two libraries; a panic of Rust is no Exception
+        shown = f"{str(error)[:300]}; give another with --tokenizer"
+        raise ConfigError(f"cannot load the tokenizer of {_blamed(folder)}: {shown}") from error
+
+
+def _blamed(folder: Path) -> Path:
+    """The file that cannot be read; the folder where that shows nowhere."""
+    if is_gguf(folder):
+        return folder
+    from tokenizers import Tokenizer as Rust
+
+    names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json")
+    readers: list[tuple[str, Callable[[Path], object]]] = [
+        ("tokenizer.json", lambda file: Rust.from_file(str(file))),
+        *((name, lambda file: dict(json.loads(file.read_bytes()))) for name in names),
+        ("chat_template.jinja", lambda file: file.read_text(encoding="utf-8")),
+    ]
+    broken = (folder / name for name, read in readers if not _reads(read, folder / name))
+    return next(broken, folder / "tokenizer_config.json" if (folder / "tokenizer.json").exists() else folder)
+
+
+def _reads(read: Callable[[Path], object], file: Path) -> bool:
+    """Whether the file is one that this reads, or there is none."""
+    try:
+        if file.is_file():
+            read(file)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
+        return False
+    return True
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:

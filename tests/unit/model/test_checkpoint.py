@@ -158,7 +158,7 @@ def test_an_index_leads_to_its_shards(tmp_path: Path) -> None:
 def test_an_index_can_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (llama(tmp_path) / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}')
 
-    assert "'../secret.safetensors' is not a file name" in refused(tmp_path)
+    assert "'../secret.safetensors' is not the name of a safetensors file" in refused(tmp_path)
 
 
 def test_tensors_of_a_multimodal_file_are_found_under_either_prefix(tmp_path: Path) -> None:

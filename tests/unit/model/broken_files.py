@@ -1,0 +1,243 @@
+"""Reads broken copies of a model's files: `python -m tests.unit.model.broken_files FILE COUNT SEED`.
+
+A process of its own, so that a reader that ends it, takes gigabytes or never comes back is seen. A line of JSON is
+written before each case (its number), and one after it: null where the copy is taken, or [kind of error, text].
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.api.letters import write_letters
+from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
+from tests.unit.model.test_gguf_config import opened
+
+from forearm.api.served import load_served
+from forearm.config import ApiConfig
+from forearm.errors import ConfigError
+from forearm.model.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.generation import generation_eos
+from forearm.model.pooling import PoolingAsked, pooling_plan
+from forearm.model.weights import load_native
+from forearm.text.grammar_tokens import tokenizer_text
+
+MOST_S = 5  # of one case
+MOST_BYTES = 3 << 30  # of address space beyond what the process has with everything imported
+MOST_LOADED = 64 << 20  # larger models are not loaded: that they would be is no fault of the file's reader
+ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 1 << 31, -(1 << 31), 1 << 62, 1 << 64, 1 << 200, 0.5, -0.5, 1e308, 1e-308),
+    *(float("nan"), float("inf"), "", "x", "\x00", "\ud800", "../../etc/passwd", "/etc/passwd", "x" * 5000),
+    *([], [None], [[]], [0] * 3000, {}, {"": None}, {"type": "x"}, [1 << 70, -1]),
+)
+
+
+def changed(dice: random.Random, value: Any) -> Any:
+    """JSON with one to three places changed."""
+    made = copy.deepcopy(value)
+    for _ in range(dice.randint(1, 3)):
+        holder, key = dice.choice(list(_places(made))[:3000])
+        if dice.random() < 0.2:
+            del holder[key]
+        elif dice.random() < 0.15:
+            holder[key] = [holder[key]]
+        else:
+            holder[key] = dice.choice((*ODD, -7, 3, 4096, "llama", "BPE", "F16", [0, 8]))
+        if not made:
+            break
+    return made
+
+
+def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Everything in it, outer ones first."""
+    inner = [node]
+    while inner:
+        holder = inner.pop(0)
+        keys: Any = holder.keys() if isinstance(holder, dict) else range(len(holder))
+        for key in keys:
+            yield holder, key
+            if isinstance(holder[key], (dict, list)) and holder[key]:
+                inner.append(holder[key])
+
+
+def garbled(dice: random.Random, content: bytes) -> bytes:
+    """Bytes changed, cut off, put in, or other ones altogether."""
+    kind = dice.randrange(8)
+    if kind == 0:
+        other = (
+            b"",
+            b"\x00",
+            b"{",
+            b"[" * 200_000,
+            b'{"a":' * 200_000,
+            b"\xff\xfe{}",
+            b"NaN",
+            b'"\\ud800"',
+            b"[]",
+            b"null",
+        )
+        return dice.choice(other)
+    if kind == 1:
+        return content[: dice.randrange(len(content))]
+    data = bytearray(content)
+    for _ in range(dice.randint(1, 5)):
+        at = dice.randrange(len(data))
+        if kind < 6:
+            data[at] = dice.choice((0, 1, 127, 128, 255, dice.randrange(256)))
+        else:
+            data[at:at] = dice.choice((b"\x00", b"\xff" * 8, b'"', b"}", dice.randbytes(3)))
+    return bytes(data)
+
+
+def broken_json(dice: random.Random, content: bytes) -> bytes:
+    """JSON of another shape, or no JSON any more."""
+    if dice.random() < 0.3:
+        return garbled(dice, content)
+    return json.dumps(changed(dice, json.loads(content))).encode()
+
+
+def broken_safetensors(dice: random.Random, content: bytes) -> bytes:
+    """The header as broken JSON, its length as another number, or bytes."""
+    kind, size = dice.random(), int.from_bytes(content[:8], "little")
+    header, data = content[8 : 8 + size], content[8 + size :]
+    if kind < 0.2:
+        length = dice.choice((0, 1, size - 1, size + 1, len(content), 1 << 31, 1 << 40, 1 << 63, (1 << 64) - 1))
+        return length.to_bytes(8, "little") + content[8:]
+    if kind < 0.3:
+        return garbled(dice, content[: 8 + size]) + data
+    made = broken_json(dice, header)
+    return len(made).to_bytes(8, "little") + made + data[: len(data) if dice.random() < 0.9 else len(data) // 2]
+
+
+def broken_gguf(dice: random.Random, content: bytes) -> bytes:
+    """Bytes of the header changed: counts, lengths and types stand in it as they are."""
+    head = content.find(b"output_norm.weight") + 2000
+    if dice.random() < 0.5:
+        return garbled(dice, content[:head]) + content[head:]
+    data, at = bytearray(content), dice.randrange(head - 8)
+    data[at : at + 8] = dice.choice((0, 1, 255, 1 << 31, 1 << 40, 1 << 62, (1 << 64) - 1)).to_bytes(8, "little")
+    return bytes(data)
+
+
+def read_folder(folder: Path) -> None:
+    """All that serve reads of a folder, and its weights."""
+    asked = PoolingAsked()
+    plan = pooling_plan(folder, asked)
+    checkpoint = open_checkpoint(folder, pooling=plan)
+    generation_eos(folder)
+    _load(checkpoint)
+    _read_text(folder)
+
+
+def read_gguf_model(folder: Path) -> None:
+    """The same of a .gguf file."""
+    _load(open_checkpoint(folder / "m.gguf"))
+    _read_text(folder / "m.gguf")
+
+
+def _load(checkpoint: Checkpoint) -> None:
+    if checkpoint.packed_bytes < MOST_LOADED and checkpoint.stored_bytes < MOST_LOADED:
+        load_native(checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1, progress=False)
+
+
+def _read_text(path: Path) -> None:
+    served = load_served(ApiConfig(model_folder=str(path)))
+    tokenizer_text(path)
+    served.tokenizer.encode("Some text, 12.")
+    served.tokenizer.longest_token  # noqa: B018
+    if served.template is not None:
+        served.template.names  # noqa: B018
+
+
+Break = Callable[[random.Random, bytes], bytes]
+FILES: dict[str, tuple[Break, Callable[[Path], None]]] = {
+    "config.json": (broken_json, read_folder),
+    "generation_config.json": (broken_json, read_folder),
+    "model.safetensors.index.json": (broken_json, read_folder),
+    "model.safetensors": (broken_safetensors, read_folder),
+    "tokenizer.json": (broken_json, read_folder),
+    "tokenizer_config.json": (broken_json, read_folder),
+    "chat_template.jinja": (garbled, read_folder),
+    "m.gguf": (broken_gguf, read_gguf_model),
+}
+
+
+def write_model(folder: Path, file: str) -> None:
+    """A whole one, small: a Llama of zeros with a token a byte."""
+    if file == "m.gguf":
+        opened(folder, **_gguf_vocabulary())
+        return
+    write_letters(folder)
+    llama(folder, vocab_size=258)
+    if file == "model.safetensors.index.json":
+        shapes = llama_shapes(LLAMA | {"vocab_size": 258})
+        (folder / "model.safetensors").unlink()
+        for number, half in enumerate((list(shapes)[::2], list(shapes)[1::2])):
+            write(folder / f"model-{number}.safetensors", {name: shapes[name] for name in half})
+        names = {name: f"model-{list(shapes).index(name) % 2}.safetensors" for name in shapes}
+        (folder / file).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": names}))
+
+
+def _gguf_vocabulary() -> dict[str, Any]:
+    letters = json.loads(write_letters(Path(tempfile.mkdtemp())).joinpath("tokenizer.json").read_text())
+    tokens = [*sorted(letters["model"]["vocab"], key=letters["model"]["vocab"].__getitem__), "<eos>", "ab"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * 256 + [3, 1],
+        "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.eos_token_id": 256,
+        "llama.vocab_size": len(tokens),
+    }
+
+
+def outcome(read: Callable[[Path], None], folder: Path) -> list[str] | None:
+    """None, or what was raised."""
+    signal.alarm(MOST_S)
+    try:
+        read(folder)
+    except ConfigError as error:
+        return ["ConfigError", str(error)]
+    except BaseException as error:
+        return [type(error).__name__, "".join(traceback.format_exception(error))[-3000:]]
+    finally:
+        signal.alarm(0)
+    return None
+
+
+def too_slow(*_: object) -> None:
+    """Raises: TimeoutError."""
+    raise TimeoutError(f"longer than {MOST_S} s")
+
+
+def main(file: str, count: int, seed: int) -> None:
+    """One line before each case, one after it."""
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGALRM, too_slow)
+    break_, read = FILES[file]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_model(folder, file)
+        content = (folder / file).read_bytes()
+        assert (whole := outcome(read, folder)) is None, whole
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
+        for number in range(count):
+            (folder / file).write_bytes(break_(random.Random(f"{file} {seed} {number}"), content))
+            print(json.dumps(number), flush=True)
+            print(json.dumps(outcome(read, folder)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
