@@ -416,6 +416,12 @@ class ApiConfig(Common):
     per_request_metrics: bool = setting(
         False, "answers with one choice tell their times", flag="--enable-per-request-metrics"
     )
+    per_request_spec_decode_metrics: str = setting(
+        "none",
+        "answers with one choice tell what was guessed ahead for them: none, summary",
+        flag="--per-request-spec-decode-metrics",
+        parse=one_of("none", "summary"),
+    )
     fingerprint_mode: str = setting(
         "full",
         "system_fingerprint of answers: full and hash (version and a hash of the model), custom, none",

@@ -172,12 +172,13 @@ class Refused(msgspec.Struct, tag=True, kw_only=True):
     retry_after_s: int = 1
 
 
-class Tokens(msgspec.Struct, tag=True, kw_only=True):
+class Tokens(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
     """New tokens of one output of a request, in order.
 
     `finish_reason` (stop, length, repetition, abort) is set on the last message of that output; `stop_reason` is the
     stop token id that ended it, None for the model's own end. `cached_tokens`, `queue_s` (seconds from arrival to the
-    first step) and `prompt_logprobs` come with the first message of a request (index 0).
+    first step) and `prompt_logprobs` come with the first message of a request (index 0). `drafted` tokens were guessed
+    ahead for it, of which the first `accepted` were right.
     """
 
     request_id: str
@@ -189,6 +190,8 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True):
     cached_tokens: int | None = None
     queue_s: float | None = None
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Embedded(msgspec.Struct, tag=True, kw_only=True):

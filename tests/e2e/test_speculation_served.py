@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +81,26 @@ def test_a_stream_says_the_same_though_its_pieces_are_longer(plain: Served, draf
     assert texts[0] == texts[1]
     metrics = series(drafting.http.get("/metrics").text)
     assert next(v for name, v in metrics.items() if name.startswith("vllm:spec_decode_num_accepted_tokens_total")) > 0
+
+
+def test_an_answer_tells_what_was_guessed_ahead_for_it(tmp_path: Path) -> None:
+    """A server of its own: one that has seen drafts lose makes none. Answers together tell what the metrics count."""
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 200, "ignore_eos": True}
+    telling = ("--speculative-config", NGRAM, "--per-request-spec-decode-metrics", "summary")
+    with serve(tmp_path, *FLAGS, *telling) as served:
+        replies = [served.http.post("/v1/completions", json=body).json() for _ in range(2)]
+        counted = series(served.http.get("/metrics").text)
+
+    told = [reply["metrics"]["speculative_decoding"] for reply in replies if "metrics" in reply]
+    assert told
+    for figure, name in (
+        ("num_spec_steps", "drafts"),
+        ("num_draft_tokens", "draft_tokens"),
+        ("num_accepted_draft_tokens", "accepted_tokens"),
+    ):
+        [total] = [value for key, value in counted.items() if key.startswith(f"vllm:spec_decode_num_{name}_total")]
+        assert sum(one[figure] for one in told) == total
+    for one in told:
+        right = one["acceptance_histogram"]
+        assert sum(right) == one["num_spec_steps"]
+        assert sum(count * steps for count, steps in enumerate(right)) == one["num_accepted_draft_tokens"]

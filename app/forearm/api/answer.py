@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from forearm.api.logprobs import TokenNames
 from forearm.api.output import Tally
-from forearm.api.replies import CachedTokens, ChunkHead, ReasoningTokens, RequestMetrics, Usage, encoder
+from forearm.api.replies import CachedTokens, ChunkHead, DraftMetrics, ReasoningTokens, RequestMetrics, Usage, encoder
 from forearm.api.schema import ChatRequest, GenerationBody
 from forearm.api.served import Served
 
@@ -82,15 +82,21 @@ def usage_plan(body: GenerationBody, served: Served) -> UsagePlan:
 
 
 def request_metrics(tally: Tally, choices: int, served: Served) -> RequestMetrics | UnsetType:
-    """The answer's times, where the server tells them: of answers with one choice."""
-    if not served.config.per_request_metrics or choices != 1 or tally.first_s is None or tally.last_s is None:
+    """The answer's times, and what was guessed ahead, where the server tells them: of answers with one choice."""
+    config = served.config
+    drafts = DraftMetrics.of(tally.drafts) if config.per_request_spec_decode_metrics == "summary" else None
+    if choices != 1 or tally.first_s is None or tally.last_s is None:
         return UNSET
+    if not config.per_request_metrics:
+        return UNSET if drafts is None else RequestMetrics(speculative_decoding=drafts)
     generation_s, later = tally.last_s - tally.first_s, tally.completion_tokens - 1
     return RequestMetrics(
         time_to_first_token_ms=1e3 * (tally.first_s - tally.begun_s),
         generation_time_ms=1e3 * generation_s,
+        queue_time_ms=None,
         mean_itl_ms=1e3 * generation_s / later if later > 0 else None,
         tokens_per_second=later / generation_s if generation_s > 0 else None,
+        speculative_decoding=drafts,
     )
 
 

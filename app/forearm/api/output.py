@@ -77,6 +77,7 @@ class Tally:
     first_s: float | None = None  # first and last token, on the same clock
     last_s: float | None = None
     prompt_logprobs: dict[int, list[wire.PositionLogprobs | None]] = field(default_factory=dict)
+    drafts: list[tuple[int, int]] = field(default_factory=list)  # tokens drafted and accepted, a pair a draft
 
 
 class Answer:
@@ -104,6 +105,8 @@ class Answer:
                 self.tally.first_s = self.tally.last_s
             if message.cached_tokens is not None:
                 self.tally.cached_tokens += message.cached_tokens
+            if message.drafted:
+                self.tally.drafts.append((message.drafted, message.accepted))
             if message.prompt_logprobs is not None:
                 self.tally.prompt_logprobs[number] = message.prompt_logprobs
             yield self._piece(number, message)

@@ -29,15 +29,47 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens_details: ReasoningTokens | UnsetType = UNSET
 
 
-class RequestMetrics(msgspec.Struct, kw_only=True):
-    """vLLM's times of one answer; what is None here is not known to the worker."""
+class DraftMetrics(msgspec.Struct, kw_only=True):
+    """vLLM's counts of what was guessed ahead for one answer. acceptance_histogram: drafts by tokens that were right;
+    num_spec_tokens: of the longest draft.
+    """
 
-    time_to_first_token_ms: float
-    generation_time_ms: float
-    queue_time_ms: None = None
-    mean_itl_ms: float | None
-    tokens_per_second: float | None
-    speculative_decoding: None = None
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+
+    @classmethod
+    def of(cls, drafts: list[tuple[int, int]]) -> DraftMetrics | None:
+        """From each draft's tokens and those of them that were right; None where there was no draft."""
+        if not drafts:
+            return None
+        drafted, accepted = (sum(column) for column in zip(*drafts, strict=True))
+        longest = max(count for count, _ in drafts)
+        right = [count for _, count in drafts]
+        return cls(
+            mean_acceptance_length=1 + accepted / len(drafts),
+            draft_acceptance_rate=accepted / drafted,
+            acceptance_histogram=[right.count(count) for count in range(longest + 1)],
+            num_spec_steps=len(drafts),
+            num_accepted_draft_tokens=accepted,
+            num_draft_tokens=drafted,
+            num_spec_tokens=longest,
+        )
+
+
+class RequestMetrics(msgspec.Struct, kw_only=True):
+    """vLLM's figures of one answer; queue_time_ms is not known to the worker."""
+
+    time_to_first_token_ms: float | UnsetType = UNSET
+    generation_time_ms: float | UnsetType = UNSET
+    queue_time_ms: UnsetType | None = UNSET
+    mean_itl_ms: float | UnsetType | None = UNSET
+    tokens_per_second: float | UnsetType | None = UNSET
+    speculative_decoding: DraftMetrics | None = None
 
 
 class TopLogprob(msgspec.Struct, kw_only=True):

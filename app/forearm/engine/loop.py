@@ -234,11 +234,12 @@ class EngineLoop:
         sequence.computed = piece.end + growth.accepted
         self.scheduler.blocks.publish(sequence, piece.start)
         self.scheduler.blocks.trim(sequence)
-        if piece.drafts and not piece.certain:
-            self.meter.drafted(len(piece.drafts), growth.accepted)
+        drafted = 0 if piece.certain else len(piece.drafts)
+        if drafted:
+            self.meter.drafted(drafted, growth.accepted)
             self._speculation.verified(piece, growth.accepted)
         if growth.token_ids:
-            self._tell(sequence, growth, now_s)
+            self._tell(sequence, growth, drafted, now_s)
         if growth.failed is not None:
             self._broken(sequence, growth.failed)
         elif growth.over:
@@ -254,12 +255,12 @@ class EngineLoop:
             publish(self.outbox)
             self.outbox = []
 
-    def _tell(self, sequence: Sequence, growth: Growth, now_s: float) -> None:
+    def _tell(self, sequence: Sequence, growth: Growth, drafted: int, now_s: float) -> None:
         """The newest tokens of an output, to its client."""
         request = sequence.request
         self.meter.tokens(sequence, len(growth.token_ids), now_s)
         sequence.last_token_s = now_s
-        self.outbox.append((request.connection, replies.tokens(sequence, growth)))
+        self.outbox.append((request.connection, replies.tokens(sequence, growth, drafted)))
         request.first_token_s = request.first_token_s or now_s
 
     def _end_output(self, sequence: Sequence, reason: str) -> None:

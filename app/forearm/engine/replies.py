@@ -8,8 +8,10 @@ from forearm.engine.sequence import Sequence
 from forearm.errors import ForearmError
 
 
-def tokens(sequence: Sequence, growth: Growth) -> wire.Tokens:
-    """The newest tokens of an output; with the first ones of a request what is known of its prompt."""
+def tokens(sequence: Sequence, growth: Growth, drafted: int) -> wire.Tokens:
+    """The newest tokens of an output, of which so many were guessed; with the first ones of a request what is known of
+    its prompt.
+    """
     request = sequence.request
     first = sequence.index == 0 and sequence.output_length == len(growth.token_ids)
     scored = first and request.params.prompt_logprobs is not None
@@ -23,6 +25,8 @@ def tokens(sequence: Sequence, growth: Growth) -> wire.Tokens:
         cached_tokens=sequence.cached_tokens if first else None,
         queue_s=(request.scheduled_s or request.arrived_s) - request.arrived_s if first else None,
         prompt_logprobs=request.prompt_logprobs if scored else None,
+        drafted=drafted,
+        accepted=growth.accepted if drafted else 0,
     )
 
 
