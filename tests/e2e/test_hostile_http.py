@@ -116,6 +116,29 @@ def test_a_bomb_ends_no_process(served: Served, fields: dict[str, Any]) -> None:
     check_refusal(served.chat(max_tokens=2, **fields))
 
 
+def test_grammars_that_never_compile_hold_up_no_other(served: Served) -> None:
+    def plain(number: int) -> float:
+        schema = {"type": "object", "properties": {f"p{number}": {"type": "integer"}}}
+        asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        begun = time.monotonic()
+        assert served.chat(max_tokens=2, response_format=asked).status_code == 200
+        return time.monotonic() - begun
+
+    plain(0)  # every worker's process for grammars takes its time to begin
+    plain(1)
+    alone = max(plain(number) for number in range(2, 5))
+    bombs = [f'// {number}\nstart: {"x* " * 20_000}\nx: "a" | "b" x\n' for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(served.chat, max_tokens=2, structured_outputs={"grammar": bomb}) for bomb in bombs]
+        time.sleep(1)
+        beside = max(plain(number) for number in range(5, 10))
+        refused = [one.result() for one in asked]
+
+    assert beside < alone + 2
+    assert {reply.status_code for reply in refused} == {400}
+    assert all("simplify it" in reply.json()["error"]["message"] for reply in refused)
+
+
 @pytest.mark.parametrize(
     "path",
     [

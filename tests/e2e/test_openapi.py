@@ -41,7 +41,7 @@ def test_answers_are_as_the_document_says(served: Served, tmp_path: Path) -> Non
 
     cases = re.search(r"(\d+) generated", said)
     assert cases is not None, said[-3000:]
-    assert int(cases[1]) > 500, "this shows little"
+    assert int(cases[1]) > 400, "this shows little"
     assert served.chat(max_tokens=2).status_code == 200
     assert "Traceback" not in served.log.read_text()
 
