@@ -281,8 +281,14 @@ class Kernels:
         apart and merges them. Returns [tokens, heads, head_dim].
         """
     def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
-    def row_exp_sum(self, x: Float32Array, max: float, inverse_temperature: float) -> tuple[float, Float32Array]: ...
-    def row_collect(self, x: Float32Array, threshold: float) -> tuple[Int32Array, Float32Array]: ...
+    def row_maxima(self, x: Float32Array, mask: UInt32Array | None) -> Float32Array:
+        """Of each 64 values; a mask has a bit for each value, bit i % 32 of word i / 32."""
+    def row_exp_sum(
+        self, x: Float32Array, max: float, inverse_temperature: float, mask: UInt32Array | None = None
+    ) -> tuple[float, Float32Array]: ...
+    def row_collect(
+        self, x: Float32Array, threshold: float, mask: UInt32Array | None = None, maxima: Float32Array | None = None
+    ) -> tuple[Int32Array, Float32Array]: ...
     def sample(
         self, logits: Float32Array, *columns: npt.NDArray[np.generic]
     ) -> tuple[Int32Array, npt.NDArray[np.bool_], Float32Array, Int32Array, Int32Array, Float32Array]:

@@ -29,6 +29,7 @@ namespace {
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Ints = py::array_t<int32_t, py::array::c_style>;
 using MaybeFloats = std::optional<Floats>;
+using MaybeMask = std::optional<py::array_t<uint32_t, py::array::c_style>>;
 
 const float* data_or_null(const MaybeFloats& array) { return array ? array->data() : nullptr; }
 
@@ -180,39 +181,62 @@ py::tuple row_max(const Kernels& kernels, const Floats& x) {
   return py::make_tuple(max.value, max.index, max.nan);
 }
 
-py::tuple row_exp_sum(const Kernels& kernels, const Floats& x, float max, float inverse_temperature) {
+LogitRow row_of(const Floats& x, const MaybeMask& mask) { return {x.data(), x.size(), mask ? mask->data() : nullptr}; }
+
+Floats row_maxima(const Kernels& kernels, const Floats& x, const MaybeMask& mask) {
+  Floats maxima(maxima_of(x.size()));
+  kernels.row_maxima(row_of(x, mask), maxima.mutable_data());
+  return maxima;
+}
+
+py::tuple row_exp_sum(const Kernels& kernels, const Floats& x, float max, float inverse_temperature,
+                      const MaybeMask& mask) {
   Floats terms(x.size());
-  const float sum = kernels.row_exp_sum(x.data(), x.size(), max, inverse_temperature, terms.mutable_data());
+  const float sum = kernels.row_exp_sum(row_of(x, mask), max, inverse_temperature, terms.mutable_data());
   return py::make_tuple(sum, terms);
 }
 
-py::tuple row_collect(const Kernels& kernels, const Floats& x, float threshold) {
+py::tuple row_collect(const Kernels& kernels, const Floats& x, float threshold, const MaybeMask& mask,
+                      const MaybeFloats& maxima) {
   std::vector<int32_t> index(x.size());
   std::vector<float> value(x.size());
-  const int64_t count = kernels.row_collect(x.data(), x.size(), threshold, index.data(), value.data(), x.size());
+  const int64_t count =
+      kernels.row_collect(row_of(x, mask), data_or_null(maxima), threshold, index.data(), value.data(), x.size());
   return py::make_tuple(Ints(count, index.data()), Floats(count, value.data()));
 }
 
-LogitRows rows_of(const Floats& logits) { return {logits.data(), logits.shape(0), logits.shape(1), logits.shape(1)}; }
+// Logits with the maxima that a model's head would have left.
+struct Rows {
+  Rows(const Kernels& kernels, const Floats& logits) : maxima(logits.shape(0) * maxima_of(logits.shape(1))) {
+    const int64_t vocab = logits.shape(1);
+    for (int64_t r = 0; r < logits.shape(0); ++r)
+      kernels.row_maxima({logits.data() + r * vocab, vocab}, maxima.data() + r * maxima_of(vocab));
+    table = {logits.data(), logits.shape(0), vocab, vocab, maxima.data(), maxima_of(vocab)};
+  }
+  std::vector<float> maxima;
+  LogitRows table;
+};
 
 py::tuple sample_rows(const Kernels& kernels, const Floats& logits, const py::args& columns) {
   const SamplingColumns sampling = sampling_columns(columns);
-  check(sampling, rows_of(logits));
+  const Rows rows(kernels, logits);
+  check(sampling, rows.table);
   SampledArrays out(sampling.lines, most_alternatives(sampling));
   const Memory memory = zeroed(sampler_scratch_bytes(logits.shape(1)));
   SamplerScratch scratch = sampler_scratch(memory.get(), logits.shape(1));
-  sample(kernels, rows_of(logits), sampling, 0, sampling.lines, out.columns(), scratch);
+  sample(kernels, rows.table, sampling, 0, sampling.lines, out.columns(), scratch);
   return out.tuple();
 }
 
-py::tuple score_rows(const Kernels& kernels, const Floats& logits, const Ints& rows, const Ints& tokens,
+py::tuple score_rows(const Kernels& kernels, const Floats& logits, const Ints& row, const Ints& tokens,
                      int64_t alternatives) {
-  const int64_t lines = rows.size();
-  check(rows.data(), tokens.data(), lines, rows_of(logits));
+  const int64_t lines = row.size();
+  const Rows rows(kernels, logits);
+  check(row.data(), tokens.data(), lines, rows.table);
   ScoredArrays out(lines, alternatives);
   const Memory memory = zeroed(sampler_scratch_bytes(logits.shape(1)));
   SamplerScratch scratch = sampler_scratch(memory.get(), logits.shape(1));
-  score(kernels, rows_of(logits), rows.data(), tokens.data(), 0, lines, out.columns(), scratch);
+  score(kernels, rows.table, row.data(), tokens.data(), 0, lines, out.columns(), scratch);
   return out.tuple();
 }
 
@@ -230,8 +254,9 @@ void bind_kernels(py::module_& module) {
       .def("attend", &attend, "q"_a, "k"_a, "v"_a, "dtype"_a, "scale"_a, "window"_a, "softcap"_a, "sinks"_a,
            "step_tokens"_a, "in_chunks"_a)
       .def("row_max", &row_max, "x"_a)
-      .def("row_exp_sum", &row_exp_sum, "x"_a, "max"_a, "inverse_temperature"_a)
-      .def("row_collect", &row_collect, "x"_a, "threshold"_a)
+      .def("row_maxima", &row_maxima, "x"_a, "mask"_a)
+      .def("row_exp_sum", &row_exp_sum, "x"_a, "max"_a, "inverse_temperature"_a, "mask"_a = py::none())
+      .def("row_collect", &row_collect, "x"_a, "threshold"_a, "mask"_a = py::none(), "maxima"_a = py::none())
       .def("sample", &sample_rows)
       .def("score", &score_rows, "logits"_a, "rows"_a.noconvert(), "tokens"_a.noconvert(), "alternatives"_a);
 }

@@ -278,7 +278,15 @@ struct MergeTask {
   int64_t chunk_stride;  // floats between chunks
 };
 
-// Statistics and passes over one row of logits, n long; any n >= 1. Used by sampling/.
+// Statistics and passes over one row of logits, n long; any n >= 1. Used by sampling/. Where there is a mask only those
+// logits count that it has: bit i % 32 of word i / 32.
+struct LogitRow {
+  const float* x;
+  int64_t n;
+  const uint32_t* mask = nullptr;
+};
+constexpr int64_t kMaximumLogits = 64;  // that one of a row's maxima stands for; what the head's columns are cut at
+constexpr int64_t maxima_of(int64_t n) { return (n + kMaximumLogits - 1) / kMaximumLogits; }
 struct RowMax {
   float value;
   int32_t index;  // lowest index of the largest value
@@ -306,10 +314,15 @@ struct Kernels {
 
   // Largest value of x[0 .. n).
   RowMax (*row_max)(const float* x, int64_t n);
-  // Sum of exp((x[i] - max) * inverse_temperature), 16 lanes folded as NormTask says; out (may be null) gets the terms.
-  float (*row_exp_sum)(const float* x, int64_t n, float max, float inverse_temperature, float* out);
-  // Indices (ascending) and values of all x[i] >= threshold; returns how many there are, writes at most `room`.
-  int64_t (*row_collect)(const float* x, int64_t n, float threshold, int32_t* index, float* value, int64_t room);
+  // maxima[maxima_of(n)]: the largest of each 64 logits, NaN where there is one among them, -inf where none counts.
+  void (*row_maxima)(const LogitRow& row, float* maxima);
+  // Sum of exp((x[i] - max) * inverse_temperature), 16 lanes folded as NormTask says, terms that do not count 0; out
+  // (may be null) gets the terms.
+  float (*row_exp_sum)(const LogitRow& row, float max, float inverse_temperature, float* out);
+  // Indices (ascending) and values of all x[i] >= threshold; returns how many there are, writes at most `room`. Of 64
+  // logits whose maximum is below the threshold none is read; maxima may be null, or of the row without its mask.
+  int64_t (*row_collect)(const LogitRow& row, const float* maxima, float threshold, int32_t* index, float* value,
+                         int64_t room);
 
   // What this CPU can do, for bench/ and `forearm doctor` (ops/limits.h). Results only keep the work from being
   // dropped.

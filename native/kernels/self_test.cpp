@@ -241,11 +241,18 @@ Floats of_a_row(const Kernels& k, int variant) {
   const Floats x = numbers(n, 21);
   Floats out(static_cast<size_t>(2 * n));
   std::vector<int32_t> index(static_cast<size_t>(n));
+  const std::vector<uint32_t> mask(static_cast<size_t>(n / 32 + 1), 0xfffffff9u);
+  Floats maxima(static_cast<size_t>(2 * maxima_of(n)));
   const RowMax max = k.row_max(x.data(), n);
-  const float sum = k.row_exp_sum(x.data(), n, max.value, 0.8f, out.data());
-  const auto count = static_cast<float>(k.row_collect(x.data(), n, 0.25f, index.data(), out.data() + n, n));
+  k.row_maxima({x.data(), n}, maxima.data());
+  k.row_maxima({x.data(), n, mask.data()}, maxima.data() + maxima_of(n));
+  const float masked = k.row_exp_sum({x.data(), n, mask.data()}, max.value, 0.8f, nullptr);
+  const float sum = k.row_exp_sum({x.data(), n}, max.value, 0.8f, out.data());
+  const auto count =
+      static_cast<float>(k.row_collect({x.data(), n}, maxima.data(), 0.25f, index.data(), out.data() + n, n));
+  out.insert(out.end(), maxima.begin(), maxima.end());
   out.insert(out.end(), index.begin(), index.end());
-  out.insert(out.end(), {max.value, static_cast<float>(max.index), static_cast<float>(max.nan), sum, count});
+  out.insert(out.end(), {max.value, static_cast<float>(max.index), static_cast<float>(max.nan), masked, sum, count});
   return out;
 }
 

@@ -58,7 +58,10 @@ class Executor {
  private:
   void check_memory(int64_t kv_bytes) const;
   void check_pooled(bool wanted) const;
-  LogitRows logit_table() { return {logits(), logit_rows_, logit_stride(), config_.vocab_size}; }
+  LogitRows logit_table() {
+    const auto* maxima = static_cast<const float*>(scratch_.maxima.data);
+    return {logits(), logit_rows_, logit_stride(), config_.vocab_size, maxima, scratch_.maxima.stride};
+  }
   template <class Work>
   void each_line(int64_t lines, const Work& work);
 

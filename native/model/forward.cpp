@@ -176,7 +176,17 @@ void Forward::head(Walk& w, const Norm* add) {
   task.scale = c_.logits_scale;
   task.softcap = c_.logits_softcap;
   task.out = s_.logits;
-  multiply(w, weights_.head(), weights_.head_bias(), task);
+  multiply(w, weights_.head(), weights_.head_bias(), task,
+           [&](Range rows, int64_t, Range columns) { find_maxima(rows, columns); });
+}
+
+// What the sampler needs to know of a piece of the logits, while it is in a near cache.
+void Forward::find_maxima(Range rows, Range columns) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* logits = static_cast<float*>(s_.logits.data) + r * s_.logits.stride;
+    float* maxima = static_cast<float*>(s_.maxima.data) + r * s_.maxima.stride;
+    k_.row_maxima({logits + columns.begin, columns.size()}, maxima + columns.begin / kMaximumLogits);
+  }
 }
 
 // Instead of logits: the rows themselves, after the last norm.

@@ -57,6 +57,7 @@ class Forward {
   void project_back(Walk& w, const Operand& in, const Matrix& matrix, const std::vector<float>& bias, bool normed);
   void project_up(Walk& w, const LayerWeights& weights, const Operand& in);
   void head(Walk& w, const Norm* add);
+  void find_maxima(Range rows, Range columns);
   void hidden(const Walk& w, const Norm* add);
 
   Operand stream(Walk& w, const Norm* add, const Norm& norm, const Matrix& matrix);

@@ -113,6 +113,7 @@ void Scratch::carve(Carver& carver, const Config& c, const Limits& limits, int t
   qkv = carver.floats(tokens, QkvColumns(c).end);
   projected = carver.floats(c.norm_after() || c.learned_positions || c.token_types > 0 ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
+  maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
   carve_sites(carver, c, limits);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());

@@ -56,6 +56,7 @@ class Scratch {
   Operand qkv;                         // [step_tokens, QkvColumns], f32_rows
   Operand projected;                   // [step_tokens, hidden], f32_rows: what a norm follows; positions, types
   Operand logits;                      // [step_logit_rows, Config::out_columns()], f32_rows
+  Operand maxima;                      // [step_logit_rows, maxima_of(vocab_size)]: row_maxima of the logits
   Site stream;                         // [step_tokens or step_logit_rows, hidden]: raw is the residual
   Site attention;                      // [step_tokens, heads * head_dim]
   Site activated;                      // [step_tokens, intermediate]

@@ -22,7 +22,8 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     : ranks_(ranks), formats_(formats), layers_(c.layers.size()), dense_(c.dense.size()) {
   const int threads = ranks.threads();
-  const auto columns = [threads](int64_t n) { return split_columns(n, kPanel, threads); };
+  // The head's, which may be the embedding, are cut where its maxima are.
+  const auto columns = [threads](int64_t n) { return split_columns(n, kMaximumLogits, threads); };
   shape(embed_, "embed", c.vocab_size, c.hidden, columns(c.vocab_size));
   declare_part("embed", embed_, {c.vocab_size, {}});
   if (c.learned_positions) {

@@ -10,8 +10,6 @@ namespace forearm {
 
 namespace {
 
-constexpr int64_t kMaxBlock = 256;
-
 // Whether candidate a comes before b: a larger logit, or an equal one of a lower id (which is a lower position).
 struct Before {
   const float* value;
@@ -32,43 +30,83 @@ int64_t keep_through(int64_t count, int32_t last, SamplerScratch& scratch) {
   return kept;
 }
 
+uint32_t mask_word(const LogitRow& row, int64_t begin) {
+  const int64_t left = row.n - begin;
+  return row.mask[begin / 32] & (left >= 32 ? ~0u : (1u << left) - 1);
+}
+
 }  // namespace
 
-double exp_sum(const Kernels& kernels, const float* x, int64_t n, float max, float inverse_temperature, float* weight,
+// Without a mask: the first of the largest maxima, and the first of its logits. With one a maximum may be that of a
+// logit that does not count, so that it only tells where none is larger.
+RowMax largest(const Kernels& kernels, const Row& row) {
+  if (!row.logits.mask) {
+    const RowMax top = kernels.row_max(row.maxima, maxima_of(row.logits.n));
+    if (top.nan) return top;
+    const int64_t begin = top.index * kMaximumLogits;
+    const LogitRow part = part_of(row.logits, begin, kMaximumLogits);
+    return {top.value, static_cast<int32_t>(begin) + kernels.row_max(part.x, part.n).index, false};
+  }
+  RowMax best{-INFINITY, 0, false};
+  int64_t at = 0;
+  for (int64_t begin = 0; begin < row.logits.n; begin += kMaximumLogits) {
+    if (row.maxima[begin / kMaximumLogits] <= best.value) continue;
+    float max;
+    kernels.row_maxima(part_of(row.logits, begin, kMaximumLogits), &max);
+    if (std::isnan(max)) return {max, 0, true};
+    if (max > best.value) best.value = max, at = begin;
+  }
+  const LogitRow part = part_of(row.logits, at, kMaximumLogits);
+  kernels.row_collect(part, nullptr, best.value, &best.index, &best.value, 1);
+  best.index += static_cast<int32_t>(at);
+  return best;
+}
+
+double exp_sum(const Kernels& kernels, const LogitRow& row, float max, float inverse_temperature, float* weight,
                double* partial) {
   double total = 0;
-  for (int64_t i = 0; i < n; i += kSumBlock) {
-    const int64_t size = std::min(kSumBlock, n - i);
-    const double sum = kernels.row_exp_sum(x + i, size, max, inverse_temperature, weight ? weight + i : nullptr);
+  for (int64_t i = 0; i < row.n; i += kSumBlock) {
+    const LogitRow part = part_of(row, i, kSumBlock);
+    const double sum = kernels.row_exp_sum(part, max, inverse_temperature, weight ? weight + i : nullptr);
     if (partial) partial[i / kSumBlock] = sum;
     total += sum;
   }
   return total;
 }
 
+// Of few tokens maxima of many maxima do: the 20th of 41 groups is reached by about 26 logits of 152 k.
 float bound_of_top(const Kernels& kernels, const Row& row, int64_t k, SamplerScratch& scratch) {
-  const int64_t blocks = (row.n + kMaxBlock - 1) / kMaxBlock;
-  if (k > blocks) return -INFINITY;
-  for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t begin = b * kMaxBlock;
-    scratch.value[b] = kernels.row_max(row.x + begin, std::min(kMaxBlock, row.n - begin)).value;
+  const float* maxima = row.maxima;
+  const int64_t count = maxima_of(row.logits.n);
+  if (k > count) return -INFINITY;
+  if (row.logits.mask) {
+    kernels.row_maxima(row.logits, scratch.weight);
+    maxima = scratch.weight;
   }
-  std::nth_element(scratch.value, scratch.value + k - 1, scratch.value + blocks, std::greater<float>());
+  const int64_t group = std::max<int64_t>(1, count / (2 * k)), groups = (count + group - 1) / group;
+  for (int64_t g = 0; g < groups; ++g)
+    scratch.value[g] = kernels.row_max(maxima + g * group, std::min(group, count - g * group)).value;
+  std::nth_element(scratch.value, scratch.value + k - 1, scratch.value + groups, std::greater<float>());
   return scratch.value[k - 1];
 }
 
 int64_t collect(const Kernels& kernels, const Row& row, float bound, SamplerScratch& scratch) {
-  return kernels.row_collect(row.x, row.n, bound, scratch.index, scratch.value, row.n);
+  return kernels.row_collect(row.logits, row.maxima, bound, scratch.index, scratch.value, row.logits.n);
 }
 
-int64_t collect_masked(const uint32_t* mask, const Row& row, int64_t most, float* max, SamplerScratch& scratch) {
+bool allows_more(const LogitRow& row, int64_t most) {
+  int64_t count = 0;
+  for (int64_t begin = 0; begin < row.n && count <= most; begin += 32) {
+    if (const uint32_t word = mask_word(row, begin)) count += std::popcount(word);
+  }
+  return count > most;
+}
+
+int64_t collect_masked(const LogitRow& row, float* max, SamplerScratch& scratch) {
   int64_t count = 0;
   *max = -INFINITY;
   for (int64_t begin = 0; begin < row.n; begin += 32) {
-    uint32_t word = mask[begin / 32];
-    if (begin + 32 > row.n) word &= (1u << (row.n - begin)) - 1;
-    for (; word; word &= word - 1) {
-      if (count == most) return -1;
+    for (uint32_t word = mask_word(row, begin); word; word &= word - 1) {
       const int64_t id = begin + std::countr_zero(word);
       scratch.index[count] = static_cast<int32_t>(id);
       scratch.value[count++] = row.x[id];

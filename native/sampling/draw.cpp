@@ -14,13 +14,13 @@ constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr int64_t kFew = 2000;  // candidates that are quicker to select from than to count once more
 
 double weigh_candidates(const Kernels& kernels, int64_t count, float max, const Draw& draw, SamplerScratch& scratch) {
-  return exp_sum(kernels, scratch.value, count, max, 1.0f / draw.temperature, scratch.weight, nullptr);
+  return exp_sum(kernels, {scratch.value, count}, max, 1.0f / draw.temperature, scratch.weight, nullptr);
 }
 
 // top-p alone: candidates are taken from as deep below the largest logit as it needs to find the share asked for. The
 // depth is doubled until it is enough, then halved into until few candidates lie between enough and not enough.
 int64_t narrow_by_mass(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
-  const double total = exp_sum(kernels, row.x, row.n, row.max, 1.0f / draw.temperature, nullptr, nullptr);
+  const double total = exp_sum(kernels, row.logits, row.max, 1.0f / draw.temperature, nullptr, nullptr);
   const double wanted = draw.top_p * total;
   const auto bound = [&](float depth) { return row.max - depth * draw.temperature; };
   int64_t count = 0;
@@ -47,7 +47,7 @@ int64_t narrow_by_mass(const Kernels& kernels, const Row& row, const Draw& draw,
 }
 
 int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
-  const bool by_count = draw.top_k > 0 && draw.top_k < row.n, by_mass = draw.top_p < 1.0f;
+  const bool by_count = draw.top_k > 0 && draw.top_k < row.logits.n, by_mass = draw.top_p < 1.0f;
   if (!by_count && draw.min_p <= 0.0f) return narrow_by_mass(kernels, row, draw, scratch);
 
   // What is forbidden is no candidate, be there fewer than k others.
@@ -60,28 +60,37 @@ int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, Sampler
   return keep_mass(count, draw.top_p * mass, INFINITY, scratch);
 }
 
-// Position in x whose share of the weights `uniform` falls into.
-int64_t pick(const Kernels& kernels, const float* x, int64_t n, float max, const Draw& draw, SamplerScratch& scratch) {
-  const float* weight = scratch.weight;
+// Position in the row whose share of the weights `uniform` falls into. Of its weights only those of the block of sums
+// that it lies in are written: a whole row's would be as many bytes again as were read.
+int64_t pick(const Kernels& kernels, const LogitRow& row, float max, const Draw& draw, SamplerScratch& scratch) {
+  const float inverse = 1.0f / draw.temperature;
+  float* weight = scratch.weight;
   const double* sum = scratch.partial;
-  double left = exp_sum(kernels, x, n, max, 1.0f / draw.temperature, scratch.weight, scratch.partial) * draw.uniform;
+  const auto weigh = [&](int64_t begin) {
+    kernels.row_exp_sum(part_of(row, begin, kSumBlock), max, inverse, weight + begin);
+  };
+  double left = exp_sum(kernels, row, max, inverse, nullptr, scratch.partial) * draw.uniform;
   int64_t block = 0;
-  while ((block + 1) * kSumBlock < n && left >= sum[block]) left -= sum[block++];
-  const int64_t end = std::min((block + 1) * kSumBlock, n);
+  while ((block + 1) * kSumBlock < row.n && left >= sum[block]) left -= sum[block++];
+  const int64_t end = std::min((block + 1) * kSumBlock, row.n);
   int64_t i = block * kSumBlock;
+  weigh(i);
   while (i < end && left >= weight[i]) left -= weight[i++];
-  while (i == end || weight[i] == 0) --i;  // rounding carried past the last one
+  while (i == end || weight[i] == 0) {  // rounding carried past the last one
+    if (i % kSumBlock == 0 && i != end) weigh(i - kSumBlock);
+    --i;
+  }
   return i;
 }
 
 }  // namespace
 
 int32_t draw_token(const Kernels& kernels, const Row& row, const Draw& draw, SamplerScratch& scratch) {
-  if (draw.top_p >= 1.0f && draw.min_p <= 0.0f && (draw.top_k <= 0 || draw.top_k >= row.n)) {
-    return static_cast<int32_t>(pick(kernels, row.x, row.n, row.max, draw, scratch));
+  if (draw.top_p >= 1.0f && draw.min_p <= 0.0f && (draw.top_k <= 0 || draw.top_k >= row.logits.n)) {
+    return static_cast<int32_t>(pick(kernels, row.logits, row.max, draw, scratch));
   }
   const int64_t count = narrow(kernels, row, draw, scratch);
-  return scratch.index[pick(kernels, scratch.value, count, row.max, draw, scratch)];
+  return scratch.index[pick(kernels, {scratch.value, count}, row.max, draw, scratch)];
 }
 
 int32_t draw_candidate(const Kernels& kernels, int64_t count, float max, const Draw& draw, SamplerScratch& scratch) {
@@ -100,7 +109,7 @@ int32_t draw_candidate(const Kernels& kernels, int64_t count, float max, const D
     const double mass = weigh_candidates(kernels, count, max, draw, scratch);
     count = keep_mass(count, draw.top_p * mass, INFINITY, scratch);
   }
-  return scratch.index[pick(kernels, scratch.value, count, max, draw, scratch)];
+  return scratch.index[pick(kernels, {scratch.value, count}, max, draw, scratch)];
 }
 
 }  // namespace forearm

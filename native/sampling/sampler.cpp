@@ -25,12 +25,11 @@ bool unusable(const RowMax& max) { return max.nan || !std::isfinite(max.value); 
 enum class Choice { none, made, open };
 
 // A line that has a mask and nothing else: where that allows few tokens, only those are looked at; else `open`.
-Choice choose_of_few(const Kernels& kernels, const SamplingColumns& s, int64_t line, const Row& row, const Draw& draw,
-                     SamplerScratch& scratch, int32_t* token) {
+Choice choose_of_few(const Kernels& kernels, const LogitRow& row, const Draw& draw, SamplerScratch& scratch,
+                     int32_t* token) {
+  if (allows_more(row, row.n / kFewOf)) return Choice::open;
   float max;
-  const uint32_t* mask = s.masks + s.mask[line] * s.mask_words;
-  const int64_t count = collect_masked(mask, row, row.n / kFewOf, &max, scratch);
-  if (count < 0) return Choice::open;
+  const int64_t count = collect_masked(row, &max, scratch);
   if (!std::isfinite(max)) return Choice::none;
   if (draw.temperature < kGreedyBelow) {
     *token = scratch.index[std::max_element(scratch.value, scratch.value + count) - scratch.value];
@@ -40,34 +39,33 @@ Choice choose_of_few(const Kernels& kernels, const SamplingColumns& s, int64_t l
   return Choice::made;
 }
 
-// The line's token, from its raw row and that row's maximum; false if nothing can be chosen. A greedy line without
-// penalties looks at its row once: twice was 1.7 ms of a step of 32 lines of 152 k logits (Zen 4, one thread).
-bool choose(const Kernels& kernels, const SamplingColumns& s, int64_t line, const float* raw, int64_t vocab,
-            const RowMax& raw_max, SamplerScratch& scratch, int32_t* token) {
+bool is_allowed(const LogitRow& row, int32_t id) { return row.mask[id / 32] >> id % 32 & 1; }
+
+// The line's token, from its raw row and the largest of that; false if nothing can be chosen.
+bool choose(const Kernels& kernels, const SamplingColumns& s, int64_t line, const Row& raw, const RowMax& raw_max,
+            SamplerScratch& scratch, int32_t* token) {
   const Draw draw{s.temperature[line], s.top_k[line], s.top_p[line], s.min_p[line],
                   uniform(s.seed[line], s.counter[line])};
-  if (only_masked(s, line)) {
-    const uint32_t* mask = s.masks + s.mask[line] * s.mask_words;
-    if (draw.temperature < kGreedyBelow && mask[raw_max.index / 32] >> raw_max.index % 32 & 1) {
+  const bool greedy = draw.temperature < kGreedyBelow;
+  Row row = adjust(kernels, s, line, raw, scratch);
+  RowMax max = raw_max;
+  if (row.logits.x == raw.logits.x && row.logits.mask) {
+    if (greedy && is_allowed(row.logits, raw_max.index)) {
       *token = raw_max.index;  // the largest of all is the largest of those allowed
       return true;
     }
-    const Choice choice = choose_of_few(kernels, s, line, {raw, vocab, raw_max.value}, draw, scratch, token);
+    const Choice choice = choose_of_few(kernels, row.logits, draw, scratch, token);
     if (choice != Choice::open) return choice == Choice::made;
   }
-  const float* x = adjust(s, line, raw, vocab, scratch);
-  const RowMax max = x == raw ? raw_max : kernels.row_max(x, vocab);
+  if (row.logits.x != raw.logits.x || row.logits.mask) max = largest(kernels, row);
   if (unusable(max)) return false;
-  if (s.temperature[line] < kGreedyBelow) {
-    *token = max.index;
-  } else {
-    *token = draw_token(kernels, {x, vocab, max.value}, draw, scratch);
-  }
+  row.max = max.value;
+  *token = greedy ? max.index : draw_token(kernels, row, draw, scratch);
   return true;
 }
 
 int32_t rank_of(const Kernels& kernels, const Row& row, int32_t token, SamplerScratch& scratch) {
-  const float value = row.x[token];
+  const float value = row.logits.x[token];
   const int64_t count = collect(kernels, row, value, scratch);
   int32_t rank = 1;
   for (int64_t i = 0; i < count; ++i) rank += scratch.value[i] > value || scratch.index[i] < token;
@@ -77,11 +75,11 @@ int32_t rank_of(const Kernels& kernels, const Row& row, int32_t token, SamplerSc
 // Line i of `out`: the token's log-probability and the first `alternatives` of the row.
 void score_token(const Kernels& kernels, const Row& row, int32_t token, int64_t alternatives, int64_t i,
                  const ScoredColumns& out, SamplerScratch& scratch) {
-  const double log_sum = std::log(exp_sum(kernels, row.x, row.n, row.max, 1.0f, nullptr, nullptr));
+  const double log_sum = std::log(exp_sum(kernels, row.logits, row.max, 1.0f, nullptr, nullptr));
   const auto logprob = [&](float logit) { return static_cast<float>(double{logit} - row.max - log_sum); };
-  out.logprob[i] = logprob(row.x[token]);
+  out.logprob[i] = logprob(row.logits.x[token]);
   out.rank[i] = rank_of(kernels, row, token, scratch);
-  alternatives = std::min({alternatives, out.alternatives, row.n});
+  alternatives = std::min({alternatives, out.alternatives, row.logits.n});
   if (alternatives == 0) return;
   const int64_t count = collect(kernels, row, bound_of_top(kernels, row, alternatives, scratch), scratch);
   sort_top(count, alternatives, scratch);
@@ -99,7 +97,9 @@ void clear_line(const ScoredColumns& out, int64_t i) {
   std::fill_n(out.top_logprobs + i * out.alternatives, out.alternatives, 0.0f);
 }
 
-const float* row_of(const LogitRows& logits, int32_t row) { return logits.data + row * logits.stride; }
+Row row_of(const LogitRows& logits, int32_t row) {
+  return {{logits.data + row * logits.stride, logits.vocab}, logits.maxima + row * logits.maxima_stride, 0};
+}
 
 void check_within(const char* column, int64_t line, int32_t value, int64_t limit) {
   if (value >= 0 && value < limit) return;
@@ -116,7 +116,8 @@ void check_ids(const char* column, const int32_t* starts, const int32_t* ids, in
 }  // namespace
 
 int64_t sampler_scratch_bytes(int64_t vocab) {
-  return 6 * whole_lines(vocab * 4) + whole_lines((vocab + kSumBlock - 1) / kSumBlock * 8);
+  const int64_t partial = (vocab + kSumBlock - 1) / kSumBlock * 8;
+  return 6 * whole_lines(vocab * 4) + whole_lines(maxima_of(vocab) * 4) + whole_lines(partial);
 }
 
 SamplerScratch sampler_scratch(void* zeroed, int64_t vocab) {
@@ -130,7 +131,8 @@ SamplerScratch sampler_scratch(void* zeroed, int64_t vocab) {
   s.value = floats();
   s.weight = floats();
   s.order = ints();
-  s.partial = reinterpret_cast<double*>(at);
+  s.partial = reinterpret_cast<double*>(std::exchange(at, at + whole_lines((vocab + kSumBlock - 1) / kSumBlock * 8)));
+  s.maxima = reinterpret_cast<float*>(at);
   return s;
 }
 
@@ -159,26 +161,28 @@ void check(const int32_t* rows, const int32_t* tokens, int64_t lines, const Logi
 void sample(const Kernels& kernels, const LogitRows& logits, const SamplingColumns& s, int64_t begin, int64_t end,
             SampledColumns out, SamplerScratch& scratch) {
   for (int64_t line = begin; line < end; ++line) {
-    const float* raw = row_of(logits, s.row[line]);
-    const RowMax max = kernels.row_max(raw, logits.vocab);
+    Row raw = row_of(logits, s.row[line]);
+    const RowMax max = largest(kernels, raw);
+    raw.max = max.value;
     out.token[line] = 0;
     clear_line(out.scored, line);
-    out.nan[line] = unusable(max) || !choose(kernels, s, line, raw, logits.vocab, max, scratch, out.token + line);
+    out.nan[line] = unusable(max) || !choose(kernels, s, line, raw, max, scratch, out.token + line);
     if (out.nan[line] || s.logprobs[line] < 0) continue;
-    score_token(kernels, {raw, logits.vocab, max.value}, out.token[line], s.logprobs[line], line, out.scored, scratch);
+    score_token(kernels, raw, out.token[line], s.logprobs[line], line, out.scored, scratch);
   }
 }
 
 void score(const Kernels& kernels, const LogitRows& logits, const int32_t* rows, const int32_t* tokens, int64_t begin,
            int64_t end, ScoredColumns out, SamplerScratch& scratch) {
   for (int64_t i = begin; i < end; ++i) {
-    const float* raw = row_of(logits, rows[i]);
-    const RowMax max = kernels.row_max(raw, logits.vocab);
+    Row raw = row_of(logits, rows[i]);
+    const RowMax max = largest(kernels, raw);
+    raw.max = max.value;
     clear_line(out, i);
     if (unusable(max)) {
       out.logprob[i] = NAN;
     } else {
-      score_token(kernels, {raw, logits.vocab, max.value}, tokens[i], out.alternatives, i, out, scratch);
+      score_token(kernels, raw, tokens[i], out.alternatives, i, out, scratch);
     }
   }
 }

@@ -12,10 +12,12 @@
 
 namespace forearm {
 
-// float32 [rows][stride], the first `vocab` of each.
+// float32 [rows][stride], the first `vocab` of each, and what row_maxima gives for each row, [rows][maxima_stride].
 struct LogitRows {
   const float* data;
   int64_t rows, stride, vocab;
+  const float* maxima;
+  int64_t maxima_stride;
 };
 
 // The columns of engine/batch.py's Sampling.
@@ -63,6 +65,7 @@ struct SampledColumns {
 // One thread's memory for lines of one vocabulary.
 struct SamplerScratch {
   float* row;       // [vocab] adjusted logits
+  float* maxima;    // [maxima_of(vocab)] theirs
   int32_t* marks;   // [vocab] zero between lines
   int32_t* index;   // [vocab] candidates, ids ascending
   float* value;     // [vocab] their logits

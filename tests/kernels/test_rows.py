@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.float64 import UNIT, assert_within, random
+from tests.kernels.float64 import UNIT, Floats, assert_within, random
+from tests.kernels.sampling_reference import masks
 
 from forearm._native import Kernels
 
-LENGTHS = [1, 2, 15, 16, 17, 100, 1000]
+LENGTHS = [1, 2, 15, 16, 17, 64, 65, 100, 1000]
+
+
+def some_of(n: int) -> list[int]:
+    """About a third of 0 .. n - 1; of long rows nothing of the second 64 and all of the third."""
+    draw = np.random.default_rng(n).random(n)
+    return [i for i in range(n) if i // 64 == 2 or (i // 64 != 1 and draw[i] < 0.3)]
+
+
+def without(x: Floats, allowed: list[int]) -> Floats:
+    masked = np.full_like(x, -np.inf)
+    masked[allowed] = x[allowed]
+    return masked
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -63,3 +76,39 @@ def test_row_collect_takes_all_that_reach_the_threshold_in_order(n: int, thresho
 
     assert index.tolist() == np.flatnonzero(x >= threshold).tolist()
     assert value.tolist() == x[x >= threshold].tolist()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_row_maxima_are_those_of_each_64_that_count(n: int, masked: bool) -> None:
+    x = random(n, n)
+    mask = masks([some_of(n)], n)[0] if masked else None
+
+    maxima = Kernels("scalar").row_maxima(x, mask)
+
+    counted = without(x, some_of(n)) if masked else x
+    assert maxima.tolist() == [counted[begin : begin + 64].max() for begin in range(0, n, 64)]
+
+
+@pytest.mark.parametrize("where", [0, 63, 64, 999])
+def test_row_maxima_carry_a_nan(where: int) -> None:
+    x = random(5, 1000)
+    x[where] = np.nan
+
+    maxima = Kernels("scalar").row_maxima(x, None)
+
+    assert np.flatnonzero(np.isnan(maxima)).tolist() == [where // 64]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_row_passes_take_no_notice_of_what_the_mask_has_not(n: int) -> None:
+    x, allowed = random(n, n, scale=5), some_of(n)
+    scalar, mask = Kernels("scalar"), masks([allowed], n)[0]
+
+    total, terms = scalar.row_exp_sum(x, 0.0, 1.0, mask)
+    index, value = scalar.row_collect(x, 0.5, mask, scalar.row_maxima(x, None))
+
+    wanted_total, wanted_terms = scalar.row_exp_sum(without(x, allowed), 0.0, 1.0)
+    assert (total, terms.tolist()) == (wanted_total, wanted_terms.tolist())
+    assert index.tolist() == [i for i in allowed if x[i] >= 0.5]
+    assert value.tolist() == x[index].tolist()

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.kernels.float64 import random
+from tests.kernels.sampling_reference import Line, arrays
 
 from forearm import _native
 from forearm.engine.batch import Int32Array
@@ -160,3 +162,54 @@ def test_what_a_block_held_before_does_not_reach_its_next_user(executor: _native
 
     executor.forward(*one)
     assert np.array_equal(executor.logits(), clean)
+
+
+def _random_model(vocab: int, rows: int, threads: int) -> _native.Executor:
+    config = replace(CONFIG, vocab_size=vocab)
+    formats = uniform_formats(config, WeightFormat("float32"))
+    made = _native.Executor(config, formats, "float32", rows, 1, rows, 64, [], threads)
+    for i, (name, shape) in enumerate(SHAPES.items()):
+        made.load_matrix(name, random(i, *((vocab, 32) if shape[0] == 50 else shape)), "float32")
+    for name in NORMS:
+        made.load_vector(name, np.ones(32, np.float32))
+    made.finish_loading()
+    made.allocate_kv(2)
+    return made
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rows", [1, 7, 40])  # above 32 rows blocks of rows and columns are handed out
+def test_a_step_samples_what_its_logits_alone_would(rows: int, threads: int) -> None:
+    """The head leaves the maxima that the sampler goes by; Kernels.sample finds them itself."""
+    vocab = 1001
+    executor = _random_model(vocab, rows, threads)
+    every = np.arange(rows, dtype=np.int32)
+    blocks = np.arange((rows + 31) // 32, dtype=np.int32)
+    executor.forward(every, every, ints(0, rows), ints(0, len(blocks)), blocks, every)
+    asked = (
+        Line(temperature=0.0),
+        Line(temperature=9.0),
+        Line(top_k=5),
+        Line(min_p=0.5),
+        Line(top_p=0.2),
+        Line(mask=range(1, vocab, 2), top_k=9),
+        Line(mask=range(1, vocab, 2), temperature=0.0),
+    )
+    lines = [replace(one, row=row, counter=row, logprobs=3) for row in range(rows) for one in asked]
+
+    drawn = executor.sample(*arrays(lines, vocab))
+
+    wanted = _native.Kernels(_native.tier()).sample(executor.logits(), *arrays(lines, vocab))
+    for one, other in zip(drawn, wanted, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_nan_in_one_column_of_the_head_is_reported() -> None:
+    executor = _random_model(1001, 4, 3)
+    executor.load_matrix("head", np.full((1, 32), np.nan, np.float32), "float32", 999)
+    every = ints(0, 1, 2, 3)
+    executor.forward(every, every, ints(0, 4), ints(0, 1), ints(0), every)
+
+    _, nan, *_ = executor.sample(*arrays([Line(row=row, temperature=row / 2) for row in range(4)], 1001))
+
+    assert nan.all()

@@ -134,7 +134,10 @@ void check_sampling(Report& report, const Kernels& tier, const Kernels& scalar) 
     report.begin(sizes({{"vocab", vocab}}));
     const int64_t stride = vocab + 7;
     const auto values = Random(vocab).floats(kRows * stride, 6.0f);
-    const LogitRows logits{values.data(), kRows, stride, vocab};
+    std::vector<float> maxima(kRows * maxima_of(vocab));
+    for (int64_t r = 0; r < kRows; ++r)
+      tier.row_maxima({values.data() + r * stride, vocab}, maxima.data() + r * maxima_of(vocab));
+    const LogitRows logits{values.data(), kRows, stride, vocab, maxima.data(), maxima_of(vocab)};
     const Lines lines(120, kRows, vocab);
     const Drawn drawn = draw(tier, logits, lines);
     report.same_bits(drawn.numbers, draw(scalar, logits, lines).numbers, "tokens and log-probabilities");

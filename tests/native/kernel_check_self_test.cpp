@@ -116,15 +116,21 @@ constexpr struct {
      }},
     {"row",
      [](Kernels& k) {
-       k.row_exp_sum = [](const float* x, int64_t n, float max, float inverse, float* out) {
-         return sound->row_exp_sum(x, n, max, inverse, out) * (1 + 0x1p-20f);
+       k.row_maxima = [](const LogitRow& row, float* maxima) {
+         sound->row_maxima(row, maxima);
+         maxima[maxima_of(row.n) - 1] += 1;
        };
      }},
     {"row",
      [](Kernels& k) {
-       k.row_collect = [](const float* x, int64_t n, float threshold, int32_t* index, float* value, int64_t room) {
-         return sound->row_collect(x, n, threshold, index, value, room) - 1;
+       k.row_exp_sum = [](const LogitRow& row, float max, float inverse, float* out) {
+         return sound->row_exp_sum(row, max, inverse, out) * (1 + 0x1p-20f);
        };
+     }},
+    {"row",
+     [](Kernels& k) {
+       k.row_collect = [](const LogitRow& row, const float* maxima, float threshold, int32_t* index, float* value,
+                          int64_t room) { return sound->row_collect(row, maxima, threshold, index, value, room) - 1; };
      }},
 };
 

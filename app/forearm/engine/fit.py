@@ -26,7 +26,7 @@ _DRAFTED_OUTPUTS = 16  # whole drafts of which a step verifies; more outputs hav
 
 # native/model/scratch.h, kernels.h: rows that a thread prepares for itself, keys of one partial result, most of them.
 _OWN_ROWS, _CHUNK_TOKENS, _MOST_PARTIAL_FLOATS = 4, 512, 16 << 20
-_PANEL = 16
+_PANEL, _MAXIMUM_LOGITS = 16, 64  # kernels.h
 # What llguidance makes of a vocabulary with the first grammar: resident memory grew by 13 MiB for one of 6,144 tokens,
 # by 116 MiB for 151,936 (x86-64, llguidance 1.9.1).
 _VOCABULARY_BYTES, _VOCABULARY_BYTES_A_TOKEN = 10 << 20, 770
@@ -135,6 +135,7 @@ def scratch_bytes(checkpoint: Checkpoint, limits: Limits, threads: int) -> int:
     after = model.norm_placement != "pre" or model.learned_positions or model.token_types > 0
     shared = _floats(tokens, model.hidden) * (2 if after else 1) + _floats(tokens, joint)
     shared += _floats(limits.step_rows, model.hidden if model.pooled else model.vocab_size) + 4 * tokens
+    shared += 0 if model.pooled else _floats(limits.step_rows, -(-model.vocab_size // _MAXIMUM_LOGITS))
     shared += sum(8 * tokens * len(rope.inv_freq) for rope in model.ropes)
     sites = (
         (("qkv", "up", "head"), model.hidden, max(tokens, limits.step_rows), False),

@@ -34,6 +34,7 @@ constexpr Kernels table_of(const char* tier) {
   table.attend = attend;
   table.merge = merge;
   table.row_max = row_max;
+  table.row_maxima = row_maxima;
   table.row_exp_sum = row_exp_sum;
   table.row_collect = row_collect;
   table.read_all = read_all;

@@ -68,6 +68,12 @@ inline F16 select(M16 m, F16 if_true, F16 if_false) {
 inline uint32_t bitmask(M16 m) {
   return static_cast<uint32_t>(_mm256_movemask_ps(m.a)) | static_cast<uint32_t>(_mm256_movemask_ps(m.b)) << 8;
 }
+inline M16 truths(uint32_t bits) {
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(bits)), low = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i high = _mm256_slli_epi32(low, 8);
+  return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, low), low)),
+          _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, high), high))};
+}
 
 inline float reduce_add(F16 x) {
   const __m256 by8 = _mm256_add_ps(x.a, x.b);
@@ -143,6 +149,15 @@ inline void store_upper(uint16_t* p, F16 x, F16 y) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), upper_words(y));
 }
 inline bool any(M16 m) { return !_mm256_testz_ps(_mm256_or_ps(m.a, m.b), _mm256_or_ps(m.a, m.b)); }
+inline int store_hits(const float* x, int64_t at, uint32_t bits, int32_t* index, float* value) {
+  int count = 0;
+  for (; bits; bits &= bits - 1, ++count) {
+    const int64_t i = at + __builtin_ctz(bits);
+    index[count] = static_cast<int32_t>(i);
+    value[count] = x[i];
+  }
+  return count;
+}
 
 }  // namespace
 }  // namespace forearm

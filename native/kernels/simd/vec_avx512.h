@@ -48,6 +48,7 @@ inline M16 both(M16 a, M16 b) { return {static_cast<__mmask16>(a.m & b.m)}; }
 inline M16 either(M16 a, M16 b) { return {static_cast<__mmask16>(a.m | b.m)}; }
 inline F16 select(M16 m, F16 if_true, F16 if_false) { return {_mm512_mask_blend_ps(m.m, if_false.v, if_true.v)}; }
 inline uint32_t bitmask(M16 m) { return m.m; }
+inline M16 truths(uint32_t bits) { return {static_cast<__mmask16>(bits)}; }
 
 inline __m256 upper_half(__m512 v) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)); }
 inline float reduce_add(F16 a) {
@@ -109,6 +110,16 @@ inline void store_upper(uint16_t* p, F16 a, F16 b) {
   _mm512_storeu_si512(p, _mm512_permutex2var_epi16(bits_of(a), _mm512_load_si512(kOdd), bits_of(b)));
 }
 inline bool any(M16 m) { return m.m != 0; }
+// VPCOMPRESSD to a register: to memory it is microcode on Zen 4 (256 micro-ops; uops.info).
+inline int store_hits(const float* x, int64_t at, uint32_t bits, int32_t* index, float* value) {
+  const int count = __builtin_popcount(bits);
+  const __mmask16 hits = static_cast<__mmask16>(bits), stored = first_lanes(count);
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i ids = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(at)));
+  _mm512_mask_storeu_epi32(index, stored, _mm512_maskz_compress_epi32(hits, ids));
+  _mm512_mask_storeu_ps(value, stored, _mm512_maskz_compress_ps(hits, _mm512_maskz_loadu_ps(hits, x + at)));
+  return count;
+}
 
 }  // namespace
 }  // namespace forearm

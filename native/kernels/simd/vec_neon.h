@@ -97,6 +97,11 @@ inline uint32_t bitmask(M16 m) {
   const uint32_t c = vaddvq_u32(vandq_u32(m.c, weight)), d = vaddvq_u32(vandq_u32(m.d, weight));
   return a | b << 4 | c << 8 | d << 12;
 }
+inline M16 truths(uint32_t bits) {
+  const uint32x4_t all = vdupq_n_u32(bits), weight = {1, 2, 4, 8};
+  return {vtstq_u32(all, weight), vtstq_u32(all, vshlq_n_u32(weight, 4)), vtstq_u32(all, vshlq_n_u32(weight, 8)),
+          vtstq_u32(all, vshlq_n_u32(weight, 12))};
+}
 
 inline float reduce_add(F16 x) {
   const float32x4_t by4 = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));
@@ -180,6 +185,15 @@ inline void store_upper(uint16_t* p, F16 x, F16 y) {
   vst1q_u16(p + 24, upper_words(y.c, y.d));
 }
 inline bool any(M16 m) { return vmaxvq_u32(vorrq_u32(vorrq_u32(m.a, m.b), vorrq_u32(m.c, m.d))) != 0; }
+inline int store_hits(const float* x, int64_t at, uint32_t bits, int32_t* index, float* value) {
+  int count = 0;
+  for (; bits; bits &= bits - 1, ++count) {
+    const int64_t i = at + __builtin_ctz(bits);
+    index[count] = static_cast<int32_t>(i);
+    value[count] = x[i];
+  }
+  return count;
+}
 
 }  // namespace
 }  // namespace forearm
