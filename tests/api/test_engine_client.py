@@ -87,6 +87,32 @@ async def test_while_one_engine_is_away_the_other_gets_all(tmp_path: Path) -> No
                 await client.submit([submit("z")])
 
 
+async def test_an_engine_that_dies_before_it_has_taken_a_request_costs_nobody_an_answer(tmp_path: Path) -> None:
+    died = 0
+
+    async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal died
+        writer.write(wire.frame(state(0)))
+        await reader.readexactly(wire.body_length(await reader.readexactly(4)))
+        died += 1
+        server.close()
+        (tmp_path / "a").unlink()
+        writer.close()
+
+    server = await asyncio.start_unix_server(dies, tmp_path / "a")
+    with echo_engine(tmp_path / "b") as b:
+        client = EngineClient([str(tmp_path / "a"), str(b.path)])
+        client.start()
+        while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+        tokens = [message.token_ids async for _, message in await client.submit([submit("x")])]
+        await client.close()
+
+    assert died == 1, "the request went there first"
+    assert [token for ids in tokens for token in ids] == [1, 2, 1]
+
+
 async def test_a_submit_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
     with echo_engine(tmp_path / "a") as engine:
         engine.silent = True

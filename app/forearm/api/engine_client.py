@@ -275,9 +275,24 @@ class EngineClient:
     async def submit(self, requests: Sequence[wire.Submit]) -> Generation:
         """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.
 
+        An engine that dies before that has begun no answer: while another one runs, the prompts go there.
+
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
-        connection = self._chosen(requests[0])
+        while True:
+            connection = self._chosen(requests[0])
+            try:
+                generation = await self._handed(connection, requests)
+                break
+            except EngineUnavailable:
+                if connection.state is not None or all(one.state is None for one in self.connections):
+                    raise
+        for watcher in watchers.get():
+            watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
+        return generation
+
+    async def _handed(self, connection: Connection, requests: Sequence[wire.Submit]) -> Generation:
+        """Raises: as `submit`."""
         generation = Generation(connection, requests)
         try:
             for request in requests:
@@ -288,8 +303,6 @@ class EngineClient:
         except BaseException:
             generation.close()
             raise
-        for watcher in watchers.get():
-            watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
     def _chosen(self, request: wire.Submit) -> Connection:
