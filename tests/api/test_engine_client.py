@@ -131,7 +131,7 @@ async def test_a_submit_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -
 async def test_an_answer_that_comes_late_is_not_the_next_questions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forearm.api.engine_client._ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("forearm.api.connection._ANSWER_TIMEOUT_S", 0.2)
     release = asyncio.Event()
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from array import array
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from forearm import wire
+from forearm.api.connection import Connection
 from forearm.api.faults import error_of
 from forearm.api.watching import priority_of, watchers
 from forearm.errors import EngineUnavailable, ForearmError
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
-log = logging.getLogger(__name__)
-
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 0.2  # of a Unix socket on this machine: it costs next to nothing
-_ANSWER_TIMEOUT_S = 5.0  # an engine answers questions between steps on a thread of its own: at once, or it is stuck
-_HEAD_BYTES = 4
-
-Answer = TypeVar("Answer")
+Taken = TypeVar("Taken")
 Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
-
-
-class Open(Protocol):
-    """What one HTTP request has open in an engine."""
-
-    def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
-        """A message from the engine."""
-
-    def fail(self, error: ForearmError) -> None:
-        """The engine is gone."""
 
 
 class Generation:
@@ -126,123 +108,6 @@ class Generation:
             watcher.over()
 
 
-class Connection:
-    """One engine's socket, opened again whenever it breaks. `state` is None while there is no engine."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.state: wire.State | None = None
-        self.was_there = False  # an engine has been, since this worker's start
-        self.open: dict[str, Open] = {}
-        self._writer: asyncio.StreamWriter | None = None
-        self._states: deque[asyncio.Future[wire.State]] = deque()
-        self._metrics: deque[asyncio.Future[str]] = deque()
-        self.on_lost: Callable[[], None] = lambda: None
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to connect."""
-        self._task = asyncio.create_task(self._stay_connected())
-
-    async def close(self) -> None:
-        """Disconnect; the engine aborts what is open."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    def send(self, message: wire.ToEngine) -> None:
-        """Queue a message; without an engine there is nobody to tell."""
-        if self._writer is not None:
-            self._writer.write(wire.frame(message))
-
-    async def drained(self) -> None:
-        """Wait while the engine has much unread (long prompts)."""
-        if self._writer is not None:
-            with contextlib.suppress(ConnectionError):  # the reader sees it too, and tells everyone
-                await self._writer.drain()
-
-    async def ask_state(self) -> wire.State:
-        """Raises: EngineUnavailable."""
-        return await self._ask(wire.AskState(), self._states)
-
-    async def ask_metrics(self) -> str:
-        """Raises: EngineUnavailable."""
-        return await self._ask(wire.AskMetrics(), self._metrics)
-
-    async def _ask(self, question: wire.ToEngine, waiting: deque[asyncio.Future[Answer]]) -> Answer:
-        if self.state is None:
-            raise EngineUnavailable("the engine is not running")
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        waiting.append(answer)
-        self.send(question)
-        try:
-            # shield: a question given up keeps its place in line, so that its answer is not taken for the next one's
-            return await asyncio.wait_for(asyncio.shield(answer), _ANSWER_TIMEOUT_S)
-        except asyncio.TimeoutError:
-            raise EngineUnavailable(f"the engine has not answered for {_ANSWER_TIMEOUT_S:g} s") from None
-
-    async def _stay_connected(self) -> None:
-        retry_s = _FIRST_RETRY_S
-        while True:
-            try:
-                reader, self._writer = await asyncio.open_unix_connection(self.path)
-            except OSError:
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _LAST_RETRY_S)
-                continue
-            try:
-                await self._read(reader)
-            except (OSError, EOFError, ValueError) as error:  # ValueError: what came is not our protocol
-                log.warning("connection to the engine at %s is lost: %r", self.path, error)
-            finally:
-                self._disconnected()
-            retry_s = _FIRST_RETRY_S
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
-            self._take(wire.from_engine.decode(await reader.readexactly(length)))
-
-    def _take(self, message: wire.FromEngine) -> None:
-        if isinstance(message, wire.State):
-            self.state, self.was_there = message, True
-            _answer(self._states, message)
-        elif isinstance(message, wire.Metrics):
-            _answer(self._metrics, message.text)
-        elif (generation := self.open.get(message.request_id)) is not None:
-            generation.take(message)
-
-    def _disconnected(self) -> None:
-        gone = EngineUnavailable("the engine stopped; it is being restarted")
-        self.state = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        for generation in list(self.open.values()):
-            generation.fail(gone)
-        self.open.clear()
-        self.on_lost()
-        _answer_none(self._states, gone)
-        _answer_none(self._metrics, gone)
-
-
-def _answer(waiting: deque[asyncio.Future[Answer]], answer: Answer) -> None:
-    """The first in line gets it; the engine's greeting answers nobody."""
-    if waiting:
-        question = waiting.popleft()
-        if not question.done():
-            question.set_result(answer)
-
-
-def _answer_none(waiting: deque[asyncio.Future[Answer]], error: ForearmError) -> None:
-    while waiting:
-        question = waiting.popleft()
-        if not question.done():
-            question.set_exception(error)
-            question.exception()  # taken note of, should nobody wait any more
-
-
 class EngineClient:
     """All engines of this server, seen from one worker."""
 
@@ -275,35 +140,26 @@ class EngineClient:
     async def submit(self, requests: Sequence[wire.Submit]) -> Generation:
         """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.
 
-        An engine that dies before that has begun no answer: while another one runs, the prompts go there.
-
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
-        while True:
-            connection = self._chosen(requests[0])
-            try:
-                generation = await self._handed(connection, requests)
-                break
-            except EngineUnavailable:
-                if connection.state is not None or all(one.state is None for one in self.connections):
-                    raise
+        generation = await self.hand(lambda: self._chosen(requests[0]), lambda one: _submitted(one, requests))
         for watcher in watchers.get():
             watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
-    async def _handed(self, connection: Connection, requests: Sequence[wire.Submit]) -> Generation:
-        """Raises: as `submit`."""
-        generation = Generation(connection, requests)
-        try:
-            for request in requests:
-                connection.open[request.request_id] = generation
-                connection.send(msgspec.structs.replace(request, priority=priority_of(request.priority)))
-            await connection.drained()
-            await generation.accepted()
-        except BaseException:
-            generation.close()
-            raise
-        return generation
+    async def hand(self, choose: Callable[[], Connection], give: Callable[[Connection], Awaitable[Taken]]) -> Taken:
+        """Give something to the engine chosen. One that dies before it has taken it has begun no answer: while another
+        one runs, it is given to that.
+
+        Raises: what `choose` and `give` do.
+        """
+        while True:
+            connection = choose()
+            try:
+                return await give(connection)
+            except EngineUnavailable:
+                if connection.state is not None or all(one.state is None for one in self.connections):
+                    raise
 
     def _chosen(self, request: wire.Submit) -> Connection:
         """Of several engines one that has computed the prompt's beginning, as far as load allows.
@@ -328,3 +184,18 @@ class EngineClient:
         if not running:
             raise EngineUnavailable("no engine is running; it is starting, or being restarted")
         return min(running, key=lambda connection: len(connection.open))
+
+
+async def _submitted(connection: Connection, requests: Sequence[wire.Submit]) -> Generation:
+    """Raises: as EngineClient.submit."""
+    generation = Generation(connection, requests)
+    try:
+        for request in requests:
+            connection.open[request.request_id] = generation
+            connection.send(msgspec.structs.replace(request, priority=priority_of(request.priority)))
+        await connection.drained()
+        await generation.accepted()
+    except BaseException:
+        generation.close()
+        raise
+    return generation

@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 
 from forearm import wire
-from forearm.api.engine_client import Connection, EngineClient
+from forearm.api.connection import Connection
+from forearm.api.engine_client import EngineClient
 from forearm.api.faults import error_of
 from forearm.api.watching import priority_of, watchers
 from forearm.errors import ForearmError
@@ -74,7 +75,14 @@ async def embed(engines: EngineClient, request: wire.Embed) -> Vectors:
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable.
     """
-    connection = engines.least_loaded()
+    vectors = await engines.hand(engines.least_loaded, lambda one: _handed(one, request))
+    for watcher in watchers.get():
+        watcher.submitted([prompt.token_ids for prompt in request.prompts], None)
+    return vectors
+
+
+async def _handed(connection: Connection, request: wire.Embed) -> Vectors:
+    """Raises: as `embed`."""
     vectors = Vectors(connection, request)
     try:
         connection.open[request.request_id] = vectors
@@ -84,6 +92,4 @@ async def embed(engines: EngineClient, request: wire.Embed) -> Vectors:
     except BaseException:
         vectors.close()
         raise
-    for watcher in watchers.get():
-        watcher.submitted([prompt.token_ids for prompt in request.prompts], None)
     return vectors

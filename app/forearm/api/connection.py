@@ -1,0 +1,148 @@
+"""One engine's socket, seen from a worker: messages out, messages in to whoever waits, questions and their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from forearm import wire
+from forearm.errors import EngineUnavailable, ForearmError
+
+log = logging.getLogger(__name__)
+
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 0.2  # of a Unix socket on this machine: it costs next to nothing
+_ANSWER_TIMEOUT_S = 5.0  # an engine answers questions between steps on a thread of its own: at once, or it is stuck
+_HEAD_BYTES = 4
+
+Answer = TypeVar("Answer")
+
+
+class Open(Protocol):
+    """What one HTTP request has open in an engine."""
+
+    def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
+        """A message from the engine."""
+
+    def fail(self, error: ForearmError) -> None:
+        """The engine is gone."""
+
+
+class Connection:
+    """One engine's socket, opened again whenever it breaks. `state` is None while there is no engine."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.state: wire.State | None = None
+        self.was_there = False  # an engine has been, since this worker's start
+        self.open: dict[str, Open] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._states: deque[asyncio.Future[wire.State]] = deque()
+        self._metrics: deque[asyncio.Future[str]] = deque()
+        self.on_lost: Callable[[], None] = lambda: None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = asyncio.create_task(self._stay_connected())
+
+    async def close(self) -> None:
+        """Disconnect; the engine aborts what is open."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def send(self, message: wire.ToEngine) -> None:
+        """Queue a message; without an engine there is nobody to tell."""
+        if self._writer is not None:
+            self._writer.write(wire.frame(message))
+
+    async def drained(self) -> None:
+        """Wait while the engine has much unread (long prompts)."""
+        if self._writer is not None:
+            with contextlib.suppress(ConnectionError):  # the reader sees it too, and tells everyone
+                await self._writer.drain()
+
+    async def ask_state(self) -> wire.State:
+        """Raises: EngineUnavailable."""
+        return await self._ask(wire.AskState(), self._states)
+
+    async def ask_metrics(self) -> str:
+        """Raises: EngineUnavailable."""
+        return await self._ask(wire.AskMetrics(), self._metrics)
+
+    async def _ask(self, question: wire.ToEngine, waiting: deque[asyncio.Future[Answer]]) -> Answer:
+        if self.state is None:
+            raise EngineUnavailable("the engine is not running")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting.append(answer)
+        self.send(question)
+        try:
+            # shield: a question given up keeps its place in line, so that its answer is not taken for the next one's
+            return await asyncio.wait_for(asyncio.shield(answer), _ANSWER_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            raise EngineUnavailable(f"the engine has not answered for {_ANSWER_TIMEOUT_S:g} s") from None
+
+    async def _stay_connected(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while True:
+            try:
+                reader, self._writer = await asyncio.open_unix_connection(self.path)
+            except OSError:
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _LAST_RETRY_S)
+                continue
+            try:
+                await self._read(reader)
+            except (OSError, EOFError, ValueError) as error:  # ValueError: what came is not our protocol
+                log.warning("connection to the engine at %s is lost: %r", self.path, error)
+            finally:
+                self._disconnected()
+            retry_s = _FIRST_RETRY_S
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
+            self._take(wire.from_engine.decode(await reader.readexactly(length)))
+
+    def _take(self, message: wire.FromEngine) -> None:
+        if isinstance(message, wire.State):
+            self.state, self.was_there = message, True
+            _answer(self._states, message)
+        elif isinstance(message, wire.Metrics):
+            _answer(self._metrics, message.text)
+        elif (generation := self.open.get(message.request_id)) is not None:
+            generation.take(message)
+
+    def _disconnected(self) -> None:
+        gone = EngineUnavailable("the engine stopped; it is being restarted")
+        self.state = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        for generation in list(self.open.values()):
+            generation.fail(gone)
+        self.open.clear()
+        self.on_lost()
+        _answer_none(self._states, gone)
+        _answer_none(self._metrics, gone)
+
+
+def _answer(waiting: deque[asyncio.Future[Answer]], answer: Answer) -> None:
+    """The first in line gets it; the engine's greeting answers nobody."""
+    if waiting:
+        question = waiting.popleft()
+        if not question.done():
+            question.set_result(answer)
+
+
+def _answer_none(waiting: deque[asyncio.Future[Answer]], error: ForearmError) -> None:
+    while waiting:
+        question = waiting.popleft()
+        if not question.done():
+            question.set_exception(error)
+            question.exception()  # taken note of, should nobody wait any more
