@@ -14,18 +14,19 @@ unpacked=$(cd "$here/../.." && pwd)/build/arm/docker/root
 "$here/docker.sh" start
 work=$(mktemp -d "${TMPDIR:-/tmp}/forearm-base.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# mmdebstrap tells dpkg to run scripts without chroot; those of another architecture need one, in which they are emulated.
-cat >"$work/dpkg" <<'X'
+excludes=('/usr/share/doc/*' '/usr/share/man/*' '/usr/share/locale/*' '/usr/share/ca-certificates/*')
+# mmdebstrap tells dpkg to run scripts without chroot; those of another architecture need one, in which they are emulated. It then
+# is this machine's dpkg, which does not read the settings of the tree.
+cat >"$work/dpkg" <<X
 #!/bin/bash
 words=()
-for word in "$@"; do [ "$word" = --force-script-chrootless ] || words+=("$word"); done
-TMPDIR=/tmp exec /usr/bin/dpkg "${words[@]}"
+for word in "\$@"; do [ "\$word" = --force-script-chrootless ] || words+=("\$word"); done
+TMPDIR=/tmp exec /usr/bin/dpkg $(printf -- "--path-exclude='%s' " "${excludes[@]}") "\${words[@]}"
 X
 chmod +x "$work/dpkg"
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 options=(--variant=minbase --format=directory --aptopt='Acquire::Check-Valid-Until "false"'
-  --include="ca-certificates${packages:+,$packages}" --dpkgopt=path-exclude=/usr/share/doc/* --dpkgopt=path-exclude=/usr/share/man/*
-  --dpkgopt=path-exclude=/usr/share/locale/* --dpkgopt=path-exclude=/usr/share/ca-certificates/*)
+  --include="ca-certificates${packages:+,$packages}" "${excludes[@]/#/--dpkgopt=path-exclude=}")
 if [ "$arch" != "$(dpkg --print-architecture)" ]; then
   "$here/docker.sh" binfmt
   options+=(--mode=chrootless --aptopt="Dir::Bin::dpkg \"$work/dpkg\"" "--skip=check/qemu,check/chrootless,cleanup/tmp"
