@@ -56,7 +56,7 @@ if [ "$version" = 3.11 ]; then
     echo "on $cpu: $said"
     [ "$said" = "$tier True" ] || { echo "error: $tier and some CPUs were expected"; exit 1; }
   done <<<"cortex-a72 neon
-neoverse-n1 neon_dot
+neoverse-n1 neon_fp16
 neoverse-v1 sve256"
 else
   echo "not imported: the arm64 Python at hand is 3.11, the wheel is for $version"

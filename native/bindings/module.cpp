@@ -55,7 +55,7 @@ void load_codes(Executor& executor, const std::string& name, const py::array& co
                 const std::optional<Array<int8_t>>& zeros, const std::optional<Array<float>>& offsets,
                 const std::optional<Array<int32_t>>& order, int64_t row) {
   const Matrix& matrix = executor.matrix_of(name);
-  const bool fp8 = matrix.format.dtype >= DType::fp8_e4m3;
+  const bool fp8 = is_fp8(matrix.format.dtype);
   const bool fits = fp8 ? py::isinstance<py::array_t<uint8_t>>(codes) : py::isinstance<py::array_t<int8_t>>(codes);
   if (!fits || codes.ndim() != 2 || !(codes.flags() & py::array::c_style))
     throw std::invalid_argument("the codes of '" + name + "' must come as a C-contiguous array of " +
@@ -128,7 +128,8 @@ std::vector<std::pair<std::string, std::string>> quarantined_tiers() {
 }
 
 std::string operand_form(const std::string& weight_dtype) {
-  const Form form = kernels().layout[static_cast<int>(dtype_of(weight_dtype))].form;
+  const Form form = kernels().layout[static_cast<int>(kept_as(dtype_of(weight_dtype), kernels()))].form;
+  if (form == Form::f16_scaled) return "float16";
   if (is_quantised(form)) return "int8";
   return form == Form::f32_rows ? "float32" : form == Form::f16_rows ? "float16" : "bfloat16";
 }

@@ -12,12 +12,25 @@
 namespace forearm {
 
 // f32, f16, bf16 are numbers. The others are codes, which scales turn into numbers (PackedWeights, KvCache): int8 and
-// int4 signed, fp8 as OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only.
-enum class DType : int32_t { f32 = 0, f16 = 1, bf16 = 2, int8 = 3, int4 = 4, fp8_e4m3 = 5, fp8_e5m2 = 6 };
+// int4 signed, fp8 as OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only, and so is f16_scaled:
+// f16 by a power of two for each row, which a tier multiplies in 16 bits (Kernels::scales_halves).
+enum class DType : int32_t {
+  f32 = 0,
+  f16 = 1,
+  bf16 = 2,
+  int8 = 3,
+  int4 = 4,
+  fp8_e4m3 = 5,
+  fp8_e5m2 = 6,
+  f16_scaled = 7
+};
 constexpr int kFloatDTypes = 3;
-constexpr int kDTypes = 7;
+constexpr int kDTypes = 8;
 constexpr bool is_float(DType d) { return d <= DType::bf16; }
-constexpr int64_t dtype_bits(DType d) { return d == DType::f32 ? 32 : is_float(d) ? 16 : d == DType::int4 ? 4 : 8; }
+constexpr bool is_fp8(DType d) { return d == DType::fp8_e4m3 || d == DType::fp8_e5m2; }
+constexpr int64_t dtype_bits(DType d) {
+  return d == DType::f32 ? 32 : is_float(d) || d == DType::f16_scaled ? 16 : d == DType::int4 ? 4 : 8;
+}
 constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // not of int4
 
 constexpr int64_t kPanel = 16;         // output columns of a packed panel
@@ -31,8 +44,9 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 //   f16_rows    uint16_t [rows][stride]                as f32_rows, rounded to f16
 //   i8_rows     int8_t   [rows][stride]                stride >= dim rounded up to 64
 //   i8_pairs    int8_t   [rows / 2][stride / 8][2][8]  two rows by eight k in 16 bytes, as SMMLA takes them
+//   f16_scaled  uint16_t [rows][stride]                f16 by a scale for each row; stride >= dim rounded up to 32
 // Row r of a form in pairs is row r % 2 of pair r / 2; rows are allocated in pairs. Columns from dim up to the next
-// multiple of 4 (i8: of 64) are zero: allocated zeroed and never written.
+// multiple of 4 (i8: of 64, f16_scaled: of 32) are zero: allocated zeroed and never written.
 //
 // The i8 forms hold codes with one scale for each row and group of `group` columns (the last group may be shorter):
 //   x[r][k] ~ scales[r * groups + k / group] * code[r][k],  groups = ceil(dim / group)
@@ -40,7 +54,11 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 // scale = absmax / 127, code = x * (127 / absmax) rounded to nearest even; a group of zeros has scale 0. The absmax is
 // the largest |x| by its bits, so that an infinity or a NaN makes the scale, and all that is multiplied with it, not
 // finite.
-enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs };
+//
+// f16_scaled has one group and no sums: scale = 2^(e - kScaledTop) where the row's absmax is in [2^e, 2^(e + 1)) and e
+// at least kLeastExponent, code = x / scale rounded to nearest even. Of an absmax that is not finite the codes are 0
+// and the scale is NaN.
+enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs, f16_scaled };
 constexpr bool is_quantised(Form f) { return f >= Form::i8_rows; }
 struct Operand {
   void* data;
@@ -50,6 +68,10 @@ struct Operand {
   float* scales = nullptr;
   int32_t* sums = nullptr;
 };
+
+// Codes of f16_scaled are below 2^5 in magnitude, rows and weights alike: sums of 32 products stay below 2^15.
+constexpr int kScaledTop = 4, kLeastExponent = -100;
+constexpr int64_t kScaledBlock = 32;
 
 // How a tier packs matrices of one dtype, and the form of the operand that is multiplied with them.
 //   W [n, k] is stored as  B[ceil(n / 16)][ceil(k / quantum)][16][quantum],  zeros beyond n and k.
@@ -79,6 +101,13 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 //   i8 forms (int8, int4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in int32;
 //     acc = fma(float(i) * a_scale, s, acc);  where there is a zero or an offset o (o = -s * zero, float32):
 //     acc = fma(float(a_sum) * a_scale, o, acc).  acc starts at 0.
+//   f16_scaled (of f16_scaled, without zeros and offsets, group >= k): every operation rounds to nearest even, those of
+//     blocks of 32 k, the last one filled up with zeros, to f16, denormals kept. Chains of four: c = a[0] * w[0], then
+//     c = fma(a[i], w[i], c); eight chains are added in pairs, their sums in pairs, and so on: of any product no more
+//     than 4 + 3 roundings. Blocks, ascending: acc = acc + float(block) in float32. acc starts at 0; the sum is acc *
+//     a_scale * s.
+//     With the rounding of the activation that is (1 + 2^-11)^8, 2^-8 of the sum of magnitudes, as is bf16's of the
+//     activation alone; kernel_check_scaled.cpp has the rest of the bound.
 //   float forms: weights are widened to `wide` (Kernels): w = fma(s, code, o) in float32, rounded to `wide`, and
 //     multiplied as a matrix of that dtype is.
 struct PackedWeights {
@@ -297,6 +326,7 @@ struct Kernels {
   const char* tier;
   Layout layout[kDTypes];  // by DType; of fp8: as `wide`'s
   DType wide;              // what codes are widened to where the operand is a float form: f32 or bf16
+  bool scales_halves;      // matrices of f16 and bf16 are better kept as f16_scaled
 
   void (*gemm)(const GemmTask&);
   int64_t (*gemm_scratch_bytes)(int64_t k);
@@ -332,6 +362,11 @@ struct Kernels {
   float (*read_all)(const void* data, int64_t bytes);
   float (*multiply_rounds)(Form form, int64_t rounds, int64_t* operations);
 };
+
+// How a matrix of this dtype is kept where `kernels` multiplies it.
+constexpr DType kept_as(DType dtype, const Kernels& kernels) {
+  return kernels.scales_halves && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f16_scaled : dtype;
+}
 
 // The table of the tier in use, chosen at the first call from what the CPU has or by FOREARM_TIER, and tested then
 // (self_test.h).

@@ -141,7 +141,77 @@ void pack_from(const void* src, int64_t rows, const PackedMatrix& to, int64_t ro
   }
 }
 
+// The power of two that a row's largest magnitude gives it (Form::f16_scaled in kernels.h).
+template <DType From>
+float scale_of(const ElementOf<From>* row, int64_t k) {
+  uint32_t largest = 0;  // by its bits
+  for (int64_t i = 0; i < k; ++i) largest = std::max(largest, bits_of(to_float<From>(row[i])) & 0x7fffffff);
+  const int exponent = std::max(static_cast<int>(largest >> 23) - 127, kLeastExponent);
+  return exponent == 128 ? float_of(0x7fc00000) : float_of(static_cast<uint32_t>(exponent - kScaledTop + 127) << 23);
+}
+
+// Rows [lane, lane + rows) of one panel, as pack_panel.
+template <DType From>
+void pack_scaled_panel(const ElementOf<From>* src, int64_t lane, int64_t rows, int64_t k, float* scales,
+                       uint16_t* panel) {
+  uint16_t strip[kPanel][kStrip] = {};
+  float inverse[kPanel];
+  for (int64_t r = 0; r < kPanel - lane; ++r) {
+    scales[lane + r] = r < rows ? scale_of<From>(src + r * k, k) : 0.0f;
+    inverse[r] = scales[lane + r] == scales[lane + r] ? 1.0f / scales[lane + r] : 0.0f;
+  }
+  for (int64_t begin = 0; begin < k; begin += kStrip) {
+    const int64_t count = std::min(kStrip, k - begin);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < count; ++i) {
+        const float value = to_float<From>(src[r * k + begin + i]);
+        strip[r][i] = inverse[r] == 0.0f ? uint16_t{0} : narrow_f16(value * inverse[r]);
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t r = 0; r < kPanel - lane; ++r) panel[(begin + i) * kPanel + lane + r] = strip[r][i];
+    }
+  }
+}
+
+template <DType From>
+void pack_scaled_from(const void* src, int64_t rows, const PackedMatrix& to, float* scales, int64_t row0,
+                      PanelMap map) {
+  const auto* from = static_cast<const ElementOf<From>*>(src);
+  for (int64_t row = row0; row < row0 + rows;) {
+    const int64_t lane = row % kPanel, count = std::min(kPanel - lane, row0 + rows - row);
+    const int64_t panel = row / kPanel * map.step + map.offset;
+    pack_scaled_panel<From>(from + (row - row0) * to.k, lane, count, to.k, scales + panel * kPanel,
+                            static_cast<uint16_t*>(to.data) + panel * kPanel * to.k);
+    row += count;
+  }
+}
+
 }  // namespace
+
+void pack_scaled(const void* src, DType src_dtype, int64_t rows, const PackedMatrix& to, float* scales, int64_t row0,
+                 PanelMap map) {
+  switch (src_dtype) {
+    case DType::f32:
+      return pack_scaled_from<DType::f32>(src, rows, to, scales, row0, map);
+    case DType::f16:
+      return pack_scaled_from<DType::f16>(src, rows, to, scales, row0, map);
+    case DType::bf16:
+      return pack_scaled_from<DType::bf16>(src, rows, to, scales, row0, map);
+    default:
+      __builtin_unreachable();
+  }
+}
+
+void unpack_scaled(const PackedMatrix& from, const float* scales, int64_t row0, int64_t rows, float* out,
+                   PanelMap map) {
+  const auto* codes = static_cast<const uint16_t*>(from.data);
+  for (int64_t row = row0; row < row0 + rows; ++row) {
+    const int64_t panel = row / kPanel * map.step + map.offset, lane = row % kPanel;
+    for (int64_t k = 0; k < from.k; ++k, ++out)
+      *out = scales[panel * kPanel + lane] * widen_f16(codes[(panel * from.k + k) * kPanel + lane]);
+  }
+}
 
 void pack_rows(const void* src, DType src_dtype, int64_t rows, const PackedMatrix& to, int64_t row0, PanelMap map) {
   switch (src_dtype) {

@@ -33,6 +33,14 @@ void unpack_rows(const PackedMatrix& from, int64_t row0, int64_t rows, float* ou
 void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64_t row0, PanelMap map = {});
 void unpack_codes(const PackedMatrix& from, int64_t row0, int64_t rows, int8_t* out, PanelMap map = {});
 
+// Rows of floats as f16_scaled: codes in `to`, and each row's scale, a power of two, in scales [panels][16]. Exact for
+// every weight of 8 bits (bf16) from 2^-21 of the row's largest on, of 11 bits (f16) from 2^-18 on; what is smaller is
+// rounded to multiples of 2^-28 of the power of two below the largest. A row whose largest is not finite becomes NaN.
+void pack_scaled(const void* src, DType src_dtype, int64_t rows, const PackedMatrix& to, float* scales, int64_t row0,
+                 PanelMap map = {});
+void unpack_scaled(const PackedMatrix& from, const float* scales, int64_t row0, int64_t rows, float* out,
+                   PanelMap map = {});
+
 // What each row has for each group, [rows, groups], stored by panel: [panels][groups][16]. Scales and offsets as
 // `dtype` (f32, f16, bf16), rounded to nearest even; zeros as they are. Rows beyond the last of its panel become zero.
 void pack_scales(const float* scales, int64_t rows, int64_t groups, DType dtype, void* to, int64_t row0,

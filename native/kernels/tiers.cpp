@@ -28,6 +28,7 @@ extern const Kernels avx512_bf16_tier;
 #elif defined(__aarch64__)
 extern const Kernels neon_tier;
 extern const Kernels neon_dot_tier;
+extern const Kernels neon_fp16_tier;
 extern const Kernels neon_mm_tier;
 extern const Kernels sve256_tier;
 #endif
@@ -90,7 +91,7 @@ bool bf16_beats_fma() {
   return id.ebx == signature_AMD_ebx && id.ecx == signature_AMD_ecx && id.edx == signature_AMD_edx;
 }
 #elif defined(__aarch64__)
-// -march=armv8.2-a lets the compiler use atomics and rounding multiplies as well.
+// And neon_fp16. -march=armv8.2-a lets the compiler use atomics and rounding multiplies as well.
 bool runs_neon_dot() {
   constexpr unsigned long kNeeded = HWCAP_ATOMICS | HWCAP_ASIMDRDM | HWCAP_FPHP | HWCAP_ASIMDHP | HWCAP_ASIMDDP;
   return (getauxval(AT_HWCAP) & kNeeded) == kNeeded;
@@ -127,7 +128,8 @@ constexpr Tier kTiers[] = {
     {&avx512_tier, runs_avx512},
     {&avx2_tier, runs_avx2},
 #elif defined(__aarch64__)
-    {&sve256_tier, runs_sve256}, {&neon_mm_tier, runs_neon_mm}, {&neon_dot_tier, runs_neon_dot}, {&neon_tier, always},
+    {&sve256_tier, runs_sve256},     {&neon_mm_tier, runs_neon_mm}, {&neon_fp16_tier, runs_neon_dot},
+    {&neon_dot_tier, runs_neon_dot}, {&neon_tier, always},
 #endif
     {&scalar_tier, always},
 };

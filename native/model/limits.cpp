@@ -45,7 +45,7 @@ MachineLimits measure_limits(Pool& pool, int64_t megabytes, double seconds) {
   const double threads = pool.threads();
   const auto multiplied = [&](DType dtype) {
     std::atomic<int64_t> operations{0};
-    const Form form = dtype == DType::f32 ? Form::f32_rows : k.layout[static_cast<int>(dtype)].form;
+    const Form form = dtype == DType::f32 ? Form::f32_rows : k.layout[static_cast<int>(kept_as(dtype, k))].form;
     const double pass_s = best_pass(pool, seconds, [&](int) {
       int64_t done = 0;
       sink.store(k.multiply_rounds(form, 1000000, &done), std::memory_order_relaxed);

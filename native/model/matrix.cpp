@@ -52,6 +52,8 @@ void Matrix::shape(const std::string& called, int64_t rows, int64_t columns, con
   n = rows;
   k = columns;
   format = kept;
+  // What else a float's format says is right of f16_scaled: a float32 scale for each row, and no zeros.
+  format.dtype = kept_as(kept.dtype, kernels());
   partition = std::move(divided);
 }
 
@@ -74,7 +76,7 @@ void Matrix::touch(int member) const { each_piece(partition[static_cast<size_t>(
 
 Form Matrix::form() const {
   const Kernels& table = kernels();
-  const bool widened = is_codes() && (format.wide || format.dtype >= DType::fp8_e4m3);
+  const bool widened = is_codes() && (format.wide || is_fp8(format.dtype));
   return table.layout[static_cast<int>(widened ? table.wide : format.dtype)].form;
 }
 
@@ -91,6 +93,8 @@ PackedWeights Matrix::weights() const {
 
 void Matrix::pack(const Tensor& rows, int64_t row, PanelMap map, PackRoom& room) const {
   if (!is_codes()) return pack_rows(rows.data, rows.dtype, rows.rows, packed(), row, map);
+  if (format.dtype == DType::f16_scaled)
+    return pack_scaled(rows.data, rows.dtype, rows.rows, packed(), static_cast<float*>(scales_), row, map);
   pack(rounded(rows, room), row, map);
 }
 
@@ -130,7 +134,7 @@ void Matrix::check_codes(const CodeRows& rows) const {
   const auto must = [this](bool holds, const std::string& what) {
     if (!holds) throw std::invalid_argument("'" + name + "': " + what);
   };
-  must(is_codes(), "its format holds floats; codes can't be loaded");
+  must(is_codes() && format.dtype != DType::f16_scaled, "its format holds floats; codes can't be loaded");
   must((rows.zeros != nullptr) == (zeros_ != nullptr), "zeros come where the format has them, and only there");
   must((rows.offsets != nullptr) == (offsets_ != nullptr), "offsets come where the format has them, and only there");
   // The texts are made only where they are wanted: made for every code they took 30 ns each.

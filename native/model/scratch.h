@@ -16,7 +16,7 @@ constexpr int64_t kOwnRows = 4, kOwnValues = 16384;
 
 constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
-constexpr size_t kForms = 6;
+constexpr size_t kForms = 7;
 
 class Carver;
 

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 # What README says of each generation.
-TIERS = {"Graviton1": {"neon"}, "Graviton2": {"neon_dot"}, "Graviton3": {"sve256"}, "Graviton4": {"neon_mm"}}
+TIERS = {"Graviton1": {"neon"}, "Graviton2": {"neon_fp16"}, "Graviton3": {"sve256"}, "Graviton4": {"neon_mm"}}
 
 
 def get(host: Any, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

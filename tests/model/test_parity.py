@@ -114,7 +114,7 @@ def test_float32_logits_and_greedy_tokens_are_those_of_transformers(
 
 @pytest.mark.parametrize("case", HALF_CASES, ids=lambda case: case.name)
 def test_16_bit_weights_give_the_logits_of_float64_sums(case: Case, native: Native, made: dict[str, Made]) -> None:
-    form = UNIT["bfloat16"] if native.forms[case.dtype] == "bfloat16" else 0.0
+    form = 0.0 if native.forms[case.dtype] == "float32" else UNIT["bfloat16"]  # float16: as much, neon_fp16
     ours, chosen = native.logits[case.name, "float32"], native.chosen[case.name, "float32"]
 
     exact, allowed = made[case.name].exact((*case.tokens(), *chosen.tolist()), (UNIT["float32"], form, 0.0))
@@ -129,7 +129,7 @@ def test_16_bit_weights_give_the_logits_of_float64_sums(case: Case, native: Nati
 def test_a_16_bit_cache_moves_logits_no_more_than_its_rounding(
     case: Case, native: Native, made: dict[str, Made]
 ) -> None:
-    form = UNIT["bfloat16"] if native.forms[case.dtype] == "bfloat16" else 0.0
+    form = 0.0 if native.forms[case.dtype] == "float32" else UNIT["bfloat16"]  # float16: as much, neon_fp16
     ours, chosen = native.logits[case.name, case.dtype], native.chosen[case.name, case.dtype]
 
     rounding = (UNIT["float32"], form, UNIT[case.dtype])

@@ -15,6 +15,8 @@ void check_pack(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gemm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_embed(Report&, const Kernels& tier, const Kernels& scalar);
 void check_codes(Report&, const Kernels& tier, const Kernels& scalar);
+void check_scaled(Report&, const Kernels& tier, const Kernels& scalar);
+void check_pack_scaled(Report&, const Kernels& tier, const Kernels& scalar);
 void check_wide(Report&, const Kernels& tier, const Kernels& scalar);
 void check_embed_codes(Report&, const Kernels& tier, const Kernels& scalar);
 void check_quantize(Report&, const Kernels& tier, const Kernels& scalar);
@@ -37,6 +39,8 @@ constexpr struct {
     {"pack_codes", check_pack_codes},
     {"gemm", check_gemm},
     {"codes", check_codes},
+    {"scaled", check_scaled},
+    {"pack_scaled", check_pack_scaled},
     {"wide", check_wide},
     {"embed", check_embed},
     {"embed_codes", check_embed_codes},

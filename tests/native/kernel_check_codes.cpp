@@ -143,7 +143,7 @@ void check_dtype(Report& report, const Kernels& tier, const Kernels& scalar, DTy
   constexpr Epilogue kEpilogues[] = {Epilogue::store, Epilogue::add, Epilogue::activate, Epilogue::gated,
                                      Epilogue::softcap};
   constexpr DType kScales[] = {DType::f32, DType::f16, DType::bf16};
-  const bool fp8 = dtype >= DType::fp8_e4m3;
+  const bool fp8 = is_fp8(dtype);
   int turn = 0;
   for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 40}) {
     for (int64_t n : {1, 48, 137, 272}) {

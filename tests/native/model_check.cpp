@@ -4,7 +4,7 @@
 //   model_check --expected   prints the table kExpected below, from the scalar tier
 //
 // Each tier must give what the scalar tier gives: the same bits where it multiplies in float32, and within kRounded
-// where it rounds what it multiplies to bfloat16. All must agree with logits that an x86-64 machine computed, so that
+// where it rounds what it multiplies to 16 bits. All must agree with logits that an x86-64 machine computed, so that
 // an Arm CPU, or an emulated one, is compared with it. The choice of tier is made once a process, so that each tier
 // has one of its own.
 #include <sys/wait.h>
@@ -234,7 +234,8 @@ const float* last_step(const Logits& logits) { return logits.data() + logits.siz
 
 // Whether a tier rounds what it multiplies to 16 bits, where the scalar tier does not.
 bool rounds_operands(const Kernels& tier, const Format& format) {
-  const bool widened = !is_float(format.dtype) && (format.wide || format.dtype >= DType::fp8_e4m3);
+  if (kept_as(format.dtype, tier) != format.dtype) return true;
+  const bool widened = !is_float(format.dtype) && (format.wide || is_fp8(format.dtype));
   const Form form = tier.layout[static_cast<int>(widened ? tier.wide : format.dtype)].form;
   return form != Form::f32_rows && !is_quantised(form);
 }

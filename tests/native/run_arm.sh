@@ -17,11 +17,11 @@ build=build/arm/wheel  # tools/arm_wheel.sh compiles the same objects
 # core                 stands for          its tiers, best first                 what computes here; TIER:GROUP where the choice is what counts
 cores="
 cortex-a72             Armv8.0,Graviton1   neon,scalar                           neon,scalar
-neoverse-n1            Graviton2           neon_dot,neon,scalar                  neon_dot
-neoverse-v1            Graviton3           sve256,neon_mm,neon_dot,neon,scalar   sve256
-neoverse-n2            Graviton4           neon_mm,neon_dot,neon,scalar          neon_mm
-max,sve=off,sme=off    bf16,i8mm,no,SVE    neon_mm,neon_dot,neon,scalar          neon_mm:pack
-max,sme=off            SVE,of,512,bits     neon_mm,neon_dot,neon,scalar          neon_mm:pack
+neoverse-n1            Graviton2           neon_fp16,neon_dot,neon,scalar        neon_fp16,neon_dot
+neoverse-v1            Graviton3           sve256,neon_mm,neon_fp16,neon_dot,neon,scalar  sve256
+neoverse-n2            Graviton4           neon_mm,neon_fp16,neon_dot,neon,scalar  neon_mm
+max,sve=off,sme=off    bf16,i8mm,no,SVE    neon_mm,neon_fp16,neon_dot,neon,scalar  neon_mm:pack
+max,sme=off            SVE,of,512,bits     neon_mm,neon_fp16,neon_dot,neon,scalar  neon_mm:pack
 "
 
 tools/system_packages.sh python3 test

@@ -47,8 +47,10 @@ def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
     values, item = _QUANTUM.get(format.dtype, _HALF)
     padded = -(-rows // _PANEL) * _PANEL
     codes = padded * -(-k // values) * item
-    if not is_codes(format):
+    if format.dtype == "float32":
         return codes
+    if not is_codes(format):
+        return codes + padded * 4  # a scale for each row, where 16-bit weights are multiplied in 16 bits (neon_fp16)
     a_group = (4 if format.scale_dtype == "float32" else 2) + {"none": 0, "int8": 1, "float32": 4}[format.zero]
     return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
 

@@ -149,6 +149,8 @@ def _log_arithmetic(checkpoint: Checkpoint) -> None:
     why = ""
     if checkpoint.weight_dtype == "bfloat16" and form == "float32":
         why = " (no bfloat16 products on this CPU: weights stay bfloat16 in memory and are widened exactly)"
+    if form == "float16":
+        why = " (weights are kept as float16, each row by a power of two; FOREARM_TIER=neon_dot multiplies in float32)"
     log.info(
         "dtype: checkpoint %s, weights %s, products in %s%s, KV cache %s; tier %s",
         checkpoint.config.dtype, checkpoint.weight_dtype, form, why, checkpoint.kv_dtype, tier,

@@ -213,6 +213,7 @@ inline void attend(const AttendTask& task) {
     case DType::fp8_e5m2:
       return attend_all<DType::fp8_e5m2>(task);
     case DType::int4:
+    case DType::f16_scaled:
       __builtin_unreachable();  // of weights only
   }
 }

@@ -7,7 +7,6 @@ namespace {
 
 constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
 
-constexpr bool is_fp8(DType d) { return d == DType::fp8_e4m3 || d == DType::fp8_e5m2; }
 constexpr int64_t groups_of(int64_t k, int64_t group) { return (k + group - 1) / group; }
 
 // top / largest; 0 where that or the largest is not finite.

@@ -61,6 +61,19 @@ inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
   }
 }
 
+inline void embed_scaled(const EmbedTask& task, int64_t token, float* out) {
+  float s[16];
+  store(s, load_scales(task.w, token / kPanel * kPanel));
+  const F16 scale = broadcast(s[token % kPanel]);
+  const auto* row = static_cast<const uint16_t*>(task.w.data) + token / kPanel * kPanel * task.w.k + token % kPanel;
+  for (int64_t k = 0; k < task.w.k; k += 16) {
+    const int64_t count = task.w.k - k < 16 ? task.w.k - k : 16;
+    uint16_t values[16] = {};
+    for (int64_t i = 0; i < count; ++i) values[i] = row[(k + i) * kPanel];
+    store_first(out + k, mul(broadcast(task.scale), mul(scale, load_f16(values))), count);
+  }
+}
+
 inline void embed(const EmbedTask& task) {
   for (int64_t r = 0; r < task.rows; ++r) {
     float* out = task.out + r * task.out_stride;
@@ -85,6 +98,9 @@ inline void embed(const EmbedTask& task) {
         break;
       case DType::fp8_e5m2:
         embed_codes<DType::fp8_e5m2>(task, task.tokens[r], out);
+        break;
+      case DType::f16_scaled:
+        embed_scaled(task, task.tokens[r], out);
         break;
     }
   }

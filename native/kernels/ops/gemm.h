@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ops/epilogue.h"
 #include "kernels/ops/gemm_codes.h"
+#include "kernels/ops/gemm_scaled.h"
 #include "kernels/ops/gemm_wide.h"
 #include "kernels/ops/tile.h"
 
@@ -36,6 +37,7 @@ inline void multiply(const GemmTask& task) {
 
 inline void gemm(const GemmTask& task) {
   if (task.row_begin >= task.row_end || task.n_begin >= task.n_end) return;
+  if (task.a.form == Form::f16_scaled) return multiply_scaled(task);
   if (is_quantised(task.a.form)) return multiply_codes(task);
   switch (task.w.dtype) {
     case DType::f32:
@@ -73,6 +75,8 @@ constexpr Layout mma_layout(DType dtype) {
       return {Bytes::kQuantum, Bytes::kForm, Bytes::kBias};
     case DType::int4:
       return {Bytes::kQuantum, Bytes::kForm, Bytes::kNibbleBias};
+    case DType::f16_scaled:
+      return {1, Form::f16_scaled};
     default:
       return layout_of<Mma<kWide>>();
   }

@@ -86,7 +86,21 @@ inline float codes_rounds(int64_t rounds, int64_t* operations) {
   return total[0];
 }
 
+// A tile of f16_scaled by a block, which lies in the first-level cache.
+inline float halves_rounds(int64_t rounds, int64_t* operations) {
+  alignas(64) uint16_t operand[kScaledBlock * kPanel] = {};
+  float sums[Halves::kRows * kPanel] = {};
+  const uint16_t* const rows[Halves::kRows] = {operand, operand, operand, operand};
+  for (int64_t r = 0; r < rounds; ++r) {
+    __asm__ volatile("" : : "r"(operand) : "memory");
+    Halves::add_blocks<Halves::kRows>(rows, operand, 1, sums, kPanel);
+  }
+  *operations += rounds * Halves::kRows * kScaledBlock * kPanel * 2;
+  return sums[0];
+}
+
 inline float multiply_rounds(Form form, int64_t rounds, int64_t* operations) {
+  if (form == Form::f16_scaled) return halves_rounds(rounds, operations);
   if (is_quantised(form)) return codes_rounds<IntMma<Codes::bytes>>(rounds, operations);
   using Halves = Mma<DType::bf16>;
   if constexpr (Halves::kForm != Form::f32_rows) {

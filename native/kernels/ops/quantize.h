@@ -70,8 +70,41 @@ inline int32_t round_group(const Operand& out, int64_t to, const Row& row, int64
   return static_cast<int32_t>(reduce_add(sum));
 }
 
+// The scale of a row of f16_scaled, and its inverse: powers of two.
+struct RowScale {
+  float scale, inverse;
+};
+inline RowScale row_scale(float largest) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &largest, 4);
+  int exponent = static_cast<int>(bits >> 23) - 127;  // of a magnitude
+  if (exponent == 128) return {__builtin_nanf(""), 0.0f};
+  if (exponent < kLeastExponent) exponent = kLeastExponent;
+  const auto power = [](int of) {
+    const uint32_t shifted = static_cast<uint32_t>(of + 127) << 23;
+    float x;
+    __builtin_memcpy(&x, &shifted, 4);
+    return x;
+  };
+  return {power(exponent - kScaledTop), power(kScaledTop - exponent)};
+}
+
+template <typename Row>
+inline void scale_row(const QuantizeTask& t, int64_t to, const Row& row) {
+  const RowScale s = row_scale(largest_magnitude(row, 0, t.dim));
+  t.out.scales[to] = s.scale;
+  const F16 factor = broadcast(s.inverse);
+  uint16_t* out = half_row(t.out, to);
+  for_columns(t.dim, [&](int64_t at, int64_t lanes) {
+    uint16_t codes[16];
+    store_f16(codes, s.inverse == 0.0f ? zero() : mul(row(at, lanes), factor));
+    __builtin_memcpy(out + at, codes, static_cast<uint64_t>(lanes) * 2);
+  });
+}
+
 template <typename Row>
 inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
+  if (t.out.form == Form::f16_scaled) return scale_row(t, to, row);
   if (!is_quantised(t.out.form)) {
     return for_columns(t.dim, [&](int64_t at, int64_t lanes) { store_operand(t.out, to, at, row(at, lanes), lanes); });
   }

@@ -15,11 +15,12 @@
 namespace forearm {
 namespace {
 
-constexpr Kernels table_of(const char* tier) {
+constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   Kernels table{};
   table.tier = tier;
   for (int dtype = 0; dtype < kDTypes; ++dtype) table.layout[dtype] = mma_layout(static_cast<DType>(dtype));
   table.wide = kWide;
+  table.scales_halves = scales_halves;
   table.gemm = gemm;
   table.gemm_scratch_bytes = gemm_scratch_bytes;
   table.quantize = quantize;

@@ -2,6 +2,8 @@
 #include "kernels/simd/mma_avx512.h"
 #include "kernels/simd/mma_int_avx512_vnni.h"
 
+#include "kernels/simd/halves_soft.h"
+
 #include "kernels/ops/table.h"
 
 namespace forearm {

@@ -3,6 +3,8 @@
 
 #include "kernels/simd/mma_int_neon.h"
 
+#include "kernels/simd/halves_soft.h"
+
 #include "kernels/ops/table.h"
 
 namespace forearm {

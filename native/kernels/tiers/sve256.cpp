@@ -10,6 +10,8 @@ using IntMma = QuadsIntMma<kCodes>;
 }  // namespace
 }  // namespace forearm
 
+#include "kernels/simd/halves_soft.h"
+
 #include "kernels/ops/table.h"
 
 namespace forearm {

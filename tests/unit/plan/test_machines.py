@@ -16,7 +16,7 @@ from forearm.plan.machines import GIB, machine, machines, write_tree
 @pytest.mark.parametrize(
     ("name", "cores", "gib", "nodes", "generation", "tier"),
     [
-        ("c6g.16xlarge", 64, 128, 1, "Graviton2", "neon_dot"),
+        ("c6g.16xlarge", 64, 128, 1, "Graviton2", "neon_fp16"),
         ("r7g.4xlarge", 16, 128, 1, "Graviton3", "sve256"),
         ("hpc7g.16xlarge", 64, 128, 1, "Graviton3E", "sve256"),
         ("hpc7g.4xlarge", 16, 128, 1, "Graviton3E", "sve256"),
