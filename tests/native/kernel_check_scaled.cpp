@@ -11,6 +11,7 @@ namespace {
 constexpr double kHalf = 0x1p-11;       // relative error of one rounding to f16
 constexpr double kLastPlace = 0x1p-25;  // and the absolute one, of denormals
 constexpr double kBfloat = 0x1p-8;      // relative error of one rounding to bf16
+constexpr int64_t kManyRows = 97;
 constexpr int64_t kTop = int64_t{1} << kScaledTop;
 
 // Rows in the form, zeroed or quantised from values [rows, dim].
@@ -109,7 +110,10 @@ void against_float64(Report& report, const Shape& s, const std::vector<float>& a
   }
   report.within(got, wanted, tolerance, "out against float64");
   report.holds(s.k < 192 || no_wider, "the bound is no wider than BFMMLA's");
-  report.holds(s.k < 64 || squares < 0.25 * bf16_squares, "errors are less than half of those of activations in bf16");
+  // 0.18 to 0.32 of them by the root of the mean square; of few rows, whose few large activations may happen to be near
+  // to a bf16, up to 0.80.
+  report.holds(s.m < kManyRows || squares < 0.25 * bf16_squares,
+               "errors of many rows are less than half of those of activations in bf16");
 }
 
 void check_shape(Report& report, const Kernels& tier, const Kernels& scalar, const Shape& s) {
@@ -200,7 +204,8 @@ void check_scaled(Report& report, const Kernels& tier, const Kernels& scalar) {
   constexpr Epilogue kEpilogues[] = {Epilogue::store,    Epilogue::gated, Epilogue::add,
                                      Epilogue::activate, Epilogue::store, Epilogue::softcap};
   int turn = 0;
-  for (const int64_t m : {1, 2, 3, 4, 5, 8, 97}) {
+  check_shape(report, tier, scalar, {kManyRows, 16, 192, Epilogue::store});
+  for (const int64_t m : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{4}, int64_t{5}, int64_t{8}, kManyRows}) {
     for (const int64_t n : {16, 34, 96}) {
       for (const int64_t k : {1, 31, 32, 100, 192, 640}) {
         const Epilogue epilogue = kEpilogues[turn % 6];
