@@ -93,6 +93,13 @@ def test_a_body_that_comes_slowly_but_steadily_is_read(served: Served) -> None:
         assert b" 200 " in connection.recv(1 << 16)[:20]
 
 
+def test_a_long_body_is_no_long_head(served: Served) -> None:
+    for size in (60_000, 70_000, 200_000, 2_000_000):
+        reply = served.chat(max_tokens=1, user="x" * size)  # in as few packets as the kernel makes of it
+
+        assert reply.status_code == 200, (size, reply.text)
+
+
 @pytest.mark.parametrize(
     ("begun", "more"),
     [

@@ -32,6 +32,7 @@ class Protocol(HttpToolsProtocol):
         self._late: TimerHandle | None = None  # what comes has a time limit while it is set
         self._unread: TimerHandle | None = None
         self._head_bytes: int | None = 0  # None: the head is there
+        self._had_end = False  # of a head or a body, in the last bytes: they are no head's alone
         self._named_bytes = 0  # of the head, as far as it is parsed
         self._body_bytes = 0  # since its time began
 
@@ -50,8 +51,9 @@ class Protocol(HttpToolsProtocol):
         """Bytes of a head are counted here: the parser tells of a header when it is whole."""
         if self._late is None and (self.cycle is None or self.cycle.response_complete):
             self._expect(self.receive_timeout_s)  # they end the idle time, whether or not a request begins
+        self._had_end = False
         super().data_received(data)
-        if self._head_bytes is not None and not self.transport.is_closing():
+        if self._head_bytes is not None and not self._had_end and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self._refuse(431, f"the head of the request is longer than {MOST_HEAD_BYTES} bytes")
@@ -74,7 +76,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The body's time begins."""
-        self._head_bytes = None
+        self._head_bytes, self._had_end = None, True
         self._expect(self.receive_timeout_s)
         super().on_headers_complete()
 
@@ -86,7 +88,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """All of it is there."""
         self._expect(None)
-        self._head_bytes = 0
+        self._head_bytes, self._had_end = 0, True
         super().on_message_complete()
 
     def pause_writing(self) -> None:
