@@ -74,7 +74,7 @@ def rows(shape_name: str, format: str, args: argparse.Namespace) -> Iterator[Row
     decoded = [(count, args.context) for count in args.decode] + [(1, context) for context in args.contexts]
     most = max([count * (context + BLOCK) for count, context in decoded] + args.prefill)
     executor.allocate_kv(-(-most // BLOCK))
-    placed = Plan(args.threads, (), (), 1, ())
+    placed = Plan(args.threads, (), (), 1, (), (args.threads,))
     with undisturbed(args):
         timed = achieved([matrices.format for matrices in (*costs.body, *costs.head)], placed)
 
