@@ -89,9 +89,7 @@ async def test_the_async_clients_timeout_does_the_same(own: Server) -> None:
     own.engine.silent = True
     async with openai.AsyncOpenAI(base_url=f"{own.url}/v1", api_key="none") as client:
         with pytest.raises(openai.APITimeoutError):
-            await client.with_options(timeout=2, max_retries=1).chat.completions.create(
-                model="letters", messages=HELLO
-            )
+            await client.with_options(timeout=2, max_retries=1).chat.completions.create(model="letters", messages=HELLO)
 
     assert len(own.engine.submits) == 2
     wait_until(lambda: not own.engine.running)
