@@ -290,4 +290,4 @@ def test_the_bytes_planned_are_those_of_panels_and_scales() -> None:
     assert packed_bytes(WeightFormat("int4", 32, "float16", ordered=True), 50, 100) == 64 * 56 + 64 * 4 * 2 + 400
     assert packed_bytes(WeightFormat("int8", 16, zero="float32"), 50, 100) == 64 * 104 + 64 * 7 * 8
     assert packed_bytes(WeightFormat("fp8_e4m3", 128, wide=True), 50, 100) == 64 * 100 + 64 * 4
-    assert packed_bytes(WeightFormat("bfloat16"), 50, 98) == 64 * 100 * 2
+    assert packed_bytes(WeightFormat("bfloat16"), 50, 98) == 64 * 100 * 2 + 64 * 4

@@ -65,8 +65,8 @@ def test_memory_bandwidth_is_the_cores_part_of_the_sockets() -> None:
     assert rates_of(machine("c7g.medium"), 1).read_gb_s < rates_of(machine("hpc7g.4xlarge"), 15).read_gb_s < 307.2
 
 
-def test_bf16_is_multiplied_as_float32_where_there_are_no_bf16_products() -> None:
+def test_bf16_is_multiplied_as_float16_where_there_are_no_bf16_products() -> None:
     second, third = rates_of(machine("c6g.16xlarge"), 62), rates_of(machine("c7g.16xlarge"), 62)
 
-    assert second.bf16_gflops == second.float_gflops
+    assert 1.3 < second.bf16_gflops / second.float_gflops < 1.4  # what the loop reaches: bench/results/arm-loops.txt
     assert third.bf16_gflops > 4 * third.float_gflops
