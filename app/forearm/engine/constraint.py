@@ -107,7 +107,7 @@ class Constraint:
         """
         if self._constrains:
             assert self._matcher is not None
-            masks: list[Choice] = list(self._matcher.masks(drafts))
+            masks: list[Choice] = [*self._matcher.masks(drafts)]
             return masks + [None] * (1 + len(drafts) - len(masks))  # where it is over before the last draft
         ahead, found = self._ahead(), [self._thinking_ends()]
         for token in drafts:

@@ -59,8 +59,8 @@ class Matcher:
         self._check()
         return bits[: self._words]
 
-    def masks(self, drafts: Sequence[int]) -> UInt32Array:
-        """[1 + n, words]: the mask here and after each of the first n drafts, those that the grammar allows.
+    def masks(self, drafts: Sequence[int]) -> list[UInt32Array]:
+        """The mask here and after each of the first drafts, as far as the grammar allows them.
 
         Raises: EngineFailed as `mask`.
         """
@@ -74,7 +74,7 @@ class Matcher:
             found.append(self.mask())
         if taken and not self._matcher.rollback(taken):
             self._check()
-        return np.stack(found)
+        return found
 
     def take(self, token: int) -> None:
         """The output goes on with this token.
