@@ -8,14 +8,14 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
-build=build/arm/native  # the same as run_arm.sh's
+build=build/arm/wheel  # the same as run_arm.sh's
 tools/system_packages.sh python3 test
 PATH="$root/.venv/bin:$PATH"
 sysroot=/usr/aarch64-linux-gnu
 
 echo "--- building numa_check for aarch64"
 mkdir -p "$build"
-cmake -S native -B "$build" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+[ -e "$build/CMakeCache.txt" ] || cmake -S native -B "$build" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_FIND_ROOT_PATH=$sysroot -DCMAKE_FIND_ROOT_PATH_MODE_PACKAGE=ONLY \
   > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }
 ninja -C "$build" forearm_model > "$build/build.log" || { cat "$build/build.log"; exit 1; }
