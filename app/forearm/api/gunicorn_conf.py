@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.api.protocol import Protocol
-from forearm.api.worker import Worker
+from forearm.api.worker import Worker, hold_signals_while_forking
 from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.log import set_up
 from forearm.settings import from_json
@@ -51,6 +51,7 @@ accesslog = None  # the edge writes it
 
 Protocol.receive_timeout_s, Protocol.send_timeout_s = _config.receive_timeout_s, _config.send_timeout_s
 Worker.ssl_refresh = _config.ssl_refresh and bool(_config.ssl_certfile)
+hold_signals_while_forking()
 keyfile = _config.ssl_keyfile or None
 certfile = _config.ssl_certfile or None
 ca_certs = _config.ssl_ca_certs or None

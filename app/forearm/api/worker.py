@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import ssl
 from pathlib import Path
@@ -16,7 +17,25 @@ from forearm.api.protocol import Protocol
 
 _LOOK_S = 10.0  # between looks at the files of --enable-ssl-refresh: certificates are renewed days before they end
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
 log = logging.getLogger(__name__)
+
+
+def hold_signals_while_forking() -> None:
+    """From here on a worker that is told to end while this process, gunicorn's master, forks it is told later.
+
+    Until it minds signals itself they reach the master's handler, which puts them into a queue that nobody reads in a
+    worker, or nobody at all: CPython forgets in a child what came before its first line. A worker that was forked as
+    the server began to drain went on to answer until `graceful_timeout` killed it.
+    """
+    master = os.getpid()
+
+    def hold(how: int) -> None:
+        if os.getpid() == master:
+            signal.pthread_sigmask(how, _ENDING)
+
+    os.register_at_fork(before=lambda: hold(signal.SIG_BLOCK), after_in_parent=lambda: hold(signal.SIG_UNBLOCK))
 
 
 class Worker(UvicornWorker):  # type: ignore[misc]
@@ -40,9 +59,10 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         logging.getLogger("uvicorn.error").propagate = True
 
     def init_signals(self) -> None:
-        """SIGHUP ends no worker that has just been forked; the app minds it from its start on."""
+        """What came since the fork ends it now; SIGHUP does not: the app minds that from its start on."""
         super().init_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
     async def _serve(self) -> None:
         refreshing = asyncio.create_task(self._refresh_ssl()) if self.ssl_refresh else None
