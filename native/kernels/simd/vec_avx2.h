@@ -3,6 +3,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "kernels/simd/hits.h"
+
 namespace forearm {
 namespace {
 
@@ -149,15 +151,6 @@ inline void store_upper(uint16_t* p, F16 x, F16 y) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), upper_words(y));
 }
 inline bool any(M16 m) { return !_mm256_testz_ps(_mm256_or_ps(m.a, m.b), _mm256_or_ps(m.a, m.b)); }
-inline int store_hits(const float* x, int64_t at, uint32_t bits, int32_t* index, float* value) {
-  int count = 0;
-  for (; bits; bits &= bits - 1, ++count) {
-    const int64_t i = at + __builtin_ctz(bits);
-    index[count] = static_cast<int32_t>(i);
-    value[count] = x[i];
-  }
-  return count;
-}
 
 }  // namespace
 }  // namespace forearm

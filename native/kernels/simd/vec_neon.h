@@ -3,6 +3,8 @@
 #include <arm_neon.h>
 #include <stdint.h>
 
+#include "kernels/simd/hits.h"
+
 namespace forearm {
 namespace {
 
@@ -185,15 +187,6 @@ inline void store_upper(uint16_t* p, F16 x, F16 y) {
   vst1q_u16(p + 24, upper_words(y.c, y.d));
 }
 inline bool any(M16 m) { return vmaxvq_u32(vorrq_u32(vorrq_u32(m.a, m.b), vorrq_u32(m.c, m.d))) != 0; }
-inline int store_hits(const float* x, int64_t at, uint32_t bits, int32_t* index, float* value) {
-  int count = 0;
-  for (; bits; bits &= bits - 1, ++count) {
-    const int64_t i = at + __builtin_ctz(bits);
-    index[count] = static_cast<int32_t>(i);
-    value[count] = x[i];
-  }
-  return count;
-}
 
 }  // namespace
 }  // namespace forearm

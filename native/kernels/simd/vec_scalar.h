@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "kernels/simd/hits.h"
+
 namespace forearm {
 namespace {
 
@@ -202,16 +204,7 @@ inline void store_upper(uint16_t* p, F16 a, F16 b) {
   for (int i = 0; i < 16; ++i) p[i + 16] = static_cast<uint16_t>(bits_of(b.lane[i]) >> 16);
 }
 inline bool any(M16 m) { return bitmask(m) != 0; }
-// Of x[at .. at + 15] those whose bit is set, and where they stand, one after the other; returns how many.
-inline int store_hits(const float* x, int64_t at, uint32_t bits, int32_t* index, float* value) {
-  int count = 0;
-  for (; bits; bits &= bits - 1, ++count) {
-    const int64_t i = at + __builtin_ctz(bits);
-    index[count] = static_cast<int32_t>(i);
-    value[count] = x[i];
-  }
-  return count;
-}
+// store_hits: of x[at .. at + 15] those whose bit is set, and where they stand, one after the other; returns how many.
 
 }  // namespace
 }  // namespace forearm
