@@ -10,13 +10,14 @@ from typing import Any
 
 import jinja2
 
-from forearm.errors import ConfigError, ForearmError, InvalidRequest
+from forearm.errors import ConfigError, InvalidRequest
 from forearm.text.forked import Forked
 
 Message = Mapping[str, Any]
 # Renders one conversation with these variables, of which `chat_template` is the source.
 Render = Callable[[list[dict[str, Any]], dict[str, Any]], str]
 MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own; the longest of known models has some 20,000
+_SHOWN_CHARACTERS = 1000  # of what a template raises
 # Names that rendering itself gives the template.
 _TAKEN = {"messages", "conversations", "return_assistant_tokens_mask"}
 
@@ -97,23 +98,24 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        try:
-            return self._render(conversation, variables)
-        except ForearmError:
-            raise
-        except jinja2.TemplateSyntaxError as error:
-            raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
-        except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
-            raise InvalidRequest(f"the chat template cannot render these messages: {error}", "messages") from error
+        return self._render(conversation, variables)
 
 
 def renderer() -> Render:
-    """Renders here and now."""
+    """Renders here and now. What it gives raises InvalidRequest; MemoryError is for who sets the limit."""
     # Here: importing transformers takes most of a second, and text may be loaded beside the weights.
     from transformers.utils.chat_template_utils import render_jinja_template
 
     def render(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-        return str(render_jinja_template([conversation], **variables)[0][0])
+        try:
+            return str(render_jinja_template([conversation], **variables)[0][0])
+        except MemoryError:
+            raise
+        except jinja2.TemplateSyntaxError as error:
+            raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
+        except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
+            shown = f"{error}"[:_SHOWN_CHARACTERS]
+            raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
 
     return render
 

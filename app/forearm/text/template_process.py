@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jinja2
-
 from forearm.errors import InvalidRequest
 from forearm.text.chat_template import renderer
 from forearm.text.forks import Work, serve_forks
@@ -23,15 +21,7 @@ def work_of(shared: Json) -> Work:
     render = renderer()
 
     def do(job: Json) -> Json:
-        try:
-            text = render(job["conversation"], job["variables"])
-        except MemoryError:
-            raise
-        except jinja2.TemplateSyntaxError as error:
-            raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
-        except Exception as error:  # whatever a program may raise
-            shown = f"{error}"[:1000]
-            raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
+        text = render(job["conversation"], job["variables"])
         if len(text) > MAX_PROMPT_CHARACTERS:
             raise InvalidRequest(
                 f"the chat template makes {len(text)} characters; at most {MAX_PROMPT_CHARACTERS} are taken",
