@@ -45,16 +45,15 @@ class BlockPool:
         """Give the sequence blocks for `tokens` more tokens than it has computed. False, and nothing done, if there
         are too few.
         """
-        missing = blocks_for(sequence.computed + tokens) - len(sequence.blocks)
-        if missing > 0 and missing > self.available:
+        if not self.fits(sequence, tokens):
             return False
-        for _ in range(missing):
+        while len(sequence.blocks) < blocks_for(sequence.computed + tokens):
             sequence.blocks.append(self._take())
         return True
 
     def trim(self, sequence: Sequence) -> None:
         """Take back the blocks beyond what is computed: drafts that were wrong had them."""
-        while len(sequence.blocks) * BLOCK_TOKENS >= sequence.computed + BLOCK_TOKENS:
+        while len(sequence.blocks) > blocks_for(sequence.computed):
             self._drop(sequence.blocks.pop())
 
     def release(self, sequence: Sequence) -> None:

@@ -41,9 +41,8 @@ def grow(outcome: Outcome) -> Growth:
     growth = Growth(failed=outcome.failed)
     if sequence.request.params.logprobs is not None:
         growth.logprobs = []
-    for prospect, draft in zip(
-        outcome.prospects, (*piece.drafts, None), strict=False
-    ):  # those of no slice that samples: none
+    # The token after the last draft is nobody's draft; a slice that does not sample has no prospects.
+    for prospect, draft in zip(outcome.prospects, (*piece.drafts, None), strict=False):
         if growth.ended:
             break
         if prospect.nan:
