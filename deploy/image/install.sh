@@ -35,12 +35,29 @@ cross_settings() {
     -Ccmake.define.Python_INCLUDE_DIR=$include -Ccmake.define.PYTHON_MODULE_EXTENSION=$suffix"
 }
 
+# ninja goes by times, and sources come with those of a checkout or an archive: a file may be older than the object of
+# what stood there before. So they get times by content: now where it is not what was built last, else long ago.
+date_sources() {
+  { echo "$(target-g++ -v 2>&1 | sha256sum | cut -d ' ' -f 1)  compiler"; (cd source && find native -type f -exec sha256sum {} +); } |
+    sort >sums
+  if comm -23 sums "$built" | grep -q '  compiler$'; then
+    rm -rf "native/$TARGETARCH"
+  fi
+  find source/native -type f -exec touch -d @0 {} +
+  comm -23 sums "$built" | sed -n 's|.*  native/|source/native/|p' | tr '\n' '\0' | xargs -0r touch
+  : >"$built" # until all of this is
+}
+
 wheel() {
   settings="-Cbuild-dir=$PWD/native/$TARGETARCH -Ccmake.define.CMAKE_CXX_COMPILER=/usr/local/bin/target-g++"
   [ "$BUILDARCH" = "$TARGETARCH" ] || cross_settings
   rm -rf dist "native/$TARGETARCH/CMakeCache.txt" # objects are kept, answers to old settings are not
+  built=native/$TARGETARCH.sums
+  [ -e "$built" ] || : >"$built"
+  date_sources
   # shellcheck disable=SC2086  # settings are words
   python -m pip wheel ./source --no-build-isolation --no-deps -w dist $settings
+  mv sums "$built"
   for_target --compile-bytecode --no-deps dist/*.whl
   strip=$(target-g++ -print-prog-name=strip)
   "$strip" --strip-unneeded $here/lib/python3*/site-packages/forearm/_native*.so
