@@ -122,19 +122,26 @@ def groups(chosen: list[Contestant], shape: Shape) -> list[list[Contestant]]:
 
 
 def measure_http(one: Contestant, shape: Shape, work: Path, args: argparse.Namespace) -> Row:
-    """Requests at once: over HTTP where the engine has a server, else in its process."""
-    prompts = [prompt(shape, HTTP_PROMPT, 77 + i) for i in range(HTTP_REQUESTS)]
+    """Requests at once: over HTTP where the engine has a server, else in its process.
+
+    The first round warms up; each has prompts of its own, or caches of prefixes would answer.
+    """
+
+    def prompts(round: int) -> list[list[int]]:
+        return [prompt(shape, HTTP_PROMPT, 1000 * round + i) for i in range(HTTP_REQUESTS)]
+
+    rounds = range(args.rounds + 1)
     try:
         model = contestants.files_of(one, shape, work, args.peers)
         if one.engine == "openvino":
             with closing(start_one(one, model, args)) as engine:
-                found = [waited(in_process(engine, prompts, HTTP_TOKENS)) for _ in range(args.rounds + 1)]
+                found = [waited(in_process(engine, prompts(round), HTTP_TOKENS)) for round in rounds]
             return {"in_process": True} | medians(found[1:])
         port = free_port()
         command = contestants.server_of(one, model, args.peers, args.threads, port)
         environment = {"VLLM_CPU_KVCACHE_SPACE": "2"}
         with server(command, port, args.timeout, environment) as address:
-            found = [waited(asyncio.run(over_http(address, prompts, HTTP_TOKENS))) for _ in range(args.rounds + 1)]
+            found = [waited(asyncio.run(over_http(address, prompts(round), HTTP_TOKENS))) for round in rounds]
             return medians(found[1:])
     except Missing as why:
         return {"failed": str(why)}
