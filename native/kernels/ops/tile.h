@@ -20,8 +20,7 @@ struct Walk {
 // The lines of W that tiles of many rows ask for while they multiply: those of the next tile, in the order in which
 // they lie in memory, as far as they fit the second-level cache; of longer panels, those 4 KiB ahead. The hardware
 // fetches one panel after another well and several at once badly: 8 rows of bf16 went from 64 to 86 % of their limit,
-// 32 from 87 to 93 % (VDPBF16PS on Zen 4, bench/kernels.cpp). Tiles of few rows, which the memory alone bounds, lose by
-// it.
+// 32 from 87 to 93 % (VDPBF16PS on Zen 4, bench/kernels.cpp). From how many rows on, the CPU decides: kFetchedRows.
 template <int Panels>
 class Ahead {
  public:
@@ -52,7 +51,7 @@ template <typename Mma, int64_t kStepA, typename Sums, int Units, int Panels>
 __attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
                                                      const char* w, int64_t panel_bytes, int64_t steps,
                                                      Ahead<Panels>& ahead) {
-  constexpr bool kFetch = Units * Mma::kRows >= 4;
+  constexpr bool kFetch = Units * Mma::kRows >= kFetchedRows;
   constexpr int64_t kStepW = Mma::kStepBytes;
   int64_t s = 0;
   if constexpr (requires { Mma::kTogether; }) {

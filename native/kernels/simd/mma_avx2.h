@@ -47,6 +47,7 @@ inline F16 columns(const char* step) {
 constexpr int kColumnRegisters = 2;
 constexpr int kTileUnits = 6;
 constexpr int tile_panels(int units) { return units == 1 ? 4 : units == 2 ? 2 : 1; }
+constexpr int kFetchedRows = 4;
 
 }  // namespace
 }  // namespace forearm

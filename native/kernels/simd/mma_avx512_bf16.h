@@ -120,6 +120,7 @@ struct DotMma {
   }
 };
 
+constexpr int kFetchedRows = 4;  // fewer lose by it (Zen 4)
 template <DType W>
 struct Mma : RowsMma<W> {};
 template <>

@@ -9,7 +9,8 @@
 //   store                    the sums as floats, row r of the unit at out + r * stride
 //   load                     the other way round; rows of one need none
 // mma_<isa>.h gives this file kTileUnits, tile_panels, Factor, load_factor, multiply_add, columns<dtype, i> (the 16
-// columns of the i-th k of a step) and kColumnRegisters that these take.
+// columns of the i-th k of a step) and kColumnRegisters that these take; and tile.h kFetchedRows: tiles of so many rows
+// and more fetch W ahead.
 #pragma once
 #include "kernels/kernels.h"
 

@@ -22,6 +22,7 @@ inline F16 columns(const char* step) {
 constexpr int kColumnRegisters = 16;
 constexpr int kTileUnits = 4;
 constexpr int tile_panels(int) { return 1; }
+constexpr int kFetchedRows = 4;
 
 }  // namespace
 }  // namespace forearm
