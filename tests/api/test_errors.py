@@ -30,6 +30,22 @@ def test_what_no_route_takes_is_an_error_object_too(server: Server, method: str,
     assert reply.json()["error"]["code"] == status
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "told"),
+    [
+        ("/v1/completions", {"prompt": "a", "stop": ["b", ""]}, "stop.1: String should have at least 1 character"),
+        ("/v1/completions", {"prompt": "a", "stop": 7}, "stop: Input should be a valid string"),
+        ("/v1/completions", {"prompt": ["a", None]}, "prompt.1: Input should be a valid string"),
+    ],
+)
+def test_where_a_field_may_be_of_several_types_the_error_is_of_the_one_meant(
+    server: Server, path: str, fields: dict[str, Any], told: str
+) -> None:
+    error = server.http.post(path, json=fields).json()["error"]
+
+    assert (error["message"], error["param"]) == (told, told.split(".")[0].split(":")[0])
+
+
 def test_every_answer_has_a_request_id(server: Server) -> None:
     own = server.http.get("/version").headers["x-request-id"]
     given = server.http.get("/nowhere", headers={"X-Request-Id": "mine"}).headers["x-request-id"]

@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from forearm.errors import BodyTooLarge, InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
+# What pydantic calls the members of a union: str, list[int], constrained-str, a model's class.
+_TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]|[A-Z]\w*")
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
@@ -30,7 +33,7 @@ def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
             # From the bytes, not from parsed JSON: this way lone surrogates and endless nesting are refused too.
             return model.model_validate_json(content)
         except ValidationError as error:
-            raise _invalid(error) from None
+            raise invalid(error) from None
 
     return read
 
@@ -75,9 +78,26 @@ async def content_of(request: Request, limit: int) -> bytes:
     return bytes(content)
 
 
-def _invalid(error: ValidationError) -> InvalidRequest:
-    """The first thing that is wrong: where, what."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    shown = f"{where}: {first['msg']}" if where else first["msg"]
-    return InvalidRequest(shown, str(first["loc"][0]) if first["loc"] else None)
+def invalid(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong: where, what.
+
+    Where a field may be of several types, of the one that agrees with what the client wrote for longest.
+    """
+    found = error.errors(include_url=False, include_context=False)
+    firsts: dict[str, ErrorDetails] = {}
+    for one in found:
+        if one["loc"][:1] == found[0]["loc"][:1]:
+            firsts.setdefault(next((str(part) for part in one["loc"] if _is_type(part)), ""), one)
+    meant = max(firsts.values(), key=lambda one: [part if isinstance(part, int) else 0 for part in _place(one)])
+    place = [str(part) for part in _place(meant)]
+    shown = f"{'.'.join(place)}: {meant['msg']}" if place else meant["msg"]
+    return InvalidRequest(shown, place[0] if place else None)
+
+
+def _place(error: ErrorDetails) -> list[int | str]:
+    """Keys and indices, without the names of types that pydantic puts between them."""
+    return [part for part in error["loc"] if not _is_type(part)]
+
+
+def _is_type(part: int | str) -> bool:
+    return isinstance(part, str) and _TYPE.fullmatch(part) is not None

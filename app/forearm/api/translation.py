@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import ValidationError
 
+from forearm.api.body import invalid
 from forearm.api.guard import given_key
 from forearm.api.schema import ChatRequest
 from forearm.errors import InvalidRequest
@@ -34,11 +35,7 @@ def chat_request(fields: Mapping[str, Any], names: Mapping[str, str]) -> Bounded
     try:
         return BoundedChat.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        path = [str(part) for part in first["loc"]]
-        param = names.get(path[0], path[0]) if path else None
-        where = ".".join([param, *path[1:]]) if param else "the request"
-        raise InvalidRequest(f"{where}: {first['msg']}", param) from None
+        raise renamed(invalid(error), names) from None
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
