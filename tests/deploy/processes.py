@@ -49,10 +49,11 @@ def numbers(text: str) -> set[int]:
     return found
 
 
-def allowed(host: Any, process: Process, what: str = "Cpus") -> list[set[int]]:
-    """CPUs (or Mems) that each thread may use."""
-    text = host.check_output(f"cat /proc/{process.pid}/task/*/status")
-    return [numbers(found) for found in re.findall(rf"^{what}_allowed_list:\s*(\S+)$", text, re.MULTILINE)]
+def allowed(host: Any, process: Process) -> dict[int, set[int]]:
+    """CPUs that each thread may use, by its id: the first thread's is the process'."""
+    text = host.check_output(f"grep -H ^Cpus_allowed_list /proc/{process.pid}/task/*/status")
+    found = re.findall(r"^/proc/\d+/task/(\d+)/status:Cpus_allowed_list:\s*(\S+)$", text, re.MULTILINE)
+    return {int(thread): numbers(cpus) for thread, cpus in found}
 
 
 def variables(host: Any, process: Process) -> dict[str, str]:
