@@ -84,11 +84,13 @@ def invalid(error: ValidationError) -> InvalidRequest:
     Where a field may be of several types, of the one that agrees with what the client wrote for longest.
     """
     found = error.errors(include_url=False, include_context=False)
-    firsts: dict[str, ErrorDetails] = {}
+    first = found[0]["loc"]
+    field = first[: next((at for at, part in enumerate(first) if _is_type(part)), len(first))]
+    by_type: dict[tuple[int | str, ...], ErrorDetails] = {}
     for one in found:
-        if one["loc"][:1] == found[0]["loc"][:1]:
-            firsts.setdefault(next((str(part) for part in one["loc"] if _is_type(part)), ""), one)
-    meant = max(firsts.values(), key=lambda one: [part if isinstance(part, int) else 0 for part in _place(one)])
+        if one["loc"][: len(field)] == field:
+            by_type.setdefault(one["loc"][len(field) : len(field) + 1], one)
+    meant = max(by_type.values(), key=lambda one: [part if isinstance(part, int) else 0 for part in _place(one)])
     place = [str(part) for part in _place(meant)]
     shown = f"{'.'.join(place)}: {meant['msg']}" if place else meant["msg"]
     return InvalidRequest(shown, place[0] if place else None)
