@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=0, help="so many layers of it; 0: all")
     parser.add_argument("--quantization", default="int4")
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=0, help="that compute; 0: one a core. Masks take another core")
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--steps", type=int, default=80, help="tokens of each line")
     parser.add_argument("--temperature", type=float, default=1.0)
@@ -120,7 +121,7 @@ def main() -> None:
     folder = Path(args.models) / f"{args.shape}-{shape.layers}"
     write_model(shape, folder)
     llm = LLM(folder, quantization=args.quantization, max_model_len=1024, max_num_seqs=2 * args.batch,
-              kv_cache_memory_bytes=1 << 29)  # fmt: skip
+              kv_cache_memory_bytes=1 << 29, omp_num_threads=args.threads or None)  # fmt: skip
     prompts = [prompt(shape, args.context, seed) for seed in range(args.batch)]
     args.threads = llm._loop.executor._native.threads  # type: ignore[attr-defined]
     rows = measure(llm, prompts, args)
