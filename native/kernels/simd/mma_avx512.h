@@ -7,7 +7,8 @@ namespace {
 template <DType W>
 using Mma = RowsMma<W>;
 // Sapphire Rapids' prefetchers leave a row alone short of the memory: of the read bandwidth bf16 went from 88 to 95 %,
-// int8 from 84-92 to 100 %, int4 from 62 to 87 % (two cores, 8 panels at once, bench/kernels.cpp).
+// int8 from 84-92 to 100 %, int4 from 62 to 87 % (avx512_vnni, two cores, 8 panels at once,
+// bench/kernels.cpp); a whole step of bf16 gained nothing.
 constexpr int kFetchedRows = 1;
 constexpr DType kWide = DType::f32;  // what codes are widened to
 

@@ -204,7 +204,8 @@ inline void store_upper(uint16_t* p, F16 a, F16 b) {
   for (int i = 0; i < 16; ++i) p[i + 16] = static_cast<uint16_t>(bits_of(b.lane[i]) >> 16);
 }
 inline bool any(M16 m) { return bitmask(m) != 0; }
-// store_hits: of x[at .. at + 15] those whose bit is set, and where they stand, one after the other; returns how many.
+// store_hits (hits.h): of x[at .. at + 15] those whose bit is set, and where they stand, one after the other; returns
+// how many.
 
 }  // namespace
 }  // namespace forearm
