@@ -36,6 +36,7 @@ def test_what_no_route_takes_is_an_error_object_too(server: Server, method: str,
         ("/v1/completions", {"prompt": "a", "stop": ["b", ""]}, "stop.1: String should have at least 1 character"),
         ("/v1/completions", {"prompt": "a", "stop": 7}, "stop: Input should be a valid string"),
         ("/v1/completions", {"prompt": ["a", None], "n": 0}, "prompt.1: Input should be a valid string"),
+        ("/v1/responses", {"input": "a", "metadata": {"Team": 7}}, "metadata.Team: Input should be a valid string"),
     ],
 )
 def test_where_a_field_may_be_of_several_types_the_error_is_of_the_one_meant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -13,8 +14,8 @@ from pydantic_core import ErrorDetails
 from forearm.errors import BodyTooLarge, InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
-# What pydantic calls the members of a union: str, list[int], constrained-str, a model's class.
-_TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]|[A-Z]\w*")
+# What pydantic calls the members of a union: str, list[int], constrained-str; or a body by its class.
+_TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]")
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
@@ -102,4 +103,11 @@ def _place(error: ErrorDetails) -> list[int | str]:
 
 
 def _is_type(part: int | str) -> bool:
-    return isinstance(part, str) and _TYPE.fullmatch(part) is not None
+    return isinstance(part, str) and (_TYPE.fullmatch(part) is not None or part in _names(BaseModel))
+
+
+@cache
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    """The names of the classes below this one."""
+    below = model.__subclasses__()
+    return frozenset(one.__name__ for one in below).union(*map(_names, below))
