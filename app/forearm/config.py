@@ -53,6 +53,13 @@ class Common:
     hf_token: str = setting("", "token for gated models; absent: HF_TOKEN or the stored login", flag="--hf-token")
     tokenizer: str = setting("", "folder or Hugging Face id; absent: the model's", flag="--tokenizer")
     tokenizer_revision: str = setting("", "branch, tag or commit of it", flag="--tokenizer-revision")
+    weight_cache: str = setting(
+        "",
+        "folder where packed weights are kept, so that the next start maps them (of each model those three used last), "
+        "and tokenizers",
+        flag="--weight-cache",
+        env="FOREARM_WEIGHT_CACHE",
+    )
     runner: str = setting(
         "auto",
         "generate text, or pooling: texts become vectors and scores; auto: as the model was made (--task's words too)",
@@ -134,12 +141,6 @@ class EngineConfig(Common):
         env="VLLM_CPU_INT4_W4A8",
         parse=one_of("auto", "int8", "float"),
         parse_env=lambda value: "auto" if boolean(value) else "float",
-    )
-    weight_cache: str = setting(
-        "",
-        "folder where packed weights are kept, so that the next start maps them; the three of each model used last",
-        flag="--weight-cache",
-        env="FOREARM_WEIGHT_CACHE",
     )
     kv_cache_dtype: str = setting(
         "auto",

@@ -32,7 +32,8 @@ from forearm.text.bad_words import bad_words_token_ids
 from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
 from forearm.text.constraints import asked_of
 from forearm.text.grammar_check import GrammarCheck
-from forearm.text.tokenizer import Tokenizer, load_tokenizer
+from forearm.text.tokenizer import Tokenizer, load_backend, load_tokenizer
+from forearm.text.tokenizer_cache import KeptTokenizer
 from forearm.wire import SamplingParams
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class LLM(PoolingCalls):
             config, model=str(self._folder), name=config.name or config.model, tokenizer=str(tokenizer or "")
         )
         with ThreadPoolExecutor(1) as beside:  # a second's work for one core, while the weights are read and packed
-            text = beside.submit(_load_text, Path(tokenizer) if tokenizer else self._folder, chat_template)
+            self._text_folder = Path(tokenizer) if tokenizer else self._folder
+            text = beside.submit(_load_text, self._text_folder, chat_template, config.weight_cache)
             self._any_loop = start_any(config, queued=sys.maxsize)
             self._tokenizer, self._template = text.result()
         self._grammars = GrammarCheck(self._tokenizer)
@@ -142,7 +144,9 @@ class LLM(PoolingCalls):
 
     def get_tokenizer(self) -> TokenizersBackend:
         """The tokenizer, as transformers has it."""
-        return self._tokenizer.backend
+        if isinstance(self._tokenizer.backend, KeptTokenizer):
+            self._tokenizer = Tokenizer(load_backend(self._text_folder))
+        return self._tokenizer.backend  # type: ignore[return-value]  # what is not kept is transformers' own
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's authors advise (generation_config.json), vLLM's defaults for the rest."""
@@ -271,12 +275,12 @@ class _Progress:
         self._bar.update()
 
 
-def _load_text(folder: Path, chat_template: str | None) -> tuple[Tokenizer, ChatTemplate | None]:
+def _load_text(folder: Path, chat_template: str | None, cache: str) -> tuple[Tokenizer, ChatTemplate | None]:
     """The tokenizer of a model folder, and the template that is given or that comes with it.
 
     Raises: ConfigError if either cannot be read.
     """
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, cache)
     source = find_chat_template(folder, chat_template, tokenizer.backend.chat_template)
     return tokenizer, None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
@@ -48,6 +49,7 @@ from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.errors import ConfigError, ForearmError
 from forearm.log import follow
 from forearm.settings import from_json
+from forearm.text.chat_template import prepare_rendering
 
 _NOUNS = (
     *(chat, chat_batch, completions, responses, messages),
@@ -70,6 +72,8 @@ def create_app(config: ApiConfig) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         served.engine.start()
+        if served.template is not None:
+            Thread(target=prepare_rendering, daemon=True).start()  # what a cached tokenizer's start did not wait for
         if tracer is not None:
             tracer.start()
         with on_hangup(keys.reload, lambda: follow(config.run_folder)):

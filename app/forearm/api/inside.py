@@ -30,7 +30,7 @@ async def tokenizer_info(served: Served) -> Response:
     folder = Path(served.config.tokenizer or served.config.model_folder)
     path = folder / "tokenizer_config.json"
     own: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    told = {**own, "tokenizer_class": own.get("tokenizer_class") or type(served.tokenizer.backend).__name__}
+    told = {**own, "tokenizer_class": own.get("tokenizer_class") or served.tokenizer.class_name}
     if served.template is not None:
         told["chat_template"] = served.template.source
     return JSONResponse(told)

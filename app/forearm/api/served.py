@@ -247,7 +247,7 @@ def load_served(config: ApiConfig) -> Served:
     """
     folder = Path(config.model_folder)
     tokenizer_folder = Path(config.tokenizer) if config.tokenizer else folder
-    tokenizer = load_tokenizer(tokenizer_folder)
+    tokenizer = load_tokenizer(tokenizer_folder, config.weight_cache)
     template, tool_template = (
         None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
         for find in (find_chat_template, find_tool_template)

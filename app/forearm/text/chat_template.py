@@ -28,7 +28,7 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, Any], render: Render | None = None) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens)
-        self._render = render or renderer()
+        self._render = render or rendered
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -101,23 +101,28 @@ class ChatTemplate:
         return self._render(conversation, variables)
 
 
-def renderer() -> Render:
-    """Renders here and now. What it gives raises InvalidRequest; MemoryError is for who sets the limit."""
-    # Here: importing transformers takes most of a second, and text may be loaded beside the weights.
+def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+    """Renders here and now.
+
+    Raises: InvalidRequest; MemoryError, which is for who sets the limit.
+    """
+    # Here: importing transformers takes most of a second, and a start need not wait for it.
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    def render(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-        try:
-            return str(render_jinja_template([conversation], **variables)[0][0])
-        except MemoryError:
-            raise
-        except jinja2.TemplateSyntaxError as error:
-            raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
-        except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
-            shown = f"{error}"[:_SHOWN_CHARACTERS]
-            raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
+    try:
+        return str(render_jinja_template([conversation], **variables)[0][0])
+    except MemoryError:
+        raise
+    except jinja2.TemplateSyntaxError as error:
+        raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
+    except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
+        shown = f"{error}"[:_SHOWN_CHARACTERS]
+        raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
 
-    return render
+
+def prepare_rendering() -> None:
+    """Import what the first rendering would."""
+    import transformers.utils.chat_template_utils  # noqa: F401
 
 
 class UntrustedTemplates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forearm.errors import InvalidRequest
-from forearm.text.chat_template import renderer
+from forearm.text.chat_template import prepare_rendering, rendered
 from forearm.text.forks import Work, serve_forks
 
 # Rendering 10,000 messages with a model's template takes 0.1 to 0.4 s (tests/api/test_long_conversations.py prints it).
@@ -18,10 +18,10 @@ Json = dict[str, Any]
 
 def work_of(shared: Json) -> Work:
     """Jobs: a conversation, and the template with its variables."""
-    render = renderer()
+    prepare_rendering()  # before the first fork
 
     def do(job: Json) -> Json:
-        text = render(job["conversation"], job["variables"])
+        text = rendered(job["conversation"], job["variables"])
         if len(text) > MAX_PROMPT_CHARACTERS:
             raise InvalidRequest(
                 f"the chat template makes {len(text)} characters; at most {MAX_PROMPT_CHARACTERS} are taken",

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forearm.errors import ConfigError
 from forearm.model.gguf import is_gguf
+from forearm.text.tokenizer_cache import Backend, KeptTokenizer, keep_tokenizer, kept_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+    from tokenizers import Tokenizer as Rust
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -27,9 +29,9 @@ _METASPACE = "\u2581"
 class Tokenizer:
     """What the text layer needs of a tokenizer. All methods may be called from any thread at once."""
 
-    def __init__(self, backend: TokenizersBackend) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._rust = backend.backend_tokenizer
+        self._rust: Rust = backend.backend_tokenizer
         # Some tokenizer.json files carry the truncation and padding of a training run.
         self._rust.no_truncation()
         self._rust.no_padding()
@@ -37,6 +39,11 @@ class Tokenizer:
         self.added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def class_name(self) -> str:
+        """Of transformers'."""
+        return self.backend.class_name if isinstance(self.backend, KeptTokenizer) else type(self.backend).__name__
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`; `add_special_tokens` puts those around it that the model was trained with (BOS, say)."""
@@ -120,9 +127,22 @@ class Tokenizer:
         return frozenset(_types(json.loads(self._rust.decoder.__getstate__())))
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a model folder: `tokenizer.json` as it stands, else whatever transformers can convert; or of a
-    .gguf file.
+def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
+    """The tokenizer of a model folder, or of a .gguf file. cache: a folder where it is kept; empty: nowhere.
+
+    Raises: ConfigError if there is none, or it cannot be read.
+    """
+    kept = kept_tokenizer(Path(cache), folder) if cache else None
+    if kept is not None:
+        return Tokenizer(kept)
+    backend = load_backend(folder)
+    if cache:
+        keep_tokenizer(Path(cache), folder, backend)
+    return Tokenizer(backend)
+
+
+def load_backend(folder: Path) -> TokenizersBackend:
+    """As transformers has it: `tokenizer.json` as it stands, else whatever it can convert.
 
     Raises: ConfigError if there is none, or it cannot be read.
     """
@@ -132,16 +152,17 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         if is_gguf(folder):
             from forearm.text.gguf import gguf_tokenizer
 
-            return Tokenizer(gguf_tokenizer(folder))
+            return gguf_tokenizer(folder)
         if (folder / "tokenizer.json").is_file():
-            return Tokenizer(TokenizersBackend.from_pretrained(folder))
+            found: TokenizersBackend = TokenizersBackend.from_pretrained(folder)
+            return found
         # Here and not above: AutoTokenizer imports torch where it is installed, and costs two seconds.
         from transformers import AutoTokenizer
 
         backend = AutoTokenizer.from_pretrained(folder)
         if not isinstance(backend, TokenizersBackend):
             raise ConfigError(f"transformers reads it as {type(backend).__name__}, which has no fast form")
-        return Tokenizer(backend)
+        return backend
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # whatever a broken file raises in two libraries; a panic of Rust is no Exception
