@@ -2,7 +2,9 @@
 
 Random weights of a shape of bench/shapes.py, its tokenizer of as many tokens: nothing is downloaded. Two batches run at
 a time, with and without a format, and take turns step by step, so that both see the same machine; a cost is the median
-of the ratios of such pairs. No answer ends before it is cut, and nothing is drafted but what a grammar forces.
+of the ratios of such pairs. No answer ends before it is cut, and nothing is drafted but what a grammar forces. Where
+that makes a step compute more tokens than it has lines, it is also taken beside a batch without a format that computes
+as many.
 
     python bench/structured.py --shape qwen2.5-0.5b --quantization int4 --out bench/results/structured-<machine>.md
 
@@ -53,8 +55,11 @@ class Pair:
     tokens: float
 
 
-def run(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> list[Pair]:
+def run(
+    llm: LLM, plain: list[list[int]], formed: list[list[int]], params: tuple[SamplingParams, SamplingParams]
+) -> list[Pair]:
     """Both batches, in turns; steps that have prompts in them do not count."""
+    prompts, sizes = plain + formed, {True: len(plain), False: len(formed)}
     loop, steps = llm._loop, list[tuple[bool, float, float]]()
     schedule, step, turn = loop.scheduler.schedule, loop.step, False
 
@@ -73,11 +78,11 @@ def run(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> lis
         took = time.perf_counter() - begin
         if len(lines) == len(prompts) and len(loop._requests) == len(prompts):
             grown = sum(len(sequence.tokens) for sequence in lines) - before
-            steps.append((turn, took, grown / (len(prompts) / 2)))
+            steps.append((turn, took, grown / sizes[turn]))
 
     loop.scheduler.schedule, loop.step = one_batch, timed  # type: ignore[method-assign]
     try:
-        llm.generate(prompts, params, use_tqdm=False)
+        llm.generate(prompts, [params[0]] * len(plain) + [params[1]] * len(formed), use_tqdm=False)
     finally:
         loop.scheduler.schedule, loop.step = schedule, step  # type: ignore[method-assign]
     first = next(i for i, (plain, _, _) in enumerate(steps) if plain)
@@ -90,18 +95,31 @@ def measure(llm: LLM, prompts: list[list[int]], args: argparse.Namespace) -> lis
     rows = []
     for name, asked in FORMATS.items():
         plain, formed = SamplingParams(**every), SamplingParams(**every, structured_outputs=asked)
-        pairs = run(llm, prompts * 2, [plain] * len(prompts) + [formed] * len(prompts))
-        ratio = median(pair.with_s / pair.without_s for pair in pairs)
+        pairs = run(llm, prompts, prompts, (plain, formed))
         tokens = sum(pair.tokens for pair in pairs) / len(pairs)
+        lines = round(len(prompts) * tokens)
+        alike = pairs
+        if lines > len(prompts):
+            more = [prompts[i % len(prompts)] for i in range(lines)]
+            alike = run(llm, more, prompts, (plain, formed))
         without_ms, with_ms = (
             1e3 * median(getattr(pair, f"{kind}_s") for pair in pairs) for kind in ("without", "with")
         )
         rows.append(
-            f"| {name} | {len(pairs)} | {without_ms:.2f} | {with_ms:.2f} | {100 * (ratio - 1):+.1f} % | {tokens:.2f} | "
-            f"{100 * (ratio / tokens - 1):+.1f} % |"
+            f"| {name} | {len(pairs)} | {without_ms:.2f} | {with_ms:.2f} | {_more(ratio(pairs))} | {tokens:.2f} | "
+            f"{_more(ratio(alike))} ({lines}) | {_more(ratio(pairs) / tokens)} |"
         )
         print(rows[-1], flush=True)
     return rows
+
+
+def ratio(pairs: list[Pair]) -> float:
+    """A step with a format to one without."""
+    return median(pair.with_s / pair.without_s for pair in pairs)
+
+
+def _more(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
 
 
 def main() -> None:
@@ -120,7 +138,7 @@ def main() -> None:
     shape = SHAPES[args.shape].cut(args.layers)
     folder = Path(args.models) / f"{args.shape}-{shape.layers}"
     write_model(shape, folder)
-    llm = LLM(folder, quantization=args.quantization, max_model_len=1024, max_num_seqs=2 * args.batch,
+    llm = LLM(folder, quantization=args.quantization, max_model_len=1024, max_num_seqs=4 * args.batch,
               kv_cache_memory_bytes=1 << 29, omp_num_threads=args.threads or None)  # fmt: skip
     prompts = [prompt(shape, args.context, seed) for seed in range(args.batch)]
     args.threads = llm._loop.executor._native.threads  # type: ignore[attr-defined]
@@ -138,8 +156,9 @@ def _heading(args: argparse.Namespace) -> list[str]:
         "",
         "Medians over pairs of steps. A step decodes a token of each line and what its grammar forces.",
         "",
-        "| Format | Pairs | ms a step without | with | a step costs | tokens of a line a step | a token costs |",
-        "|---|---|---|---|---|---|---|",
+        "| Format | Pairs | ms a step without | with | a step costs | tokens of a line a step | "
+        "beside as many tokens without | a token costs |",
+        "|---|---|---|---|---|---|---|---|",
     ]
 
 
