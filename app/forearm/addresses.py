@@ -1,8 +1,10 @@
-"""Where the API is to listen, and whether somebody listens somewhere."""
+"""Where and how the API is to listen, and whether somebody listens somewhere."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+from pathlib import Path
 
 from forearm.config import ApiConfig
 from forearm.errors import ConfigError
@@ -21,6 +23,29 @@ def check_address(api: ApiConfig) -> None:
             raise ConfigError(
                 f"--host {api.host or '0.0.0.0'} --port {api.port}: {error.strerror}; choose another address"
             ) from None
+
+
+def check_tls(api: ApiConfig) -> None:
+    """Raises: ConfigError when there can be no HTTPS with these files, also before anything is loaded."""
+    if not api.ssl_certfile:
+        if api.ssl_keyfile:
+            raise ConfigError(f"--ssl-keyfile {api.ssl_keyfile}: HTTPS needs a certificate, too; add --ssl-certfile")
+        return
+    given = {"--ssl-certfile": api.ssl_certfile, "--ssl-keyfile": api.ssl_keyfile, "--ssl-ca-certs": api.ssl_ca_certs}
+    for flag, file in given.items():
+        if file and not Path(file).is_file():
+            raise ConfigError(f"{flag} {file}: no such file")
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        # No password: the workers that read the key have nobody to ask.
+        context.load_cert_chain(api.ssl_certfile, api.ssl_keyfile or None, password="")
+        if api.ssl_ca_certs:
+            context.load_verify_locations(api.ssl_ca_certs)
+        if api.ssl_ciphers:
+            context.set_ciphers(api.ssl_ciphers)
+    except (OSError, ssl.SSLError) as error:
+        said = ", ".join(f"{flag} {file}" for flag, file in given.items() if file)
+        raise ConfigError(f"{said}: {error}; give PEM files that belong together, the key without a password") from None
 
 
 def answers(family: socket.AddressFamily, address: object) -> bool:

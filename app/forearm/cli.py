@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,8 +31,20 @@ or absent: the small demonstration model that comes with the package."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns: its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["--version"]:
+    try:
+        status = dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # who read our output has seen enough: `forearm plan ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains as it ends
+        return 141
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """The command that these words are. Returns: its exit status."""
+    if list(words[:1]) == ["--version"]:
         print(f"forearm {__version__}")
         return 0
     if not words or words[0] in ("-h", "--help", "help"):
@@ -49,8 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ForearmError as error:
         print(f"forearm {words[0]}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def serve(argv: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm import log as logs
-from forearm.addresses import answers, api_answers, check_address
+from forearm.addresses import answers, api_answers, check_address, check_tls
 from forearm.child import Child
 from forearm.config import ApiConfig, Configs, EngineConfig
 from forearm.drafting import drafting_asked
@@ -55,6 +55,8 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     for note in notes:
         log.info("%s", note)
     check_address(configs.api)
+    check_tls(configs.api)
+    placement.tier()
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
     runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it

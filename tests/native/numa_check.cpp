@@ -243,6 +243,7 @@ int main(int argc, char** argv) {
   if (!mkdtemp(folder)) return std::perror(folder), 1;
   check_format("int8", {DType::int8}, DType::bf16, m, folder);
   check_format("int8-g32", {DType::int8, 32, DType::f16}, DType::int8, m, folder);
+  check_format("int4-g128", {DType::int4, 128, DType::f16}, DType::fp8_e4m3, m, folder);
   rmdir(folder);
   std::printf("numa_check: %d cases, %d failed%s\n", cases, failures,
               m.count == 1 ? "; one node: where pages lie was not checked" : "");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -57,6 +58,9 @@ def test_no_command_and_an_unknown_one_print_the_usage_and_fail() -> None:
         (["serve", "--no-such"], "forearm serve: unknown flag --no-such"),
         (["generate", "--messages", "/no/such/file"], "forearm generate: --messages /no/such/file: No such file"),
         (["chat", "--no-such"], "forearm chat: "),
+        (["serve", "--ssl-keyfile", "/k"], "forearm serve: --ssl-keyfile /k: HTTPS needs a certificate, too"),
+        (["serve", "--ssl-certfile", "/no/such"], "forearm serve: --ssl-certfile /no/such: no such file"),
+        (["serve", "--ssl-certfile", __file__], f"forearm serve: --ssl-certfile {__file__}: "),
     ],
 )
 def test_a_mistake_is_one_line_and_the_status_of_a_wrong_setting(
@@ -90,6 +94,39 @@ def test_a_port_in_use_is_found_before_anything_is_loaded(capsys: pytest.Capture
 
     assert f"--port {port}: Address already in use" in capsys.readouterr().err
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("command", ["serve", "generate"])
+def test_a_tier_that_this_cpu_cannot_run_is_one_line_and_the_status_of_a_wrong_setting(command: str) -> None:
+    environment = os.environ | {"FOREARM_TIER": "vax"}
+    words = [
+        sys.executable,
+        "-m",
+        "forearm",
+        command,
+        *(["--host", "127.0.0.1", "--port", "0"] if command == "serve" else []),
+    ]
+
+    done = subprocess.run(words, input="", capture_output=True, text=True, env=environment)
+
+    assert done.returncode == 78
+    assert "FOREARM_TIER is 'vax'" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "forearm", "--help"], stdout=pipe, stderr=subprocess.PIPE, text=True
+        )
+        planned = subprocess.run(
+            [sys.executable, "-m", "forearm", "plan"], stdout=pipe, stderr=subprocess.PIPE, text=True
+        )
+
+    assert (done.stderr, planned.stderr) == ("", "")
+    assert (done.returncode, planned.returncode) == (141, 141)
 
 
 def test_help_of_serve_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def tier(host: Host) -> Iterator[Finding]:
     forced = host.environ.get("FOREARM_TIER", "")
     try:
         chosen = placement.tier()
-    except RuntimeError as problem:
+    except ConfigError as problem:
         yield Finding("tier", "error", str(problem), "FOREARM_TIER", "unset FOREARM_TIER, or name one that runs here")
         return
     generation = generation_of(host)

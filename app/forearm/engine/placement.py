@@ -266,8 +266,14 @@ def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes
 
 
 def tier() -> str:
-    """The kernels in use."""
-    return _native.tier()
+    """The kernels in use.
+
+    Raises: ConfigError when FOREARM_TIER names others than this CPU can run.
+    """
+    try:
+        return _native.tier()
+    except RuntimeError as problem:
+        raise ConfigError(str(problem)) from None
 
 
 def quarantined() -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ def start_any(config: EngineConfig, *, queued: int | None = None, progress: bool
     queued: requests that may wait; None: as configured.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
+    placement.tier()
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
     plan = pooling_plan(folder, asked_of(config))
     if plan is None:
