@@ -45,9 +45,8 @@ python -m zipfile -e "$wheel" build/arm/unpacked
 module=build/arm/unpacked/forearm/_native$suffix
 [ -e "$module" ] || { echo "error: no ${module##*/} in it"; exit 1; }
 [ "$(od -An -tu2 -j18 -N2 "$module" | tr -d ' ')" = 183 ] || { echo "error: the module is not for aarch64"; exit 1; }
-for file in demo_model/model.safetensors demo_model/tokenizer.json cli.py; do
-  [ -s "build/arm/unpacked/forearm/$file" ] || { echo "error: no $file in it"; exit 1; }
-done
+missing=$(comm -23 <(git ls-files app/forearm | sed 's|^app/||' | sort) <(cd build/arm/unpacked && find forearm -type f | sort))
+[ -z "$missing" ] || { echo "error: not in it:"; echo "$missing"; exit 1; }
 if [ "$version" = 3.11 ]; then
   qemu=$(tools/arm/get_qemu.sh)
   while read -r cpu tier; do

@@ -99,6 +99,7 @@ inspect() {
   [ -n "$(docker image inspect -f '{{index .Config.Labels "org.opencontainers.image.version"}}' "forearm:$1")" ] || fail "no labels"
   docker run --rm --platform "linux/$1" --network none "forearm:$1" sh -c '
     [ "$(id -u)" != 0 ] || exit 2
+    forearm bench --help >/dev/null || exit 5
     for tool in gcc g++ cc c++ ld make cmake; do ! command -v $tool || exit 3; done
     python -c "import importlib.util as u, sys; sys.exit(4 if u.find_spec(\"torch\") else 0)" || exit 4
     python -c "
@@ -106,7 +107,7 @@ import json; bill = json.load(open(\"/opt/forearm/share/sbom.cdx.json\"))
 names = {one[\"name\"] for one in bill[\"components\"]}
 assert {\"forearm\", \"numpy\", \"libc6\"} <= names and len(names) > 80, names
 assert all(one.get(\"properties\") for one in bill[\"components\"] if \"pypi\" in one[\"purl\"] and one[\"name\"] != \"forearm\")
-"' || fail "status $?: 2 root, 3 a compiler, 4 torch, else the SBOM"
+"' || fail "status $?: 2 root, 3 a compiler, 4 torch, 5 no forearm bench, else the SBOM"
 }
 
 # is_mapped NAME: into the engine's process
