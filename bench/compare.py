@@ -9,7 +9,8 @@ do is measured in every round as well. A figure is the median of its rounds; a r
 
 prefill N: tokens per second of one prompt of N tokens, until its first token is there. decode B: tokens per second of B
 sequences together, from their median step. start: from the start of the process to the first token, files in the page
-cache. peak: largest resident set (files mapped into memory count).
+cache. Weights are packed beforehand (--weight-cache), as the peers' are quantised; what a start takes that packs them
+stands below the table. peak: largest resident set (files mapped into memory count).
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def measures(args: argparse.Namespace) -> dict[str, Callable[[Driven, Shape, int
     return {f"prefill_{n}": prefill(n) for n in args.prefill} | {f"decode_{n}": decode(n) for n in args.decode}
 
 
-def start_one(one: Contestant, model: Path, args: argparse.Namespace) -> Driven:
-    """Loaded, with its files read beforehand."""
+def start_one(one: Contestant, model: Path, args: argparse.Namespace, cached: bool = True) -> Driven:
+    """Loaded, with its files read beforehand. cached: ours maps packed weights, where they are kept already."""
     for path in [model] if model.is_file() else model.iterdir():
         with path.open("rb") as file:
             while file.read(1 << 24):
@@ -76,7 +77,15 @@ def start_one(one: Contestant, model: Path, args: argparse.Namespace) -> Driven:
     sequences = max([*args.decode, HTTP_REQUESTS])
     settings = {"model": str(model), "format": one.format, "threads": args.threads}
     settings |= {"context": max([*args.prefill, 512]) + 256, "sequences": sequences}
+    if one.engine == "forearm" and cached:
+        settings["weight_cache"] = str(args.work / "cache")
     return Driven(contestants.python_of(one.engine, args.peers), one.engine, settings, args.timeout)
+
+
+def start_s(one: Contestant, model: Path, args: argparse.Namespace, cached: bool = True) -> float:
+    """Of a start that is for nothing else."""
+    with closing(start_one(one, model, args, cached)) as engine:
+        return engine.start_s
 
 
 def measure_group(group: list[Contestant], shape: Shape, work: Path, args: argparse.Namespace) -> dict[str, Row]:
@@ -87,13 +96,18 @@ def measure_group(group: list[Contestant], shape: Shape, work: Path, args: argpa
         engines: dict[str, Driven] = {}
         for one in group:
             try:
-                engine = start_one(one, contestants.files_of(one, shape, work, args.peers), args)
+                model, packing_s = contestants.files_of(one, shape, work, args.peers), None
+                if one.engine == "forearm":
+                    packing_s = start_s(one, model, args, cached=False)
+                    start_s(one, model, args)  # packed, and kept
+                engine = start_one(one, model, args)
             except Missing as why:
                 rows[one.name] = {"failed": str(why)}
                 continue
             stack.enter_context(closing(engine))
             engines[one.name] = engine
             rows[one.name] = {"version": engine.version, "start_s": engine.start_s, "rounds": {m: [] for m in asked}}
+            rows[one.name] |= {} if packing_s is None else {"packing_start_s": packing_s}
         for round in range(args.rounds):
             rows.setdefault("machine", {}).setdefault("rounds", []).append(limits(args))
             for name, ask in asked.items():

@@ -87,6 +87,8 @@ def shape_table(shape: dict[str, Any]) -> list[str]:
         lines.append(f"| {name} | " + " | ".join([*(shown(has.get(c)) for c in names), shown(share)]) + " |")
         http = row.get("http", {})
         notes += [f"- {name}: {row['failed']}"] if "failed" in row else []
+        if "packing_start_s" in row:
+            notes.append(f"- {name}: a start that packs the weights itself takes {shown(row['packing_start_s'])} s")
         notes += [f"- {name}, requests at once: {http['failed']}"] if "failed" in http else []
         notes += [f"- {name}: requests at once in its process, without HTTP"] if http.get("in_process") else []
     return [*lines, "", *notes] if notes else lines

@@ -12,11 +12,13 @@ from forearm.engine.messages import From
 
 
 class Engine:
-    """format: bfloat16, float16 or float32, or what --quantization takes."""
+    """format: bfloat16, float16 or float32, or what --quantization takes. weight_cache: a folder; empty: none."""
 
     version = version("forearm")
 
-    def __init__(self, model: str, format: str, threads: int, context: int, sequences: int) -> None:
+    def __init__(
+        self, model: str, format: str, threads: int, context: int, sequences: int, weight_cache: str = ""
+    ) -> None:
         wide = format in ("bfloat16", "float16", "float32")
         others: dict[str, Any] = {"dtype": format} if wide else {"quantization": format}
         self._llm = LLM(
@@ -26,7 +28,8 @@ class Engine:
             max_num_batched_tokens=2048,
             enable_prefix_caching=False,
             omp_num_threads=threads,
-            kv_cache_memory_bytes=others.pop("kv_cache_memory_bytes", 2 << 30),
+            kv_cache_memory_bytes=2 << 30,
+            weight_cache=weight_cache,
             **others,
         )
 
