@@ -162,7 +162,7 @@ def install(peers: Path) -> None:
 def _build_server(peers: Path) -> None:
     """llama-server from the sources that llama-cpp-python brings; the wheel itself is without it."""
     pip = peers / FOLDERS["llama"] / "bin" / "pip"
-    where = ["--no-deps", "--no-binary", ":all:", "-d", str(peers)]
+    where = ["--no-deps", "--no-binary", "llama-cpp-python", "-d", str(peers)]  # what it is built with comes built
     subprocess.run([str(pip), "download", *where, PINS["llama"][0]], check=False)
     (archive,) = peers.glob("llama_cpp_python-*.tar.gz")
     subprocess.run(["tar", "xzf", archive, "-C", peers], check=True)

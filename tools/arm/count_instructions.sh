@@ -47,7 +47,7 @@ llama=${COUNT_LLAMA:-$work/llama}
 source=$llama/llama_cpp_python-0.3.36/vendor/llama.cpp
 mkdir -p "$llama"
 if [ ! -d "$source" ]; then
-  pip --disable-pip-version-check -q download --no-deps --no-binary :all: -d "$llama" llama-cpp-python==0.3.36
+  pip --disable-pip-version-check -q download --no-deps --no-binary llama-cpp-python -d "$llama" llama-cpp-python==0.3.36
   tar xzf "$llama"/llama_cpp_python-0.3.36.tar.gz -C "$llama" llama_cpp_python-0.3.36/vendor/llama.cpp
 fi
 cross=(-G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++)
