@@ -158,7 +158,9 @@ class Work:
 
 
 async def ask(client: httpx.AsyncClient, request: Request) -> bytes:
-    """The line for one request. Refusals for lack of room are waited out, and deaths of the engine a few times."""
+    """The line for one request. Refusals for lack of room are waited out, and deaths of the engine a few times, each
+    however long the next one takes to load.
+    """
     tries = 0
     while True:
         pause_s = 1.0
@@ -178,6 +180,7 @@ async def ask(client: httpx.AsyncClient, request: Request) -> bytes:
             message = f"the server went away {tries} times while it had this request: {why}"
             return failed(request.custom_id, EngineUnavailable.status, EngineUnavailable.kind, message)
         await asyncio.sleep(pause_s)
+        await until_ready(client)
 
 
 async def until_ready(client: httpx.AsyncClient) -> None:
