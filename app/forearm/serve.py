@@ -44,6 +44,8 @@ GRACE_S = 5.0  # beyond --shutdown-timeout, before a child is killed
 OTHERS_BYTES, WORKER_BYTES = 128 << 20, 192 << 20
 LONGEST_SOCKET_PATH = 100  # sun_path has 108 bytes
 FAILED = 1
+# numpy's OpenBLAS starts a thread for each core, which spins for a while, and nobody here multiplies with it.
+NO_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def serve(configs: Configs, notes: Sequence[str]) -> int:
@@ -162,7 +164,7 @@ def prepare(
             on_death=signal.SIGTERM,  # gunicorn passes it on; at SIGQUIT its uvicorn workers would hang for 30 s
             ready=lambda: api_answers(api),
             # Without the second, transformers says in every log that torch is not there: it need not be.
-            environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"},
+            environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", **NO_BLAS},
         ),
     )
 
@@ -177,7 +179,7 @@ def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtim
         cores=cores,  # within these its threads bind themselves
         on_death=signal.SIGKILL,
         ready=lambda: answers(socket.AF_UNIX, engine.socket),
-        environment={},
+        environment=NO_BLAS,
     )
 
 
