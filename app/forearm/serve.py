@@ -58,7 +58,7 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
         log.info("%s", note)
     check_address(configs.api)
     check_tls(configs.api)
-    placement.tier()
+    placement.tier()  # before anything is started: FOREARM_TIER may name one that cannot run here
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
     runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it

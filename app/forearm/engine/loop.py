@@ -1,15 +1,13 @@
 """The engine's loop: take in, schedule, compute, sample, publish. One thread owns all state below.
 
-Messages come in through a queue and go out in one list a step. With nothing to do the thread sleeps in the queue.
+Messages come in through a queue and go out in one list a step (turns.py).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
-from queue import SimpleQueue
 
 from forearm import wire
 from forearm.engine import replies
@@ -26,10 +24,9 @@ from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.engine.speculation import Speculation
 from forearm.engine.step import Outcome, Stepper
+from forearm.engine.turns import MAX_FAILED_STEPS
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
 
-# One broken step may be its requests' fault; three in a row are the engine's, and a fresh process is the remedy.
-MAX_FAILED_STEPS = 3
 _COMPILING_S = 0.01  # that a step waits for a grammar where there is nothing else to do; messages are taken in between
 
 log = logging.getLogger(__name__)
@@ -38,7 +35,7 @@ log = logging.getLogger(__name__)
 class EngineLoop:
     """State and step of one engine.
 
-    outbox: what the last step has to say, and to whom; the caller takes it and empties it.
+    outbox: what the last step has to say, and to whom; turns.py takes it and empties it.
     grammars: None: requests with a grammar are refused. speculation: guesses ahead; None: nobody does.
     """
 
@@ -63,26 +60,13 @@ class EngineLoop:
         self._speculation = speculation or Speculation()
         self._compiling: list[Request] = []
         self._requests: dict[tuple[int, str], Request] = {}
-        self._draining = False
+        self.draining = False
         self._failed_steps = 0
         self._look()
 
     @property
     def busy(self) -> bool:
         return bool(self._requests)
-
-    def run(self, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]], None]) -> None:
-        """Step until told to end and, if drained, until all is finished.
-
-        Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
-        """
-        while True:
-            self._take_all(inbox)
-            self._publish(publish)  # a client learns that it was taken in before a step that may be long
-            self.step()
-            self._publish(publish)
-            if self.over or (self._draining and not self.busy):
-                return
 
     def take(self, inward: Inward) -> None:
         """One message in."""
@@ -97,7 +81,7 @@ class EngineLoop:
             for request in [r for r in self._requests.values() if r.connection == inward.connection]:
                 self._end(request, "abort")
         elif isinstance(inward, Drain):
-            self._draining = True
+            self.draining = True
         else:
             self._stop()
 
@@ -124,12 +108,6 @@ class EngineLoop:
         self._look()
 
     # --- in
-
-    def _take_all(self, inbox: SimpleQueue[Inward]) -> None:
-        if not self.busy and not self._draining:
-            self.take(inbox.get())
-        while not inbox.empty():  # this thread alone takes from it
-            self.take(inbox.get())
 
     def _submit(self, connection: int, submit: wire.Submit) -> None:
         try:
@@ -179,7 +157,7 @@ class EngineLoop:
 
     def _check_open(self, connection: int, submit: wire.Submit) -> None:
         """Raises: why nothing more, or not this, is taken in."""
-        if self._draining:
+        if self.draining:
             raise EngineUnavailable("the server is shutting down")
         if (connection, submit.request_id) in self._requests:
             raise InvalidRequest(f"request_id {submit.request_id} is in use", "request_id")
@@ -250,11 +228,6 @@ class EngineLoop:
 
     # --- out
 
-    def _publish(self, publish: Callable[[list[Outward]], None]) -> None:
-        if self.outbox:
-            publish(self.outbox)
-            self.outbox = []
-
     def _tell(self, sequence: Sequence, growth: Growth, drafted: int, now_s: float) -> None:
         """The newest tokens of an output, to its client."""
         request = sequence.request
@@ -309,5 +282,5 @@ class EngineLoop:
             waiting=len(self.scheduler.waiting),
             kv_usage=blocks.used / blocks.count,
             step_s=time.monotonic() if self.busy else None,
-            draining=self._draining,
+            draining=self.draining,
         )

@@ -8,15 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from queue import SimpleQueue
 
 from forearm import wire
-from forearm.engine.loop import MAX_FAILED_STEPS
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot, Texts
 from forearm.engine.pooler import Pooler
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingAdmission, PoolingRequest, Text
+from forearm.engine.turns import MAX_FAILED_STEPS
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
 
 log = logging.getLogger(__name__)
@@ -37,26 +35,13 @@ class PoolingLoop:
         self._step_tokens, self._step_texts = step_tokens, step_texts
         self._admission = PoolingAdmission(executor.terms)
         self._requests: dict[tuple[int, str], PoolingRequest] = {}
-        self._draining = False
+        self.draining = False
         self._failed_steps = 0
         self._look()
 
     @property
     def busy(self) -> bool:
         return bool(self._requests)
-
-    def run(self, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]], None]) -> None:
-        """Step until told to end and, if drained, until all is finished.
-
-        Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
-        """
-        while True:
-            self._take_all(inbox)
-            self._publish(publish)  # a client learns that it was taken in before a step that may be long
-            self.step()
-            self._publish(publish)
-            if self.over or (self._draining and not self.busy):
-                return
 
     def take(self, inward: Inward) -> None:
         """One message in."""
@@ -68,7 +53,7 @@ class PoolingLoop:
             for request in [r for r in self._requests.values() if r.connection == inward.connection]:
                 self._end(request, "abort")
         elif isinstance(inward, Drain):
-            self._draining = True
+            self.draining = True
         else:
             self._stop()
 
@@ -86,12 +71,6 @@ class PoolingLoop:
         self._look()
 
     # --- in
-
-    def _take_all(self, inbox: SimpleQueue[Inward]) -> None:
-        if not self.busy and not self._draining:
-            self.take(inbox.get())
-        while not inbox.empty():  # this thread alone takes from it
-            self.take(inbox.get())
 
     def _take_message(self, connection: int, message: wire.Submit | wire.Abort | wire.ForgetPrefixes) -> None:
         if isinstance(message, wire.ForgetPrefixes):
@@ -115,7 +94,7 @@ class PoolingLoop:
 
     def _check_open(self, connection: int, embed: wire.Embed) -> None:
         """Raises: why nothing more, or not this, is taken in."""
-        if self._draining:
+        if self.draining:
             raise EngineUnavailable("the server is shutting down")
         if (connection, embed.request_id) in self._requests:
             raise InvalidRequest(f"request_id {embed.request_id} is in use", "request_id")
@@ -178,11 +157,6 @@ class PoolingLoop:
 
     # --- out
 
-    def _publish(self, publish: Callable[[list[Outward]], None]) -> None:
-        if self.outbox:
-            publish(self.outbox)
-            self.outbox = []
-
     def _end(self, request: PoolingRequest, reason: str) -> None:
         del self._requests[request.name]
         self.meter.request_ended(request, reason, time.monotonic())
@@ -226,5 +200,5 @@ class PoolingLoop:
             waiting=waiting,
             kv_usage=0.0,
             step_s=time.monotonic() if self.busy else None,
-            draining=self._draining,
+            draining=self.draining,
         )

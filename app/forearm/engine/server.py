@@ -22,6 +22,7 @@ from queue import SimpleQueue
 import msgspec
 
 from forearm import wire
+from forearm.engine import turns
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop, Texts
 from forearm.engine.pooling_loop import PoolingLoop
@@ -134,7 +135,7 @@ class EngineServer:
             try:
                 if self._cores:
                     os.sched_setaffinity(0, self._cores[:1])
-                self._loop.run(self._inbox, publish)
+                turns.run(self._loop, self._inbox, publish)
                 here.call_soon_threadsafe(done.set_result, None)
             except BaseException as error:
                 here.call_soon_threadsafe(done.set_exception, error)

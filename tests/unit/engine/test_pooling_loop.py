@@ -13,9 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from forearm import wire
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop, Texts
 from forearm.engine.pooler import Pooler, finished
-from forearm.engine.pooling_loop import MAX_FAILED_STEPS, PoolingLoop
+from forearm.engine.pooling_loop import PoolingLoop
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingTerms
+from forearm.engine.turns import MAX_FAILED_STEPS, run
 from forearm.errors import EngineFailed
 from forearm.model.pooling import PoolingPlan
 
@@ -254,7 +255,7 @@ def test_draining_finishes_what_is_there_and_stopping_does_not() -> None:
     for message in (Drain(), Texts(0, wire.Embed(request_id="b", prompts=[wire.PoolingPrompt([1])], task="embed"))):
         inbox.put(message)
 
-    engine.loop.run(inbox, engine.said.extend)
+    run(engine.loop, inbox, engine.said.extend)
 
     kinds = [type(m).__name__ for _, m in engine.said]
     assert kinds == ["Accepted", "Refused", "Embedded", "Embedded"]

@@ -1,0 +1,60 @@
+"""How a loop goes round: take in, step, publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+from forearm.engine.messages import Inward, Outward
+
+# One broken step may be its requests' fault; three in a row are the engine's, and a fresh process is the remedy.
+MAX_FAILED_STEPS = 3
+
+
+class Loop(Protocol):
+    """State and step of one engine, of text or of vectors.
+
+    outbox: what the last step has to say, and to whom. over: it was told to end at once. draining: it takes nothing
+    new. busy: there is something to compute.
+    """
+
+    outbox: list[Outward]
+    over: bool
+    draining: bool
+
+    @property
+    def busy(self) -> bool: ...
+
+    def take(self, inward: Inward) -> None:
+        """One message in."""
+
+    def step(self) -> None:
+        """Compute one step, if there is anything to compute."""
+
+
+def run(loop: Loop, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]], None]) -> None:
+    """Step until told to end and, if drained, until all is finished. With nothing to do it sleeps in the queue.
+
+    Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
+    """
+    while True:
+        _take_all(loop, inbox)
+        _publish(loop, publish)  # a client learns that it was taken in before a step that may be long
+        loop.step()
+        _publish(loop, publish)
+        if loop.over or (loop.draining and not loop.busy):
+            return
+
+
+def _take_all(loop: Loop, inbox: SimpleQueue[Inward]) -> None:
+    if not loop.busy and not loop.draining:
+        loop.take(inbox.get())
+    while not inbox.empty():  # this thread alone takes from it
+        loop.take(inbox.get())
+
+
+def _publish(loop: Loop, publish: Callable[[list[Outward]], None]) -> None:
+    if loop.outbox:
+        publish(loop.outbox)
+        loop.outbox = []
