@@ -9,10 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from forearm import run_batch_files
 from forearm.errors import ConfigError, ForearmError
+from forearm.run_batch import MOST_TRIES, ask
 from forearm.run_batch_files import Output, check_apart, local_input, shown, surveyed
 from forearm.run_batch_lines import NoRequest, Request, answered, lines, parsed, refused
 
@@ -246,6 +248,23 @@ def test_answers_never_replace_requests(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="--output-file"):
             check_apart(str(tmp_path / "i"), str(output))
     check_apart(str(tmp_path / "i"), str(tmp_path / "o"))
+
+
+async def test_refusals_while_the_next_engine_loads_are_no_deaths() -> None:
+    loading, asked = iter(range(2 * MOST_TRIES)), list[bool]()
+
+    def server(request: httpx.Request) -> httpx.Response:
+        """The engine dies with the first request; the next one is there after some looks at /readyz."""
+        if request.url.path == "/readyz":
+            return httpx.Response(200 if next(loading, None) is None else 503)
+        ready = next(loading, None) is None
+        asked.append(ready)
+        return httpx.Response(200, json={"id": "a"}) if ready else httpx.Response(503, headers={"retry-after": "0"})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://forearm") as client:
+        answer = json.loads(await ask(client, Request("a", "/v1/completions", b"{}")))
+
+    assert (answer["error"], asked) == (None, [False, True])
 
 
 def test_an_output_that_cannot_be_written_is_said() -> None:
