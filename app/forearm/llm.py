@@ -144,9 +144,11 @@ class LLM(PoolingCalls):
 
     def get_tokenizer(self) -> TokenizersBackend:
         """The tokenizer, as transformers has it."""
-        if isinstance(self._tokenizer.backend, KeptTokenizer):
-            self._tokenizer = Tokenizer(load_backend(self._text_folder))
-        return self._tokenizer.backend  # type: ignore[return-value]  # what is not kept is transformers' own
+        backend = self._tokenizer.backend
+        if isinstance(backend, KeptTokenizer):
+            backend = load_backend(self._text_folder)
+            self._tokenizer = Tokenizer(backend)
+        return backend
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's authors advise (generation_config.json), vLLM's defaults for the rest."""

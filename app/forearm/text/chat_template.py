@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> s
 
 def prepare_rendering() -> None:
     """Import what the first rendering would."""
-    import transformers.utils.chat_template_utils  # noqa: F401
+    import_module("transformers.utils.chat_template_utils")
 
 
 class UntrustedTemplates:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forearm.errors import ConfigError
 from forearm.model.gguf import is_gguf
-from forearm.text.tokenizer_cache import Backend, KeptTokenizer, keep_tokenizer, kept_tokenizer
+from forearm.text.tokenizer_cache import KeptTokenizer, keep_tokenizer, kept_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -29,7 +29,7 @@ _METASPACE = "\u2581"
 class Tokenizer:
     """What the text layer needs of a tokenizer. All methods may be called from any thread at once."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: TokenizersBackend | KeptTokenizer) -> None:
         self.backend = backend
         self._rust: Rust = backend.backend_tokenizer
         # Some tokenizer.json files carry the truncation and padding of a training run.

@@ -14,7 +14,7 @@ import re
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import tokenizers
@@ -27,23 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Backend(Protocol):
-    """What is needed of transformers' TokenizersBackend."""
-
-    @property
-    def backend_tokenizer(self) -> Any: ...
-    @property
-    def special_tokens_map(self) -> dict[str, str]: ...
-    @property
-    def chat_template(self) -> Any: ...
-    @property
-    def bos_token_id(self) -> Any: ...
-    @property
-    def eos_token_id(self) -> Any: ...
-
-
 class KeptTokenizer(msgspec.Struct, dict=True):
-    """That of a TokenizersBackend, as it was."""
+    """What is needed of transformers' TokenizersBackend, under its names."""
 
     class_name: str
     special_tokens_map: dict[str, str]
