@@ -32,8 +32,7 @@ from forearm.text.bad_words import bad_words_token_ids
 from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
 from forearm.text.constraints import asked_of
 from forearm.text.grammar_check import GrammarCheck
-from forearm.text.tokenizer import Tokenizer, load_backend, load_tokenizer
-from forearm.text.tokenizer_cache import KeptTokenizer
+from forearm.text.tokenizer import Tokenizer, load_tokenizer
 from forearm.wire import SamplingParams
 
 if TYPE_CHECKING:
@@ -82,8 +81,8 @@ class LLM(PoolingCalls):
             config, model=str(self._folder), name=config.name or config.model, tokenizer=str(tokenizer or "")
         )
         with ThreadPoolExecutor(1) as beside:  # a second's work for one core, while the weights are read and packed
-            self._text_folder = Path(tokenizer) if tokenizer else self._folder
-            text = beside.submit(_load_text, self._text_folder, chat_template, config.weight_cache)
+            source = Path(tokenizer) if tokenizer else self._folder
+            text = beside.submit(_load_text, source, chat_template, config.weight_cache)
             self._any_loop = start_any(config, queued=sys.maxsize)
             self._tokenizer, self._template = text.result()
         self._grammars = GrammarCheck(self._tokenizer)
@@ -144,11 +143,7 @@ class LLM(PoolingCalls):
 
     def get_tokenizer(self) -> TokenizersBackend:
         """The tokenizer, as transformers has it."""
-        backend = self._tokenizer.backend
-        if isinstance(backend, KeptTokenizer):
-            backend = load_backend(self._text_folder)
-            self._tokenizer = Tokenizer(backend)
-        return backend
+        return self._tokenizer.as_transformers
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's authors advise (generation_config.json), vLLM's defaults for the rest."""

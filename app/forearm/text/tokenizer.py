@@ -45,6 +45,11 @@ class Tokenizer:
         """Of transformers'."""
         return self.backend.class_name if isinstance(self.backend, KeptTokenizer) else type(self.backend).__name__
 
+    @cached_property
+    def as_transformers(self) -> TokenizersBackend:
+        """transformers' own; loaded now, where this one is from a cache."""
+        return load_backend(Path(self.backend.source)) if isinstance(self.backend, KeptTokenizer) else self.backend
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`; `add_special_tokens` puts those around it that the model was trained with (BOS, say)."""
         ids: list[int] = self._encoded(text, add_special_tokens).ids

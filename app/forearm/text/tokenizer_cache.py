@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 class KeptTokenizer(msgspec.Struct, dict=True):
     """What is needed of transformers' TokenizersBackend, under its names."""
 
+    source: str  # folder or .gguf file
     class_name: str
     special_tokens_map: dict[str, str]
     chat_template: Any
@@ -70,6 +71,7 @@ def keep_tokenizer(cache: Path, source: Path, backend: TokenizersBackend) -> Non
     """Write what is needed of it; a warning if that can't be done."""
     content = msgspec.msgpack.encode(
         KeptTokenizer(
+            str(source.resolve()),
             type(backend).__name__,
             backend.special_tokens_map,
             backend.chat_template,

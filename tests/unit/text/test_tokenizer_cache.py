@@ -48,6 +48,7 @@ def alike(one: Tokenizer, other: Tokenizer) -> bool:
         and [one.token_bytes(i) for i in ids] == [other.token_bytes(i) for i in ids]
         and (one.added, one.special_ids, one.class_name) == (other.added, other.special_ids, other.class_name)
         and one.backend.special_tokens_map == other.backend.special_tokens_map
+        and one.as_transformers.encode(TEXTS[-1]) == other.as_transformers.encode(TEXTS[-1])
         and one.backend.chat_template == other.backend.chat_template
         and (one.backend.bos_token_id, one.backend.eos_token_id)
         == (other.backend.bos_token_id, other.backend.eos_token_id)
