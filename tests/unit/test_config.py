@@ -16,13 +16,6 @@ from forearm.flags import Line, Parser, read_line
 from forearm.settings import from_json, to_json
 
 
-@pytest.fixture(autouse=True)
-def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in config.environment():  # torch, where another test has imported it, sets its own
-        if name.startswith(("VLLM_", "FOREARM_", "OMP_", "KMP_", "CPU_VISIBLE", "TORCHINDUCTOR_")):
-            monkeypatch.delenv(name)
-
-
 def line(*argv: str) -> Line:
     return read_line(Parser("forearm serve", ""), argv)
 
