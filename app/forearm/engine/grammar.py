@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 class Matcher:
     """Where one output stands in its grammar. One thread at a time may call it; the GIL is released while it works."""
 
-    def __init__(self, matcher: LLMatcher, words: int) -> None:
+    def __init__(self, matcher: LLMatcher, words: int, own_words: int) -> None:
         self._matcher = matcher
-        self._words = words
+        self._words, self._own_words = words, own_words  # of a mask: of the model's vocabulary, of the tokenizer's
 
     @property
     def over(self) -> bool:
@@ -55,7 +55,8 @@ class Matcher:
 
         Raises: EngineFailed when the grammar has become too large to go on with.
         """
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        bits = np.empty(self._own_words, np.uint32)
+        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)  # 5 us; as bytes (compute_bitmask) 14
         self._check()
         return bits[: self._words]
 
@@ -94,7 +95,7 @@ class Matcher:
 
     def fork(self) -> Matcher:
         """Another output that stands at the same place."""
-        return Matcher(self._matcher.deep_copy(), self._words)
+        return Matcher(self._matcher.deep_copy(), self._words, self._own_words)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -177,7 +178,7 @@ class Grammars:
         start_s = time.monotonic()
         made = compiled(source, tokenizer)
         log.debug("a grammar of %d characters is compiled in %.3f s", len(source), time.monotonic() - start_s)
-        matcher = Matcher(made, (self._vocab_size + 31) // 32)
+        matcher = Matcher(made, *((size + 31) // 32 for size in (self._vocab_size, tokenizer.vocab_size)))
         self._keep(source, _Compiled(matcher, _BYTES + _BYTES_A_CHARACTER * len(source)))
         return matcher.fork()
 

@@ -60,13 +60,18 @@ def columns(lines: list[Line], vocab_size: int) -> Sampling:
         seed=np.array([line.sequence.seed for line in lines], np.uint64),
         counter=np.array([line.position for line in lines], np.uint64),
     )
-    if all(one.free for one in lasting) and all(line.choice is None for line in lines):
-        return sampling
-    return _with_rules(sampling, lines, vocab_size)
+    constrained = [line.choice for line in lines if line.choice is not None]
+    imposed = [choice for choice in constrained if isinstance(choice, int)]
+    if len(imposed) < len(constrained):
+        mask, masks = _masks(lines)
+        sampling = sampling._replace(mask=mask, masks=masks)
+    if imposed or not all(one.free for one in lasting):
+        return _with_rules(sampling, lines)
+    return sampling
 
 
-def _with_rules(sampling: Sampling, lines: list[Line], vocab_size: int) -> Sampling:
-    """With penalties, and with what is forbidden, favoured or imposed."""
+def _with_rules(sampling: Sampling, lines: list[Line]) -> Sampling:
+    """With penalties, and with what is favoured, imposed or, beside a grammar's masks, forbidden."""
     params = [line.sequence.request.params for line in lines]
     bias = [_bias(line) for line in lines]
     none = array("i")
@@ -79,7 +84,6 @@ def _with_rules(sampling: Sampling, lines: list[Line], vocab_size: int) -> Sampl
     output_starts, output_ids = csr(outputs)
     bias_starts, bias_ids = csr([array("i", one) for one in bias])
     allowed_starts, allowed_ids = csr([array("i", _allowed(line)) for line in lines])
-    mask, masks = _masks(lines, vocab_size)
     return sampling._replace(
         prompt_starts=prompt_starts,
         prompt_ids=prompt_ids,
@@ -90,8 +94,6 @@ def _with_rules(sampling: Sampling, lines: list[Line], vocab_size: int) -> Sampl
         bias=np.array([value for one in bias for value in one.values()], np.float32),
         allowed_starts=allowed_starts,
         allowed_ids=allowed_ids,
-        mask=mask,
-        masks=masks,
     )
 
 
@@ -188,13 +190,11 @@ def _allowed(line: Line) -> list[int]:
     return line.sequence.request.params.allowed_token_ids or []
 
 
-def _masks(lines: list[Line], vocab_size: int) -> tuple[Int32Array, UInt32Array]:
-    """Sampling's mask and masks."""
+def _masks(lines: list[Line]) -> tuple[Int32Array, UInt32Array]:
+    """Sampling's mask and masks, where a line has one."""
     index = np.full(len(lines), -1, np.int32)
     masked = [number for number, line in enumerate(lines) if isinstance(line.choice, np.ndarray)]
     index[masked] = range(len(masked))
-    if not masked:
-        return index, np.empty((0, (vocab_size + 31) // 32), np.uint32)
     return index, np.array([lines[number].choice for number in masked], np.uint32)
 
 
