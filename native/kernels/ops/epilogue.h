@@ -77,6 +77,21 @@ inline void finish_activated(const GemmTask& task, const SumTile& tile) {
   }
 }
 
+// What finish() will write of a tile: one place in each line of 16 columns.
+struct OutLines {
+  const char* at[kTileFloats / kPanel];
+  int64_t count = 0;
+
+  OutLines(const GemmTask& task, const SumTile& tile) {
+    const int gated = task.epilogue == Epilogue::gated;
+    for (int64_t row = tile.row_begin; row < tile.row_end; ++row) {
+      if (row < task.row_begin || row >= task.row_end) continue;
+      for (int64_t p = tile.panel >> gated; p < (tile.panel + tile.panels) >> gated; ++p)
+        at[count++] = place_of(task.out, row, p * kPanel);
+    }
+  }
+};
+
 inline void finish(const GemmTask& task, const SumTile& tile) {
   switch (task.epilogue) {
     case Epilogue::store:

@@ -29,6 +29,7 @@ inline void multiply(const GemmTask& task) {
       const int64_t unit = cut.begin(tile), unit_end = cut.begin(tile + 1);
       alignas(64) float sums[kTileFloats];
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes;
+      walk.part = {tile, cut.tiles};
       multiply_units<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
       finish(task, {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels});
     }

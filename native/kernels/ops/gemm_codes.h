@@ -16,6 +16,8 @@ namespace {
 // Scales and offsets of one group of a panel, each of 16 columns twice.
 constexpr int64_t kFactors = 4 * kPanel;
 constexpr int64_t kShortestGroup = 16;  // PackedWeights
+// Tiles of so many rows and more ask for the lines that they will write, of an Mma with a kFetchesOut.
+constexpr int kOutRows = 4;
 template <typename Mma>
 constexpr bool kTakesGroups = requires { requires(Mma::kLongestGroup > 0); };
 
@@ -32,6 +34,8 @@ struct CodesWalk {
   int64_t scale;                 // from this one on
   const float* factors;          // the same for an Mma that takes groups itself, [groups][kFactors]; null: it does not
   float* room;                   // for what else it lays out, kRoomFloats of its own for each group
+  TilePart part;
+  const OutLines* out;
 
   void skip_panels(int64_t panels) {
     w += panels * panel_bytes;
@@ -39,6 +43,37 @@ struct CodesWalk {
     if (factors) factors += panels * groups * kFactors;
   }
 };
+
+// As Ahead, and a line of the output every other step: the rows of an output stand too far apart for the hardware to
+// foresee, and asked for all at once they wait for room to be fetched into. Of 512 rows by k 896 and 1536 int8 went
+// from 48 and 56 to 80 and 83 % of the limit, int4 from 41 and 49 to 65 and 67 %; with the lines asked for at once,
+// int8 to 71 and 78 % (VPDPBUSD on a Xeon, bench/kernels.cpp).
+template <int Panels, int64_t kStepBytes>
+class AheadAndOut : public Ahead<Panels, kStepBytes> {
+ public:
+  explicit AheadAndOut(const CodesWalk& walk)
+      : Ahead<Panels, kStepBytes>(walk.w, walk.panel_bytes, walk.part),
+        lines_(walk.out->at),
+        last_(walk.out->count - 1) {}
+
+  void fetch() {
+    Ahead<Panels, kStepBytes>::fetch();
+    const int64_t line = step_++ >> 1;
+    __builtin_prefetch(lines_[line < last_ ? line : last_], 1, 2);
+  }
+
+ private:
+  const char* const* lines_;
+  int64_t last_, step_ = 0;
+};
+template <typename Mma, int Units, int Panels>
+inline auto ahead_of(const CodesWalk& walk) {
+  if constexpr (requires { Mma::kFetchesOut; } && Units * Mma::kRows >= kOutRows) {
+    return AheadAndOut<Panels, Mma::kStepBytes>(walk);
+  } else {
+    return Ahead<Panels, Mma::kStepBytes>(walk.w, walk.panel_bytes, walk.part);
+  }
+}
 
 template <typename Mma, int Units, int Panels>
 inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::Sums (&sums)[Units][Panels],
@@ -77,7 +112,7 @@ __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, 
   constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
   const char* a = walk.a;
   const char* w = walk.w;
-  Ahead<Panels> ahead(walk.w, walk.panel_bytes);
+  auto ahead = ahead_of<Mma, Units, Panels>(walk);
   for (int64_t group = 0, left = walk.steps; group < walk.groups; ++group) {
     typename Mma::Sums sums[Units][Panels];
 #pragma GCC unroll 16
@@ -187,8 +222,12 @@ inline void multiply_codes(const GemmTask& task) {
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes;
       walk.a_scales = task.a.scales + unit * Mma::kRows * walk.groups;
       walk.a_sums = task.a.sums + unit * Mma::kRows * walk.groups;
+      const SumTile sum_tile = {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels};
+      const OutLines out(task, sum_tile);
+      walk.out = &out;
+      walk.part = {tile, cut.tiles};
       multiply_units<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
-      finish(task, {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels});
+      finish(task, sum_tile);
     }
   }
 }

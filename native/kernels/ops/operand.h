@@ -14,6 +14,12 @@ inline float* float_row(const Operand& o, int64_t row) { return static_cast<floa
 
 inline uint16_t* half_row(const Operand& o, int64_t row) { return static_cast<uint16_t*>(o.data) + row * o.stride; }
 
+// Where store_operand stores to.
+inline const char* place_of(const Operand& o, int64_t row, int64_t column) {
+  if (o.form == Form::bf16_pairs) return reinterpret_cast<const char*>(pairs_row(o, row) + column * 2);
+  return static_cast<const char*>(o.data) + (row * o.stride + column) * (o.form == Form::f32_rows ? 4 : 2);
+}
+
 inline void store_pairs(const Operand& o, int64_t row, int64_t column, F16 value, int64_t n) {
   uint16_t narrow[16];
   store_bf16(narrow, value);

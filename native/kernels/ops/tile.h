@@ -5,6 +5,11 @@
 namespace forearm {
 namespace {
 
+// Which of the tiles that multiply the same panels.
+struct TilePart {
+  int64_t number = 0, tiles = 1;
+};
+
 // What one thread multiplies, in bytes and units of the Mma.
 struct Walk {
   const char* a;  // first unit of A
@@ -13,57 +18,67 @@ struct Walk {
   int64_t panel_bytes;
   int64_t steps;        // along k
   bool resume = false;  // the sums go on from those in memory
+  TilePart part;
 
   void skip_panels(int64_t panels) { w += panels * panel_bytes; }
 };
 
-// The lines of W that tiles of many rows ask for while they multiply: those of the next tile, in the order in which
-// they lie in memory, as far as they fit the second-level cache; of longer panels, those 4 KiB ahead. The hardware
+// The lines of W that tiles of many rows ask for while they multiply: those of the next panels, in the order in which
+// they lie in memory, as far as they fit the second-level cache; of longer ones, those 4 KiB ahead. The hardware
 // fetches one panel after another well and several at once badly: 8 rows of bf16 went from 64 to 86 % of their limit,
-// 32 from 87 to 93 % (VDPBF16PS on Zen 4, bench/kernels.cpp). From how many rows on, the CPU decides: kFetchedRows.
-template <int Panels>
+// 32 from 87 to 93 % (VDPBF16PS on Zen 4, bench/kernels.cpp). Each of the tiles of the same panels asks for its part of
+// the next ones, or the first would wait for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %,
+// of float32 from 69 to 89 % (Xeon). From how many rows on, the CPU decides: kFetchedRows.
+template <int Panels, int64_t kStepBytes>
 class Ahead {
  public:
-  Ahead(const char* w, int64_t panel_bytes)
-      : panel_bytes_(panel_bytes),
-        whole_(Panels * panel_bytes <= (256 << 10)),
-        at_(w + (whole_ ? Panels * panel_bytes : 4096)) {}
+  Ahead(const char* w, int64_t panel_bytes, TilePart part)
+      : apart_(panel_bytes), advance_(kStepBytes), whole_(0), at_(w + 4096) {
+    const int64_t bytes = Panels * panel_bytes;
+    if (bytes > (part.tiles > 1 ? kMostOfSeveral : kMostOfOne)) return;
+    whole_ = -1;
+    advance_ = (Panels * kStepBytes + part.tiles - 1) / part.tiles;
+    at_ = w + bytes + bytes * part.number / part.tiles;
+  }
 
-  template <int64_t kStepBytes>
+  template <int64_t kSteps = 1>
   void fetch() {
-    const int64_t apart = whole_ ? kStepBytes : panel_bytes_;
+    constexpr int64_t kBytes = kSteps * kStepBytes;
+    const int64_t apart = apart_ + (whole_ & (kBytes - apart_));
 #pragma GCC unroll 8
     for (int p = 0; p < Panels; ++p) {
 #pragma GCC unroll 8
-      for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(at_ + p * apart + line, 0, 2);
+      for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(at_ + p * apart + line, 0, 2);
     }
-    at_ += whole_ ? Panels * kStepBytes : kStepBytes;
+    at_ += kSteps * advance_;
   }
 
  private:
-  int64_t panel_bytes_;
-  bool whole_;
+  static constexpr int64_t kMostOfOne = 256 << 10, kMostOfSeveral = 512 << 10;
+
+  int64_t apart_, advance_;
+  int64_t whole_;  // all bits or none: for a branch in the loop gcc 12 moves sums to other registers and spills them
   const char* at_;
 };
 
 // Adds `steps` steps to the sums, kTogether at once where the Mma takes them so; kStepA are the bytes of A of a step.
-template <typename Mma, int64_t kStepA, typename Sums, int Units, int Panels>
+template <typename Mma, int64_t kStepA, typename Sums, int Units, int Panels, typename SomeAhead>
 __attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
                                                      const char* w, int64_t panel_bytes, int64_t steps,
-                                                     Ahead<Panels>& ahead) {
+                                                     SomeAhead& ahead) {
   constexpr bool kFetch = Units * Mma::kRows >= kFetchedRows;
   constexpr int64_t kStepW = Mma::kStepBytes;
   int64_t s = 0;
   if constexpr (requires { Mma::kTogether; }) {
     constexpr int64_t kMany = Mma::kTogether;
     for (; s + kMany <= steps; s += kMany, a += kMany * kStepA, w += kMany * kStepW) {
-      if constexpr (kFetch) ahead.template fetch<kMany * kStepW>();
+      if constexpr (kFetch) ahead.template fetch<kMany>();
       Mma::steps(sums, a, unit_bytes, w, panel_bytes);
     }
   }
 #pragma GCC unroll 2
   for (; s < steps; ++s, a += kStepA, w += kStepW) {
-    if constexpr (kFetch) ahead.template fetch<kStepW>();
+    if constexpr (kFetch) ahead.fetch();
     Mma::step(sums, a, unit_bytes, w, panel_bytes);
   }
 }
@@ -93,7 +108,7 @@ __attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int6
   }
 
   constexpr int64_t kStepA = Mma::kQuantum * Mma::kRows * (Mma::kForm == Form::f32_rows ? 4 : 2);
-  Ahead<Panels> ahead(walk.w, walk.panel_bytes);
+  Ahead<Panels, Mma::kStepBytes> ahead(walk.w, walk.panel_bytes, walk.part);
   add_steps<Mma, kStepA>(acc, walk.a, walk.unit_bytes, walk.w, walk.panel_bytes, walk.steps, ahead);
 
 #pragma GCC unroll 16

@@ -17,7 +17,7 @@ struct IntMma {
   static constexpr int kBias = 128, kNibbleBias = 8;
   static constexpr int kStepK = kCodes == Codes::nibbles ? 8 : 4;
   static constexpr int kStepBytes = 64;
-  static constexpr bool kInPlace = true;
+  static constexpr bool kInPlace = true, kFetchesOut = true;
   static constexpr int kUnits = 12;
   static constexpr int panels(int units) {
     return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2;

@@ -19,7 +19,7 @@ struct IntMma {
   static constexpr int kBias = 0, kNibbleBias = 8;
   static constexpr int kStepK = kCodes == Codes::nibbles ? 8 : 4;
   static constexpr int kStepBytes = 64;
-  static constexpr bool kInPlace = true;
+  static constexpr bool kInPlace = true, kFetchesOut = true;
   static constexpr int kUnits = kCodeUnits;
   static constexpr int panels(int units) { return code_panels(units); }
   using Sums = I16;
