@@ -82,7 +82,7 @@ struct OutLines {
   const char* at[kTileFloats / kPanel];
   int64_t count = 0;
 
-  OutLines(const GemmTask& task, const SumTile& tile) {
+  void find(const GemmTask& task, const SumTile& tile) {
     const int gated = task.epilogue == Epilogue::gated;
     for (int64_t row = tile.row_begin; row < tile.row_end; ++row) {
       if (row < task.row_begin || row >= task.row_end) continue;
