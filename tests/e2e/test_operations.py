@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -141,10 +142,26 @@ def test_keys_are_read_again_on_sighup_by_every_worker(served: Served) -> None:
     assert asked[-1].json()["error"]["type"] == "RateLimitError"
 
 
+@contextlib.contextmanager
+def half_sent(served: Served) -> Iterator[None]:
+    """A request whose body does not end: it is being answered for as long as this lasts, however fast the model is."""
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(
+            f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {OLD}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{".encode()
+        )
+        yield
+
+
 def test_the_load_is_that_of_all_workers(served: Served) -> None:
-    with served.endless(), served.endless(), served.endless(), served.endless():
-        assert {served.http.get("/load").json()["server_load"] for _ in range(10)} == {4}
-    wait_until(lambda: served.http.get("/load").json() == {"server_load": 0})
+    def loads() -> set[int]:
+        return {served.http.get("/load").json()["server_load"] for _ in range(10)}
+
+    with half_sent(served), half_sent(served), half_sent(served), half_sent(served):
+        wait_until(lambda: loads() == {4})
+        assert loads() == {4}
+    wait_until(lambda: loads() == {0})
 
 
 def test_the_prefix_cache_is_forgotten_where_developers_ask(served: Served) -> None:
