@@ -114,7 +114,7 @@ void bench(const Machine& machine, const Wanted& wanted) {
   printf("%s, %d threads\n", machine.tier.tier, machine.threads);
   constexpr struct {
     int64_t n, k;
-  } kShapes[] = {{8960, 1536}, {1536, 8960}};
+  } kShapes[] = {{8960, 1536}, {1536, 8960}, {4864, 896}};
   for (const DType dtype : wanted.dtypes) {
     for (const auto& [n, k] : kShapes) {
       for (const int64_t m : wanted.rows) report({machine, dtype, m, n, k});

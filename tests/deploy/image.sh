@@ -256,10 +256,10 @@ speed() {
   docker rm "$own-bare" >/dev/null
   local in_container=() bare=()
   for _ in 1 2 3; do
-    in_container+=("$(docker run --rm --network none --read-only --tmpfs /tmp --cap-drop ALL --cpuset-cpus 1 -m 2g forearm:amd64 "${words[@]}" 2>&1 | latency)")
+    in_container+=("$(docker run --rm --network none --read-only --tmpfs /tmp --cap-drop ALL --cpuset-cpus 1 -m 2g forearm:amd64 "${words[@]}" 2>&1 | latency)") || fail "no latency in the container"
     bare+=("$(unshare --mount bash -c 'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; mount --rbind /sys "$0/sys"
       exec env -i PATH=/opt/forearm/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp PYTHONDONTWRITEBYTECODE=1 taskset -c 1 chroot "$0" "$@"' \
-      "$tree" forearm-entrypoint "${words[@]}" 2>&1 | latency)")
+      "$tree" forearm-entrypoint "${words[@]}" 2>&1 | latency)") || fail "no latency as a bare process"
   done
   rm -rf "$tree"
   python3 -c "

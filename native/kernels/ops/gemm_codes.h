@@ -19,7 +19,7 @@ constexpr int64_t kShortestGroup = 16;  // PackedWeights
 // Tiles of so many rows and more ask for the lines that they will write, of an Mma with a kFetchesOut.
 constexpr int kOutRows = 4;
 template <typename Mma>
-constexpr bool kAsksForOut = requires { requires Mma::kFetchesOut; };
+constexpr bool kFetchesOut = requires { requires Mma::kFetchesOut; };
 template <typename Mma>
 constexpr bool kTakesGroups = requires { requires(Mma::kLongestGroup > 0); };
 
@@ -70,7 +70,7 @@ class AheadAndOut : public Ahead<Panels, kStepBytes> {
 };
 template <typename Mma, int Units, int Panels>
 inline auto ahead_of(const CodesWalk& walk) {
-  if constexpr (kAsksForOut<Mma> && Units * Mma::kRows >= kOutRows) {
+  if constexpr (kFetchesOut<Mma> && Units * Mma::kRows >= kOutRows) {
     return AheadAndOut<Panels, Mma::kStepBytes>(walk);
   } else {
     return Ahead<Panels, Mma::kStepBytes>(walk.w, walk.panel_bytes, walk.part);
@@ -226,7 +226,7 @@ inline void multiply_codes(const GemmTask& task) {
       walk.a_sums = task.a.sums + unit * Mma::kRows * walk.groups;
       const SumTile sum_tile = {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels};
       OutLines out;
-      if constexpr (kAsksForOut<Mma>) out.find(task, sum_tile);
+      if constexpr (kFetchesOut<Mma>) out.find(task, sum_tile);
       walk.out = &out;
       walk.part = {tile, cut.tiles};
       multiply_units<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);

@@ -17,7 +17,8 @@ inline uint16_t* half_row(const Operand& o, int64_t row) { return static_cast<ui
 // Where store_operand stores to.
 inline const char* place_of(const Operand& o, int64_t row, int64_t column) {
   if (o.form == Form::bf16_pairs) return reinterpret_cast<const char*>(pairs_row(o, row) + column * 2);
-  return static_cast<const char*>(o.data) + (row * o.stride + column) * (o.form == Form::f32_rows ? 4 : 2);
+  if (o.form == Form::f32_rows) return reinterpret_cast<const char*>(float_row(o, row) + column);
+  return reinterpret_cast<const char*>(half_row(o, row) + column);
 }
 
 inline void store_pairs(const Operand& o, int64_t row, int64_t column, F16 value, int64_t n) {

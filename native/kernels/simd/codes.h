@@ -11,7 +11,8 @@
 //   kStepK, kStepBytes      k of a step, and the bytes of one panel that it takes
 //   kUnits, panels(units)   the most units of a tile, and how many panels so many units take
 //   kInPlace                (of nibbles) there: tiles take nibbles however many rows there are, none is unpacked
-//   kFetchesOut             (may be left out) there: tiles of several rows ask for the lines that they will write
+//   kFetchesOut             (may be left out) there: tiles of several rows ask for the lines that they will write;
+//                           not measured on Arm, and not there
 //   Sums                    int32 sums of a unit by a panel, in registers, in any order (SMMLA: blocks of 2 x 2)
 //   start                   the sums before a group's first step: -bias * the sum of the row's codes in the group;
 //                           `sums` is that of the unit's first row, `groups` further is the second row's
