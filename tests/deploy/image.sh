@@ -268,7 +268,7 @@ c, b = min(map(float, sys.argv[1].split())), min(map(float, sys.argv[2].split())
 print(f'128 tokens after 128: container {128 / c:.1f} tokens/s, bare process {128 / b:.1f}: {b / c:.3f} of it')
 sys.exit(b / c < 0.9)" "${in_container[*]}" "${bare[*]}" || fail "the container is more than 10 % slower"
 }
-latency() { sed -n 's/.*[Aa]v[a-z]* latency[^0-9]*\([0-9.]*\).*/\1/p' | head -n 1; }
+latency() { sed -n 's/.*[Aa]v[a-z]* latency[^0-9]*\([0-9.]*\).*/\1/p' | head -n 1 | grep .; }
 
 [ $# -gt 0 ] || set -- lint amd64 compose proxies monitoring speed arm64
 [ "$*" = lint ] || { $engine start; trap cleanup EXIT; }
