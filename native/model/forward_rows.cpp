@@ -30,7 +30,7 @@ Operand Forward::prepare(Walk& w, const Source& source, const Matrix& matrix) {
   for (int64_t first = unit * next(w); first < rows; first = unit * next(w)) {
     const Range part{first, std::min(first + unit, rows)};
     make_rows(w, source, part, matrix, out);
-    ready(w.phase).fetch_add(part.size(), std::memory_order_release);
+    pool_.add(ready(w.phase), part.size());
   }
   pool_.wait_for(ready(w.phase), rows);
   ++w.phase;

@@ -1,9 +1,13 @@
 #include "threads/pool.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -22,27 +26,28 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Waits until ready(): first spinning, for `spin`, then giving the core away between looks. False if `patience` comes
-// first: ready() is then still false. The clock is read every 64 looks (a read costs about as much as ten looks).
+// Looks until ready(), for `spin` at most; false: it is still not. The clock is read every 64 looks (a read costs about
+// as much as ten looks).
 template <class Ready>
-bool spin_until(const Ready& ready, Clock::duration spin, bool forever) {
+bool spin_until(const Ready& ready, Clock::duration spin) {
   Clock::time_point end{};
-  bool yielding = false;
   for (uint32_t look = 1;; ++look) {
     if (ready()) return true;
-    if (yielding) {
-      sched_yield();
-      continue;
-    }
     FOREARM_PAUSE();
     if (look % 64 != 0) continue;
     const Clock::time_point now = Clock::now();
     if (end == Clock::time_point{}) end = now + spin;
-    if (now < end) continue;
-    if (!forever) return false;
-    yielding = true;
+    if (now >= end) return false;
   }
 }
+
+// Sleeps until woken while the word holds what was seen, 10 ms at most: who fails does not know who sleeps where.
+void sleep_on(const void* word, uint32_t seen) {
+  const timespec limit{0, 10'000'000};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &limit, nullptr, 0);
+}
+
+void wake_from(const void* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
 
 cpu_set_t only(int core) {
   cpu_set_t set;
@@ -107,7 +112,7 @@ void Pool::run(const std::function<void(int)>& task) {
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   perform(0);
-  spin_until([this] { return finished_.load(std::memory_order_acquire) == threads_; }, kSpin, true);
+  wait_on(finished_, [this](int finished) { return finished == threads_; });
   task_ = nullptr;
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -119,7 +124,7 @@ void Pool::work(int member) {
   }
   for (uint32_t seen = 0;; ++seen) {
     const auto called = [this, seen] { return job_.load(std::memory_order_acquire) != seen; };
-    if (!spin_until(called, kSpin, false)) job_.wait(seen, std::memory_order_acquire);
+    if (!spin_until(called, kSpin)) job_.wait(seen, std::memory_order_acquire);
     if (closing_.load(std::memory_order_relaxed)) return;
     perform(member);
   }
@@ -133,7 +138,8 @@ void Pool::perform(int member) {
   } catch (...) {
     fail(std::current_exception());
   }
-  finished_.fetch_add(1, std::memory_order_acq_rel);
+  finished_.fetch_add(1);
+  wake_sleepers(finished_);
 }
 
 void Pool::fail(std::exception_ptr error) {
@@ -152,40 +158,60 @@ void Pool::start_epochs_over() {
   failed_.store(false, std::memory_order_relaxed);
 }
 
-void Pool::wait_for(const Line& line, uint32_t epoch) const {
-  const auto reached = [&] {
-    return line.value.load(std::memory_order_acquire) == epoch || failed_.load(std::memory_order_acquire);
-  };
-  spin_until(reached, kSpin, true);
-  if (line.value.load(std::memory_order_acquire) != epoch) throw TaskFailed{};
+// Ready is asked of the value. Sleepers count themselves before the kernel compares the value once more: whoever
+// changes it either sees them or is seen by them.
+template <class T, class Ready>
+void Pool::wait_on(const std::atomic<T>& value, const Ready& ready) const {
+  if (spin_until([&] { return ready(value.load(std::memory_order_acquire)); }, kSpin)) return;
+  for (T seen = value.load(); !ready(seen); seen = value.load()) {
+    sleepers_.fetch_add(1);
+    sleep_on(&value, static_cast<uint32_t>(seen));  // of 64 bits the lower half, which comes first
+    sleepers_.fetch_sub(1);
+  }
 }
 
-void Pool::wait_for(const std::atomic<int64_t>& count, int64_t wanted) const {
-  const auto reached = [&] {
-    return count.load(std::memory_order_acquire) == wanted || failed_.load(std::memory_order_acquire);
-  };
-  spin_until(reached, kSpin, true);
-  if (count.load(std::memory_order_acquire) != wanted) throw TaskFailed{};
+// After a change of the value.
+template <class T>
+void Pool::wake_sleepers(const std::atomic<T>& value) const {
+  if (sleepers_.load() > 0) wake_from(&value);
+}
+
+template <class T>
+void Pool::wait_until(const std::atomic<T>& value, T wanted) const {
+  wait_on(value, [&](T is) { return is == wanted || failed_.load(std::memory_order_acquire); });
+  if (value.load(std::memory_order_acquire) != wanted) throw TaskFailed{};
+}
+
+void Pool::wait_for(const std::atomic<int64_t>& count, int64_t wanted) const { wait_until(count, wanted); }
+
+void Pool::add(std::atomic<int64_t>& count, int64_t more) const {
+  count.fetch_add(more);
+  wake_sleepers(count);
+}
+
+void Pool::set(Line& line, uint32_t epoch) const {
+  line.value.store(epoch);
+  wake_sleepers(line.value);
 }
 
 void Pool::barrier(int member) {
   const uint32_t epoch = ++arrive_[member].epoch;
   Line& release = release_[member / kGroup];
   if (member % kGroup != 0) {
-    arrive_[member].value.store(epoch, std::memory_order_release);
-    wait_for(release, epoch);
+    set(arrive_[member], epoch);
+    wait_until(release.value, epoch);
     return;
   }
   const int group_end = std::min(member + kGroup, threads_);
-  for (int mate = member + 1; mate < group_end; ++mate) wait_for(arrive_[mate], epoch);
+  for (int mate = member + 1; mate < group_end; ++mate) wait_until(arrive_[mate].value, epoch);
   if (member != 0) {
-    arrive_[member].value.store(epoch, std::memory_order_release);
-    wait_for(release, epoch);
+    set(arrive_[member], epoch);
+    wait_until(release.value, epoch);
     return;
   }
-  for (int first = kGroup; first < threads_; first += kGroup) wait_for(arrive_[first], epoch);
+  for (int first = kGroup; first < threads_; first += kGroup) wait_until(arrive_[first].value, epoch);
   ++barriers_;
-  for (int group = 0; group * kGroup < threads_; ++group) release_[group].value.store(epoch, std::memory_order_release);
+  for (int group = 0; group * kGroup < threads_; ++group) set(release_[group], epoch);
 }
 
 }  // namespace forearm

@@ -5,8 +5,9 @@
 //
 // Barriers are two-level and store-only: members of a group of eight report to its first, those to member 0, release
 // goes the other way. Each flag has 128 bytes of its own (two lines: x86 prefetches pairs, Arm servers have 64 or 128),
-// so a waiting core reads its own cache until the one store it waits for. Waiting is spinning for kSpin, then yielding
-// (more threads than cores must not stop each other); idle members sleep on a futex.
+// so a waiting core reads its own cache until the one store it waits for. Waiting is spinning for kSpin, then sleeping
+// on a futex: a sleeper that is woken gets its core back at once from other work there, one that yields after its
+// slice.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -38,8 +39,9 @@ class Pool {
   // Inside a task, by every member: nobody goes on until all have come.
   void barrier(int member);
 
-  // Inside a task: nobody is held up but the caller, until `count` has come to `wanted`.
+  // Inside a task: nobody is held up but the caller, until members have added up to `wanted`.
   void wait_for(const std::atomic<int64_t>& count, int64_t wanted) const;
+  void add(std::atomic<int64_t>& count, int64_t more) const;
 
   // Barriers passed since the pool was made.
   int64_t barriers() const { return barriers_; }
@@ -59,7 +61,13 @@ class Pool {
   void perform(int member);
   void fail(std::exception_ptr error);
   void start_epochs_over();
-  void wait_for(const Line& line, uint32_t epoch) const;
+  template <class T, class Ready>
+  void wait_on(const std::atomic<T>& value, const Ready& ready) const;
+  template <class T>
+  void wait_until(const std::atomic<T>& value, T wanted) const;
+  template <class T>
+  void wake_sleepers(const std::atomic<T>& value) const;
+  void set(Line& line, uint32_t epoch) const;
 
   const int threads_;
   const std::vector<int> cores_;
@@ -68,6 +76,7 @@ class Pool {
   alignas(128) std::atomic<uint32_t> job_{0};
   alignas(128) std::atomic<int> finished_{0};
   alignas(128) std::atomic<bool> failed_{false};
+  alignas(128) mutable std::atomic<int> sleepers_{0};  // inside a task
   std::atomic<bool> closing_{false};
   const std::function<void(int)>* task_ = nullptr;
   std::exception_ptr error_;

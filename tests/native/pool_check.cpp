@@ -3,6 +3,7 @@
 //   pool_check          all checks, each with 1 .. 19 threads (more than this machine has, and more than two groups)
 #include <sched.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -93,6 +94,49 @@ void sleepers_wake(int threads) {
   expect(runs == 10 * threads, "sleepers wake" + with(threads));
 }
 
+int64_t thread_cpu_us() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return used.tv_sec * 1000000 + used.tv_nsec / 1000;
+}
+
+void who_waits_at_a_barrier_or_for_a_count_sleeps() {
+  Pool pool(2, {});
+  std::atomic<int64_t> count{0};
+  int64_t used = 0;
+  pool.run([&](int member) {
+    const auto hold_up = [] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
+    const int64_t before = thread_cpu_us();
+    if (member == 0) hold_up();
+    pool.barrier(member);
+    if (member == 0) {
+      hold_up();
+      pool.add(count, 3);
+    } else {
+      pool.wait_for(count, 3);
+      used = thread_cpu_us() - before;
+    }
+  });
+  expect(used < 6000, "who waits takes less than a tenth of a core: " + std::to_string(used) + " us of 60 ms");
+}
+
+void sleepers_leave_when_another_throws(int threads) {
+  Pool pool(threads, {});
+  bool caught = false;
+  try {
+    pool.run([&](int member) {
+      if (member == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than the spin: the others sleep
+        throw std::runtime_error("too late");
+      }
+      pool.barrier(member);
+    });
+  } catch (const std::runtime_error&) {
+    caught = true;
+  }
+  expect(caught, "sleepers leave when another throws" + with(threads));
+}
+
 void an_idle_pool_takes_no_time() {
   Pool pool(8, {});
   pool.run([](int) {});
@@ -145,7 +189,9 @@ int main() {
     a_barrier_shows_everyone_what_was_written(threads);
     the_first_exception_reaches_the_caller_and_the_pool_goes_on(threads);
     sleepers_wake(threads);
+    sleepers_leave_when_another_throws(threads);
   }
+  who_waits_at_a_barrier_or_for_a_count_sleeps();
   an_idle_pool_takes_no_time();
   pinned_members_run_where_told();
   wrong_plans_are_refused();
