@@ -267,7 +267,7 @@ struct KvWriteTask {
 // paged cache. Token t has position first_position + t; it sees keys j <= its position, or, where `keys` says how many
 // there are (encoders), all of them; and |position - j| < window when window > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
-//   score    = softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k
+//   score    = log2(e) * (softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k); a weight is 2^(score - max)
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,
 // ascending: 64 keys, of which a row takes the blocks that it sees. A chunk gives (max, sum, weighted values); chunks
 // are folded in ascending order. So a result depends on positions alone, whoever computes which chunk. Products are

@@ -16,7 +16,7 @@ constexpr int64_t kPairKeys = 2 * kBlockTokens;
 static_assert(kChunkTokens % kPairKeys == 0);
 constexpr float kNothing = -__builtin_inff();
 
-// What a row has gathered over some keys: values are weighted by exp(score - max), sum is that of the weights.
+// What a row has gathered over some keys: values are weighted by 2^(score - max), sum is that of the weights.
 struct RowState {
   float max, sum;
   float* values;  // [padded head_dim]
@@ -33,8 +33,8 @@ struct AttendTile {
   float* scores;    // [rows][64]
   float* values;    // [rows][head_dim] of a chunk
   float* sums;      // [rows][16]: key j adds to lane j % 16
-  float* max;       // [rows]
-  float* before;    // [rows]: exp(max before the pair - max)
+  // Of the chunk, and 2^(max before the pair - max); rows beyond the last mean nothing.
+  alignas(64) float max[kMaxTileRows], before[kMaxTileRows];
   RowState total[kMaxTileRows];
 };
 
@@ -53,7 +53,7 @@ struct PairScales {
 };
 
 inline int64_t attend_scratch_bytes(int64_t head_dim) {
-  const int64_t row = 3 * head_dim + kPairKeys + 16 + 2;
+  const int64_t row = 3 * head_dim + kPairKeys + 16;
   return (kPairKeys * head_dim + kMostRows * row + kMaxTileRows * kPairKeys) * 4;
 }
 
@@ -94,8 +94,6 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
   }
   for (int64_t i = 0; i < all.count; ++i) {  // what is touched but once a chunk
     AttendTile& t = all.tiles[i];
-    t.max = take(most);
-    t.before = take(most);
     for (int64_t r = 0; r < t.rows; ++r) t.total[r] = {kNothing, 0.0f, take(dim)};
   }
 }
@@ -107,7 +105,7 @@ inline int64_t end_of_keys(const AttendTask& task, int64_t position) {
 }
 
 inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_rows) {
-  const F16 scale = broadcast(task.scale);
+  const F16 scale = broadcast(task.softcap > 0.0f ? task.scale : task.scale * kLog2E);
   const int64_t dim = task.cache.head_dim, padded = t.units * unit_rows;
   clear(static_cast<float*>(t.q.data), padded * dim);
   clear(static_cast<float*>(t.weights.data), padded * kPairKeys);
@@ -128,7 +126,7 @@ inline void clear_chunk(AttendRows& all) {
     AttendTile& t = all.tiles[i];
     clear(t.values, t.rows * t.q.stride);
     clear(t.sums, t.rows * 16);
-    for (int64_t r = 0; r < t.rows; ++r) t.max[r] = kNothing;
+    store(t.max, broadcast(kNothing));
   }
 }
 
@@ -136,11 +134,11 @@ inline bool sees(const AttendTile& t, int64_t row, int64_t first_key, int64_t ke
   return t.begin[row] < first_key + keys && t.end[row] > first_key;
 }
 
-// Bit r: row r sees a key of the block.
-inline uint32_t rows_that_see(const AttendTile& t, int64_t first_key) {
-  if (t.begin[t.rows - 1] < first_key + kBlockTokens && t.end[0] > first_key) return (1u << t.rows) - 1u;
+// Bit r: row r sees one of these keys.
+inline uint32_t rows_that_see(const AttendTile& t, int64_t first_key, int64_t keys = kBlockTokens) {
+  if (t.begin[t.rows - 1] < first_key + keys && t.end[0] > first_key) return (1u << t.rows) - 1u;
   uint32_t rows = 0;
-  for (int64_t r = 0; r < t.rows; ++r) rows |= static_cast<uint32_t>(sees(t, r, first_key, kBlockTokens)) << r;
+  for (int64_t r = 0; r < t.rows; ++r) rows |= static_cast<uint32_t>(sees(t, r, first_key, keys)) << r;
   return rows;
 }
 
@@ -150,54 +148,55 @@ inline float first_lane(F16 x) {
   return lanes[0];
 }
 
-// The scores of a row, scaled, capped and masked.
-struct RowScores {
-  F16 v[4];
-};
-inline RowScores settle_scores(const AttendTile& t, int64_t row, int64_t first_key, const PairScales& scales) {
-  RowScores s;
-  const F16 none = broadcast(kNothing);
-  const bool partly = t.begin[row] > first_key || t.end[row] < first_key + kPairKeys;
-  const F16 begin = broadcast(static_cast<float>(t.begin[row] - first_key));
-  const F16 end = broadcast(static_cast<float>(t.end[row] - first_key));
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    F16 v = load(t.scores + row * kPairKeys + 16 * i);
-    if (scales.keys[i / 2]) v = mul(v, load(scales.keys[i / 2] + i % 2 * 16));
-    if (t.softcap > 0.0f) v = mul(broadcast(t.softcap), tanh(mul(v, broadcast(1.0f / t.softcap))));
-    if (partly) {
-      const F16 key = add(iota(), broadcast(static_cast<float>(16 * i)));
-      v = select(both(less_equal(begin, key), less(key, end)), v, none);
+// Brings scores into their units, where codes have scales, where they are capped, and where a row sees a part of them.
+inline void settle_scores(AttendTile& t, uint32_t rows, int64_t first_key, const PairScales& scales) {
+  const bool all_wholly = t.begin[t.rows - 1] <= first_key && t.end[0] >= first_key + kPairKeys;
+  if (all_wholly && !scales.keys[0] && t.softcap <= 0.0f) return;
+  const F16 none = broadcast(kNothing), cap = broadcast(t.softcap * kLog2E), by_cap = broadcast(1.0f / t.softcap);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const bool partly = t.begin[r] > first_key || t.end[r] < first_key + kPairKeys;
+    if (!(rows >> r & 1) || !(partly || scales.keys[0] || t.softcap > 0.0f)) continue;
+    const F16 begin = broadcast(static_cast<float>(t.begin[r] - first_key));
+    const F16 end = broadcast(static_cast<float>(t.end[r] - first_key));
+    for (int i = 0; i < 4; ++i) {
+      float* scores = t.scores + r * kPairKeys + 16 * i;
+      F16 v = load(scores);
+      if (scales.keys[i / 2]) v = mul(v, load(scales.keys[i / 2] + i % 2 * 16));
+      if (t.softcap > 0.0f) v = mul(cap, tanh(mul(v, by_cap)));
+      if (partly) {
+        const F16 key = add(iota(), broadcast(static_cast<float>(16 * i)));
+        v = select(both(less_equal(begin, key), less(key, end)), v, none);
+      }
+      store(scores, v);
     }
-    s.v[i] = v;
   }
-  return s;
 }
 
-// How much of what a row has gathered remains, now that it has seen these scores: as a factor, of exactly 1 where its
-// maximum stays.
-inline void raise_max(AttendTile& t, int64_t row, const RowScores& s) {
-  const F16 best = max(max(s.v[0], s.v[1]), max(s.v[2], s.v[3]));
-  t.before[row] = 1.0f;
-  if (!any(less(broadcast(t.max[row]), best))) return;
-  const float top = reduce_max(best);
-  if (!(top > t.max[row])) return;  // a NaN hides what is larger
-  t.before[row] = first_lane(exp(broadcast(t.max[row] - top)));
-  t.max[row] = top;
+// How much of what each row has gathered remains, now that it has seen these scores: as a factor, of exactly 1 where
+// its maximum stays. One vector has the factors of all rows, or each row would wait for its own.
+inline void raise_max(AttendTile& t, uint32_t rows) {
+  const F16 before = load(t.max);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const float* s = t.scores + r * kPairKeys;
+    const float top = reduce_max(max(max(load(s), load(s + 16)), max(load(s + 32), load(s + 48))));
+    if (rows >> r & 1 && top > t.max[r]) t.max[r] = top;  // a NaN hides what is larger
+  }
+  store(t.before, exp2_of_negative(sub(before, load(t.max))));
 }
 
 // Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`).
 template <Form form>
 inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& scales) {
   const Operand out{t.weights.data, t.weights.stride, form};
+  const uint32_t rows = rows_that_see(t, first_key, kPairKeys);
+  settle_scores(t, rows, first_key, scales);
+  raise_max(t, rows);
   for (int64_t r = 0; r < t.rows; ++r) {
-    if (!sees(t, r, first_key, kPairKeys)) continue;
-    const RowScores s = settle_scores(t, r, first_key, scales);
-    raise_max(t, r, s);
+    if (!(rows >> r & 1)) continue;
     const F16 top = broadcast(t.max[r]);
     F16 w[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) w[i] = exp(sub(s.v[i], top));
+    for (int i = 0; i < 4; ++i) w[i] = exp2_of_negative(sub(load(t.scores + r * kPairKeys + 16 * i), top));
     const F16 sum = add(add(w[0], w[1]), add(w[2], w[3]));
     store(t.sums + r * 16, fma(load(t.sums + r * 16), broadcast(t.before[r]), sum));
 #pragma GCC unroll 4
@@ -212,7 +211,8 @@ inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& sca
 inline void fold(RowState& total, const RowState& chunk, int64_t dim) {
   if (chunk.max == kNothing) return;
   const float top = total.max > chunk.max ? total.max : chunk.max;
-  const F16 old_factor = exp(broadcast(total.max - top)), new_factor = exp(broadcast(chunk.max - top));
+  const F16 old_factor = exp2_of_negative(broadcast(total.max - top));
+  const F16 new_factor = exp2_of_negative(broadcast(chunk.max - top));
   for (int64_t d = 0; d < dim; d += 16) {
     store(total.values + d, fma(load(total.values + d), old_factor, mul(load(chunk.values + d), new_factor)));
   }
@@ -224,9 +224,9 @@ inline void fold(RowState& total, const RowState& chunk, int64_t dim) {
 inline void write_row(const AttendTask& task, int64_t token, int64_t head, const RowState& total) {
   float sum = total.sum, remains = 1.0f;
   if (task.sinks) {
-    const float sink = task.sinks[head], top = total.max > sink ? total.max : sink;
-    remains = first_lane(exp(broadcast(total.max - top)));
-    sum = fmaf(sum, remains, first_lane(exp(broadcast(sink - top))));
+    const float sink = task.sinks[head] * kLog2E, top = total.max > sink ? total.max : sink;
+    remains = first_lane(exp2_of_negative(broadcast(total.max - top)));
+    sum = fmaf(sum, remains, first_lane(exp2_of_negative(broadcast(sink - top))));
   }
   const F16 factor = broadcast(remains / sum);
   for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {

@@ -1,10 +1,14 @@
-// exp, tanh and erfc on the vector of 16 floats: one sequence of operations, hence the same bits in every tier.
+// exp, exp2, tanh and erfc on the vector of 16 floats: one sequence of operations, hence the same bits in every tier.
 // The polynomials are minimax fits (Lawson iteration on Chebyshev points, in 40-digit arithmetic) of the functions
 // named.
 #pragma once
 
 namespace forearm {
 namespace {
+
+// 1.5 * 2^23 + 127: adding it rounds to an integer n, and the low bits are the exponent of 2^n.
+constexpr float kExponent = 12583039.0f;
+constexpr float kLog2E = 0x1.715476p+0f;
 
 struct Exponential {
   F16 power;  // 2^n
@@ -13,9 +17,9 @@ struct Exponential {
 
 // e^x = power * (1 + rest). x is clamped to [-88, 88]: below, e^x comes out as 0; above, it saturates at 1.65e38.
 inline Exponential split_exp(F16 x) {
-  const F16 shift = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+  const F16 shift = broadcast(kExponent);
   x = max(broadcast(-88.0f), min(broadcast(88.0f), x));
-  const F16 shifted = fma(x, broadcast(0x1.715476p+0f), shift);  // 1 / ln(2)
+  const F16 shifted = fma(x, broadcast(kLog2E), shift);
   const F16 n = sub(shifted, shift);
   F16 r = fma(n, broadcast(-0x1.62e400p-1f), x);  // ln(2) in two parts: n times the first is exact
   r = fma(n, broadcast(-0x1.7f7d1cp-20f), r);
@@ -31,6 +35,19 @@ inline Exponential split_exp(F16 x) {
 inline F16 exp(F16 x) {
   const Exponential e = split_exp(x);
   return fma(e.power, e.rest, e.power);
+}
+
+// 2^x, x <= 0, within 2.1 ulp, of which the polynomial is 1.5. NaN gives NaN, below -127 gives 0, and 0 gives 1.
+inline F16 exp2_of_negative(F16 x) {
+  const F16 shift = broadcast(kExponent);
+  x = max(broadcast(-127.0f), x);
+  const F16 shifted = add(x, shift), r = sub(x, sub(shifted, shift));  // exact, |r| <= 1/2
+  F16 p = broadcast(0x1.5bba34p-10f);
+  p = fma(p, r, broadcast(0x1.3cea88p-7f));
+  p = fma(p, r, broadcast(0x1.c6b752p-5f));
+  p = fma(p, r, broadcast(0x1.ebf9bcp-3f));
+  p = fma(p, r, broadcast(0x1.62e42ap-1f));
+  return mul(fma(p, r, broadcast(1.0f)), power_of_two(shifted));
 }
 
 // (e^2|x| - 1) / (e^2|x| + 1), the numerator without cancellation: a relative error of a few ulp, small x too.

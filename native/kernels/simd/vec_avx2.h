@@ -52,8 +52,7 @@ inline F16 copysign(F16 magnitude, F16 sign) {
   return {_mm256_or_ps(m.a, _mm256_and_ps(bit, sign.a)), _mm256_or_ps(m.b, _mm256_and_ps(bit, sign.b))};
 }
 inline __m256 power_of_two(__m256 shifted) {
-  const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-  return _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f800000)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23));
 }
 inline F16 power_of_two(F16 shifted) { return {power_of_two(shifted.a), power_of_two(shifted.b)}; }
 

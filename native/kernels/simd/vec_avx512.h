@@ -37,9 +37,7 @@ inline F16 abs(F16 a) { return float_of(_mm512_and_si512(bits_of(a), _mm512_set1
 inline F16 copysign(F16 magnitude, F16 sign) {  // 0xe4: where the third is set the first, else the second
   return float_of(_mm512_ternarylogic_epi32(bits_of(magnitude), bits_of(sign), _mm512_set1_epi32(0x7fffffff), 0xe4));
 }
-inline F16 power_of_two(F16 shifted) {
-  return float_of(_mm512_add_epi32(_mm512_slli_epi32(bits_of(shifted), 23), _mm512_set1_epi32(0x3f800000)));
-}
+inline F16 power_of_two(F16 shifted) { return float_of(_mm512_slli_epi32(bits_of(shifted), 23)); }
 
 inline M16 less(F16 a, F16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 inline M16 less_equal(F16 a, F16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }

@@ -65,8 +65,7 @@ inline F16 copysign(F16 magnitude, F16 sign) {
           vbslq_f32(bit, sign.d, magnitude.d)};
 }
 inline float32x4_t power_of_two(float32x4_t shifted) {
-  const uint32x4_t exponent = vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23);
-  return vreinterpretq_f32_u32(vaddq_u32(exponent, vdupq_n_u32(0x3f800000u)));
+  return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23));
 }
 inline F16 power_of_two(F16 x) { return {power_of_two(x.a), power_of_two(x.b), power_of_two(x.c), power_of_two(x.d)}; }
 

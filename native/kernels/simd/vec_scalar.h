@@ -96,9 +96,9 @@ inline F16 copysign(F16 magnitude, F16 sign) {
     return float_of((bits_of(magnitude.lane[i]) & 0x7fffffffu) | (bits_of(sign.lane[i]) & 0x80000000u));
   });
 }
-// 2^n for a lane that holds n + 1.5 * 2^23, whose low bits are n; -127 <= n <= 127, and 2^-127 is taken as 0.
+// 2^n for a lane that holds n + kExponent; -127 <= n <= 127, and 2^-127 is taken as 0.
 inline F16 power_of_two(F16 shifted) {
-  return each_lane([&](int i) { return float_of((bits_of(shifted.lane[i]) << 23) + 0x3f800000u); });
+  return each_lane([&](int i) { return float_of(bits_of(shifted.lane[i]) << 23); });
 }
 
 inline M16 less(F16 a, F16 b) {
