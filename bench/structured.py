@@ -4,7 +4,7 @@ Random weights of a shape of bench/shapes.py, its tokenizer of as many tokens: n
 a time, with and without a format, and take turns step by step, so that both see the same machine; a cost is the median
 of the ratios of such pairs. No answer ends before it is cut, and nothing is drafted but what a grammar forces. Where
 that makes a step compute more tokens than it has lines, it is also taken beside a batch without a format that computes
-as many.
+as many, and once more with an engine that forces nothing, so that only the masks differ.
 
     python bench/structured.py --shape qwen2.5-0.5b --quantization int4 --out bench/results/structured-<machine>.md
 
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -30,6 +31,7 @@ from bench.engine import circumstances
 from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, StructuredOutputsParams
+from forearm.engine.constraint import Constraint
 from forearm.engine.sequence import Slice
 
 _ENDLESS = 100_000
@@ -94,23 +96,35 @@ def measure(llm: LLM, prompts: list[list[int]], args: argparse.Namespace) -> lis
     every: dict[str, Any] = {"temperature": args.temperature, "max_tokens": args.steps, "ignore_eos": True, "seed": 1}
     rows = []
     for name, asked in FORMATS.items():
-        plain, formed = SamplingParams(**every), SamplingParams(**every, structured_outputs=asked)
-        pairs = run(llm, prompts, prompts, (plain, formed))
-        tokens = sum(pair.tokens for pair in pairs) / len(pairs)
-        lines = round(len(prompts) * tokens)
-        alike = pairs
-        if lines > len(prompts):
-            more = [prompts[i % len(prompts)] for i in range(lines)]
-            alike = run(llm, more, prompts, (plain, formed))
-        without_ms, with_ms = (
-            1e3 * median(getattr(pair, f"{kind}_s") for pair in pairs) for kind in ("without", "with")
-        )
-        rows.append(
-            f"| {name} | {len(pairs)} | {without_ms:.2f} | {with_ms:.2f} | {_more(ratio(pairs))} | {tokens:.2f} | "
-            f"{_more(ratio(alike))} ({lines}) | {_more(ratio(pairs) / tokens)} |"
-        )
-        print(rows[-1], flush=True)
+        params = SamplingParams(**every), SamplingParams(**every, structured_outputs=asked)
+        pairs = run(llm, prompts, prompts, params)
+        lines = round(len(prompts) * tokens_a_line(pairs))
+        if lines == len(prompts):
+            rows.append(_row(name, pairs, pairs, lines))
+            continue
+        more = [prompts[i % len(prompts)] for i in range(lines)]
+        rows.append(_row(name, pairs, run(llm, more, prompts, params), lines))
+        with patch.object(Constraint, "forced", lambda _: []):
+            pairs = run(llm, prompts, prompts, params)
+        rows.append(_row(f"{name}, nothing forced", pairs, pairs, len(prompts)))
     return rows
+
+
+def tokens_a_line(pairs: list[Pair]) -> float:
+    """Tokens that a step with a format gave, of a line."""
+    return sum(pair.tokens for pair in pairs) / len(pairs)
+
+
+def _row(name: str, pairs: list[Pair], alike: list[Pair], lines: int) -> str:
+    """alike: pairs whose step without a format computes as many tokens, of so many lines."""
+    without_ms, with_ms = (1e3 * median(getattr(pair, f"{kind}_s") for pair in pairs) for kind in ("without", "with"))
+    tokens = tokens_a_line(pairs)
+    row = (
+        f"| {name} | {len(pairs)} | {without_ms:.2f} | {with_ms:.2f} | {_more(ratio(pairs))} | {tokens:.2f} | "
+        f"{_more(ratio(alike))} ({lines}) | {_more(ratio(pairs) / tokens)} |"
+    )
+    print(row, flush=True)
+    return row
 
 
 def ratio(pairs: list[Pair]) -> float:
