@@ -24,23 +24,6 @@
 namespace forearm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Looks until ready(), for `spin` at most; false: it is still not. The clock is read every 64 looks (a read costs about
-// as much as ten looks).
-template <class Ready>
-bool spin_until(const Ready& ready, Clock::duration spin) {
-  Clock::time_point end{};
-  for (uint32_t look = 1;; ++look) {
-    if (ready()) return true;
-    FOREARM_PAUSE();
-    if (look % 64 != 0) continue;
-    const Clock::time_point now = Clock::now();
-    if (end == Clock::time_point{}) end = now + spin;
-    if (now >= end) return false;
-  }
-}
-
 // Sleeps until woken while the word holds what was seen, 10 ms at most: who fails does not know who sleeps where.
 void sleep_on(const void* word, uint32_t seen) {
   const timespec limit{0, 10'000'000};
@@ -158,11 +141,31 @@ void Pool::start_epochs_over() {
   failed_.store(false, std::memory_order_relaxed);
 }
 
+// Looks until ready(), for `limit` at most; false: it is still not. The clock is read every 64 looks (a read costs
+// about as much as ten looks).
+template <class Ready>
+bool Pool::spin_until(const Ready& ready, Clock::duration limit) const {
+  Clock::time_point end{}, last{};
+  for (uint32_t look = 1;; ++look) {
+    if (ready()) return true;
+    FOREARM_PAUSE();
+    if (look % 64 != 0) continue;
+    const Clock::time_point now = Clock::now();
+    if (end == Clock::time_point{}) end = now + limit, last = now;
+    if (now - last > kLostSlice) crowded_.store(kCrowdedWaits, std::memory_order_relaxed);
+    if (now >= end) return false;
+    last = now;
+  }
+}
+
 // Ready is asked of the value. Sleepers count themselves before the kernel compares the value once more: whoever
 // changes it either sees them or is seen by them.
 template <class T, class Ready>
 void Pool::wait_on(const std::atomic<T>& value, const Ready& ready) const {
-  if (spin_until([&] { return ready(value.load(std::memory_order_acquire)); }, kSpin)) return;
+  const bool crowded = crowded_.load(std::memory_order_relaxed) > 0;
+  const auto is_ready = [&] { return ready(value.load(std::memory_order_acquire)); };
+  if (spin_until(is_ready, crowded ? kSpin : kPatience)) return;
+  if (crowded) crowded_.fetch_sub(1, std::memory_order_relaxed);
   for (T seen = value.load(); !ready(seen); seen = value.load()) {
     sleepers_.fetch_add(1);
     sleep_on(&value, static_cast<uint32_t>(seen));  // of 64 bits the lower half, which comes first

@@ -5,9 +5,10 @@
 //
 // Barriers are two-level and store-only: members of a group of eight report to its first, those to member 0, release
 // goes the other way. Each flag has 128 bytes of its own (two lines: x86 prefetches pairs, Arm servers have 64 or 128),
-// so a waiting core reads its own cache until the one store it waits for. Waiting is spinning for kSpin, then sleeping
-// on a futex: a sleeper that is woken gets its core back at once from other work there, one that yields after its
-// slice.
+// so a waiting core reads its own cache until the one store it waits for. Idle members sleep on a futex after kSpin;
+// who waits inside a task does so after kPatience, for waking takes longer than members on cores of their own are
+// apart. Where a member loses its core to other work meanwhile, all of them sleep after kSpin for a while: a sleeper
+// that is woken gets its core back at once, one that spins or yields after its neighbour's slice.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -48,8 +49,12 @@ class Pool {
 
  private:
   static constexpr int kGroup = 8;
+  using Clock = std::chrono::steady_clock;
   // Longer than a wake-up (about 50 us), shorter than anything a user would call idle.
-  static constexpr std::chrono::microseconds kSpin{100};
+  static constexpr std::chrono::microseconds kSpin{100}, kPatience{2000};
+  // A slice of Linux's scheduler is 3 ms; waits until a core is trusted again, some steps of a model.
+  static constexpr std::chrono::microseconds kLostSlice{1000};
+  static constexpr int kCrowdedWaits = 1000;
 
   struct alignas(128) Line {
     std::atomic<uint32_t> value{0};
@@ -61,6 +66,8 @@ class Pool {
   void perform(int member);
   void fail(std::exception_ptr error);
   void start_epochs_over();
+  template <class Ready>
+  bool spin_until(const Ready& ready, Clock::duration limit) const;
   template <class T, class Ready>
   void wait_on(const std::atomic<T>& value, const Ready& ready) const;
   template <class T>
@@ -76,7 +83,7 @@ class Pool {
   alignas(128) std::atomic<uint32_t> job_{0};
   alignas(128) std::atomic<int> finished_{0};
   alignas(128) std::atomic<bool> failed_{false};
-  alignas(128) mutable std::atomic<int> sleepers_{0};  // inside a task
+  alignas(128) mutable std::atomic<int> sleepers_{0}, crowded_{0};  // inside a task; waits that are to end asleep
   std::atomic<bool> closing_{false};
   const std::function<void(int)>* task_ = nullptr;
   std::exception_ptr error_;
