@@ -37,6 +37,7 @@ class EngineLoop:
 
     outbox: what the last step has to say, and to whom; turns.py takes it and empties it.
     grammars: None: requests with a grammar are refused. speculation: guesses ahead; None: nobody does.
+    spare_cpu: there is a CPU beside those that compute.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class EngineLoop:
         meter: Meter,
         grammars: Grammars | None = None,
         speculation: Speculation | None = None,
+        *,
+        spare_cpu: bool = True,
     ) -> None:
         assert executor.blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
         self.executor = executor
@@ -55,7 +58,7 @@ class EngineLoop:
         self.outbox: list[Outward] = []
         self.over = False
         self._admission = Admission(terms)
-        self._stepper = Stepper(executor)
+        self._stepper = Stepper(executor, spare_cpu=spare_cpu)
         self._grammars = grammars
         self._speculation = speculation or Speculation()
         self._compiling: list[Request] = []

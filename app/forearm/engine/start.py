@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from forearm.engine.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
 from forearm.engine.ngrams import Ngrams
-from forearm.engine.sampling import columns
+from forearm.engine.sampling import StepColumns
 from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Line, Slice
 from forearm.engine.shares import memory_of
@@ -55,6 +56,7 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     """
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
     cores = cores_of(config)
+    spare_cpu = len(os.sched_getaffinity(0)) > cores.threads  # this thread is not pinned yet
     before = memory_of(config)
     drafting = drafting_asked(config)
     draft = open_draft(config, drafting) if drafting and drafting.model else None
@@ -79,7 +81,8 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     tokenizer = Path(config.tokenizer) if config.tokenizer else folder
     kept_bytes = config.grammar_cache_bytes
     grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, cache_bytes=kept_bytes)
-    return EngineLoop(executor, limits, terms, meter, grammars, _speculation(drafting, limits, others))
+    speculation = _speculation(drafting, limits, others)
+    return EngineLoop(executor, limits, terms, meter, grammars, speculation, spare_cpu=spare_cpu)
 
 
 def open_draft(config: EngineConfig, drafting: Drafting) -> Checkpoint:
@@ -147,7 +150,7 @@ def warm_up(executor: Executor, terms: Terms) -> None:
     (sequence,) = Admission(terms).request(0, submit, 0.0).sequences
     sequence.blocks.append(0)
     executor.forward(pack([Slice.next(sequence, 1)]))
-    if executor.sample(columns([Line(0, sequence)], executor.vocab_size)).nan[0]:
+    if executor.sample(StepColumns(executor.vocab_size).of([Line(0, sequence)])).nan[0]:
         raise ConfigError(
             f"{executor.folder}: the model's logits have a NaN at the first token; its weights are damaged, or their "
             "numbers are too large for --dtype float16: try float32"

@@ -1,4 +1,4 @@
-"""One step: slices become one forward and one sample; masks are worked out while the forward runs."""
+"""One step: slices become one forward and one sample; masks are worked out while the forward runs, or before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from forearm.engine.batch import Sampled, pack
 from forearm.engine.constraint import Choice
 from forearm.engine.executor import Executor
-from forearm.engine.sampling import alternatives, columns, sampled_logprobs, scored_logprobs
+from forearm.engine.sampling import StepColumns, alternatives, sampled_logprobs, scored_logprobs
 from forearm.engine.sequence import Line, Slice
 from forearm.errors import EngineFailed
 from forearm.wire import PositionLogprobs, TokenLogprob
@@ -40,24 +40,28 @@ class Outcome(NamedTuple):
 
 
 class Stepper:
-    """Takes slices through an executor. One thread calls it; another, its own, works out masks meanwhile."""
+    """Takes slices through an executor. One thread calls it.
 
-    def __init__(self, executor: Executor) -> None:
+    spare_cpu: there is a CPU beside those that compute. Another thread works out masks on it during the forward; on a
+    CPU that computes, all others would wait for it at every barrier: 16 masks of 0.3 ms before the forward cost 2.2 %
+    of a step, beside it 3.3 % (bench/results/structured-xeon-2-cores.md).
+    """
+
+    def __init__(self, executor: Executor, *, spare_cpu: bool = True) -> None:
         self._executor = executor
-        self._masking = ThreadPoolExecutor(1, thread_name_prefix="masks")
-        self._masking.submit(int).result()  # its thread begins now, on any core: later it would inherit a pinned one
+        self._columns = StepColumns(executor.vocab_size)
+        self._masking = ThreadPoolExecutor(1, thread_name_prefix="masks") if spare_cpu else None
+        if self._masking is not None:
+            self._masking.submit(int).result()  # its thread begins now: later it would inherit a pinned core
 
     def close(self) -> None:
         """End the thread."""
-        self._masking.shutdown(wait=False)
+        if self._masking is not None:
+            self._masking.shutdown(wait=False)
 
     def compute(self, slices: list[Slice]) -> list[Outcome]:
         """The whole step; no sequence is changed."""
-        constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
-        masking = self._masking.submit(_choices, constrained) if constrained else None
-        self._executor.forward(pack(slices))
-        choices = masking.result() if masking else {}
-
+        choices = self._forward(slices)
         lines: list[Line] = []
         scored: list[list[PositionLogprobs] | None] = []
         row = 0
@@ -81,6 +85,17 @@ class Stepper:
             line = end
         return outcomes
 
+    def _forward(self, slices: list[Slice]) -> dict[int, list[Choice] | EngineFailed]:
+        """Compute all tokens. Returns: what each constrained slice's lines may choose, by id of the slice."""
+        constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
+        if self._masking is None or not constrained:
+            choices = _choices(constrained)
+            self._executor.forward(pack(slices))
+            return choices
+        masking = self._masking.submit(_choices, constrained)
+        self._executor.forward(pack(slices))
+        return masking.result()
+
     def _score(self, piece: Slice, row: int) -> list[PositionLogprobs] | None:
         """Log-probabilities of the prompt tokens after the positions `piece.scores`, whose logits start at `row`."""
         params = piece.sequence.request.params
@@ -96,9 +111,9 @@ class Stepper:
     def _sample(self, lines: list[Line]) -> list[Prospect]:
         if not lines:
             return []
-        sampled = self._executor.sample(columns(lines, self._executor.vocab_size))
+        sampled = self._executor.sample(self._columns.of(lines))
         tokens, nan = sampled.token.tolist(), sampled.nan.tolist()
-        if all(line.sequence.request.params.logprobs is None for line in lines):
+        if not self._columns.logprobs:
             return [Prospect(token, bad) for token, bad in zip(tokens, nan, strict=True)]
         named = self._named(lines, sampled)
         return [
