@@ -43,8 +43,8 @@ class Stepper:
     """Takes slices through an executor. One thread calls it.
 
     spare_cpu: there is a CPU beside those that compute. Another thread works out masks on it during the forward; on a
-    CPU that computes, all others would wait for it at every barrier: 16 masks of 0.3 ms before the forward cost 2.2 %
-    of a step, beside it 3.3 % (bench/results/structured-xeon-2-cores.md).
+    CPU that computes, the others would wait for that one at every barrier: 16 masks of strings, 0.3 ms, cost 2.1 to
+    2.7 % of a step before the forward and 3.1 to 3.4 % beside it (bench/results/structured-xeon-2-cores.md).
     """
 
     def __init__(self, executor: Executor, *, spare_cpu: bool = True) -> None:
