@@ -5,7 +5,9 @@
 
 Every contestant is a process of its own in its own virtual environment. Those of one weight width are loaded together
 and asked in turns, round after round, so that all meet the same machine; who is not asked sleeps. What the machine can
-do is measured in every round as well. A figure is the median of its rounds; a ratio the median of the rounds' ratios.
+do is measured before and after each answer; where it multiplied at less than --calm of the best seen, other guests of
+its host were at work (two virtual cores on one real one: half), and the answer is asked for again. A figure is the
+median of its rounds; a ratio the median of the rounds' ratios.
 
 prefill N: tokens per second of one prompt of N tokens, until its first token is there. decode B: tokens per second of B
 sequences together, from their median step. start: from the start of the process to the first token, files in the page
@@ -24,9 +26,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -42,9 +45,52 @@ SETTLE_S = 0.3  # threads of the one before stop spinning
 DECODED = {1: 16, 8: 10, 32: 6, 128: 4}  # steps by sequences
 DECODE_PROMPT = 32
 HTTP_REQUESTS, HTTP_PROMPT, HTTP_TOKENS = 16, 128, 64
+CALM_TRIES, CALM_LOOKS = 4, 30  # of one answer, and for a calm machine before each of them
+FIRST_LOOKS = 8  # to know what it can do
+SEEDS = 100_000  # more than all rounds have
 PEER_BYTES = 3 << 30  # what a contestant takes beside its weights: KV cache, scratch, libraries
 
 Row = dict[str, Any]
+Answer = TypeVar("Answer")
+
+
+class Machine:
+    """What it can do, looked at again and again."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._looks = [limits(args) for _ in range(FIRST_LOOKS)]
+        self.disturbed = 0  # answers that no try got in calm
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Medians of the calm looks."""
+        best = max(look["fma_gflops"] for look in self._looks)
+        return medians([look for look in self._looks if look["fma_gflops"] >= self._args.calm * best])
+
+    def is_calm(self) -> bool:
+        """Now."""
+        look = limits(self._args)
+        self._looks.append(look)
+        return bool(look["fma_gflops"] >= self._args.calm * max(one["fma_gflops"] for one in self._looks))
+
+    def wait(self) -> bool:
+        """Until it is calm, CALM_LOOKS times at most; whether it is."""
+        for _ in range(CALM_LOOKS):
+            if self.is_calm():
+                return True
+            time.sleep(1)
+        return False
+
+    def asked(self, ask: Callable[[int], Answer], seed: int) -> Answer:
+        """What `ask` answers between two calm looks, or the last of CALM_TRIES, each with a seed of its own."""
+        for attempt in range(CALM_TRIES):
+            before = self.wait()
+            answer = ask(seed + SEEDS * attempt)
+            if before and self.is_calm():
+                return answer
+        self.disturbed += 1
+        return answer
 
 
 def measure_prefill(engine: Driven, shape: Shape, tokens: int, seed: int) -> float:
@@ -88,7 +134,9 @@ def start_s(one: Contestant, model: Path, args: argparse.Namespace, cached: bool
         return engine.start_s
 
 
-def measure_group(group: list[Contestant], shape: Shape, work: Path, args: argparse.Namespace) -> dict[str, Row]:
+def measure_group(
+    group: list[Contestant], shape: Shape, work: Path, machine: Machine, args: argparse.Namespace
+) -> dict[str, Row]:
     """Rounds of those that fit into memory together."""
     rows: dict[str, Row] = {}
     asked = measures(args)
@@ -109,12 +157,12 @@ def measure_group(group: list[Contestant], shape: Shape, work: Path, args: argpa
             rows[one.name] = {"version": engine.version, "start_s": engine.start_s, "rounds": {m: [] for m in asked}}
             rows[one.name] |= {} if packing_s is None else {"packing_start_s": packing_s}
         for round in range(args.rounds):
-            rows.setdefault("machine", {}).setdefault("rounds", []).append(limits(args))
             for name, ask in asked.items():
                 for who in list(engines):
                     time.sleep(SETTLE_S)
                     try:
-                        rows[who]["rounds"][name].append(ask(engines[who], shape, 1000 * round))
+                        answer = machine.asked(partial(ask, engines[who], shape), 1000 * round)
+                        rows[who]["rounds"][name].append(answer)
                         rows[who]["peak_mb"] = engines[who].peak_bytes / 1e6
                     except Missing as why:
                         rows[who]["failed"] = f"{name}: {why}"
@@ -135,33 +183,35 @@ def groups(chosen: list[Contestant], shape: Shape) -> list[list[Contestant]]:
     return found
 
 
-def measure_http(one: Contestant, shape: Shape, work: Path, args: argparse.Namespace) -> Row:
+def measure_http(one: Contestant, shape: Shape, work: Path, machine: Machine, args: argparse.Namespace) -> Row:
     """Requests at once: over HTTP where the engine has a server, else in its process.
 
     The first round warms up; each has prompts of its own, or caches of prefixes would answer.
     """
 
-    def prompts(round: int) -> list[list[int]]:
-        return [prompt(shape, HTTP_PROMPT, 1000 * round + i) for i in range(HTTP_REQUESTS)]
+    def prompts(seed: int) -> list[list[int]]:
+        return [prompt(shape, HTTP_PROMPT, seed + i) for i in range(HTTP_REQUESTS)]
 
-    rounds = range(args.rounds + 1)
+    def rounds(ask: Callable[[int], dict[str, float]]) -> Row:
+        ask(0)
+        return medians([machine.asked(ask, 1000 * (1 + round)) for round in range(args.rounds)])
+
     try:
         model = contestants.files_of(one, shape, work, args.peers)
         if one.engine == "openvino":
             with closing(start_one(one, model, args)) as engine:
-                found = [waited(in_process(engine, prompts(round), HTTP_TOKENS)) for round in rounds]
-            return {"in_process": True} | medians(found[1:])
+                found = rounds(lambda seed: waited(in_process(engine, prompts(seed), HTTP_TOKENS)))
+            return {"in_process": True} | found
         port = free_port()
         command = contestants.server_of(one, model, args.peers, args.threads, port)
         environment = {"VLLM_CPU_KVCACHE_SPACE": "2"}
         with server(command, port, args.timeout, environment) as address:
-            found = [waited(asyncio.run(over_http(address, prompts(round), HTTP_TOKENS))) for round in rounds]
-            return medians(found[1:])
+            return rounds(lambda seed: waited(asyncio.run(over_http(address, prompts(seed), HTTP_TOKENS))))
     except Missing as why:
         return {"failed": str(why)}
 
 
-def medians(found: list[dict[str, float]]) -> Row:
+def medians(found: list[dict[str, float]]) -> dict[str, float]:
     return {name: median(one[name] for one in found) for name in found[0]}
 
 
@@ -171,18 +221,15 @@ def measure_shape(name: str, args: argparse.Namespace) -> dict[str, Any]:
     work.mkdir(parents=True, exist_ok=True)
     chosen = [one for one in CONTESTANTS if one.engine in args.engines and one.width in args.widths]
     rows: dict[str, Row] = {}
-    looks: list[dict[str, float]] = []
+    machine = Machine(args)
     for group in groups(chosen, shape):
-        found = measure_group(group, shape, work, args)
-        looks += found.pop("machine", {}).get("rounds", [])
-        rows |= found
-    machine = {key: median(look[key] for look in looks) for key in looks[0]} if looks else {}
+        rows |= measure_group(group, shape, work, machine, args)
     for one in chosen:
         if one.engine in args.http.split(",") and "rounds" in rows[one.name]:
-            rows[one.name]["http"] = measure_http(one, shape, work, args)
+            rows[one.name]["http"] = measure_http(one, shape, work, machine, args)
         rows[one.name]["gb_read"] = one.bytes_read(shape) / 1e9
         rows[one.name]["width"] = one.width
-    return {"machine": machine, "rows": rows}
+    return {"machine": machine.limits, "disturbed": machine.disturbed, "rows": rows}
 
 
 def numbers(text: str) -> list[int]:
@@ -200,6 +247,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cores", default="", help="CPU ids of the machine's limits; default: not pinned")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calm", type=float, default=0.9, help="share of the machine's best look; 0: all is measured")
     parser.add_argument("--prefill", type=numbers, default=[512, 2048])
     parser.add_argument("--decode", type=numbers, default=[1, 8, 32], help="sequences; 128 where memory allows")
     parser.add_argument("--http", default="forearm,llama,openvino,vllm", help="engines that get requests at once")

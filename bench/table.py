@@ -61,18 +61,16 @@ def markdown(found: dict[str, Any]) -> str:
         "start_s: process start to first token. ttft_s, tpot_s, tokens_s: 16 requests at once, prompt 128, output 64."
     ]
     for name, shape in found["shapes"].items():
-        lines += ["", f"## {name}", "", *machine_lines(shape["machine"]), "", *shape_table(shape)]
+        lines += ["", f"## {name}", "", *machine_lines(shape), "", *shape_table(shape)]
         for width in sorted({row["width"] for row in shape["rows"].values()}, reverse=True):
             lines += ["", *ratio_table(shape["rows"], width)]
     return "\n".join(lines) + "\n"
 
 
-def machine_lines(machine: dict[str, float]) -> list[str]:
-    if not machine:
-        return []
-    return [
-        "The machine in the same run: " + ", ".join(f"{name} {shown(value)}" for name, value in machine.items()) + "."
-    ]
+def machine_lines(shape: dict[str, Any]) -> list[str]:
+    limits = ", ".join(f"{name} {shown(value)}" for name, value in shape["machine"].items())
+    answers = f" Other guests disturbed {shape['disturbed']} answers in every try." if shape["disturbed"] else ""
+    return [f"The machine in the same run: {limits}.{answers}"]
 
 
 def shape_table(shape: dict[str, Any]) -> list[str]:
