@@ -193,8 +193,8 @@ inline void lay_out_factors(const GemmTask& task, CodesWalk& walk, int64_t panel
 template <typename Mma>
 inline bool takes_groups(const CodesWalk& walk, const TileRows& cut) {
   if constexpr (kTakesGroups<Mma>) {
-    const bool even = walk.group_steps % 2 == 0 && walk.steps % 2 == 0;
-    return walk.groups > 1 && even && walk.group_steps * Mma::kStepK <= Mma::kLongestGroup && cut.units > 1;
+    const bool whole = walk.group_steps % Mma::kGroupSteps == 0 && walk.steps % Mma::kGroupSteps == 0;
+    return walk.groups > 1 && whole && walk.group_steps * Mma::kStepK <= Mma::kLongestGroup && cut.units > 1;
   }
   return false;
 }

@@ -26,6 +26,29 @@ inline ByColumn by_column(F16 x) {
   return columns;
 }
 
+// Steps of a group that are multiplied in a row. Each unit's rows have a pointer that the compilers do not take apart:
+// gcc 12 computed it anew at each step, 48 instructions for 24 SMMLA; now they are 87 for 48, and LLVM's model of a V2
+// that is six wide does 70 % of the SMMLA rate at groups of 128 instead of 63 (bench/results/arm-loops.txt).
+constexpr int kStepsInARow = 4;
+inline const char* advanced(const char* at, int64_t bytes) {
+  at += bytes;
+  __asm__("" : "+r"(at));
+  return at;
+}
+template <int kUnitsOfTile>
+struct UnitPointers {
+  const char* a[kUnitsOfTile];
+
+  UnitPointers(const char* first, int64_t unit_bytes) {
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) a[u] = first + u * unit_bytes;
+  }
+  void advance() {
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) a[u] = advanced(a[u], 16 * kStepsInARow);
+  }
+};
+
 // Where groups are short, what happens after each of them counts: four SMMLA a sum for 32 k. Float sums stay in
 // registers too: half a panel at a time, twelve int32 and twelve float sums of six rows. Int32 sums start at the bits
 // of 1.5 * 2^23, loaded, because a copy would take a multiplication's place; as floats they are that much larger, and
@@ -44,10 +67,11 @@ struct GroupTile {
       for (int b = 0; b < kBlocks; ++b) sums[u][b] = load_start();
     }
   }
-  void step(const char* a, int64_t unit_bytes, const char* w) {
+  // a: of each unit; at: of its eight k, 16 bytes; w: the same k of the panel
+  void step(const char* const (&a)[kUnitsOfTile], int64_t at, const char* w) {
     int8x16_t pairs[kUnitsOfTile];
 #pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) pairs[u] = load_here<int8x16_t>(a + u * unit_bytes);
+    for (int u = 0; u < kUnitsOfTile; ++u) pairs[u] = load_here<int8x16_t>(a[u] + at);
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) {
       const int8x16_t codes = load_here<int8x16_t>(w + 16 * b);
@@ -163,8 +187,8 @@ struct PairsIntMma {
 #pragma GCC unroll 8
     for (int b = 0; b < 8; ++b) vst1q_f32(acc + 4 * b, vfmaq_f32(vld1q_f32(acc + 4 * b), rows, o.pair[b]));
   }
-  // 127 * 128 * 256 < 2^22 (GroupTile).
-  static constexpr int kLongestGroup = kNibbles ? 0 : 256;
+  // 127 * 128 * 256 < 2^22 (GroupTile); groups are multiples of kGroupSteps.
+  static constexpr int kLongestGroup = kNibbles ? 0 : 256, kGroupSteps = kStepsInARow;
   static constexpr int kRoomFloats = 8 * kUnits;
   static void spread(F16 x, float* to) {
     const ByColumn columns = by_column(x);
@@ -209,18 +233,19 @@ struct PairsIntMma {
     lay_out_rows<Units>(walk);
     for (int half = 0; half < 2; ++half) {
       GroupTile<Units> tile = {};
-      const char* a = walk.a;
+      UnitPointers<Units> units(walk.a, walk.unit_bytes);
       const char* w = walk.w + 64 * half;
       const float* rows = walk.room;
       const float* factors = walk.factors + 16 * half;
       for (int64_t left = walk.steps; left > 0; left -= walk.group_steps, rows += 8 * Units, factors += 4 * kPanel) {
         tile.start();
         const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
-        for (int64_t s = 0; s < steps; s += 2, a += 32, w += 2 * kStepBytes) {
-          __builtin_prefetch(w + 1024);
-          __builtin_prefetch(w + 1024 + kStepBytes);
-          tile.step(a, walk.unit_bytes, w);
-          tile.step(a + 16, walk.unit_bytes, w + kStepBytes);
+        for (int64_t s = 0; s < steps; s += kGroupSteps, units.advance(), w = advanced(w, kGroupSteps * kStepBytes)) {
+#pragma GCC unroll 4
+          for (int i = 0; i < kGroupSteps; ++i) {
+            __builtin_prefetch(w + 1024 + i * kStepBytes);
+            tile.step(units.a, 16 * i, w + i * kStepBytes);
+          }
         }
         tile.template fold<kOffsets>(rows, factors);
       }
