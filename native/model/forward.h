@@ -76,6 +76,7 @@ class Forward {
   template <class Done>
   void multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done);
   int64_t row_blocks(int64_t rows, int64_t column_blocks) const;
+  static int64_t piece_columns(int64_t rows);
 
   void project_qkv(Walk& w, size_t layer, const Operand& in);
   void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);

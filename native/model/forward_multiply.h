@@ -7,8 +7,7 @@ namespace forearm {
 // Up to so many rows a step is bound by reading the weights, and every member multiplies its own columns first. Beyond,
 // blocks of rows and columns are handed out to whoever is free, of its own rank first.
 constexpr int64_t kStaticRows = 32;
-constexpr int64_t kPieceColumns = 8 * kPanel;  // the widest tile of one row
-constexpr int kHelped = 3;                     // neighbours: each look at another's counter is a cache miss
+constexpr int kHelped = 3;  // neighbours: each look at another's counter is a cache miss
 constexpr int64_t kBlockColumns = 4 * kPanel;
 constexpr int64_t kBlockRows = 48;  // a multiple of every tile's height
 
@@ -33,14 +32,14 @@ inline void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<f
 // holds up (HTTP on a small machine, a hypervisor) does not hold up the step.
 template <class Done>
 void Forward::multiply_few(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
-  const int64_t mates = ranks_.members(ranks_.of(w.member)).size();
+  const int64_t mates = ranks_.members(ranks_.of(w.member)).size(), piece = piece_columns(task.row_end);
   for (int i = 0; i <= std::min<int64_t>(kHelped, mates - 1); ++i) {
     const int owner = ranks_.mate(w.member, i);
     const Range columns = matrix.partition[static_cast<size_t>(owner)];
     for (;;) {
-      task.n_begin = columns.begin + kPieceColumns * take(w.phase, owner);
+      task.n_begin = columns.begin + piece * take(w.phase, owner);
       if (task.n_begin >= columns.end) break;
-      task.n_end = std::min(task.n_begin + kPieceColumns, columns.end);
+      task.n_end = std::min(task.n_begin + piece, columns.end);
       k_.gemm(task);
       done({0, task.row_end}, 0, {task.n_begin, task.n_end});
     }
@@ -63,6 +62,15 @@ void Forward::multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task,
         k_.gemm(task);
         done(part, i % blocks, {task.n_begin, task.n_end});
       });
+}
+
+// Columns that a member takes at once: those of whole tiles, or what one fetches ahead is not what the next one takes.
+// Up to three rows have tiles of up to eight panels, more of 6, 4, 3 or 2. With twelve panels instead of eight a step
+// of eight rows takes 2 to 4 % less (int8, three panels a tile), one of four 5 to 12 % (int4, six; AVX-512, a Xeon).
+inline int64_t Forward::piece_columns(int64_t rows) {
+  constexpr int64_t kFew = 8 * kPanel, kMore = 12 * kPanel;
+  static_assert(kFew % kMaximumLogits == 0 && kMore % kMaximumLogits == 0, "maxima of the head are of whole pieces");
+  return rows <= 3 ? kFew : kMore;
 }
 
 // As few as keep everybody busy: each one reads the weights again.
