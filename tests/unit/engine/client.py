@@ -38,13 +38,15 @@ class Client:
         limits: Limits | None = None,
         grammars: Grammars | None = None,
         speculation: Speculation | None = None,
+        *,
+        spare_cpu: bool = True,
         **terms: Any,
     ) -> None:
         self.executor = executor or HistoryExecutor()
         agreed = Terms(vocab_size=self.executor.vocab_size, max_model_len=self.executor.max_model_len, **terms)
         self.meter = Meter("m", "0", "float32", self.executor.blocks, agreed.prefix_caching)
         limits = limits or Limits(64, 8, 8)
-        self.loop = EngineLoop(self.executor, limits, agreed, self.meter, grammars, speculation)
+        self.loop = EngineLoop(self.executor, limits, agreed, self.meter, grammars, speculation, spare_cpu=spare_cpu)
         self.outputs: dict[tuple[str, int], Output] = {}
         self.refused: dict[str, wire.Refused] = {}
 

@@ -38,11 +38,12 @@ def grammars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammars]:
     made.close()
 
 
-def client_of(grammars: Grammars, rightness: float | None = None, limits: Limits = WIDE) -> Client:
+def client_of(
+    grammars: Grammars, rightness: float | None = None, limits: Limits = WIDE, *, spare_cpu: bool = True
+) -> Client:
     speculation = None if rightness is None else Speculation(LettersTeller(rightness), 4, Eager())
-    return Client(
-        HistoryExecutor(vocab_size=VOCAB), limits, grammars=grammars, speculation=speculation, eos_token_ids=(END,)
-    )
+    executor = HistoryExecutor(vocab_size=VOCAB)
+    return Client(executor, limits, grammars, speculation, spare_cpu=spare_cpu, eos_token_ids=(END,))
 
 
 class LettersTeller(Teller):
@@ -63,10 +64,11 @@ def finish(client: Client) -> None:
 @pytest.mark.parametrize("rightness", [None, 0.0, 0.7, 1.0])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("logprobs", [None, 2])
+@pytest.mark.parametrize("spare_cpu", [False, True])
 def test_an_output_is_what_its_grammars_masks_alone_would_give(
-    grammars: Grammars, rightness: float | None, temperature: float, logprobs: int | None
+    grammars: Grammars, rightness: float | None, temperature: float, logprobs: int | None, spare_cpu: bool
 ) -> None:
-    client = client_of(grammars, rightness)
+    client = client_of(grammars, rightness, spare_cpu=spare_cpu)
     for seed in range(6):
         client.submit(
             str(seed), PROMPT, max_tokens=30, temperature=temperature, seed=seed, grammar=LIST, logprobs=logprobs
