@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,6 +69,21 @@ def llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     demo = request.param == "the demo model"
     folder = DEMO_MODEL if demo else write_random_model(tmp_path_factory.mktemp("random"))
     return LLM(folder, max_model_len=512, max_num_seqs=16, kv_cache_memory_bytes=64 << 20)
+
+
+@pytest.mark.parametrize("threads", [1, None])
+def test_masks_have_a_thread_of_their_own_where_a_cpu_is_left_to_them(threads: int | None) -> None:
+    cpus, before = len(os.sched_getaffinity(0)), masking()
+
+    llm = LLM(DEMO_MODEL, max_model_len=256, max_num_seqs=4, kv_cache_memory_bytes=64 << 20, omp_num_threads=threads)
+
+    left = cpus > llm._loop.executor._native.threads  # type: ignore[attr-defined]  # NativeExecutor's
+    assert len(masking() - before) == left
+
+
+def masking() -> set[threading.Thread]:
+    """Threads of this process that work out masks."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("masks")}
 
 
 def generate(llm: LLM, asked: list[StructuredOutputsParams], seed: int = 0, **params: Any) -> list[CompletionOutput]:
