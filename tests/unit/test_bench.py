@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bench import table
+from bench import compare, table
 from bench.counters import parsed
 from bench.peers.at_once import over_http, waited
 from bench.peers.contestants import Missing
@@ -50,10 +51,24 @@ def test_the_table_says_why_a_peer_has_no_figures() -> None:
     }
     found = {"cpu": "x", "threads": 2, "date": "d", "commit": "c", "tier": "t", "command": "p"}
 
-    text = table.markdown(found | {"shapes": {"s": {"machine": {"read_gb_s": 30.0}, "rows": rows}}})
+    text = table.markdown(found | {"shapes": {"s": {"machine": {"read_gb_s": 30.0}, "disturbed": 2, "rows": rows}}})
 
     assert "- a: gone" in text
     assert "| forearm int4 | 30.0 | 0.50 |" in text
+    assert "disturbed 2 answers" in text
+
+
+def test_an_answer_that_other_guests_disturbed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([100.0] * compare.FIRST_LOOKS + [100.0, 50.0, 100.0, 95.0])
+    monkeypatch.setattr(compare, "limits", lambda _: {"fma_gflops": next(speeds)})
+    machine = compare.Machine(Namespace(calm=0.9))
+    seeds: list[int] = []
+
+    machine.asked(seeds.append, 7)
+
+    assert seeds == [7, 7 + compare.SEEDS]
+    assert machine.disturbed == 0
+    assert machine.limits == {"fma_gflops": 100.0}
 
 
 def test_decode_counts_only_steps_of_all_sequences() -> None:
