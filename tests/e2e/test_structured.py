@@ -23,6 +23,7 @@ from tests.e2e.served import Served, serve
 from tests.json_schemas import HARD, schemas
 
 from forearm import LLM, SamplingParams, StructuredOutputsParams
+from forearm.engine.executor import NativeExecutor
 from forearm.errors import InvalidRequest
 from forearm.model.hub import DEMO_MODEL
 from forearm.outputs import CompletionOutput
@@ -77,8 +78,9 @@ def test_masks_have_a_thread_of_their_own_where_a_cpu_is_left_to_them(threads: i
 
     llm = LLM(DEMO_MODEL, max_model_len=256, max_num_seqs=4, kv_cache_memory_bytes=64 << 20, omp_num_threads=threads)
 
-    left = cpus > llm._loop.executor._native.threads  # type: ignore[attr-defined]  # NativeExecutor's
-    assert len(masking() - before) == left
+    executor = llm._loop.executor
+    assert isinstance(executor, NativeExecutor)
+    assert len(masking() - before) == (cpus > executor._native.threads)
 
 
 def masking() -> set[threading.Thread]:
