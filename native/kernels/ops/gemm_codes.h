@@ -50,16 +50,16 @@ struct CodesWalk {
 // foresee, and asked for all at once they wait for room to be fetched into. Of 512 rows by k 896 and 1536 int8 went
 // from 48 and 56 to 80 and 83 % of the limit, int4 from 41 and 49 to 65 and 67 %; with the lines asked for at once,
 // int8 to 71 and 78 % (VPDPBUSD on a Xeon, bench/kernels.cpp).
-template <int Panels, int64_t kStepBytes>
-class AheadAndOut : public Ahead<Panels, kStepBytes> {
+template <bool kNear, int Panels, int64_t kStepBytes>
+class AheadAndOut : public Ahead<kNear, Panels, kStepBytes> {
  public:
   explicit AheadAndOut(const CodesWalk& walk)
-      : Ahead<Panels, kStepBytes>(walk.w, walk.panel_bytes, walk.part),
+      : Ahead<kNear, Panels, kStepBytes>(walk.w, walk.panel_bytes, walk.part),
         lines_(walk.out->at),
         last_(walk.out->count - 1) {}
 
   void fetch() {
-    Ahead<Panels, kStepBytes>::fetch();
+    Ahead<kNear, Panels, kStepBytes>::fetch();
     const int64_t line = step_++ >> 1;
     __builtin_prefetch(lines_[line < last_ ? line : last_], 1, 2);
   }
@@ -68,12 +68,12 @@ class AheadAndOut : public Ahead<Panels, kStepBytes> {
   const char* const* lines_;
   int64_t last_, step_ = 0;
 };
-template <typename Mma, int Units, int Panels>
+template <typename Mma, bool kNear, int Units, int Panels>
 inline auto ahead_of(const CodesWalk& walk) {
   if constexpr (kFetchesOut<Mma> && Units * Mma::kRows >= kOutRows) {
-    return AheadAndOut<Panels, Mma::kStepBytes>(walk);
+    return AheadAndOut<kNear, Panels, Mma::kStepBytes>(walk);
   } else {
-    return Ahead<Panels, Mma::kStepBytes>(walk.w, walk.panel_bytes, walk.part);
+    return Ahead<kNear, Panels, Mma::kStepBytes>(walk.w, walk.panel_bytes, walk.part);
   }
 }
 
@@ -99,7 +99,7 @@ inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::
   }
 }
 
-template <typename Mma, int Units, int Panels>
+template <typename Mma, bool kNear, int Units, int Panels>
 __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, int64_t stride) {
   if constexpr (kTakesGroups<Mma>) {
     if (walk.factors) {
@@ -114,7 +114,7 @@ __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, 
   constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
   const char* a = walk.a;
   const char* w = walk.w;
-  auto ahead = ahead_of<Mma, Units, Panels>(walk);
+  auto ahead = ahead_of<Mma, kNear, Units, Panels>(walk);
   for (int64_t group = 0, left = walk.steps; group < walk.groups; ++group) {
     typename Mma::Sums sums[Units][Panels];
 #pragma GCC unroll 16

@@ -23,13 +23,15 @@ struct Walk {
   void skip_panels(int64_t panels) { w += panels * panel_bytes; }
 };
 
-// The lines of W that tiles of many rows ask for while they multiply: those of the next panels, in the order in which
-// they lie in memory, as far as they fit the second-level cache; of longer ones, those 4 KiB ahead. The hardware
-// fetches one panel after another well and several at once badly: 8 rows of bf16 went from 64 to 86 % of their limit,
-// 32 from 87 to 93 % (VDPBF16PS on Zen 4, bench/kernels.cpp). Each of the tiles of the same panels asks for its part of
-// the next ones, or the first would wait for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %,
-// of float32 from 69 to 89 % (Xeon, n 4864, k 896). From how many rows on, the CPU decides: kFetchedRows.
-template <int Panels, int64_t kStepBytes>
+// The lines of W that tiles ask for while they multiply, Panels side by side: the hardware fetches one panel after
+// another well and several at once badly. From how many rows on, the CPU decides: kFetchedRows.
+//
+// Those of the next panels, in the order in which they lie in memory, as far as they fit the second-level cache; of
+// longer ones, those 4 KiB ahead: 8 rows of bf16 went from 64 to 86 % of their limit, 32 from 87 to 93 % (VDPBF16PS on
+// Zen 4, bench/kernels.cpp). Each of the tiles of the same panels asks for its part of the next ones, or the first
+// would wait for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %, of float32 from 69 to 89 %
+// (Xeon, n 4864, k 896).
+template <bool kNear, int Panels, int64_t kStepBytes>
 class Ahead {
  public:
   Ahead(const char* w, int64_t panel_bytes, TilePart part)
@@ -61,6 +63,37 @@ class Ahead {
   int64_t apart_, advance_;
   int64_t whole_;  // all bits or none: for a branch in the loop gcc 12 moves sums to other registers and spills them
   const char* at_;
+};
+
+// Of a tile of all rows, which waits for memory and nothing else, where the CPU takes it so (kAsksNear): what it
+// multiplies 6 KiB later, of all its panels together, into the first level, and near the end of its panels the begin of
+// the next ones. On a Xeon, of the read bandwidth (n 4864, k 896, two cores): bf16 88 -> 97, 8 rows 76 -> 88 %; int8 95
+// -> 101, 84 -> 87; int4 89 -> 96, 73 -> 83. A third is too little from 8 rows on, more no better.
+template <int Panels, int64_t kStepBytes>
+class Ahead<true, Panels, kStepBytes> {
+ public:
+  Ahead(const char* w, int64_t panel_bytes, TilePart)
+      : apart_(panel_bytes), skip_((Panels - 1) * panel_bytes), end_(w + panel_bytes), at_(w + kDistance) {}
+
+  template <int64_t kSteps = 1>
+  void fetch() {
+    constexpr int64_t kBytes = kSteps * kStepBytes;
+#pragma GCC unroll 8
+    for (int p = 0; p < Panels; ++p) {
+#pragma GCC unroll 8
+      for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(at_ + p * apart_ + line, 0, 3);
+    }
+    at_ += kBytes;
+    const int64_t past = (end_ - at_ - 1) >> 63;  // all bits or none, as whole_ above
+    at_ += skip_ & past;
+    skip_ &= ~past;
+  }
+
+ private:
+  static constexpr int64_t kDistance = (6 << 10) / Panels / 64 * 64;
+
+  int64_t apart_, skip_;
+  const char *end_, *at_;
 };
 
 // Adds `steps` steps to the sums, kTogether at once where the Mma takes them so; kStepA are the bytes of A of a step.
@@ -95,7 +128,7 @@ inline typename Mma::Sums sums_at(const float* sums, int64_t stride) {
 }
 
 // A function of its own: inlined wherever tiles are multiplied it would be there many times.
-template <typename Mma, int Units, int Panels>
+template <typename Mma, bool kNear, int Units, int Panels>
 __attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int64_t stride) {
   typename Mma::Sums acc[Units][Panels];
 #pragma GCC unroll 16
@@ -110,7 +143,7 @@ __attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int6
   }
 
   constexpr int64_t kStepA = Mma::kQuantum * Mma::kRows * (Mma::kForm == Form::f32_rows ? 4 : 2);
-  Ahead<Panels, Mma::kStepBytes> ahead(walk.w, walk.panel_bytes, walk.part);
+  Ahead<kNear, Panels, Mma::kStepBytes> ahead(walk.w, walk.panel_bytes, walk.part);
   add_steps<Mma, kStepA>(acc, walk.a, walk.unit_bytes, walk.w, walk.panel_bytes, walk.steps, ahead);
 
 #pragma GCC unroll 16
@@ -121,13 +154,13 @@ __attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int6
 
 // `panels` panels side by side, as many at once as registers hold, then half as many, and so on. There is a
 // multiply_tile for each kind of walk.
-template <typename Mma, int Units, int Panels, typename SomeWalk>
+template <typename Mma, bool kNear, int Units, int Panels, typename SomeWalk>
 inline void multiply_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stride) {
   for (; panels >= Panels; panels -= Panels, sums += Panels * kPanel, walk.skip_panels(Panels)) {
-    multiply_tile<Mma, Units, Panels>(walk, sums, stride);
+    multiply_tile<Mma, kNear, Units, Panels>(walk, sums, stride);
   }
   if constexpr (Panels > 1) {
-    if (panels > 0) multiply_panels<Mma, Units, (Panels + 1) / 2>(walk, panels, sums, stride);
+    if (panels > 0) multiply_panels<Mma, kNear, Units, (Panels + 1) / 2>(walk, panels, sums, stride);
   }
 }
 
@@ -140,12 +173,22 @@ constexpr int panels_at_once(int units) {
   return Mma::panels(units);
 }
 
-template <typename Mma, int Units = Mma::kUnits, typename SomeWalk>
-inline void multiply_units(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
-  if constexpr (Units > 1) {
-    if (units < Units) return multiply_units<Mma, Units - 1>(walk, units, panels, sums, stride);
+template <typename Mma, bool kNear, int Units, typename SomeWalk>
+inline void multiply_rows(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
+  // cut_rows: several tiles are of about the same height, and where the tile of all rows is near, these are several.
+  constexpr int kFewest = kAsksNear && !kNear ? (Mma::kUnits + 1) / 2 : 1;
+  if constexpr (Units > kFewest) {
+    if (units < Units) return multiply_rows<Mma, kNear, Units - 1>(walk, units, panels, sums, stride);
   }
-  multiply_panels<Mma, Units, panels_at_once<Mma>(Units)>(walk, panels, sums, stride);
+  multiply_panels<Mma, kNear, Units, panels_at_once<Mma>(Units)>(walk, panels, sums, stride);
+}
+
+template <typename Mma, typename SomeWalk>
+inline void multiply_units(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
+  if constexpr (kAsksNear) {
+    if (walk.part.tiles == 1) return multiply_rows<Mma, true, Mma::kUnits>(walk, units, panels, sums, stride);
+  }
+  multiply_rows<Mma, false, Mma::kUnits>(walk, units, panels, sums, stride);
 }
 
 // How the rows of a slice fall into tiles of about the same height, in units of the Mma, and how many panels' sums are
