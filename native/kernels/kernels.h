@@ -60,6 +60,9 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 // and the scale is NaN.
 enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs, f16_scaled };
 constexpr bool is_quantised(Form f) { return f >= Form::i8_rows; }
+constexpr int64_t form_bytes(Form f) {  // of an element
+  return f == Form::f32_rows ? 4 : f == Form::i8_rows || f == Form::i8_pairs ? 1 : 2;
+}
 struct Operand {
   void* data;
   int64_t stride;

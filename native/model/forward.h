@@ -75,7 +75,7 @@ class Forward {
   void multiply_few(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done);
   template <class Done>
   void multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done);
-  int64_t row_blocks(int64_t rows, int64_t column_blocks) const;
+  int64_t row_blocks(int64_t rows, int64_t row_bytes, int64_t column_blocks) const;
   static int64_t piece_columns(int64_t rows);
 
   void project_qkv(Walk& w, size_t layer, const Operand& in);

@@ -29,7 +29,7 @@ class Carver {
  private:
   Operand operand(Form form, int64_t rows, const Inputs& inputs) {
     if (form == Form::f32_rows) return floats(rows, inputs.columns_);
-    const int64_t width = is_quantised(form) && form != Form::f16_scaled ? 1 : 2;  // bytes of an element
+    const int64_t width = form_bytes(form);
     const int64_t stride = odd_lines((inputs.columns_ * width + 3) / 4) * 4 / width;
     Operand operand{take<void>(rows * stride * width), stride, form};
     if (!is_quantised(form)) return operand;
