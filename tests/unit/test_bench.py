@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from bench import compare, table
 from bench.counters import parsed
 from bench.peers.at_once import over_http, waited
 from bench.peers.contestants import Missing
-from bench.peers.driven import prefill_s, step_s
+from bench.peers.driven import Driven, prefill_s, step_s
 from bench.shapes import SHAPES, Shape, vocabulary, write_model
 from tests.unit.bench.raw_server import chunked, plain, raw_server
 
@@ -69,6 +70,19 @@ def test_an_answer_that_other_guests_disturbed_is_asked_for_again(monkeypatch: p
     assert seeds == [7, 7 + compare.SEEDS]
     assert machine.disturbed == 0
     assert machine.limits == {"fma_gflops": 100.0}
+
+
+def test_an_engine_that_answers_no_first_prompt_is_left_out_with_the_reason() -> None:
+    class Broken:
+        def generate(self, prompts: list[list[int]], tokens: int) -> list[tuple[float, list[int]]]:
+            raise Missing(f"no room for {len(prompts[0])} tokens")
+
+    row: dict[str, object] = {}
+
+    touched = compare.touch_memory(cast(Driven, Broken()), row, SHAPES["qwen2.5-0.5b"], Namespace(prefill=[8, 64]))
+
+    assert not touched
+    assert row == {"failed": "the first prompt: no room for 64 tokens"}
 
 
 def test_decode_counts_only_steps_of_all_sequences() -> None:
