@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import openai
 import psutil
 
 READY_TIMEOUT_S = 90.0  # the machines that run this have other things to do
-# As long as it gets: the demo model's context is 2048 tokens, some seconds of work.
+# As long as it gets: the demo model's context is 2048 tokens, half a second of work on a fast machine.
 ENDLESS: dict[str, Any] = {
     "messages": [{"role": "user", "content": "What is a glacier?"}],
     "ignore_eos": True,
@@ -70,6 +71,24 @@ class Served:
             lines = (line for line in reply.iter_lines() if line)
             next(lines)
             yield lines
+
+    @contextlib.contextmanager
+    def busy(self, **fields: Any) -> Iterator[None]:
+        """Endless streams one after the other: one by itself is at the end of the context within a second."""
+        left = threading.Event()
+
+        def ask() -> None:
+            while not left.is_set():
+                with self.endless(**fields) as lines:
+                    any(left.is_set() for _ in lines)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            yield
+        finally:
+            left.set()
+            asking.join()
 
     def _all(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)

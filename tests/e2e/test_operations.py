@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,13 +67,8 @@ def test_figures_are_told_while_requests_run(served: Served) -> None:
     def told() -> list[dict[str, Any]]:
         return [line for line in lines(served) if line.get("generation_tokens_per_s", 0) > 0 and line["running"]]
 
-    def told_beside_a_stream() -> bool:
-        """The demo model may reach the end of its context between two lines."""
-        with served.endless():
-            time.sleep(0.6)
-        return bool(told())
-
-    wait_until(told_beside_a_stream)
+    with served.busy():
+        wait_until(lambda: bool(told()))
 
     assert told()[0]["process"] == "engine"
     assert 0 < told()[0]["kv_cache_percent"] < 100

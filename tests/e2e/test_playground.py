@@ -294,7 +294,7 @@ def test_a_narrow_screen_never_scrolls_sideways(browser: Browser, served: Served
 def test_the_figures_are_those_of_metrics(page: Page, served: Served) -> None:
     if page.locator("#figures").is_hidden():
         page.get_by_role("button", name="Figures").click()
-    with served.endless(n=2):
+    with served.busy(n=2):
         expect(page.locator("#running")).to_have_text("2")
         expect(page.locator("#generation")).not_to_have_text("0")
         expect(page.locator("#generation-line svg")).to_be_visible()
