@@ -181,6 +181,14 @@ def test_unknown_fields_are_let_be_logged_once_and_counted(
     assert 'forearm:unknown_request_fields_total{field="frobnicate"} 2.0' in server.http.get("/metrics").text
 
 
+def test_a_tool_that_is_no_function_is_refused_by_what_is_wrong_with_it(server: Server) -> None:
+    other = server.chat("x", tools=[{"type": "web_search"}]).json()["error"]["message"]
+    bare = server.chat("x", tools=[TOOL, {"type": "function"}]).json()["error"]["message"]
+
+    assert other == "tools[0].type is 'web_search'; only 'function' is offered"
+    assert bare == "tools[1].function must be an object with a name"
+
+
 def test_tools_are_allowed_where_none_is_to_be_called(server: Server) -> None:
     assert server.chat("x", tools=[TOOL], tool_choice="none").status_code == 200
 

@@ -119,9 +119,11 @@ def _checked(tools: Sequence[Json]) -> list[Json]:
     if len(tools) > _MOST_TOOLS:
         raise InvalidRequest(f"tools has {len(tools)} functions; the limit is {_MOST_TOOLS}", "tools")
     for number, tool in enumerate(tools):
+        if (kind := tool.get("type", "function")) != "function":
+            raise InvalidRequest(f"tools[{number}].type is {kind!r}; only 'function' is offered", "tools")
         function = tool.get("function")
-        if tool.get("type", "function") != "function" or not isinstance(function, dict):
-            raise InvalidRequest(f"tools[{number}]: only tools of type 'function' are offered", "tools")
+        if not isinstance(function, dict):
+            raise InvalidRequest(f"tools[{number}].function must be an object with a name", "tools")
         name, schema = function.get("name"), function.get("parameters")
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             raise InvalidRequest(
