@@ -164,10 +164,10 @@ inline void multiply_panels(SomeWalk walk, int64_t panels, float* sums, int64_t 
   }
 }
 
-// Panels that a tile takes at once.
-template <typename Mma>
+// Panels that a tile takes at once: one by one where it is of all rows and these are few, as memory is read best so.
+template <typename Mma, bool kNear>
 constexpr int panels_at_once(int units) {
-  if constexpr (requires { Mma::kStreamedUnits; }) {
+  if constexpr (kNear && requires { Mma::kStreamedUnits; }) {
     if (units <= Mma::kStreamedUnits) return 1;
   }
   return Mma::panels(units);
@@ -180,7 +180,7 @@ inline void multiply_rows(const SomeWalk& walk, int64_t units, int64_t panels, f
   if constexpr (Units > kFewest) {
     if (units < Units) return multiply_rows<Mma, kNear, Units - 1>(walk, units, panels, sums, stride);
   }
-  multiply_panels<Mma, kNear, Units, panels_at_once<Mma>(Units)>(walk, panels, sums, stride);
+  multiply_panels<Mma, kNear, Units, panels_at_once<Mma, kNear>(Units)>(walk, panels, sums, stride);
 }
 
 template <typename Mma, typename SomeWalk>

@@ -63,9 +63,10 @@ struct DotMma {
   static constexpr Form kForm = Form::bf16_rows;
   static constexpr int kUnits = kTileUnits;
   static constexpr int panels(int units) { return tile_panels(units); }
-  // So few rows are bound by the memory, which reads one panel after another faster than several at once: a row reached
-  // 97 to 100 % of the read bandwidth in place of 82 to 87 % (bench/kernels.cpp, Zen 4).
-  static constexpr int kStreamedUnits = 2;
+  // Tiles that the memory bounds read one panel after another faster than several at once: a row reached 97 to 100 % of
+  // the read bandwidth in place of 82 to 87 % (bench/kernels.cpp, Zen 4), 4 to 12 rows 94 to 98 % in place of 87 to 100
+  // (Zen 5; k 896 gained 5, k 8960 lost up to 3).
+  static constexpr int kStreamedUnits = 12;
   using Sums = F16;
 
   static Sums none() { return zero(); }
@@ -120,8 +121,8 @@ struct DotMma {
   }
 };
 
-constexpr int kFetchedRows = 4;    // fewer lose by it (Zen 4)
-constexpr bool kAsksNear = false;  // on a Xeon 4 rows gain by it, 10 lose; not measured on Zen 4
+constexpr int kFetchedRows = 4;   // fewer lose by it (Zen 4)
+constexpr bool kAsksNear = true;  // 8 rows of int4: 80, 80 and 81 -> 84, 90 and 85 % of the limit (Zen 5, three shapes)
 template <DType W>
 struct Mma : RowsMma<W> {};
 template <>

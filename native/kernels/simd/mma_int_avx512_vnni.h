@@ -23,8 +23,9 @@ struct IntMma {
     return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2;
   }
   // As DotMma has it, where one row fetches nothing itself: of the read bandwidth int8 went from 82 to 90 %, int4 from
-  // 74 to 85 % (Zen 4).
-  static constexpr int kStreamedUnits = kFetchedRows > 1 ? 1 : 0;
+  // 74 to 85 % (one row, Zen 4); of the limit int8 from 78-95 to 88-98 % (4 to 12 rows, Zen 5), int4 from 70-76 to
+  // 82-88 (2 rows) and 74-80 to 94-97 % (4 rows). From 8 rows on int4 has more to multiply than to wait for.
+  static constexpr int kStreamedUnits = kFetchedRows == 1 ? 0 : kCodes == Codes::nibbles ? 6 : 12;
   using Sums = __m512i;
   using Scales = F16;
 
