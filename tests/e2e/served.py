@@ -112,12 +112,10 @@ def serve(
         process = subprocess.Popen(argv, stdout=output, stderr=output, env={**os.environ, **(env or {})})
         stack.callback(stop, process)
         url = f"{scheme}://127.0.0.1:{port}"
-        headers = {"Authorization": f"Bearer {key}"}
-        # A connection each: requests reach every worker.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        http = stack.enter_context(
-            httpx.Client(base_url=url, timeout=60, limits=limits, headers=headers, transport=transport)
-        )
+        # A connection each: requests reach every worker. By a header and not by a pool that keeps none: beside other
+        # threads httpcore 1.0.9 gives an idle connection to a request and closes it.
+        headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+        http = stack.enter_context(httpx.Client(base_url=url, timeout=60, headers=headers, transport=transport))
         sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
         stack.callback(sdk.close)
         served = Served(url, process, log, http, sdk)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.served import Served, series, serve
+from tests.e2e.served import Served, series, serve, wait_until
 
 from forearm.model.hub import find_model
 
@@ -71,16 +71,23 @@ def test_an_answer_is_the_same(fields: dict[str, Any], plain: Served, drafting: 
 
 
 def test_a_stream_says_the_same_though_its_pieces_are_longer(plain: Served, drafting: Served) -> None:
-    texts = []
-    for served in (plain, drafting):
+    def text(served: Served) -> str:
         stream = served.openai.completions.create(
             model="demo", prompt=PROMPT, max_tokens=200, temperature=0, stream=True, extra_body={"ignore_eos": True}
         )
-        texts.append("".join(chunk.choices[0].text for chunk in stream))
+        return "".join(chunk.choices[0].text for chunk in stream)
 
-    assert texts[0] == texts[1]
-    metrics = series(drafting.http.get("/metrics").text)
-    assert next(v for name, v in metrics.items() if name.startswith("vllm:spec_decode_num_accepted_tokens_total")) > 0
+    def accepted() -> float:
+        metrics = series(drafting.http.get("/metrics").text)
+        return sum(v for name, v in metrics.items() if name.startswith("vllm:spec_decode_num_accepted_tokens_total"))
+
+    def same_with_drafts() -> bool:
+        """Whether drafts are made, now or before, is decided by measured times, which differ for so small a model."""
+        assert text(drafting) == said
+        return accepted() > 0
+
+    said = text(plain)
+    wait_until(same_with_drafts)
 
 
 def test_an_answer_tells_what_was_guessed_ahead_for_it(tmp_path: Path) -> None:
