@@ -39,18 +39,18 @@ def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> N
 
 def test_a_worker_killed_frees_its_sequences_and_is_replaced(tmp_path: Path) -> None:
     with serve(tmp_path, "--api-server-count", "2") as served, contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(served.endless(n=8, max_tokens=1000)) for _ in range(6)]
-        wait_until(lambda: served.running() == 6 * 8)
+        streams = [stack.enter_context(served.endless(n=16)) for _ in range(6)]
+        wait_until(lambda: served.running() == 6 * 16)
         answered = requests_answered(served)
         killed = max(served.workers(), key=lambda worker: len(worker.net_connections("tcp")))
 
         killed.kill()
-        wait_until(lambda: served.running() < 6 * 8)
+        wait_until(lambda: served.running() < 6 * 16)
         left = served.running()
 
         broken = sum(breaks_off(lines) for lines in streams)
         assert broken >= 3  # it had most of them
-        assert left == (6 - broken) * 8
+        assert left == (6 - broken) * 16
         wait_until(lambda: len(served.workers()) == 2 and killed.pid not in [p.pid for p in served.workers()])
         assert served.chat(max_tokens=3).status_code == 200
         assert requests_answered(served) > answered, "a dead worker's counters stay"
