@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.served import ENDLESS, Served, serve, wait_until
 
 LIMIT_S = 2.0
-UNREAD_S = 0.5  # less than the longest answer takes on a fast machine
+UNREAD_S = 0.5  # about what the longest answer takes on a fast machine, which may then end by itself
 SLACK_S = 10.0  # the machines that run this have other things to do
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 JSON = b"Content-Type: application/json\r\n"
