@@ -121,10 +121,11 @@ Floats rotated(const Kernels& k, int variant) {
 
 // A matrix [n, k] of any dtype, packed for a tier; codes with a scale and, of integers, an offset for every group.
 struct Matrix {
-  Matrix(const Kernels& tier, DType dtype, int64_t n, int64_t k)
+  Matrix(const Kernels& tier, DType dtype, int64_t n, int64_t k, int64_t group = kGroup)
       : bytes(packed_bytes(dtype, n, k, tier.layout[at(dtype)].quantum)),
-        scales(static_cast<size_t>(scales_count(n, groups(k)))),
+        scales(static_cast<size_t>(scales_count(n, (k + group - 1) / group))),
         offsets(scales.size()) {
+    const int64_t groups = (k + group - 1) / group;
     const Layout layout = tier.layout[at(dtype)];
     const PackedMatrix to = {bytes.data(), dtype, layout.quantum, k, layout.bias};
     weights = {bytes.data(), dtype, n, k};
@@ -146,18 +147,17 @@ struct Matrix {
                                           : dtype == DType::int4 ? floorf(value * 8)
                                                                  : floorf(value * 128)));
     pack_codes(codes.data(), n, to, 0);
-    Floats steps = numbers(n * groups(k), 14);
+    Floats steps = numbers(n * groups, 14);
     for (float& step : steps) step *= fp8 ? 1.0f : dtype == DType::int4 ? 0x1p-3f : 0x1p-7f;  // weights in (-1, 1)
-    pack_scales(steps.data(), n, groups(k), DType::f32, scales.data(), 0);
-    pack_scales(numbers(n * groups(k), 15).data(), n, groups(k), DType::f32, offsets.data(), 0);
-    weights.group = kGroup;
+    pack_scales(steps.data(), n, groups, DType::f32, scales.data(), 0);
+    pack_scales(numbers(n * groups, 15).data(), n, groups, DType::f32, offsets.data(), 0);
+    weights.group = group;
     weights.scales = scales.data();
     weights.offsets = fp8 ? nullptr : offsets.data();
   }
   Matrix(const Matrix&) = delete;
 
   static constexpr int64_t kGroup = 32;
-  static int64_t groups(int64_t k) { return (k + kGroup - 1) / kGroup; }
 
   Bytes bytes;
   Floats scales, offsets;
@@ -175,33 +175,43 @@ Floats embedded(const Kernels& k, int variant) {
 
 // Every tile's width and what is left over of it, of all epilogues.
 constexpr int kProducts = 10;
-constexpr int64_t kDepth = 77;
-Floats multiplied(const Kernels& k, DType dtype, Form form, int variant) {
-  const int64_t rows = variant < 5 ? 1 : 13, n = 96;
-  const auto epilogue = static_cast<Epilogue>(variant % 5);
-  const Floats x = numbers(rows * kDepth, 16), bias = numbers(n, 17);
-  Rows a(form, rows, kDepth, is_quantised(form) ? Matrix::kGroup : 0), out(Form::f32_rows, rows, n);
-  k.quantize({x.data(), kDepth, 0, rows, kDepth, nullptr, a.operand});
-  const Matrix w(k, dtype, n, kDepth);
-  Bytes scratch(k.gemm_scratch_bytes(kDepth));
-  k.gemm({a.operand, 0, rows, w.weights, 0, n, bias.data(), epilogue, Activation::silu, 0.75f, 2.5f, out.operand,
+struct Product {
+  Epilogue epilogue;
+  int64_t rows, depth = 77, group = Matrix::kGroup;
+};
+Floats multiplied(const Kernels& k, DType dtype, Form form, const Product& p) {
+  const int64_t rows = p.rows, n = 96;
+  const Floats x = numbers(rows * p.depth, 16), bias = numbers(n, 17);
+  Rows a(form, rows, p.depth, is_quantised(form) ? p.group : 0), out(Form::f32_rows, rows, n);
+  k.quantize({x.data(), p.depth, 0, rows, p.depth, nullptr, a.operand});
+  const Matrix w(k, dtype, n, p.depth, p.group);
+  Bytes scratch(k.gemm_scratch_bytes(p.depth));
+  k.gemm({a.operand, 0, rows, w.weights, 0, n, bias.data(), p.epilogue, Activation::silu, 0.75f, 2.5f, out.operand,
           scratch.data()});
   return out.floats();
 }
+Product product(int variant) { return {static_cast<Epilogue>(variant % 5), variant < 5 ? 1 : 13}; }
 
 // Products in the form that each dtype has of its own, and codes widened.
 constexpr DType kWide[] = {DType::int8, DType::int4, DType::fp8_e4m3, DType::fp8_e5m2};
 Floats own_product(const Kernels& k, int variant) {
   const auto dtype = static_cast<DType>(variant / kProducts);
-  return multiplied(k, dtype, k.layout[variant / kProducts].form, variant % kProducts);
+  return multiplied(k, dtype, k.layout[variant / kProducts].form, product(variant % kProducts));
 }
 Floats wide_product(const Kernels& k, int variant) {
-  return multiplied(k, kWide[variant / kProducts], k.layout[at(k.wide)].form, variant % kProducts);
+  return multiplied(k, kWide[variant / kProducts], k.layout[at(k.wide)].form, product(variant % kProducts));
+}
+
+// Of whole steps of tile registers, and rows of more than two tiles.
+constexpr DType kStepped[] = {DType::bf16, DType::int8, DType::int4};
+Floats long_product(const Kernels& k, int variant) {
+  const DType dtype = kStepped[variant];
+  return multiplied(k, dtype, k.layout[at(dtype)].form, {Epilogue::store, 37, 128, 64});
 }
 
 // Stored, of one row and of many: in plain C++, which scalar takes, 130,000 products take milliseconds.
 Floats scaled_product(const Kernels& k, int variant) {
-  return multiplied(k, DType::f16_scaled, Form::f16_scaled, variant * 5);
+  return multiplied(k, DType::f16_scaled, Form::f16_scaled, product(variant * 5));
 }
 
 // One slice after a context, its keys written by write_kv: whole, with a window, and as partial results that are
@@ -275,6 +285,9 @@ float of_own(const Kernels& k, int variant) {
   const Form form = k.layout[variant / kProducts].form;
   return form == Form::f32_rows || is_quantised(form) ? 0 : 0x1p-11f;
 }
+float of_long(const Kernels& k, int variant) {
+  return is_quantised(k.layout[at(kStepped[variant])].form) ? 0 : 0x1p-9f;
+}
 float of_wide(const Kernels& k, int) { return k.wide == DType::f32 ? 0 : 0x1p-6f; }
 float of_attention(const Kernels& k, int variant) {
   const DType dtype = kCaches[variant / kForms];
@@ -298,6 +311,7 @@ constexpr Case kCases[] = {
     {"rope", rotated, 4, exactly, false},
     {"embed", embedded, kDTypes, exactly, false},
     {"gemm", own_product, 5 * kProducts, of_own, false},  // f32, f16, bf16, int8, int4
+    {"long gemm", long_product, 3, of_long, false},
     {"scaled gemm", scaled_product, 2, exactly, false},
     {"wide gemm", wide_product, 4 * kProducts, of_wide, true},
     {"attention", attended, 6 * kForms, of_attention, false},

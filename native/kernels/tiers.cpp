@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -25,6 +27,7 @@ extern const Kernels avx2_tier;
 extern const Kernels avx512_tier;
 extern const Kernels avx512_vnni_tier;
 extern const Kernels avx512_bf16_tier;
+extern const Kernels avx512_amx_tier;
 #elif defined(__aarch64__)
 extern const Kernels neon_tier;
 extern const Kernels neon_dot_tier;
@@ -84,6 +87,16 @@ bool runs_avx512_bf16() {
   return runs_avx512_vnni() && cpuid(7).eax >= 1 && has(cpuid(7, 1).eax, kBf16);
 }
 
+// Leaf 7, edx: AMX-BF16, AMX-TILE, AMX-INT8. A process asks for the tile registers once, before its threads are there
+// or not (Linux, Documentation/arch/x86/xstate.rst); where it may not have them, what is below runs.
+bool runs_avx512_amx() {
+  constexpr uint32_t kBf16_Tile_Int8 = 1u << 22 | 1u << 24 | 1u << 25;
+  constexpr uint64_t kTiles = 0x60000;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  if (!runs_avx512_bf16() || !has(saved_state(), kTiles) || !has(cpuid(7).edx, kBf16_Tile_Int8)) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
 // Intel's VDPBF16PS multiplies half as much a cycle as its two FMA units: 107 against 216 GFLOP/s a core of a Sapphire
 // Rapids, and bf16 at 512 rows 97 against 140 (kernel_bench -t 1 -d bf16). AMD's (Zen 4) multiplies twice as much.
 bool bf16_beats_fma() {
@@ -123,6 +136,7 @@ struct Tier {
 // Best first.
 constexpr Tier kTiers[] = {
 #if defined(__x86_64__)
+    {&avx512_amx_tier, runs_avx512_amx},
     {&avx512_bf16_tier, runs_avx512_bf16, bf16_beats_fma},
     {&avx512_vnni_tier, runs_avx512_vnni},
     {&avx512_tier, runs_avx512},

@@ -145,7 +145,7 @@ void check_dtype(Report& report, const Kernels& tier, const Kernels& scalar, DTy
   constexpr DType kScales[] = {DType::f32, DType::f16, DType::bf16};
   const bool fp8 = is_fp8(dtype);
   int turn = 0;
-  for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 40}) {
+  for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 40, 53}) {
     for (int64_t n : {1, 48, 137, 272}) {
       for (int64_t k : {16, 37, 256, 517}) {
         for (int64_t group : {16, 32, 64, 128, 600}) {

@@ -1,5 +1,6 @@
 // gemm and embed: the same bits as scalar where A is rows, within BFMMLA's rounding where it is bf16 pairs.
 #include <math.h>
+#include <string.h>
 
 #include "kernel_check.h"
 
@@ -88,7 +89,8 @@ struct Sum {
 };
 
 // f32_rows: k roundings to nearest, so at most k units of the sum of magnitudes (Higham, Accuracy and Stability of
-// Numerical Algorithms, section 3.1). bf16_rows (VDPBF16PS): the same, since products of bf16 are exact. bf16_pairs:
+// Numerical Algorithms, section 3.1). bf16_rows (VDPBF16PS,
+// TDPBF16PS): the same, since products of bf16 are exact. bf16_pairs:
 // per two k one addition of products and one to the sum, each rounded to odd, two units at most.
 Sum exact_sum(const Problem& p, int64_t row, int64_t column, Form form) {
   double sum = 0, magnitude = 0;
@@ -154,6 +156,43 @@ Problem odd_first(Problem p) {
   return p;
 }
 
+// As TDPBF16PS adds up 32 k: a chain of the even ones, one of the odd ones, and their sum to what was there (Intel's
+// manual, volume 2B); products of bf16 are exact in float32.
+float sum_in_steps(const float* a, const float* w, int64_t k) {
+  float sum = 0;
+  for (int64_t first = 0; first < k; first += 32) {
+    float even = 0, odd = 0;
+    for (int64_t i = first; i < first + 32; i += 2) {
+      even += a[i] * w[i];
+      odd += a[i + 1] * w[i + 1];
+    }
+    sum += even + odd;
+  }
+  return sum;
+}
+
+// The same problem with those sums as its weights and the identity as its rows.
+Problem summed_in_steps(Problem p) {
+  const int64_t m = p.shape.m, k = p.shape.k;
+  std::vector<float> sums(static_cast<size_t>(p.packed_rows() * m)), identity(static_cast<size_t>(m * m));
+  for (int64_t row = 0; row < m; ++row) {
+    identity[row * m + row] = 1;
+    for (int64_t n = 0; n < p.packed_rows(); ++n) sums[n * m + row] = sum_in_steps(&p.a[row * k], &p.w[n * k], k);
+  }
+  p.a = identity;
+  p.w = sums;
+  p.shape.k = m;
+  p.shape.dtype = DType::f32;
+  return p;
+}
+
+// The problem that scalar computes to the same bits, for a tier that takes rows of this form.
+Problem same_for_scalar(const Kernels& tier, const Problem& p, Form form) {
+  if (form != Form::bf16_rows) return p;
+  const bool in_steps = strcmp(tier.tier, "avx512_amx") == 0 && p.shape.k % 32 == 0;
+  return in_steps ? summed_in_steps(p) : odd_first(p);
+}
+
 // Rows cut at odd places and columns at every panel (or pair of panels), last piece first.
 std::vector<Cut> pieces(const Problem& p) {
   const int64_t width = p.gated() ? 32 : 16;
@@ -186,8 +225,7 @@ void check_shape(Report& report, const Kernels& tier, const Kernels& scalar, con
   report.holds(padding_is_zero, "nothing is written beyond the columns");
   against_float64(report, p, out, form);
   if (form != Form::bf16_pairs) {
-    const Problem& same = form == Form::bf16_rows ? odd_first(p) : p;
-    report.same_bits(out, multiply(scalar, same, Form::f32_rows, {whole}), "out");
+    report.same_bits(out, multiply(scalar, same_for_scalar(tier, p, form), Form::f32_rows, {whole}), "out");
   }
   report.same_bits(multiply(tier, p, Form::f32_rows, pieces(p)), out, "out in slices");
   if (s.epilogue == Epilogue::add) return;
@@ -205,9 +243,9 @@ void check_gemm(Report& report, const Kernels& tier, const Kernels& scalar) {
                                      Epilogue::softcap};
   int turn = 0;
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 25, 37}) {
+    for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 25, 37, 53}) {
       for (int64_t n : {1, 16, 34, 160, 272}) {
-        for (int64_t k : {1, 2, 3, 5, 64, 131}) {
+        for (int64_t k : {1, 2, 3, 5, 96, 131}) {
           if (const int at = turn++; !report.few() || at % 7 % 3 == 0) {
             const Epilogue epilogue = kEpilogues[at % 5];
             const int64_t columns = epilogue == Epilogue::gated ? round_up(n, 2) : n;

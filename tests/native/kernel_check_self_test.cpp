@@ -75,6 +75,13 @@ constexpr struct {
          shift(t.out, t.row_begin);
        };
      }},
+    {"long gemm",  // whole steps of tile registers: the other products' k is no multiple of them
+     [](Kernels& k) {
+       k.gemm = [](const GemmTask& t) {
+         sound->gemm(t);
+         if (t.w.k % 64 == 0) shift(t.out, t.row_end - 1);
+       };
+     }},
     {"wide gemm",
      [](Kernels& k) {
        k.gemm = [](const GemmTask& t) {

@@ -9,6 +9,7 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/attention_rows.h"
+#include "kernels/ops/attention_squares.h"
 #include "kernels/ops/attention_tile.h"
 #include "kernels/ops/kv_codes.h"
 
@@ -83,9 +84,28 @@ inline PairScales scales_at(const AttendTask& task, int64_t key, int64_t end) {
   return scales;
 }
 
+// Whether tile registers multiply heads of so many dimensions.
+template <typename Mma>
+inline bool takes_squares(int64_t dim) {
+  return kHasTiles<Mma> && dim % kStepDims == 0;
+}
+// Rows of a tile.
+template <typename Mma>
+inline int64_t most_rows(int64_t dim) {
+  static_assert(Mma::kUnits * Mma::kRows <= kMaxTileRows && Mma::kUnits * Mma::kRows >= 4);
+  return takes_squares<Mma>(dim) ? kSquare : Mma::kUnits * Mma::kRows;
+}
+
 template <typename Mma>
 inline void multiply_keys(const AttendTile& t, const BlockPair& keys, int64_t first_key) {
   const int64_t dim = t.q.stride, steps = dim / Mma::kQuantum;
+  if constexpr (kHasTiles<Mma>) {
+    if (takes_squares<Mma>(dim)) {
+      const bool low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);
+      if (low || high) score_keys<Mma>(t, keys.data, keys.next, low, high);
+      return;
+    }
+  }
   for (int i = 0; i < 2; ++i) {
     if (!rows_that_see(t, first_key + i * kBlockTokens)) continue;
     const TileWalk walk{static_cast<const char*>(t.q.data),
@@ -106,6 +126,9 @@ inline void multiply_values(const AttendTile& t, const BlockPair& values, int64_
   const char* weights = static_cast<const char*>(t.weights.data);
   const auto add = [&](uint32_t rows, int first, bool two) {
     if (!rows) return;
+    if constexpr (kHasTiles<Mma>) {
+      if (takes_squares<Mma>(dim)) return weigh_values<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
+    }
     const TileWalk walk{weights + first * kBlockTokens * kUnitBytes<Mma>,
                         kPairKeys * kUnitBytes<Mma>,
                         {values.data[first], two ? values.data[1] : nullptr},
@@ -164,10 +187,10 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
   using Multiply = BlockMma<C, false>;
   AttendRows all;
   all.task = &task;
-  lay_out(all, Multiply::kForm, first, rows, Multiply::kUnits * Multiply::kRows, Multiply::kRows);
+  lay_out(all, Multiply::kForm, first, rows, most_rows<Multiply>(task.cache.head_dim), Multiply::kRows);
   for (int64_t i = 0; i < all.count; ++i) gather_queries(task, all.tiles[i], Multiply::kRows);
   for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
-    if constexpr (kTakesCodes<C>) {
+    if constexpr (kTakesCodes<C> && !kHasTiles<Multiply>) {
       if (all.count == 1 && all.tiles[0].units <= Mma<C>::kUnits) {  // nobody else needs them widened
         attend_chunk<C, true>(all, chunk);
       } else {
@@ -186,16 +209,28 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
 }
 
 template <DType C>
-inline void attend_all(const AttendTask& task) {
-  using Multiply = BlockMma<C, false>;
-  constexpr int64_t kMost = Multiply::kUnits * Multiply::kRows, kTogether = kMostRows / kMost * kMost;
-  static_assert(kMost <= kMaxTileRows && kMost >= 4);
+inline void attend_parts(const AttendTask& task, int64_t most) {
+  const int64_t together = kMostRows / most * most;
   const int64_t rows = (task.token_end - task.token_begin) * task.group;
-  const int64_t parts = (rows + kTogether - 1) / kTogether;
+  const int64_t parts = (rows + together - 1) / together;
   for (int64_t part = 0; part < parts; ++part) {  // of even height, rather than a low last one
     const int64_t first = rows * part / parts;
     attend_rows<C>(task, first, rows * (part + 1) / parts - first);
   }
+}
+
+template <DType C>
+inline void attend_all(const AttendTask& task) {
+  using Multiply = BlockMma<C, false>;
+  const int64_t most = most_rows<Multiply>(task.cache.head_dim);
+  if constexpr (kHasTiles<Multiply>) {
+    if (takes_squares<Multiply>(task.cache.head_dim)) {
+      const int64_t rows = (task.token_end - task.token_begin) * task.group;
+      const typename Multiply::Tiles tiles(static_cast<int>(rows < kSquare ? rows : kSquare), false);
+      return attend_parts<C>(task, most);
+    }
+  }
+  attend_parts<C>(task, most);
 }
 
 inline void attend(const AttendTask& task) {

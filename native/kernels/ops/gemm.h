@@ -7,7 +7,9 @@
 #include "kernels/kernels.h"
 #include "kernels/ops/epilogue.h"
 #include "kernels/ops/gemm_codes.h"
+#include "kernels/ops/gemm_halves.h"
 #include "kernels/ops/gemm_scaled.h"
+#include "kernels/ops/gemm_tiles.h"
 #include "kernels/ops/gemm_wide.h"
 #include "kernels/ops/tile.h"
 
@@ -39,7 +41,7 @@ inline void multiply(const GemmTask& task) {
 inline void gemm(const GemmTask& task) {
   if (task.row_begin >= task.row_end || task.n_begin >= task.n_end) return;
   if (task.a.form == Form::f16_scaled) return multiply_scaled(task);
-  if (is_quantised(task.a.form)) return multiply_codes(task);
+  if (is_quantised(task.a.form)) return multiply_quantised(task);
   switch (task.w.dtype) {
     case DType::f32:
       return multiply<Mma<DType::f32>>(task);
@@ -48,6 +50,7 @@ inline void gemm(const GemmTask& task) {
       return multiply<Mma<DType::f16>>(task);
     case DType::bf16:
       if (multiply_halves<DType::bf16>(task)) return;
+      if (multiply_by_tiles<Mma<DType::bf16>>(task)) return;
       return multiply<Mma<DType::bf16>>(task);
     default:
       return multiply_wide(task);
@@ -55,7 +58,7 @@ inline void gemm(const GemmTask& task) {
 }
 
 inline int64_t gemm_scratch_bytes(int64_t k) {
-  const int64_t codes = codes_scratch_bytes(k);
+  const int64_t codes = kHasTiles<IntMma<Codes::nibbles>> ? tile_scratch_bytes(k) : codes_scratch_bytes(k);
   return codes > kWideScratchBytes ? codes : kWideScratchBytes;
 }
 

@@ -1,6 +1,7 @@
 // What this CPU can do at most with this tier's instructions: the yardsticks of bench/engine.py.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/ops/tile_registers.h"
 
 namespace forearm {
 namespace {
@@ -86,6 +87,22 @@ inline float codes_rounds(int64_t rounds, int64_t* operations) {
   return total[0];
 }
 
+// Four products of tile registers, of kStepK k each.
+template <typename Mma, int64_t kStepK>
+inline float square_rounds(int64_t rounds, int64_t* operations) {
+  const typename Mma::Tiles tiles(kSquare, true);
+  alignas(64) float sums[kSquare * kPanel] = {};
+  for (int64_t r = 0; r < rounds; ++r) {
+    Mma::template add_tile<0, 4, 6>();
+    Mma::template add_tile<1, 4, 7>();
+    Mma::template add_tile<2, 5, 6>();
+    Mma::template add_tile<3, 5, 7>();
+  }
+  *operations += rounds * 4 * kSquare * kPanel * kStepK * 2;
+  Mma::Tiles::template store<0>(sums, kPanel * 4);
+  return sums[0];
+}
+
 // A tile of f16_scaled by a block, which lies in the first-level cache.
 inline float halves_rounds(int64_t rounds, int64_t* operations) {
   alignas(64) uint16_t operand[kScaledBlock * kPanel] = {};
@@ -101,8 +118,15 @@ inline float halves_rounds(int64_t rounds, int64_t* operations) {
 
 inline float multiply_rounds(Form form, int64_t rounds, int64_t* operations) {
   if (form == Form::f16_scaled) return halves_rounds(rounds, operations);
-  if (is_quantised(form)) return codes_rounds<IntMma<Codes::bytes>>(rounds, operations);
+  using Bytes = IntMma<Codes::bytes>;
   using Halves = Mma<DType::bf16>;
+  if constexpr (kHasTiles<Bytes>) {
+    if (is_quantised(form)) return square_rounds<Bytes, kTileStep>(rounds, operations);
+  }
+  if constexpr (kHasTiles<Halves>) {
+    if (form == Halves::kForm) return square_rounds<Halves, kTileStep / 2>(rounds, operations);
+  }
+  if (is_quantised(form)) return codes_rounds<Bytes>(rounds, operations);
   if constexpr (Halves::kForm != Form::f32_rows) {
     if (form == Halves::kForm) return tile_rounds<Halves>(rounds, operations);
   }

@@ -1,0 +1,36 @@
+// Codes by TDPBSUD where many rows share a tile register, else by VPDPBUSD: the same integers.
+#pragma once
+#include "kernels/simd/mma_int_avx512_dot.h"
+#include "kernels/simd/tiles_amx.h"
+
+namespace forearm {
+namespace {
+
+template <Codes kCodes>
+struct IntMma : DotIntMma<kCodes> {
+  using Tiles = TileRegisters;
+  // Fewer, of one tile of VPDPBUSD's, are read from memory as fast or faster: 12 rows of int8 at 35 GB/s instead of 33,
+  // 8 of int4 at 29 by both, 10 at 24 instead of 29 (k 8960, two cores, bench/kernels.cpp).
+  static constexpr int64_t kFewestRows = kCodes == Codes::bytes ? 13 : 9;
+
+  template <int kSums, int kA, int kW>
+  static void add_tile() {
+    Tiles::add_codes<kSums, kA, kW>();
+  }
+
+  // The 64 k of a tile of W, one code a byte, from eight steps of nibbles.
+  static void unpack_tile(const char* nibbles, char* to) {
+    const __m512i low = _mm512_set1_epi8(15);
+#pragma GCC unroll 8
+    for (int step = 0; step < 8; ++step, nibbles += 64, to += 128) {
+      const __m512i both = _mm512_loadu_si512(nibbles);
+      _mm512_store_si512(to, _mm512_and_si512(both, low));
+      _mm512_store_si512(to + 64, _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
+    }
+  }
+
+  static __m512i add(__m512i start, const int32_t* sums) { return _mm512_add_epi32(start, _mm512_load_si512(sums)); }
+};
+
+}  // namespace
+}  // namespace forearm
