@@ -69,11 +69,16 @@ struct Multiplication {
   int64_t first_column(int t) const { return t == machine.threads ? n : n / 32 * t / machine.threads * 32; }
 
   double pass_s() const {
-    const int64_t stride = k + 16, copies = std::max<int64_t>(1, std::min(kWeightBytes / bytes(), 512 / m));
-    const Operand a{
-        machine.rows, codes() ? (k + 63) / 64 * 64 + 64 : stride, layout().form,
-        group(),      reinterpret_cast<float*>(machine.scales),   reinterpret_cast<int32_t*>(machine.scales)};
-    const Operand out{machine.rows + (m + 1) * stride * 4 / 64 * 64 + 64, n + 16, Form::f32_rows};
+    // As a step's operands lie (model/scratch.cpp): rows of an odd number of lines.
+    const int64_t width = form_bytes(layout().form), stride = ((k * width + 63) / 64 | 1) * 64 / width;
+    const int64_t copies = std::max<int64_t>(1, std::min(kWeightBytes / bytes(), 512 / m));
+    const Operand a{machine.rows,
+                    stride,
+                    layout().form,
+                    group(),
+                    reinterpret_cast<float*>(machine.scales),
+                    reinterpret_cast<int32_t*>(machine.scales)};
+    const Operand out{machine.rows + (m + 1) * stride * width, n + 16, Form::f32_rows};
     const auto work = [&](int t) {
       for (int64_t copy = 0; copy < copies; ++copy) {
         GemmTask task{};

@@ -42,6 +42,8 @@ class ValueTiles {
 // Asks for a part of two blocks each step, or for nothing.
 class BlocksAhead {
  public:
+  static constexpr bool kPassing = false;
+
   BlocksAhead(const char* const (&next)[2], int64_t begin, int64_t step_bytes)
       : next_{next[0], next[1]}, at_(begin), step_(step_bytes) {}
   void fetch() {

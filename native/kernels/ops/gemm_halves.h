@@ -16,18 +16,22 @@ class HalvesByTiles {
 
   void begin(int64_t panel) { w_ = static_cast<const char*>(task_.w.data) + panel * panel_bytes_; }
 
+  int64_t steps() const { return steps_; }
+
   template <bool kTwo, int Panels>
-  void of(const TileBlock& block, float* sums) {
+  void of(const TileBlock& block, float* sums, Finishing& last) {
     const int64_t stride = task_.a.stride * 2;
     const char* a = static_cast<const char*>(task_.a.data) + block.rows.begin * stride;
     const TileOperand rows = {a, stride, block.rows.second - block.rows.begin};
     PackedTiles<Panels> w(w_, panel_bytes_);
     if (block.part.tiles == 1) {
       Ahead<true, Panels, kTileOfW> ahead(w_, panel_bytes_, {});
-      multiply_steps<Mma, kTwo, Panels>(rows, w, ahead, steps_, sums);
+      AndFinish<decltype(ahead)> both{ahead, last};
+      multiply_steps<Mma, kTwo, Panels>(rows, w, both, steps_, sums);
     } else {
       TileAhead ahead(task_, block, steps_, w_, Panels * panel_bytes_);
-      multiply_steps<Mma, kTwo, Panels>(rows, w, ahead, steps_, sums);
+      AndFinish<TileAhead> both{ahead, last};
+      multiply_steps<Mma, kTwo, Panels>(rows, w, both, steps_, sums);
     }
   }
 

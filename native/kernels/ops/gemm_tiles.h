@@ -75,14 +75,18 @@ class CodesByTiles {
     walk_.scale = panel * walk_.groups * kPanel;
   }
 
+  int64_t steps() const { return walk_.steps; }
+
   template <bool kTwo, int Panels>
-  __attribute__((noinline)) void of(const TileBlock& block, float* sums) {
+  __attribute__((noinline)) void of(const TileBlock& block, float* sums, Finishing& last) {
     if (block.part.tiles == 1) {
       Ahead<true, Panels, kPackedTile> ahead(w_, panel_bytes(), {});
-      return multiply_by<kTwo, Panels>(block, ahead, sums);
+      AndFinish<decltype(ahead)> both{ahead, last};
+      return multiply_by<kTwo, Panels>(block, both, sums);
     }
     TileAhead ahead(task_, block, walk_.steps, w_, Panels * panel_bytes());
-    multiply_by<kTwo, Panels>(block, ahead, sums);
+    AndFinish<TileAhead> both{ahead, last};
+    multiply_by<kTwo, Panels>(block, both, sums);
   }
 
  private:
@@ -116,11 +120,15 @@ class CodesByTiles {
     TileOperand a = {first, task_.a.stride, rows.second - rows.begin};
     for (int64_t group = 0, left = walk_.steps; group < walk_.groups; ++group) {
       const int64_t steps = left < walk_.group_steps ? left : walk_.group_steps;
-      multiply_steps<Mma, kTwo, Panels>(a, w, ahead, steps, sums);
-      fold_group<Mma, Panels>(walk_, group, count, sums, acc);
+      // Beside the next group's products: int4 of 32 and 512 rows is 10 and 7 % faster than if each waited for its own.
+      const auto fold_last = [&] {
+        if (group > 0) fold_group<Mma, Panels>(walk_, group - 1, count, sums, acc);
+      };
+      multiply_steps<Mma, kTwo, Panels>(a, w, ahead, steps, sums, false, fold_last);
       a.data += steps * kTileStep;
       left -= steps;
     }
+    fold_group<Mma, Panels>(walk_, walk_.groups - 1, count, sums, acc);
   }
 
   const GemmTask& task_;

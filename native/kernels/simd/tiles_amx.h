@@ -43,6 +43,11 @@ class TileRegisters {
   static void load(const void* at, int64_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(at), "r"(stride), "i"(T) : "memory");
   }
+  // What passes through the first-level cache and leaves there what is used again.
+  template <int T>
+  static void load_once(const void* at, int64_t stride) {
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(at), "r"(stride), "i"(T) : "memory");
+  }
   template <int T>
   static void store(void* at, int64_t stride) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(at), "r"(stride), "i"(T) : "memory");
