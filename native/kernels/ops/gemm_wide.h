@@ -8,6 +8,7 @@
 #include "kernels/ops/epilogue.h"
 #include "kernels/ops/kv_codes.h"
 #include "kernels/ops/tile.h"
+#include "kernels/ops/tile_registers.h"
 
 namespace forearm {
 namespace {
@@ -154,6 +155,18 @@ struct WideBlock {
   float* sums;  // [rows][panels * 16]
 };
 
+// k [k, end) of the block's panels, one after the other `apart` bytes.
+template <DType D>
+inline void widen_strip(const GemmTask& task, const WideBlock& block, int64_t k, int64_t end, int64_t apart) {
+  for (int64_t p = 0; p < block.panels; ++p) {
+    if constexpr (is_half(D)) {
+      widen_floats<D>(task.w, block.panel + p, k, end, block.strip + p * apart);
+    } else {
+      widen_panel<D>(task.w, block.panel + p, k, end, block.strip + p * apart);
+    }
+  }
+}
+
 template <DType D>
 inline void multiply_block(const GemmTask& task, const WideBlock& block) {
   using Wide = Mma<kWidened<D>>;
@@ -168,14 +181,7 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
     walk.panel_bytes = (end - k) * kPanel * kElement;
     walk.steps = (end - k) / Wide::kQuantum;
     walk.resume = k > 0;
-    for (int64_t p = 0; p < block.panels; ++p) {
-      char* to = block.strip + p * walk.panel_bytes;
-      if constexpr (is_half(D)) {
-        widen_floats<D>(task.w, block.panel + p, k, end, to);
-      } else {
-        widen_panel<D>(task.w, block.panel + p, k, end, to);
-      }
-    }
+    widen_strip<D>(task, block, k, end, walk.panel_bytes);
     for (int64_t tile = 0; tile < block.cut.tiles; ++tile) {
       const int64_t unit = block.cut.begin(tile), units = block.cut.begin(tile + 1) - unit;
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes + k * Wide::kRows * kElement;
@@ -187,20 +193,71 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
   finish(task, {block.sums, first, first + block.cut.units * Wide::kRows, block.panel, block.panels});
 }
 
+// The same by tile registers, of a k of whole steps. All rows go by tiles of their own height: one that began earlier
+// would add a strip twice.
+struct NothingAhead {
+  static constexpr bool kPassing = false;
+  void fetch() {}
+};
+template <typename Wide, int Panels>
+inline void multiply_strip(const GemmTask& task, const WideBlock& block, int64_t k, int64_t end) {
+  const int64_t stride = task.a.stride * 2, steps = (end - k) / (kTileStep / 2);
+  const auto multiply = [&](int64_t begin, int64_t rows) {
+    if (rows == 0) return;
+    const TilePairs pairs = {begin, rows};
+    const typename Wide::Tiles tiles(static_cast<int>(pairs.height()), pairs.tiles() > 1);
+    for (int64_t pair = 0; pair < pairs.count(); ++pair) {
+      const TilePair at = pairs[pair];
+      const char* data = static_cast<const char*>(task.a.data) + at.begin * stride + k * 2;
+      const TileOperand a = {data, stride, at.second - at.begin};
+      float* sums = block.sums + (at.begin - block.cut.first_unit) * Panels * kPanel;
+      PackedTiles<Panels> w(block.strip, steps * kTileOfW);
+      NothingAhead ahead;
+      if (at.is_two()) {
+        multiply_steps<Wide, true, Panels>(a, w, ahead, steps, sums, k > 0);
+      } else {
+        multiply_steps<Wide, false, Panels>(a, w, ahead, steps, sums, k > 0);
+      }
+    }
+  };
+  const int64_t whole = block.cut.units / kSquare * kSquare;
+  multiply(block.cut.first_unit, whole);
+  multiply(block.cut.first_unit + whole, block.cut.units - whole);
+}
+template <DType D>
+inline bool multiply_block_by_tiles(const GemmTask& task, const WideBlock& block) {
+  using Wide = Mma<kWidened<D>>;
+  if constexpr (kHasTiles<Wide>) {
+    if (task.w.k % (kTileStep / 2) != 0) return false;
+    constexpr int64_t kLength = kStripBytes / (2 * kPanel * 2);
+    for (int64_t k = 0; k < task.w.k; k += kLength) {
+      const int64_t end = k + kLength < task.w.k ? k + kLength : task.w.k;
+      widen_strip<D>(task, block, k, end, (end - k) * kPanel * 2);
+      block.panels == 2 ? multiply_strip<Wide, 2>(task, block, k, end) : multiply_strip<Wide, 1>(task, block, k, end);
+    }
+    const int64_t first = block.cut.first_unit;
+    finish(task, {block.sums, first, first + block.cut.units, block.panel, block.panels});
+    return true;
+  }
+  return false;
+}
+
 template <DType D>
 inline void multiply_widened(const GemmTask& task) {
   using Wide = Mma<kWidened<D>>;
   char* scratch = static_cast<char*>(task.scratch);
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   const int64_t fits = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
-  const int64_t most = task.row_end - task.row_begin <= kFewRows && fits > kFewPanels ? kFewPanels : fits;
+  int64_t most = task.row_end - task.row_begin <= kFewRows && fits > kFewPanels ? kFewPanels : fits;
+  if (kHasTiles<Wide> && task.w.k % (kTileStep / 2) == 0) most = 2;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += most) {
     const int64_t panels = end - panel < most ? end - panel : most;
     for (int64_t row = task.row_begin; row < task.row_end;) {
       const int64_t block_end = row / kWideRows * kWideRows + kWideRows;
       const int64_t row_end = block_end < task.row_end ? block_end : task.row_end;
       const TileRows cut = cut_rows<Wide>(row, row_end, task.epilogue);
-      multiply_block<D>(task, {cut, panel, panels, scratch, reinterpret_cast<float*>(scratch + kStripBytes)});
+      const WideBlock block = {cut, panel, panels, scratch, reinterpret_cast<float*>(scratch + kStripBytes)};
+      if (!multiply_block_by_tiles<D>(task, block)) multiply_block<D>(task, block);
       row = row_end;
     }
   }
