@@ -49,10 +49,9 @@ inline void fold_group(const CodesWalk& walk, int64_t group, int64_t rows, const
   const int32_t* a_sums = walk.a_sums + group;
   const float* a_scales = walk.a_scales + group;
   for (int64_t r = 0; r < rows; ++r, a_sums += walk.groups, a_scales += walk.groups) {
-    const auto start = Mma::start(a_sums, walk.groups);
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p, sums += kPanel, acc += kPanel) {
-      Mma::fold(Mma::add(start, sums), a_scales, walk.groups, s[p], acc);
+      Mma::fold(Mma::sums_of(sums, a_sums), a_scales, walk.groups, s[p], acc);
       if (offsets) Mma::fold_offsets(a_sums, a_scales, walk.groups, o[p], acc);
     }
   }

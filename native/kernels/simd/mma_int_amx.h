@@ -1,4 +1,4 @@
-// Codes by TDPBSUD where many rows share a tile register, else by VPDPBUSD: the same integers.
+// Codes by TDPBSUD and TDPBSSD where many rows share a tile register, else by VPDPBUSD: the same integers.
 #pragma once
 #include "kernels/simd/mma_int_avx512_dot.h"
 #include "kernels/simd/tiles_amx.h"
@@ -15,21 +15,31 @@ struct IntMma : DotIntMma<kCodes> {
 
   template <int kSums, int kA, int kW>
   static void add_tile() {
-    Tiles::add_codes<kSums, kA, kW>();
-  }
-
-  // The 64 k of a tile of W, one code a byte, from eight steps of nibbles.
-  static void unpack_tile(const char* nibbles, char* to) {
-    const __m512i low = _mm512_set1_epi8(15);
-#pragma GCC unroll 8
-    for (int step = 0; step < 8; ++step, nibbles += 64, to += 128) {
-      const __m512i both = _mm512_loadu_si512(nibbles);
-      _mm512_store_si512(to, _mm512_and_si512(both, low));
-      _mm512_store_si512(to + 64, _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
+    if constexpr (kCodes == Codes::bytes) {
+      Tiles::add_codes<kSums, kA, kW>();
+    } else {
+      Tiles::add_signed<kSums, kA, kW>();
     }
   }
 
-  static __m512i add(__m512i start, const int32_t* sums) { return _mm512_add_epi32(start, _mm512_load_si512(sums)); }
+  // The 64 k of a tile of W from eight steps of nibbles, one code a byte, without the bias: once for all rows, where
+  // each row's sums would take it off again for each group.
+  static void unpack_tile(const char* nibbles, char* to) {
+    const __m512i low = _mm512_set1_epi8(15), bias = _mm512_set1_epi8(DotIntMma<kCodes>::kNibbleBias);
+#pragma GCC unroll 8
+    for (int step = 0; step < 8; ++step, nibbles += 64, to += 128) {
+      const __m512i both = _mm512_loadu_si512(nibbles);
+      _mm512_store_si512(to, _mm512_sub_epi8(_mm512_and_si512(both, low), bias));
+      _mm512_store_si512(to + 64, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(both, 4), low), bias));
+    }
+  }
+
+  // 16 sums of a row whose codes add up to a_sum, as the tiles left them: without W's bias.
+  static __m512i sums_of(const int32_t* sums, const int32_t* a_sum) {
+    const __m512i as_stored = _mm512_load_si512(sums);
+    if constexpr (kCodes == Codes::nibbles) return as_stored;
+    return _mm512_sub_epi32(as_stored, _mm512_set1_epi32(*a_sum * DotIntMma<kCodes>::kBias));
+  }
 };
 
 }  // namespace

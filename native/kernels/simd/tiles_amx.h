@@ -1,8 +1,8 @@
 // AMX: eight tile registers of 16 rows by 64 bytes, and products of two of them added to a third.
 //
-// TDPBSUD and TDPBF16PS take 16 cycles for 16 x 16 sums of 64 bytes of k: 1024 multiply-adds of bytes a cycle, eight
-// times VPDPBUSD's. Loads from the first-level cache take 8 and go beside them (Intel's optimization manual, chapter
-// "Intel AMX"). As assembly: gcc's intrinsics do not say that they read memory.
+// TDPBSUD, TDPBSSD and TDPBF16PS take 16 cycles for 16 x 16 sums of 64 bytes of k: 1024 multiply-adds of bytes a cycle,
+// eight times VPDPBUSD's. Loads from the first-level cache take 8 and go beside them (Intel's optimization manual,
+// chapter "Intel AMX"). As assembly: gcc's intrinsics do not say that they read memory.
 #pragma once
 #include <stdint.h>
 
@@ -56,6 +56,11 @@ class TileRegisters {
   template <int Sums, int A, int W>
   static void add_codes() {
     __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(A), "i"(W));
+  }
+  // sums += signed by signed bytes.
+  template <int Sums, int A, int W>
+  static void add_signed() {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(A), "i"(W));
   }
   // sums += pairs of bf16. Of the 32 k of a step the even ones are a chain and the odd ones are, whose sums are added
   // to each other, then to what was there; denormals are flushed (volume 2B, TDPBF16PS).
