@@ -139,8 +139,8 @@ enum class Epilogue : int32_t { store, add, activate, gated, softcap };
 //   n_begin is a multiple of 16 (32 when gated); n_end is one too, or the last column of W (columns beyond n in the
 //   last panel are not written).
 //   Sums are float32, one accumulator per output element, added in the order of k (f32_rows: fused multiply-add, k
-//   ascending; bf16_rows: VDPBF16PS, pairs of k ascending, the odd k of a pair first, or, in avx512_amx of a k that is a
-//   multiple of 32, TDPBF16PS, steps of 32 k ascending, of each the sum of the even ones' and the odd ones' chains;
+//   ascending; bf16_rows: VDPBF16PS, pairs of k ascending, the odd k of a pair first, or, in avx512_amx of a k that is
+//   a multiple of 32, TDPBF16PS, steps of 32 k ascending, of each the sum of the even ones' and the odd ones' chains;
 //   bf16_pairs: BFMMLA steps of 4 k, ascending). 16-bit weights are widened exactly.
 struct GemmTask {
   Operand a;

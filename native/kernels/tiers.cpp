@@ -87,8 +87,8 @@ bool runs_avx512_bf16() {
   return runs_avx512_vnni() && cpuid(7).eax >= 1 && has(cpuid(7, 1).eax, kBf16);
 }
 
-// Leaf 7, edx: AMX-BF16, AMX-TILE, AMX-INT8. A process asks for the tile registers once, before its threads are there
-// or not (Linux, Documentation/arch/x86/xstate.rst); where it may not have them, what is below runs.
+// Leaf 7, edx: AMX-BF16, AMX-TILE, AMX-INT8. A process asks for the tile registers, once for all of its threads (Linux,
+// Documentation/arch/x86/xstate.rst); where it may not have them, the tier below runs.
 bool runs_avx512_amx() {
   constexpr uint32_t kBf16_Tile_Int8 = 1u << 22 | 1u << 24 | 1u << 25;
   constexpr uint64_t kTiles = 0x60000;

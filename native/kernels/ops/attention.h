@@ -87,7 +87,7 @@ inline PairScales scales_at(const AttendTask& task, int64_t key, int64_t end) {
 // Whether tile registers multiply heads of so many dimensions.
 template <typename Mma>
 inline bool takes_squares(int64_t dim) {
-  return kHasTiles<Mma> && dim % kStepDims == 0;
+  return kHasTiles<Mma> && dim % kTileHalves == 0;
 }
 // Rows of a tile.
 template <typename Mma>

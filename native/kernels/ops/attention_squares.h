@@ -8,11 +8,8 @@
 namespace forearm {
 namespace {
 
-// Blocks lie as matrices of 16 bits do: of keys a panel has 16 tokens and a step 32 of the head's dimensions, of values
-// 16 dimensions and the block's 32 tokens.
-constexpr int64_t kStepDims = 32;
-
-// Keys of one block or of two: a step is one of either's panels.
+// Blocks lie as matrices of 16 bits do. Keys of one block or of two: a panel has 16 tokens, a step 32 of the head's
+// dimensions.
 template <int Panels>
 class KeyTiles {
  public:
@@ -26,7 +23,7 @@ class KeyTiles {
   int64_t panel_bytes_, at_ = -kTileOfW;
 };
 
-// Values: a step is a block.
+// Values: a panel has 16 dimensions, a step is the 32 tokens of a block.
 class ValueTiles {
  public:
   ValueTiles(const char* first, const char* second) : blocks_{first, second} {}
@@ -63,7 +60,7 @@ class BlocksAhead {
 template <typename Mma>
 inline void score_keys(const AttendTile& t, const char* const (&blocks)[2], const char* const (&next)[2], bool low,
                        bool high) {
-  const int64_t dim = t.q.stride, steps = dim / kStepDims, panel_bytes = dim * kPanel * 2;
+  const int64_t dim = t.q.stride, steps = dim / kTileHalves, panel_bytes = dim * kPanel * 2;
   const TileOperand q = {static_cast<const char*>(t.q.data), dim * 2, 0};
   BlocksAhead ahead(next, 0, 2 * kTileOfW);
   if (low && high) {

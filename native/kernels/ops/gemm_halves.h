@@ -6,8 +6,6 @@
 namespace forearm {
 namespace {
 
-constexpr int64_t kTileHalves = 32;  // k of a step
-
 template <typename Mma>
 class HalvesByTiles {
  public:

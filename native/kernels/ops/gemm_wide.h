@@ -201,7 +201,7 @@ struct NothingAhead {
 };
 template <typename Wide, int Panels>
 inline void multiply_strip(const GemmTask& task, const WideBlock& block, int64_t k, int64_t end) {
-  const int64_t stride = task.a.stride * 2, steps = (end - k) / (kTileStep / 2);
+  const int64_t stride = task.a.stride * 2, steps = (end - k) / kTileHalves;
   const auto multiply = [&](int64_t begin, int64_t rows) {
     if (rows == 0) return;
     const TilePairs pairs = {begin, rows};
@@ -228,7 +228,7 @@ template <DType D>
 inline bool multiply_block_by_tiles(const GemmTask& task, const WideBlock& block) {
   using Wide = Mma<kWidened<D>>;
   if constexpr (kHasTiles<Wide>) {
-    if (task.w.k % (kTileStep / 2) != 0) return false;
+    if (task.w.k % kTileHalves != 0) return false;
     constexpr int64_t kLength = kStripBytes / (2 * kPanel * 2);
     for (int64_t k = 0; k < task.w.k; k += kLength) {
       const int64_t end = k + kLength < task.w.k ? k + kLength : task.w.k;
@@ -249,7 +249,7 @@ inline void multiply_widened(const GemmTask& task) {
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   const int64_t fits = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
   int64_t most = task.row_end - task.row_begin <= kFewRows && fits > kFewPanels ? kFewPanels : fits;
-  if (kHasTiles<Wide> && task.w.k % (kTileStep / 2) == 0) most = 2;
+  if (kHasTiles<Wide> && task.w.k % kTileHalves == 0) most = 2;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += most) {
     const int64_t panels = end - panel < most ? end - panel : most;
     for (int64_t row = task.row_begin; row < task.row_end;) {

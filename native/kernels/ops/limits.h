@@ -124,7 +124,7 @@ inline float multiply_rounds(Form form, int64_t rounds, int64_t* operations) {
     if (is_quantised(form)) return square_rounds<Bytes, kTileStep>(rounds, operations);
   }
   if constexpr (kHasTiles<Halves>) {
-    if (form == Halves::kForm) return square_rounds<Halves, kTileStep / 2>(rounds, operations);
+    if (form == Halves::kForm) return square_rounds<Halves, kTileHalves>(rounds, operations);
   }
   if (is_quantised(form)) return codes_rounds<Bytes>(rounds, operations);
   if constexpr (Halves::kForm != Form::f32_rows) {

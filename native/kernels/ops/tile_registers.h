@@ -13,7 +13,8 @@ namespace {
 template <typename Mma>
 constexpr bool kHasTiles = requires { typename Mma::Tiles; };
 
-constexpr int64_t kSquare = 16, kTileStep = 64, kTileOfW = kSquare * kTileStep;
+// Rows of a tile and columns of its sums; bytes of k in a step, and numbers of 16 bits; bytes of a tile of W.
+constexpr int64_t kSquare = 16, kTileStep = 64, kTileHalves = kTileStep / 2, kTileOfW = kSquare * kTileStep;
 constexpr int64_t kPairRows = 2 * kSquare;
 
 // Rows that two tiles take, or one, and those of them that no earlier tiles have.

@@ -9,10 +9,6 @@
 namespace forearm {
 namespace {
 
-constexpr int kTileRows = 16;
-constexpr int64_t kTileLine = 64;  // bytes of a row
-constexpr int64_t kTileBytes = kTileRows * kTileLine;
-
 // What LDTILECFG reads: Intel's manual, volume 1, section 18.2.
 struct TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -27,8 +23,8 @@ class TileRegisters {
   TileRegisters(int rows, bool two) {
     TileShapes shapes;
     for (int t = 0; t < 8; ++t) {
-      shapes.row_bytes[t] = kTileLine;
-      shapes.rows[t] = static_cast<uint8_t>(t < (two ? 6 : 5) ? rows : kTileRows);
+      shapes.row_bytes[t] = 64;
+      shapes.rows[t] = static_cast<uint8_t>(t < (two ? 6 : 5) ? rows : 16);
     }
     __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
   }
