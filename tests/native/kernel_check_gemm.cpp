@@ -89,9 +89,8 @@ struct Sum {
 };
 
 // f32_rows: k roundings to nearest, so at most k units of the sum of magnitudes (Higham, Accuracy and Stability of
-// Numerical Algorithms, section 3.1). bf16_rows (VDPBF16PS,
-// TDPBF16PS): the same, since products of bf16 are exact. bf16_pairs:
-// per two k one addition of products and one to the sum, each rounded to odd, two units at most.
+// Numerical Algorithms, section 3.1). bf16_rows (VDPBF16PS, TDPBF16PS): the same, since products of bf16 are exact.
+// bf16_pairs: per two k one addition of products and one to the sum, each rounded to odd, two units at most.
 Sum exact_sum(const Problem& p, int64_t row, int64_t column, Form form) {
   double sum = 0, magnitude = 0;
   for (int64_t k = 0; k < p.shape.k; ++k) {
