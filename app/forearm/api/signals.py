@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_hangup(*calls: Callable[[], None]) -> Iterator[None]:
-    """Call these whenever SIGHUP comes. Where the app does not run in its process's main thread, none ever does."""
+    """Call these whenever SIGHUP comes, and once now: one that came while the worker started was ignored.
+
+    Where the app does not run in its process's main thread, none ever comes.
+    """
 
     def call_all() -> None:
         for call in calls:
@@ -22,6 +25,7 @@ def on_hangup(*calls: Callable[[], None]) -> Iterator[None]:
     except (ValueError, RuntimeError):
         yield
         return
+    call_all()
     try:
         yield
     finally:

@@ -50,7 +50,9 @@ async def _serve(server: EngineServer, config: EngineConfig) -> None:
     here = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         here.add_signal_handler(number, server.drain, config.shutdown_timeout_s)
-    here.add_signal_handler(signal.SIGHUP, logs.follow, str(Path(config.socket).parent))
+    run_folder = str(Path(config.socket).parent)
+    here.add_signal_handler(signal.SIGHUP, logs.follow, run_folder)
+    logs.follow(run_folder)  # the level may have changed before this start
     figures = asyncio.create_task(server.log_figures(config.log_stats_interval_s)) if config.log_stats else None
     try:
         await server.run(Path(config.socket))
