@@ -97,11 +97,16 @@ def test_the_level_changes_in_every_process_while_it_runs(served: Served) -> Non
         told = [line["message"] for line in lines(served) if line["message"].startswith("lines of level")]
         return [re.findall(r"level (\w+)", message)[0] for message in told]
 
+    def workers_at_debug() -> int:  # one that was still starting may say so twice
+        return [line["process"] for line in lines(served) if line["level"] == "DEBUG"].count("api")
+
     os.kill(served.process.pid, signal.SIGUSR2)
     wait_until(lambda: levels() == ["DEBUG"])
-    # A worker that was still starting may say so twice.
-    wait_until(lambda: [line["process"] for line in lines(served) if line["level"] == "DEBUG"].count("api") >= 3)
+    wait_until(lambda: workers_at_debug() >= 3)
     wait_until(lambda: "engine" in {line["process"] for line in lines(served) if line["level"] == "DEBUG"})
+    before = workers_at_debug()
+    served.workers()[0].kill()
+    wait_until(lambda: workers_at_debug() > before)  # the one that takes its place
     os.kill(served.process.pid, signal.SIGUSR2)
     wait_until(lambda: levels() == ["DEBUG", "INFO"])
 
