@@ -162,8 +162,12 @@ class EngineConfig(Common):
         False, "1 allows more than the model was made for", env="VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     )
     max_num_seqs: int = setting(128, "sequences computed at a time", flag="--max-num-seqs", parse=whole(1, 4096))
-    max_num_batched_tokens: int = setting(
-        2048, "token budget of one step", flag="--max-num-batched-tokens", unit="tokens", parse=whole(1, 1 << 20)
+    max_num_batched_tokens: int | None = setting(
+        None,
+        "token budget of one step; absent: 512 or --max-num-seqs, whichever is more; 2048 of texts that are embedded",
+        flag="--max-num-batched-tokens",
+        unit="tokens",
+        parse=whole(1, 1 << 20),
     )
     max_num_queued_reqs: int | None = setting(
         None,

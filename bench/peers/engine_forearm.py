@@ -25,7 +25,6 @@ class Engine:
             model,
             max_model_len=context,
             max_num_seqs=sequences,
-            max_num_batched_tokens=2048,
             enable_prefix_caching=False,
             omp_num_threads=threads,
             kv_cache_memory_bytes=2 << 30,

@@ -44,6 +44,18 @@ def test_scratch_is_counted_no_smaller_than_it_is_and_not_much_larger(shape: str
         assert native.scratch_bytes <= counted <= 1.6 * native.scratch_bytes + 4 * MIB
 
 
+@pytest.mark.parametrize(
+    ("settings", "step_tokens"),
+    [({}, 512), ({"max_num_seqs": 1000}, 1000), ({"max_num_batched_tokens": 2048}, 2048)],
+)
+def test_a_step_has_512_tokens_or_one_for_each_sequence_or_what_is_asked(
+    settings: dict[str, int], step_tokens: int
+) -> None:
+    planned = fit(EngineConfig(kv_cache_memory_bytes=64 * MIB, **settings), DEMO_MODEL, BOX, 1)
+
+    assert planned.limits.step_tokens == step_tokens
+
+
 def test_packed_weights_and_blocks_are_counted_as_the_executor_counts_them() -> None:
     config = EngineConfig(max_num_seqs=4, kv_cache_memory_bytes=64 * MIB)
     planned = fit(config, DEMO_MODEL, BOX, 1)
@@ -74,7 +86,7 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
 
 def test_auto_takes_the_longest_context_that_fits() -> None:
     most = fit(EngineConfig(max_num_seqs=1), DEMO_MODEL, Memory(1 << 33, 1 << 33, "a large box"), 1)
-    needed = most.checkpoint.packed_bytes + most.scratch_bytes
+    needed = most.checkpoint.packed_bytes + most.scratch_bytes + most.vocabulary_bytes
     free = int((needed + 10 * most.block_bytes) / 0.92) + MIB
 
     found = fit(EngineConfig(max_num_seqs=1, max_model_len="auto"), DEMO_MODEL, Memory(free, free, "a box"), 1)
