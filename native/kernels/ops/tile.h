@@ -65,10 +65,10 @@ class Ahead {
   const char* at_;
 };
 
-// Of a tile of all rows, which waits for memory and nothing else, where the CPU takes it so (kAsksNear): what it
-// multiplies 6 KiB later, of all its panels together, into the first level, and near the end of its panels the begin of
-// the next ones. On a Xeon, of the read bandwidth (n 4864, k 896, two cores): bf16 88 -> 97, 8 rows 76 -> 88 %; int8 95
-// -> 101, 84 -> 87; int4 89 -> 96, 73 -> 83. A third is too little from 8 rows on, more no better.
+// Of a tile of all rows, which waits for memory and nothing else, where the CPU takes it so: what it multiplies 6 KiB
+// later, of all its panels together, into its first or second level (kNearLevel), and near the end of its panels the
+// begin of the next ones. Of the read bandwidth (Xeon, n 4864, k 896, two cores): bf16 88 -> 97, 8 rows 76 -> 88 %;
+// int8 95 -> 101, 84 -> 87; int4 89 -> 96, 73 -> 83. A third is too little from 8 rows on, more no better.
 template <int Panels, int64_t kStepBytes>
 class Ahead<true, Panels, kStepBytes> {
  public:
@@ -81,7 +81,8 @@ class Ahead<true, Panels, kStepBytes> {
 #pragma GCC unroll 8
     for (int p = 0; p < Panels; ++p) {
 #pragma GCC unroll 8
-      for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(at_ + p * apart_ + line, 0, 3);
+      for (int64_t line = 0; line < kBytes; line += 64)
+        __builtin_prefetch(at_ + p * apart_ + line, 0, kNearLevel == 2 ? 2 : 3);
     }
     at_ += kBytes;
     const int64_t past = (end_ - at_ - 1) >> 63;  // all bits or none, as whole_ above
@@ -176,7 +177,7 @@ constexpr int panels_at_once(int units) {
 template <typename Mma, bool kNear, int Units, typename SomeWalk>
 inline void multiply_rows(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
   // cut_rows: several tiles are of about the same height, and where the tile of all rows is near, these are several.
-  constexpr int kFewest = kAsksNear && !kNear ? (Mma::kUnits + 1) / 2 : 1;
+  constexpr int kFewest = kNearLevel > 0 && !kNear ? (Mma::kUnits + 1) / 2 : 1;
   if constexpr (Units > kFewest) {
     if (units < Units) return multiply_rows<Mma, kNear, Units - 1>(walk, units, panels, sums, stride);
   }
@@ -185,7 +186,7 @@ inline void multiply_rows(const SomeWalk& walk, int64_t units, int64_t panels, f
 
 template <typename Mma, typename SomeWalk>
 inline void multiply_units(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
-  if constexpr (kAsksNear) {
+  if constexpr (kNearLevel > 0) {
     if (walk.part.tiles == 1) return multiply_rows<Mma, true, Mma::kUnits>(walk, units, panels, sums, stride);
   }
   multiply_rows<Mma, false, Mma::kUnits>(walk, units, panels, sums, stride);

@@ -7,7 +7,7 @@ namespace forearm {
 namespace {
 
 constexpr int kFetchedRows = 1;  // as avx512 has it
-constexpr bool kAsksNear = true;
+constexpr int kNearLevel = 1;
 
 // What steps of 32 k leave over, a k that is no multiple of 32, VDPBF16PS multiplies from the first k on.
 struct TileMma : DotMma<DType::bf16> {

@@ -48,7 +48,7 @@ constexpr int kColumnRegisters = 2;
 constexpr int kTileUnits = 6;
 constexpr int tile_panels(int units) { return units == 1 ? 4 : units == 2 ? 2 : 1; }
 constexpr int kFetchedRows = 4;
-constexpr bool kAsksNear = false;
+constexpr int kNearLevel = 0;
 
 }  // namespace
 }  // namespace forearm

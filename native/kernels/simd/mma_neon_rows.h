@@ -41,7 +41,7 @@ constexpr int kColumnRegisters = 4;
 constexpr int kTileUnits = 6;
 constexpr int tile_panels(int units) { return units == 1 ? 4 : units == 2 ? 3 : units == 3 ? 2 : 1; }
 constexpr int kFetchedRows = 4;
-constexpr bool kAsksNear = false;
+constexpr int kNearLevel = 0;
 
 }  // namespace
 }  // namespace forearm

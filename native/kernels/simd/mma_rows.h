@@ -10,7 +10,7 @@
 //   load                     the other way round; rows of one need none
 // mma_<isa>.h gives this file kTileUnits, tile_panels, Factor, load_factor, multiply_add, columns<dtype, i> (the 16
 // columns of the i-th k of a step) and kColumnRegisters that these take; and tile.h kFetchedRows: tiles of so many rows
-// and more fetch W ahead, and kAsksNear: how a tile of all rows does.
+// and more fetch W ahead, and kNearLevel: into which level of its cache a tile of all rows does, 0: as the others.
 #pragma once
 #include "kernels/kernels.h"
 

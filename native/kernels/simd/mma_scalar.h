@@ -23,7 +23,7 @@ constexpr int kColumnRegisters = 16;
 constexpr int kTileUnits = 4;
 constexpr int tile_panels(int) { return 1; }
 constexpr int kFetchedRows = 4;
-constexpr bool kAsksNear = false;
+constexpr int kNearLevel = 0;
 
 }  // namespace
 }  // namespace forearm
