@@ -251,11 +251,9 @@ def main() -> None:
     text = table(rows, heading)
     print(text)
     if given.out:
-        given.out.with_suffix(".md").write_text(f"# Accuracy of every weight and KV format\n\n{text}")
+        Path(f"{given.out}.md").write_text(f"# Accuracy of every weight and KV format\n\n{text}")
         stored = {"tier": _native.tier(), "tokens": given.tokens, "answers": given.answers}
-        given.out.with_suffix(".json").write_text(
-            json.dumps(stored | {"rows": [asdict(row) for row in rows]}, indent=1)
-        )
+        Path(f"{given.out}.json").write_text(json.dumps(stored | {"rows": [asdict(row) for row in rows]}, indent=1))
 
 
 if __name__ == "__main__":

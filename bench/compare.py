@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--decode", type=numbers, default=[1, 8, 32], help="sequences; 128 where memory allows")
     parser.add_argument("--http", default="forearm,llama,openvino,vllm", help="engines that get requests at once")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for a start or an answer")
-    parser.add_argument("--out", type=Path, help="also write OUT.json, OUT.md and OUT.svg (without the suffix)")
+    parser.add_argument("--out", type=Path, help="also write OUT.json, OUT.md and OUT.svg")
     args = parser.parse_args()
     if args.install:
         contestants.install(args.install)
@@ -278,9 +278,9 @@ def main() -> None:
         found["shapes"][name] = measure_shape(name, args)
         text = table.markdown(found)
         if args.out:
-            args.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-            args.out.with_suffix(".md").write_text(text)
-            args.out.with_suffix(".svg").write_text(table.plot(found))
+            Path(f"{args.out}.json").write_text(json.dumps(found, indent=1) + "\n")
+            Path(f"{args.out}.md").write_text(text)
+            Path(f"{args.out}.svg").write_text(table.plot(found))
     print(text)
 
 

@@ -19,6 +19,7 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -186,9 +187,10 @@ def shown(figures: dict[str, float]) -> str:
 
 def circumstances(args: argparse.Namespace) -> dict[str, object]:
     """What the figures hold for."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False)
     return {
-        "command": " ".join(["python", *(str(Path(word).name) if "/" in word else word for word in sys.argv)]),
+        "command": shlex.join(["python", *(Path(word).name if "/" in word else word for word in sys.argv)]),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": commit.stdout.strip(),
         "cpu": cpu_name(),
