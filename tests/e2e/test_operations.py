@@ -97,20 +97,20 @@ def test_the_level_changes_in_every_process_while_it_runs(served: Served) -> Non
         told = [line["message"] for line in lines(served) if line["message"].startswith("lines of level")]
         return [re.findall(r"level (\w+)", message)[0] for message in told]
 
-    def workers_at_debug() -> int:  # one that was still starting may say so twice
-        return [line["process"] for line in lines(served) if line["level"] == "DEBUG"].count("api")
+    def at_debug(process: str) -> int:  # one that was still starting may say so twice
+        return [line["process"] for line in lines(served) if line["level"] == "DEBUG"].count(process)
 
     os.kill(served.process.pid, signal.SIGUSR2)
     wait_until(lambda: levels() == ["DEBUG"])
-    wait_until(lambda: workers_at_debug() >= 3)
-    wait_until(lambda: "engine" in {line["process"] for line in lines(served) if line["level"] == "DEBUG"})
-    before = workers_at_debug()
-    served.workers()[0].kill()
-    wait_until(lambda: workers_at_debug() > before)  # the one that takes its place
+    wait_until(lambda: at_debug("api") >= 3 and at_debug("engine") >= 1)
+    for process, one in (("api", served.workers()[0]), ("engine", served.engine())):
+        before = at_debug(process)
+        one.kill()
+        wait_until(lambda p=process, n=before: at_debug(p) > n, 60)  # the one that takes its place
+    wait_until(lambda: served.http.get("/readyz").status_code == 200, 60)
     os.kill(served.process.pid, signal.SIGUSR2)
     wait_until(lambda: levels() == ["DEBUG", "INFO"])
 
-    assert served.http.get("/readyz").status_code == 200
     assert len(served.workers()) == 3
 
 
