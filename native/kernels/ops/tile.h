@@ -97,7 +97,8 @@ class Ahead<true, Panels, kStepBytes> {
   const char *end_, *at_;
 };
 
-// Adds `steps` steps to the sums, kTogether at once where the Mma takes them so; kStepA are the bytes of A of a step.
+// Adds `steps` steps to the sums, kTogether at once where the Mma takes them so, else two, or one by one where its step
+// is long: of two of 48 products gcc 12 moves sums and spills some. kStepA are the bytes of A of a step.
 template <typename Mma, int64_t kStepA, typename Sums, int Units, int Panels, typename SomeAhead>
 __attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
                                                      const char* w, int64_t panel_bytes, int64_t steps,
@@ -111,6 +112,13 @@ __attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels]
       if constexpr (kFetch) ahead.template fetch<kMany>();
       Mma::steps(sums, a, unit_bytes, w, panel_bytes);
     }
+  }
+  if constexpr (requires { requires Mma::kLongStep; }) {
+    for (; s < steps; ++s, a += kStepA, w += kStepW) {
+      if constexpr (kFetch) ahead.fetch();
+      Mma::step(sums, a, unit_bytes, w, panel_bytes);
+    }
+    return;
   }
 #pragma GCC unroll 2
   for (; s < steps; ++s, a += kStepA, w += kStepW) {

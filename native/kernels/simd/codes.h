@@ -13,6 +13,7 @@
 //   kInPlace                (of nibbles) there: tiles take nibbles however many rows there are, none is unpacked
 //   kFetchesOut             (may be left out) there: tiles of several rows ask for the lines that they will write;
 //                           not measured on Arm, and not there
+//   kLongStep               (may be left out) whether a step is so long that they are added one by one (tile.h)
 //   Sums                    int32 sums of a unit by a panel, in registers, in any order (SMMLA: blocks of 2 x 2)
 //   start                   the sums before a group's first step: -bias * the sum of the row's codes in the group;
 //                           `sums` is that of the unit's first row, `groups` further is the second row's
