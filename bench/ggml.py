@@ -53,7 +53,8 @@ def _q6_k(blocks: Floats) -> Bytes:
     groups = blocks.reshape(-1, 16, 16)
     wanted = np.abs(groups).max(axis=2) / 31
     stored, d = _half(wanted.max(axis=1, keepdims=True) / 127)
-    scales = np.rint(_divided(wanted, np.broadcast_to(d, wanted.shape)))
+    # d is rounded, coarsely where it is below float16's normal numbers: 128 may come out of it.
+    scales = np.rint(_divided(wanted, np.broadcast_to(d, wanted.shape))).clip(0, 127)
     step = np.broadcast_to((d * scales)[:, :, None], groups.shape)
     codes = (np.clip(np.rint(_divided(groups, step)), -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
     low = (codes[:, :, :2] & 15) | (codes[:, :, 2:] << 4)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from bench import compare, table
 from bench.counters import parsed
+from bench.ggml import rounded
 from bench.peers.at_once import over_http, waited
 from bench.peers.contestants import Missing
 from bench.peers.driven import Driven, prefill_s, step_s
@@ -20,6 +21,7 @@ from tests.unit.bench.raw_server import chunked, plain, raw_server
 from forearm.bench.load import Run
 from forearm.bench.statistics import Outcome
 from forearm.model.checkpoint import open_checkpoint
+from forearm.model.gguf_codes import decode_rows
 from forearm.text.tokenizer import load_tokenizer
 
 TINY = Shape("qwen2", 600, 64, 96, 2, 4, 2, 1e4, tied=True)
@@ -133,6 +135,21 @@ def test_written_weights_are_of_the_order_of_one_over_the_root_of_columns(tmp_pa
 
     assert entry["shape"] == [TINY.hidden, TINY.intermediate]
     assert 0.9 < bits.view(np.float32).std() * TINY.intermediate**0.5 < 1.1
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q5_K", "Q6_K"])
+def test_small_weights_are_rounded_to_ggml_types_as_well_as_large_ones(kind: str) -> None:
+    values = np.random.default_rng(1).standard_normal((16, 8192), np.float32)
+
+    def error(scale: np.float32) -> float:
+        codes = decode_rows(*rounded(values * scale, kind), values.shape[1])
+        grouped = codes.codes.reshape(*codes.scales.shape, -1) * codes.scales[:, :, None]
+        if codes.offsets is not None:
+            grouped += codes.offsets[:, :, None]
+        return float(np.linalg.norm(grouped.reshape(values.shape) / scale - values))
+
+    # 2^-9: the scales of K types are below float16's normal numbers, where a step is 0.4 % of them.
+    assert error(np.float32(2**-9)) <= 1.02 * error(np.float32(1))
 
 
 async def test_token_ids_go_over_http_and_failures_are_told() -> None:
