@@ -235,7 +235,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="writes OUT.md and OUT.json")
-    parser.add_argument("--shapes", default="qwen2.5-0.5b,r1-distill-qwen-1.5b", help="of bench/shapes.py")
+    parser.add_argument("--shapes", default="qwen2.5-0.5b,r1-distill-qwen-1.5b,llama-2-7b", help="of bench/shapes.py")
     parser.add_argument("--tokens", type=int, default=64, help="of a layer's measurement")
     parser.add_argument("--answers", type=int, default=100, help="held-out answers of the demo model")
     parser.add_argument("--threads", type=int, default=1)
