@@ -178,16 +178,30 @@ inline void raise_max(AttendTile& t, uint32_t rows) {
   const F16 before = load(t.max);
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* s = t.scores + r * kPairKeys;
-    const float top = reduce_max(max(max(load(s), load(s + 16)), max(load(s + 32), load(s + 48))));
-    if (rows >> r & 1 && top > t.max[r]) t.max[r] = top;  // a NaN hides what is larger
+    const float highest = reduce_max(max(max(load(s), load(s + 16)), max(load(s + 32), load(s + 48))));
+    const float top = rows >> r & 1 ? highest : kNothing;
+    t.max[r] = top > t.max[r] ? top : t.max[r];  // a NaN hides what is larger
   }
   store(t.before, exp2_of_negative(sub(before, load(t.max))));
 }
 
+// weights(i): those of keys 16 i to 16 i + 15 of a pair of blocks. Two registers at once where the tier narrows so.
+template <typename Mma, typename Weights>
+__attribute__((always_inline)) inline void store_weights(const Operand& out, int64_t row, Weights weights) {
+  if constexpr (requires { Mma::kStoresPairs; }) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2)
+      Mma::store_both(weights(i), weights(i + 1), reinterpret_cast<char*>(half_row(out, row) + 16 * i));
+  } else {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) store_operand(out, row, 16 * i, weights(i), 16);
+  }
+}
+
 // Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`).
-template <Form form>
+template <typename Mma>
 inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& scales) {
-  const Operand out{t.weights.data, t.weights.stride, form};
+  const Operand out{t.weights.data, t.weights.stride, Mma::kForm};
   const uint32_t rows = rows_that_see(t, first_key, kPairKeys);
   settle_scores(t, rows, first_key, scales);
   raise_max(t, rows);
@@ -199,11 +213,9 @@ inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& sca
     for (int i = 0; i < 4; ++i) w[i] = exp2_of_negative(sub(load(t.scores + r * kPairKeys + 16 * i), top));
     const F16 sum = add(add(w[0], w[1]), add(w[2], w[3]));
     store(t.sums + r * 16, fma(load(t.sums + r * 16), broadcast(t.before[r]), sum));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      if (scales.values[i / 2]) w[i] = mul(w[i], load(scales.values[i / 2] + i % 2 * 16));
-      store_operand(out, r, 16 * i, w[i], 16);
-    }
+    store_weights<Mma>(out, r, [&](int i) {
+      return scales.values[i / 2] ? mul(w[i], load(scales.values[i / 2] + i % 2 * 16)) : w[i];
+    });
   }
 }
 
