@@ -19,6 +19,8 @@ inline void add_dots(int32x4_t& sums, int8x16_t columns, int8x16_t row) {
 }
 
 // Sixteen k of a row are one register. Sums of nibbles are sixteen times too large, which the conversion takes back.
+// What adds products is always inlined: gcc 12 leaves parts of it out when the file has grown, and then keeps the sums
+// in memory (33 % of N1's SDOT rate in place of 99, tools/arm/price_loops.py).
 template <Codes kCodes>
 struct RowsIntMma {
   static constexpr bool kNibbles = kCodes == Codes::nibbles;
@@ -40,7 +42,8 @@ struct RowsIntMma {
   static Scales scales(F16 s) { return s; }
 
   template <int Units, int Panels>
-  static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
+  __attribute__((always_inline)) static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
+                                                  const char* w, int64_t panel_bytes) {
     int8x16_t rows[Units];
 #pragma GCC unroll 8
     for (int u = 0; u < Units; ++u) {
@@ -54,8 +57,8 @@ struct RowsIntMma {
   }
 
   template <int Units, int Panels>
-  static void steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w,
-                    int64_t panel_bytes) {
+  __attribute__((always_inline)) static void steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
+                                                   const char* w, int64_t panel_bytes) {
     int8x16_t rows[Units];
 #pragma GCC unroll 8
     for (int u = 0; u < Units; ++u) rows[u] = vld1q_s8(reinterpret_cast<const int8_t*>(a + u * unit_bytes));
@@ -80,8 +83,8 @@ struct RowsIntMma {
  private:
   // Products of one step: kElement is the first of the row's elements that it takes, one or, of nibbles, two.
   template <int kElement, int Units, int Panels>
-  static void add_products(Sums (&sums)[Units][Panels], const int8x16_t (&rows)[Units], const char* w,
-                           int64_t panel_bytes) {
+  __attribute__((always_inline)) static void add_products(Sums (&sums)[Units][Panels], const int8x16_t (&rows)[Units],
+                                                          const char* w, int64_t panel_bytes) {
 #pragma GCC unroll 8
     for (int p = 0; p < Panels; ++p) {
       const char* columns = w + p * panel_bytes;
@@ -93,7 +96,8 @@ struct RowsIntMma {
   }
 
   template <int kElement, int32x4_t I16::* kQuarter, int Units, int Panels>
-  static void add_quarter(Sums (&sums)[Units][Panels], const int8x16_t (&rows)[Units], int p, int8x16_t codes) {
+  __attribute__((always_inline)) static void add_quarter(Sums (&sums)[Units][Panels], const int8x16_t (&rows)[Units],
+                                                         int p, int8x16_t codes) {
     const int8x16_t first = kNibbles ? low_sixteenfold(codes) : codes;
 #pragma GCC unroll 8
     for (int u = 0; u < Units; ++u) {
