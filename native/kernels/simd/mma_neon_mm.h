@@ -1,6 +1,7 @@
 // Tiles of the tier neon_mm: bf16 by BFMMLA, two rows by two columns by four k an instruction; f16 and f32 as in neon.
 #pragma once
 #include "kernels/simd/mma_neon_rows.h"
+#include "kernels/simd/narrow_neon_bf16.h"
 
 namespace forearm {
 namespace {

@@ -4,6 +4,7 @@
 #include <arm_sve.h>
 
 #include "kernels/simd/mma_neon_rows.h"
+#include "kernels/simd/narrow_neon_bf16.h"
 
 namespace forearm {
 namespace {

@@ -1,4 +1,5 @@
-// The vector of 16 floats as four q registers (Armv8.0). Meaning of each function: vec_scalar.h.
+// The vector of 16 floats as four q registers (Armv8.0). Meaning of each function: vec_scalar.h; store_bf16 comes from
+// mma_neon.h or narrow_neon_bf16.h.
 #pragma once
 #include <arm_neon.h>
 #include <stdint.h>
@@ -127,17 +128,6 @@ inline F16 load_f16(const uint16_t* p) {
   const float16x8_t low = vreinterpretq_f16_u16(vld1q_u16(p)), high = vreinterpretq_f16_u16(vld1q_u16(p + 8));
   return {vcvt_f32_f16(vget_low_f16(low)), vcvt_f32_f16(vget_high_f16(low)), vcvt_f32_f16(vget_low_f16(high)),
           vcvt_f32_f16(vget_high_f16(high))};
-}
-inline uint16x4_t narrow_bf16(float32x4_t x) {
-  const uint32x4_t u = vreinterpretq_u32_f32(x), upper = vshrq_n_u32(u, 16);
-  const uint32x4_t odd = vandq_u32(upper, vdupq_n_u32(1));
-  const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), odd), 16);
-  const uint32x4_t quiet = vorrq_u32(upper, vdupq_n_u32(0x40));
-  return vmovn_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet));
-}
-inline void store_bf16(uint16_t* p, F16 x) {
-  vst1q_u16(p, vcombine_u16(narrow_bf16(x.a), narrow_bf16(x.b)));
-  vst1q_u16(p + 8, vcombine_u16(narrow_bf16(x.c), narrow_bf16(x.d)));
 }
 inline uint16x4_t narrow_f16(float32x4_t x) { return vreinterpret_u16_f16(vcvt_f16_f32(x)); }
 inline void store_f16(uint16_t* p, F16 x) {
