@@ -156,7 +156,7 @@ inline void attend_chunk(AttendRows& all, int64_t chunk) {
     BlockPair keys = pair_at<C, kInTiles>(task, task.cache.keys, key, end, all.wide);
     for (int64_t i = 0; i < all.count; ++i) {
       multiply_keys<Multiply>(all.tiles[i], keys, key);
-      weigh_scores<Multiply>(all.tiles[i], key, scales);
+      weigh_scores<Multiply::kForm>(all.tiles[i], key, scales);
       keys.next[0] = keys.next[1] = nullptr;  // once is enough
     }
     BlockPair values = pair_at<C, kInTiles>(task, task.cache.values, key, end, all.wide);

@@ -185,23 +185,24 @@ inline void raise_max(AttendTile& t, uint32_t rows) {
   store(t.before, exp2_of_negative(sub(before, load(t.max))));
 }
 
-// weights(i): those of keys 16 i to 16 i + 15 of a pair of blocks. Two registers at once where the tier narrows so.
-template <typename Mma, typename Weights>
+// weights(i): those of keys 16 i to 16 i + 15 of a pair of blocks. Two registers at once where bf16 is narrowed so.
+template <Form form, typename Weights, typename Narrow = Mma<DType::bf16>>
 __attribute__((always_inline)) inline void store_weights(const Operand& out, int64_t row, Weights weights) {
-  if constexpr (requires { Mma::kStoresPairs; }) {
+  if constexpr (form == Form::bf16_rows && requires { Narrow::kStoresPairs; }) {
 #pragma GCC unroll 2
     for (int i = 0; i < 4; i += 2)
-      Mma::store_both(weights(i), weights(i + 1), reinterpret_cast<char*>(half_row(out, row) + 16 * i));
+      Narrow::store_both(weights(i), weights(i + 1), reinterpret_cast<char*>(half_row(out, row) + 16 * i));
   } else {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) store_operand(out, row, 16 * i, weights(i), 16);
   }
 }
 
-// Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`).
-template <typename Mma>
+// Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`). By form, not by
+// dtype: all dtypes of a tier share one.
+template <Form form>
 inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& scales) {
-  const Operand out{t.weights.data, t.weights.stride, Mma::kForm};
+  const Operand out{t.weights.data, t.weights.stride, form};
   const uint32_t rows = rows_that_see(t, first_key, kPairKeys);
   settle_scores(t, rows, first_key, scales);
   raise_max(t, rows);
@@ -213,7 +214,7 @@ inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& sca
     for (int i = 0; i < 4; ++i) w[i] = exp2_of_negative(sub(load(t.scores + r * kPairKeys + 16 * i), top));
     const F16 sum = add(add(w[0], w[1]), add(w[2], w[3]));
     store(t.sums + r * 16, fma(load(t.sums + r * 16), broadcast(t.before[r]), sum));
-    store_weights<Mma>(out, r, [&](int i) {
+    store_weights<form>(out, r, [&](int i) {
       return scales.values[i / 2] ? mul(w[i], load(scales.values[i / 2] + i % 2 * 16)) : w[i];
     });
   }
