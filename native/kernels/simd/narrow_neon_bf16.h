@@ -1,5 +1,5 @@
-// store_bf16 of vec_neon.h by BFCVTN, where there is FEAT_BF16: the same bits as by integers, denormals and NaN too, by
-// 4 instructions in place of 34.
+// store_bf16 by BFCVTN, where there is FEAT_BF16: the bits that integers give (mma_neon.h), denormals and NaN too, by 4
+// instructions for 16 numbers in place of 34.
 #pragma once
 #include "kernels/simd/vec_neon.h"
 
