@@ -30,36 +30,47 @@ struct Chunks {
   int64_t k;
   int32_t bias;
 
-  // Biased: 0, or half of a code's range, which turns its highest bit over. Codes beyond k are 0.
+  // Biased: 0, or half of a code's range, which turns its highest bit over. Codes beyond k are 0; Whole: all are there.
+  template <bool Whole>
   Word at(int64_t chunk) const {
-    const int64_t begin = chunk * kQuantum, left = row ? k - begin : 0;
+    const int64_t begin = chunk * kQuantum, left = row ? std::clamp(k - begin, int64_t{0}, kQuantum) : 0;
     Word word = 0;
-    if (left >= kQuantum)
-      memcpy(&word, row + begin, kQuantum);
-    else if (left > 0)
-      memcpy(&word, row + begin, static_cast<size_t>(left));
+    if (Whole || left > 0) memcpy(&word, row + begin, static_cast<size_t>(Whole ? kQuantum : left));
     return static_cast<Word>(word ^ static_cast<Word>(bias) * kOnes);
   }
-  Word nibbles(int64_t step) const {
+  template <bool Whole>
+  Word step(int64_t s, bool nibbles) const {
     constexpr Word kLow = 15 * kOnes;
-    return static_cast<Word>((at(2 * step) & kLow) | (at(2 * step + 1) & kLow) << 4);
+    if (!nibbles) return at<Whole>(s);
+    return static_cast<Word>((at<Whole>(2 * s) & kLow) | (at<Whole>(2 * s + 1) & kLow) << 4);
   }
 };
 
+struct Steps {
+  int64_t begin, end;
+};
+
 template <typename Word>
-void pack_words(const Chunks<Word>& from, bool nibbles, int64_t steps, uint8_t* to) {
-  for (int64_t s = 0; s < steps; ++s, to += kPanel * from.kQuantum) {
-    const Word word = nibbles ? from.nibbles(s) : from.at(s);
-    memcpy(to, &word, sizeof word);
+void pack_words(const Chunks<Word>& from, bool nibbles, Steps steps, uint8_t* lane) {
+  constexpr int64_t kStepBytes = kPanel * Chunks<Word>::kQuantum;
+  const int64_t whole = from.row ? from.k / ((nibbles ? 2 : 1) * from.kQuantum) : 0;
+  int64_t s = steps.begin;
+  for (; s < std::min(steps.end, whole); ++s) {
+    const Word word = from.template step<true>(s, nibbles);
+    memcpy(lane + s * kStepBytes, &word, sizeof word);
+  }
+  for (; s < steps.end; ++s) {
+    const Word word = from.template step<false>(s, nibbles);
+    memcpy(lane + s * kStepBytes, &word, sizeof word);
   }
 }
 
-void pack_lane(const int8_t* row, const PackedMatrix& m, int64_t steps, uint8_t* to) {
+void pack_lane(const int8_t* row, const PackedMatrix& m, Steps steps, uint8_t* lane) {
   const bool nibbles = m.dtype == DType::int4;
-  if (m.quantum == 8) return pack_words(Chunks<uint64_t>{row, m.k, m.bias}, nibbles, steps, to);
-  if (m.quantum == 4) return pack_words(Chunks<uint32_t>{row, m.k, m.bias}, nibbles, steps, to);
-  if (m.quantum == 2) return pack_words(Chunks<uint16_t>{row, m.k, m.bias}, nibbles, steps, to);
-  pack_words(Chunks<uint8_t>{row, m.k, m.bias}, nibbles, steps, to);
+  if (m.quantum == 8) return pack_words(Chunks<uint64_t>{row, m.k, m.bias}, nibbles, steps, lane);
+  if (m.quantum == 4) return pack_words(Chunks<uint32_t>{row, m.k, m.bias}, nibbles, steps, lane);
+  if (m.quantum == 2) return pack_words(Chunks<uint16_t>{row, m.k, m.bias}, nibbles, steps, lane);
+  pack_words(Chunks<uint8_t>{row, m.k, m.bias}, nibbles, steps, lane);
 }
 
 int64_t steps_of(const PackedMatrix& m) {
@@ -91,13 +102,17 @@ void unpack_groups(int64_t groups, int64_t row0, int64_t rows, PanelMap map, Get
 
 }  // namespace
 
+constexpr int64_t kStripSteps = 64;  // of all lanes at once: 4 KiB of a panel with a quantum of 4, 8 with one of 8
+
 void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64_t row0, PanelMap map) {
   const int64_t steps = steps_of(to);
   for_panels(row0, rows, map, [&](int64_t panel, int64_t lane, int64_t count, int64_t first) {
     auto* start = static_cast<uint8_t*>(to.data) + panel * panel_bytes(to);
-    for (int64_t i = lane; i < kPanel; ++i) {
-      const int8_t* row = i < lane + count ? codes + (first + i - lane) * to.k : nullptr;
-      pack_lane(row, to, steps, start + i * to.quantum);
+    for (int64_t s = 0; s < steps; s += kStripSteps) {
+      for (int64_t i = lane; i < kPanel; ++i) {
+        const int8_t* row = i < lane + count ? codes + (first + i - lane) * to.k : nullptr;
+        pack_lane(row, to, Steps{s, std::min(s + kStripSteps, steps)}, start + i * to.quantum);
+      }
     }
   });
 }
