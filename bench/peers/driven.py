@@ -26,6 +26,8 @@ class Driven:
     """
 
     def __init__(self, python: Path, engine: str, settings: dict[str, Any], timeout_s: float) -> None:
+        # pip compiles what it installs; what it links to (-e) is compiled by the first start that may write.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it lives as long as the process
         self._timeout_s = timeout_s
         begin = time.perf_counter()
@@ -35,7 +37,7 @@ class Driven:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(settings["threads"]), "HF_HUB_OFFLINE": "1"},
+            env=environment | {"OMP_NUM_THREADS": str(settings["threads"]), "HF_HUB_OFFLINE": "1"},
         )
         self.version = self._answer()["version"]
         self.peak_bytes = 0
