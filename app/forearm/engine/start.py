@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +48,16 @@ class Cores:
     ranks: tuple[int, ...]
 
 
-def start(config: EngineConfig, *, queued: int | None = None, progress: bool = True) -> EngineLoop:
+def start(
+    config: EngineConfig,
+    *,
+    queued: int | None = None,
+    progress: bool = True,
+    loading: Callable[[], object] = lambda: None,
+) -> EngineLoop:
     """Load the model and make the loop. What cannot fit is refused before the weights are read.
 
-    queued: requests that may wait; None: as configured.
+    queued: requests that may wait; None: as configured. loading: called when the weights are about to be read.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
@@ -64,6 +70,7 @@ def start(config: EngineConfig, *, queued: int | None = None, progress: bool = T
     checkpoint, limits = fitting.checkpoint, fitting.limits
     if draft is not None:
         check_draft(draft, checkpoint)
+    loading()
     executor, *others = (_load(config, one, limits, cores, progress) for one in (checkpoint, draft) if one is not None)
     blocks = _allocate(config, checkpoint, (executor, *others), before)
     terms = terms_of(config, checkpoint, queued)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from forearm import wire
@@ -27,22 +28,34 @@ from forearm.model.weights import load_native
 log = logging.getLogger(__name__)
 
 
-def start_any(config: EngineConfig, *, queued: int | None = None, progress: bool = True) -> EngineLoop | PoolingLoop:
+def start_any(
+    config: EngineConfig,
+    *,
+    queued: int | None = None,
+    progress: bool = True,
+    loading: Callable[[], object] = lambda: None,
+) -> EngineLoop | PoolingLoop:
     """Load the model and make its loop: of text, or of vectors.
 
-    queued: requests that may wait; None: as configured.
+    queued: requests that may wait; None: as configured. loading: called when the weights are about to be read, which
+    lets go of the GIL.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     placement.tier()
     folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
     plan = pooling_plan(folder, asked_of(config))
     if plan is None:
-        return start(config, queued=queued, progress=progress)
-    return start_pooling(config, plan, queued=queued, progress=progress)
+        return start(config, queued=queued, progress=progress, loading=loading)
+    return start_pooling(config, plan, queued=queued, progress=progress, loading=loading)
 
 
 def start_pooling(
-    config: EngineConfig, plan: PoolingPlan, *, queued: int | None = None, progress: bool = True
+    config: EngineConfig,
+    plan: PoolingPlan,
+    *,
+    queued: int | None = None,
+    progress: bool = True,
+    loading: Callable[[], object] = lambda: None,
 ) -> PoolingLoop:
     """The same of a model that pools, as `plan` says."""
     if drafting_asked(config) is not None:
@@ -51,6 +64,7 @@ def start_pooling(
     cores = cores_of(config)
     fitting = fit(config, folder, memory_of(config), cores.threads)
     checkpoint, limits = fitting.checkpoint, fitting.limits
+    loading()
     native = load_native(
         checkpoint,
         step_tokens=limits.step_tokens,
