@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,24 +71,22 @@ class LLM(PoolingCalls):
 
         Raises: ConfigError naming the value and the remedy; TypeError for a name that vLLM does not have either.
         """
-        dtype = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
-        given = {"model": str(model), "dtype": dtype, "max_model_len": max_model_len, "seed": seed}
+        given = {"model": str(model), "max_model_len": max_model_len, "seed": seed, "tokenizer": tokenizer or ""}
+        given["dtype"] = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
         config = engine_config(**given, **_settings(others))
         self._folder = find_model(
             config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token
         )
-        config = replace(
-            config, model=str(self._folder), name=config.name or config.model, tokenizer=str(tokenizer or "")
-        )
+        config = replace(config, model=str(self._folder), name=config.name or config.model)
         source = Path(tokenizer) if tokenizer else self._folder
-        load_text = partial(_load_text, source, chat_template, config.weight_cache)
         texts: list[Future[tuple[Tokenizer, ChatTemplate | None]]] = []
-        # A second's work for one core, while the weights are read and packed. Not before: a kept tokenizer is parsed
-        # with the GIL held, 0.3 s in which the engine would not come to its own calls into C++ (0.5B: 0.9 s -> 0.6).
+        # Beside reading weights, but not before: a kept tokenizer is parsed with the GIL held (0.5B: 0.9 s -> 0.6).
         with ThreadPoolExecutor(1) as beside:
-            self._any_loop = start_any(
-                config, queued=sys.maxsize, loading=lambda: texts.append(beside.submit(load_text))
-            )
+
+            def load_text() -> None:
+                texts.append(beside.submit(_load_text, source, chat_template, config.weight_cache))
+
+            self._any_loop = start_any(config, queued=sys.maxsize, loading=load_text)
             self._tokenizer, self._template = texts[0].result()
         self._grammars = GrammarCheck(self._tokenizer)
         self._requests = 0
