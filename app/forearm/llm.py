@@ -71,7 +71,7 @@ class LLM(PoolingCalls):
 
         Raises: ConfigError naming the value and the remedy; TypeError for a name that vLLM does not have either.
         """
-        given = {"model": str(model), "max_model_len": max_model_len, "seed": seed, "tokenizer": tokenizer or ""}
+        given = {"model": str(model), "max_model_len": max_model_len, "seed": seed, "tokenizer": str(tokenizer or "")}
         given["dtype"] = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
         config = engine_config(**given, **_settings(others))
         self._folder = find_model(

@@ -138,14 +138,19 @@ def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
 
     Raises: ConfigError if there is none, or it cannot be read.
     """
-    kept = kept_tokenizer(Path(cache), folder) if cache else None
-    if kept is None:
-        backend = load_backend(folder)
-        if cache:
-            keep_tokenizer(Path(cache), folder, backend)
-    tokenizer = Tokenizer(kept or backend)
+    tokenizer = Tokenizer(_kept_or_read(folder, cache))
     _give_back()
     return tokenizer
+
+
+def _kept_or_read(folder: Path, cache: str) -> TokenizersBackend | KeptTokenizer:
+    kept = kept_tokenizer(Path(cache), folder) if cache else None
+    if kept is not None:
+        return kept
+    backend = load_backend(folder)
+    if cache:
+        keep_tokenizer(Path(cache), folder, backend)
+    return backend
 
 
 def _give_back() -> None:
