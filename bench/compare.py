@@ -44,7 +44,7 @@ from bench.peers.driven import Driven, prefill_s, step_s
 from bench.shapes import SHAPES, Shape, prompt
 
 SETTLE_S = 0.3  # threads of the one before stop spinning
-DECODED = {1: 16, 8: 10, 32: 6, 128: 4}  # steps by sequences
+DECODED = {1: 16, 8: 10, 32: 6, 128: 12}  # steps by sequences; 128 prompts are 10 steps of 512 tokens
 DECODE_PROMPT = 32
 HTTP_REQUESTS, HTTP_PROMPT, HTTP_TOKENS = 16, 128, 64
 CALM_TRIES, CALM_LOOKS = 4, 30  # of one answer, and for a calm machine before each of them

@@ -78,6 +78,11 @@ def prefill_s(steps: Steps) -> float:
 
 
 def step_s(steps: Steps, sequences: int) -> float:
-    """Median seconds of a decode step with all sequences."""
+    """Median seconds of a decode step with all sequences.
+
+    Raises: Missing if no two steps had them all.
+    """
     full = [seconds for seconds, numbers in steps if len(numbers) == sequences]
+    if len(full) < 2:
+        raise Missing(f"no two steps had all {sequences} sequences")
     return median(b - a for a, b in pairwise(full))
