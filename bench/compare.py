@@ -49,7 +49,7 @@ DECODE_PROMPT = 32
 HTTP_REQUESTS, HTTP_PROMPT, HTTP_TOKENS = 16, 128, 64
 CALM_TRIES, CALM_LOOKS = 4, 30  # of one answer, and for a calm machine before each of them
 FIRST_LOOKS = 8  # to know what it can do
-LONG_START_S = 20.0  # measured once: vLLM compiles for 85 to 110
+LONG_START_S = 20.0  # measured once: vLLM compiles for 80 to 205
 SEEDS = 100_000  # more than all rounds have
 PEER_BYTES = 3 << 30  # what a contestant takes beside its weights: KV cache, scratch, libraries
 

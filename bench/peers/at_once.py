@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from statistics import mean
 from typing import Any
 
@@ -94,7 +94,7 @@ def server(command: list[str], port: int, timeout_s: float, environment: dict[st
                 time.sleep(0.5)
             yield address
         finally:
-            if process.poll() is None:
+            with suppress(ProcessLookupError):  # all of it has ended
                 os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(20)
