@@ -507,11 +507,14 @@ def read(flags: Mapping[str, Sequence[str]], file: Mapping[str, Sequence[str]]) 
 
 
 def engine_config(**given: Any) -> EngineConfig:
-    """The config of an offline engine: values as a caller has them, over the environment. Texts are read as a flag's.
+    """The config of an offline engine: values as a caller has them, over the environment. Texts and numbers are read as
+    a flag's, within its bounds.
 
     Raises: ConfigError naming the value and the remedy; TypeError for a name that is no setting.
     """
-    texts = {name: (value,) for name, value in given.items() if isinstance(value, str) and name in SETTINGS}
+    texts = {
+        name: (str(value),) for name, value in given.items() if type(value) in (str, int, float) and name in SETTINGS
+    }
     chosen = choose(settings_of(EngineConfig), texts, os.environ, {})
     return EngineConfig(**{**chosen, **{n: v for n, v in given.items() if v is not None and n not in texts}})
 

@@ -171,8 +171,12 @@ def test_ranks_change_no_token(llm: LLM) -> None:
 
 
 def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="--tensor-parallel-size: 65 ranks need a core each"):
+    with pytest.raises(ConfigError, match="--tensor-parallel-size: 64 ranks need a core each"):
+        LLM(tensor_parallel_size=64)
+    with pytest.raises(ConfigError, match="--tensor-parallel-size 65: it must be from 1 to 64"):
         LLM(tensor_parallel_size=65)
+    with pytest.raises(ConfigError, match="--max-model-len -5: it must be at least 1"):
+        LLM(max_model_len=-5)
     with pytest.raises(ConfigError, match="LoRA adapters are not built yet"):
         LLM(enable_lora=True)
     with pytest.raises(ConfigError, match="skip_tokenizer_init=True: it is not built yet"):
