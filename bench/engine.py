@@ -138,6 +138,7 @@ def measure_decode(
         "gb_read": weights + kv,
         "read_gb_s": median(pairs.limits["read_gb_s"]),
         "share_of_read": pairs.share("read_gb_s", weights + kv),
+        "peak_gflops": median(pairs.limits[peak_of(name)]),
         "share_of_peak": pairs.share(peak_of(name), 2e-9 * shape.multiplied * sequences + attention),
         "barriers_per_layer": (executor.barriers - barriers) / (args.runs + 1) / shape.layers,
     }

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 POOL = 1 << 22  # normal numbers that all matrices are cut from
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -152,26 +154,55 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float, float]]
     yield "model.norm.weight", (shape.hidden,), 1.0, 0.1
 
 
+@dataclass(frozen=True)
+class Tensor:
+    """One of a safetensors file; parts: its values, piece by piece, in the dtype that is stored."""
+
+    name: str
+    dtype: str
+    size: tuple[int, ...]
+    parts: Iterator[npt.NDArray[Any]]
+
+
+DTYPE_BYTES = {"BF16": 2, "I8": 1, "I32": 4, "I64": 8}
+
+
 def write_weights(shape: Shape, path: Path) -> None:
-    """One safetensors file, streamed: 8 bytes with the header's length, the header, the tensors."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, size, _, _ in tensors(shape):
-        begin, end = end, end + 2 * int(np.prod(size))
-        header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    """Every tensor in bfloat16."""
     rng = np.random.default_rng(0)
     pool = rng.normal(0, 1, POOL).astype(np.float32)
+    cuts = [
+        Tensor(name, "BF16", size, normal(pool[int(rng.integers(POOL // 4)) :], size, mean, deviation))
+        for name, size, mean, deviation in tensors(shape)
+    ]
+    write_safetensors(cuts, path)
+
+
+def write_safetensors(tensors: list[Tensor], path: Path) -> None:
+    """One file, streamed: 8 bytes with the header's length, the header, the tensors."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        begin, end = end, end + DTYPE_BYTES[tensor.dtype] * int(np.prod(tensor.size))
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.size, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, size, mean, deviation in tensors(shape):
-            start = int(rng.integers(POOL // 4))
-            for part in cut(pool[start:], int(np.prod(size))):
-                file.write(bfloat16(part * np.float32(deviation) + np.float32(mean)).tobytes())
+        for tensor in tensors:
+            for part in tensor.parts:
+                file.write(part.tobytes())
 
 
-def cut(pool: npt.NDArray[np.float32], count: int) -> Iterator[npt.NDArray[np.float32]]:
+def normal(
+    pool: npt.NDArray[np.float32], size: tuple[int, ...], mean: float, deviation: float
+) -> Iterator[npt.NDArray[np.uint16]]:
+    """A tensor cut from normal numbers, as bfloat16's bits."""
+    for part in cut(pool, int(np.prod(size))):
+        yield bfloat16(part * np.float32(deviation) + np.float32(mean))
+
+
+def cut(pool: npt.NDArray[Number], count: int) -> Iterator[npt.NDArray[Number]]:
     """`count` numbers, piece by piece; a piece of odd length, so that no two rows are alike."""
     length = len(pool) // 2 * 2 - 1
     for begin in range(0, count, length):

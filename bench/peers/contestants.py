@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import w8a8
+from bench.peers import compressed
 from bench.shapes import Shape, write_model
 
 DRIVERS = Path(__file__).parent
@@ -66,6 +66,7 @@ CONTESTANTS = [
     Contestant("openvino", "int4", 4, (4 + 16 / 128, 8)),
     Contestant("vllm", "bfloat16", 16, (16, 16)),
     Contestant("vllm", "w8a8", 8, (8, 16)),
+    Contestant("vllm", "w4a16", 4, (4 + 16 / 128, 16)),
     Contestant("torch", "bfloat16", 16, (16, 16)),
 ]
 
@@ -102,9 +103,9 @@ def files_of(one: Contestant, shape: Shape, work: Path, peers: Path) -> Path:
         if one.format == "int4":
             command += ["--sym", "--group-size", "128", "--ratio", "1.0"]
         return _made(work / f"ov-{one.format}", lambda out: [*command, out])
-    if one.format == "w8a8":
-        w8a8.write_model(shape, work / "w8a8")
-        return work / "w8a8"
+    if one.format in compressed.SCHEMES:
+        compressed.write_model(shape, work / one.format, one.format)
+        return work / one.format
     return folder
 
 
