@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,7 @@ import pytest
 from bench import compare, table
 from bench.counters import parsed
 from bench.ggml import rounded
+from bench.peers import compressed
 from bench.peers.at_once import over_http, waited
 from bench.peers.contestants import Missing
 from bench.peers.driven import Driven, prefill_s, step_s
@@ -21,7 +23,9 @@ from tests.unit.bench.raw_server import chunked, plain, raw_server
 from forearm.bench.load import Run
 from forearm.bench.statistics import Outcome
 from forearm.model.checkpoint import open_checkpoint
+from forearm.model.codes import CodedMatrix
 from forearm.model.gguf_codes import decode_rows
+from forearm.model.shards import Files
 from forearm.text.tokenizer import load_tokenizer
 
 TINY = Shape("qwen2", 600, 64, 96, 2, 4, 2, 1e4, tied=True)
@@ -135,6 +139,23 @@ def test_written_weights_are_of_the_order_of_one_over_the_root_of_columns(tmp_pa
 
     assert entry["shape"] == [TINY.hidden, TINY.intermediate]
     assert 0.9 < bits.view(np.float32).std() * TINY.intermediate**0.5 < 1.1
+
+
+@pytest.mark.parametrize(("form", "dtype", "group"), [("w8a8", "int8", 0), ("w4a16", "int4", compressed.GROUP)])
+def test_what_is_written_in_codes_is_read_as_such_weights(form: str, dtype: str, group: int, tmp_path: Path) -> None:
+    shape = replace(TINY, hidden=256, intermediate=384)
+    compressed.write_model(shape, tmp_path, form)
+
+    checkpoint = open_checkpoint(tmp_path)
+    matrices = [stored for _, stored in checkpoint.sources if isinstance(stored, CodedMatrix)]
+    assert len(matrices) == 7 * shape.layers
+    for matrix in matrices:
+        codes = matrix.read(Files(), 0, matrix.shape[0])
+        scales = np.repeat(codes.scales.astype(np.float64), matrix.shape[1] // codes.scales.shape[1], 1)
+        values = codes.codes * scales * matrix.shape[1] ** 0.5
+        assert (matrix.format.dtype, matrix.format.group, matrix.format.wide) == (dtype, group, form == "w4a16")
+        assert abs(values.mean()) < 0.05
+        assert 0.9 < values.std() < 1.1
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q5_K", "Q6_K"])
