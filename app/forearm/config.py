@@ -110,6 +110,11 @@ class Common:
     )
     logging_config_path: str = setting("", "JSON for logging.config.dictConfig", env="VLLM_LOGGING_CONFIG_PATH")
 
+    @property
+    def hub(self) -> dict[str, str]:
+        """Where downloads go, and whose they are."""
+        return {"download_dir": self.download_dir, "token": self.hf_token}
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(Common):

@@ -26,7 +26,7 @@ from forearm.engine.start_pooling import start_any
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.llm_pooling import PoolingCalls, Prompt, listed
 from forearm.model.generation import generation_defaults
-from forearm.model.hub import find_model
+from forearm.model.hub import find_model, find_tokenizer
 from forearm.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
 from forearm.text.bad_words import bad_words_token_ids
 from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
@@ -43,7 +43,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 _CONNECTION = 0
 _RENAMED = {"gpu_memory_utilization": "memory_utilization", "task": "runner", "override_pooler_config": "pooler_config"}
 # Arguments of vLLM's LLM that are no flags: right as long as they ask for nothing.
-_NOT_BUILT = ("logits_processors", "skip_tokenizer_init", "tokenizer_revision")
+_NOT_BUILT = ("logits_processors", "skip_tokenizer_init")
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +74,11 @@ class LLM(PoolingCalls):
         given = {"model": str(model), "max_model_len": max_model_len, "seed": seed, "tokenizer": str(tokenizer or "")}
         given["dtype"] = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
         config = engine_config(**given, **_settings(others))
-        self._folder = find_model(
-            config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token
-        )
-        config = replace(config, model=str(self._folder), name=config.name or config.model)
-        source = Path(tokenizer) if tokenizer else self._folder
+        self._folder = find_model(config.model, revision=config.revision, **config.hub)
+        source = self._folder
+        if config.tokenizer:
+            source = find_tokenizer(config.tokenizer, revision=config.tokenizer_revision, **config.hub)
+        config = replace(config, model=str(self._folder), tokenizer=str(source), name=config.name or config.model)
         texts: list[Future[tuple[Tokenizer, ChatTemplate | None]]] = []
         # Beside reading weights, but not before: a kept tokenizer is parsed with the GIL held (0.5B: 0.9 s -> 0.6).
         with ThreadPoolExecutor(1) as beside:

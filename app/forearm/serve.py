@@ -30,7 +30,7 @@ from forearm.drafting import drafting_asked
 from forearm.engine import placement
 from forearm.engine.shares import Share, allowed, describe, shares
 from forearm.errors import ConfigError
-from forearm.model.hub import find_model
+from forearm.model.hub import find_model, find_tokenizer
 from forearm.settings import to_json
 
 log = logging.getLogger(__name__)
@@ -73,19 +73,14 @@ def server(configs: Configs, runtime: Path) -> Coroutine[Any, Any, int]:
 
     Raises: ConfigError.
     """
-    folder = find(configs.serve.model, configs.serve.revision, configs)
+    # Here, once, with its progress at the terminal.
+    folder = find_model(configs.serve.model, revision=configs.serve.revision, **configs.serve.hub)
     engines = configs.serve.data_parallel_size
     plan = placement.plan(configs.engine, engines=engines)
     parts = shares(plan, configs.engine, engines)
     for line in (*plan.lines, *describe(parts)):
         log.info("%s", line)
     return watch(*prepare(configs, plan, parts, folder, runtime), configs, runtime)
-
-
-def find(model: str, revision: str, configs: Configs) -> Path:
-    """The folder of a model or tokenizer; downloaded here, once, with its progress at the terminal."""
-    given = configs.serve
-    return find_model(model, revision=revision, download_dir=given.download_dir, token=given.hf_token)
 
 
 def fill_in(
@@ -95,11 +90,13 @@ def fill_in(
     sockets = tuple(str(runtime / f"{name}.sock") for name in names(len(parts)))
     if max(map(len, sockets)) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
-    given = configs.api
+    given, hub = configs.api, configs.serve.hub
     workers = given.workers or plan.api_workers
-    tokenizer = str(find(given.tokenizer, given.tokenizer_revision, configs)) if given.tokenizer else ""
+    tokenizer = ""
+    if given.tokenizer:
+        tokenizer = str(find_tokenizer(given.tokenizer, revision=given.tokenizer_revision, **hub))
     drafting = drafting_asked(configs.engine)
-    draft = str(find(drafting.model, drafting.revision, configs)) if drafting and drafting.model else ""
+    draft = str(find_model(drafting.model, revision=drafting.revision, **hub)) if drafting and drafting.model else ""
     engine = replace(
         configs.engine,
         spec_model=draft,

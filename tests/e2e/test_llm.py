@@ -177,6 +177,8 @@ def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_err
         LLM(tensor_parallel_size=65)
     with pytest.raises(ConfigError, match="--max-model-len -5: it must be at least 1"):
         LLM(max_model_len=-5)
+    with pytest.raises(ConfigError, match="tokenizer '/nowhere': there is no such folder"):
+        LLM(tokenizer="/nowhere")
     with pytest.raises(ConfigError, match="LoRA adapters are not built yet"):
         LLM(enable_lora=True)
     with pytest.raises(ConfigError, match="skip_tokenizer_init=True: it is not built yet"):

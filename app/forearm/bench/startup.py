@@ -60,7 +60,7 @@ def startup(argv: Sequence[str]) -> int:
     args, engine = line.rest, line.configs.engine
     if min(args.num_iters_cold, args.num_iters_warm) < 1:
         raise ConfigError("--num-iters-cold and --num-iters-warm are at least 1")
-    folder = find_model(engine.model, revision=engine.revision, download_dir=engine.download_dir, token=engine.hf_token)
+    folder = find_model(engine.model, revision=engine.revision, **engine.hub)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="forearm-startup-") as caches:
         cold = [Path(caches, f"cold-{i}") for i in range(args.num_iters_cold)]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from forearm.bench.datasets import Text
 from forearm.errors import ConfigError
-from forearm.model.hub import DEMO_MODEL, explained, local_model
+from forearm.model.hub import DEMO_MODEL, find_tokenizer, local_model
 from forearm.text.chat_template import ChatTemplate, find_chat_template
 from forearm.text.tokenizer import load_tokenizer
-
-FILES = ["tokenizer*", "*.jinja", "chat_template.json", "config.json", "special_tokens_map.json", "added_tokens.json"]
-FILES += ["*.model", "*.tiktoken", "merges.txt", "vocab.txt", "vocab.json"]
 
 
 def load_text(name: str) -> Text:
@@ -20,21 +15,12 @@ def load_text(name: str) -> Text:
     Raises: ConfigError.
     """
     try:
-        folder = _find(name)
+        local = DEMO_MODEL if name == DEMO_MODEL.name else local_model(name, "tokenizer")
+        # Of owner/name:Q4_K_M the repository alone: a .gguf would bring its weights along.
+        folder = local or find_tokenizer(name.partition(":")[0])
         tokenizer = load_tokenizer(folder)
     except ConfigError as error:
         raise ConfigError(f"{error} (prompts are made with a tokenizer: --tokenizer)") from None
     source = find_chat_template(folder, None, tokenizer.backend.chat_template)
     template = None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
     return Text(tokenizer, template)
-
-
-def _find(name: str) -> Path:
-    local = DEMO_MODEL if name == DEMO_MODEL.name else local_model(name)
-    if local is not None:
-        return local
-    from huggingface_hub import snapshot_download
-
-    name, _, _ = name.partition(":")  # of owner/name:Q4_K_M, the quantisation
-    with explained(name, "main"):
-        return Path(snapshot_download(name, allow_patterns=FILES))

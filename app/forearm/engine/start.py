@@ -60,7 +60,7 @@ def start(
     queued: requests that may wait; None: as configured. loading: called when the weights are about to be read.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
-    folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
+    folder = find_model(config.model, revision=config.revision, **config.hub)
     cores = cores_of(config)
     spare_cpu = len(os.sched_getaffinity(0)) > cores.threads  # this thread is not pinned yet
     before = memory_of(config)
@@ -97,9 +97,7 @@ def open_draft(config: EngineConfig, drafting: Drafting) -> Checkpoint:
 
     Raises: ConfigError naming what is wrong with it.
     """
-    folder = find_model(
-        drafting.model, revision=drafting.revision, download_dir=config.download_dir, token=config.hf_token
-    )
+    folder = find_model(drafting.model, revision=drafting.revision, **config.hub)
     return draft_checkpoint(config, drafting, folder)
 
 

@@ -42,7 +42,7 @@ def start_any(
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     placement.tier()
-    folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
+    folder = find_model(config.model, revision=config.revision, **config.hub)
     plan = pooling_plan(folder, asked_of(config))
     if plan is None:
         return start(config, queued=queued, progress=progress, loading=loading)
@@ -60,7 +60,7 @@ def start_pooling(
     """The same of a model that pools, as `plan` says."""
     if drafting_asked(config) is not None:
         raise ConfigError("--speculative-config: a model that pools generates no tokens; leave it out")
-    folder = find_model(config.model, revision=config.revision, download_dir=config.download_dir, token=config.hf_token)
+    folder = find_model(config.model, revision=config.revision, **config.hub)
     cores = cores_of(config)
     fitting = fit(config, folder, memory_of(config), cores.threads)
     checkpoint, limits = fitting.checkpoint, fitting.limits

@@ -1,4 +1,5 @@
-"""MODEL -> a local folder or .gguf file: a path, a Hugging Face id (downloaded, or from the cache), the demo model."""
+"""MODEL -> a local folder or .gguf file: a path, a Hugging Face id (downloaded, or from the cache), the demo model; and
+what else is named so: a tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
 
 # What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names; of folders only
 # those that sentence-transformers numbers (1_Pooling) belong to the model.
-_ALLOW = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
+_TEXT = ["*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
+_ALLOW = ["*.safetensors", *_TEXT]
 IGNORED = ["[!0-9]*/*.safetensors", "[!0-9]*/*.json", "consolidated*"]
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
@@ -44,6 +46,19 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
     return folder
 
 
+def find_tokenizer(name: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
+    """As find_model, but of a Hugging Face id without the weights, and it need not have any.
+
+    Raises: ConfigError that says what there is not, and what to do.
+    """
+    local = local_model(name, "tokenizer")
+    if local is not None:
+        return local
+    if ":" in name:  # a .gguf has its tokenizer within
+        return find_model(name, revision=revision, download_dir=download_dir, token=token)
+    return _download(name, revision or "main", download_dir, token, _TEXT, "tokenizer")
+
+
 def no_safetensors(model: str, revision: str) -> ConfigError:
     """For a repository that has no weights which are served."""
     return ConfigError(
@@ -53,9 +68,10 @@ def no_safetensors(model: str, revision: str) -> ConfigError:
     )
 
 
-def local_model(model: str) -> Path | None:
+def local_model(model: str, kind: str = "model") -> Path | None:
     """MODEL where it is no Hugging Face id: a path, or the demo model; None: ask the hub.
 
+    kind: what messages call it.
     Raises: ConfigError if it is neither.
     """
     if not model:
@@ -67,10 +83,10 @@ def local_model(model: str) -> Path | None:
         if path.suffix == ".gguf":
             return path.absolute()  # not where a link of the hub's cache points to: there it has another name
         raise ConfigError(
-            f"model {model!r} is a file; give the folder that has config.json and the safetensors files, or a .gguf"
+            f"{kind} {model!r} is a file; give the folder of a model, with its config.json and all else, or a .gguf"
         )
     if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
-        raise ConfigError(f"model {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
+        raise ConfigError(f"{kind} {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
     return None
 
 
@@ -125,11 +141,11 @@ def _demo() -> Path:
     return DEMO_MODEL
 
 
-def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str]) -> Path:
+def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str], kind: str = "model") -> Path:
     # Imported here: a local folder needs none of it, and it takes a third of a second.
     from huggingface_hub import snapshot_download
 
-    with explained(model, revision):
+    with explained(model, revision, kind):
         return Path(
             snapshot_download(
                 model,
@@ -143,11 +159,11 @@ def _download(model: str, revision: str, download_dir: str, token: str, allow: l
 
 
 @contextmanager
-def explained(model: str, revision: str) -> Iterator[None]:
+def explained(model: str, revision: str, kind: str = "model") -> Iterator[None]:
     """What the hub refuses within, as a ConfigError with the remedy."""
     from huggingface_hub import errors
 
-    where = f"model {model!r}, revision {revision}"
+    where = f"{kind} {model!r}, revision {revision}"
     try:
         yield
     except errors.GatedRepoError:
@@ -156,7 +172,7 @@ def explained(model: str, revision: str) -> Iterator[None]:
         ) from None
     except errors.RepositoryNotFoundError:
         raise ConfigError(
-            f"{where}: neither a folder here nor a model on the hub (or a private one: give --hf-token or HF_TOKEN)"
+            f"{where}: neither a folder here nor a {kind} on the hub (or a private one: give --hf-token or HF_TOKEN)"
         ) from None
     except errors.RevisionNotFoundError:
         raise ConfigError(f"{where}: the hub has no such revision; see https://huggingface.co/{model}/tree") from None

@@ -21,20 +21,20 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ASK = """
 import sys
 from forearm.errors import ConfigError
-from forearm.model.hub import find_model
+from forearm.model import hub
 try:
-    print(find_model(sys.argv[1], revision=sys.argv[2], download_dir=sys.argv[3]))
+    print(getattr(hub, sys.argv[4])(sys.argv[1], revision=sys.argv[2], download_dir=sys.argv[3]))
 except ConfigError as problem:
     print("refused:", problem)
 """
 
 
-def ask(model: str, cache: Path, *, revision: str = "", **environment: str) -> str:
-    """find_model in a process of its own: huggingface_hub reads its environment when it is imported."""
+def ask(model: str, cache: Path, *, revision: str = "", find: str = "find_model", **environment: str) -> str:
+    """`find` in a process of its own: huggingface_hub reads its environment when it is imported."""
     # The cache is marked as its own home, so that no login or cache of whoever runs the tests is seen.
     own = {"HF_HOME": str(cache / "home"), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
-        [sys.executable, "-c", ASK, model, revision, str(cache)],
+        [sys.executable, "-c", ASK, model, revision, str(cache), find],
         env=os.environ | own | environment,
         capture_output=True,
         text=True,
@@ -220,6 +220,16 @@ def test_an_id_is_downloaded_once_without_pickles(tmp_path: Path, hub: Threading
     assert ask("someone/tiny", tmp_path, HF_ENDPOINT=address(hub)) == str(folder)
     assert len(Hub.asked) == sent
     assert ask("someone/tiny", tmp_path, HF_HUB_OFFLINE="1") == str(folder)
+
+
+def test_of_a_tokenizer_no_weights_are_downloaded(tmp_path: Path, hub: ThreadingHTTPServer) -> None:
+    folder = Path(ask("someone/tiny", tmp_path, find="find_tokenizer", HF_ENDPOINT=address(hub)))
+
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "tokenizer.json"]
+    unknown = ask("someone/nobody", tmp_path, find="find_tokenizer", HF_ENDPOINT=address(hub))
+    assert unknown.startswith(
+        "refused: tokenizer 'someone/nobody', revision main: neither a folder here nor a tokenizer"
+    )
 
 
 def test_a_download_that_breaks_off_goes_on_from_there(tmp_path: Path, hub: ThreadingHTTPServer) -> None:
