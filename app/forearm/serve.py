@@ -90,12 +90,11 @@ def fill_in(
     sockets = tuple(str(runtime / f"{name}.sock") for name in names(len(parts)))
     if max(map(len, sockets)) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
-    given, hub = configs.api, configs.serve.hub
+    given, hub, drafting = configs.api, configs.serve.hub, drafting_asked(configs.engine)
     workers = given.workers or plan.api_workers
     tokenizer = ""
     if given.tokenizer:
         tokenizer = str(find_tokenizer(given.tokenizer, revision=given.tokenizer_revision, **hub))
-    drafting = drafting_asked(configs.engine)
     draft = str(find_model(drafting.model, revision=drafting.revision, **hub)) if drafting and drafting.model else ""
     engine = replace(
         configs.engine,
