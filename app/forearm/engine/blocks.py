@@ -67,9 +67,19 @@ class BlockPool:
 
     def discard(self, sequence: Sequence) -> None:
         """Take all blocks back and forget what they hold: it is not to be trusted."""
-        for block in sequence.blocks:
-            self._cache.forget(block)
+        self.forget(sequence)
         self.release(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """What it computed is not found any more. Blocks that nobody uses are free again, the first on top."""
+        for digest in reversed(sequence.digests):
+            block = self._cache.find(digest)
+            if block is None:
+                continue
+            if not self._users[block]:
+                self._cache.wake(block)
+                self._free.append(block)
+            self._cache.forget(block)
 
     def forget_prefixes(self) -> None:
         """Nothing computed so far is found any more; whoever uses it goes on."""

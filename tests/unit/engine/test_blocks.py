@@ -148,6 +148,35 @@ def test_salts_keep_prompts_apart() -> None:
     assert known(pool, [1] * 65) == known(pool, [1] * 65, "yours") == 0
 
 
+def test_forgotten_blocks_are_free_unless_somebody_uses_them() -> None:
+    pool = BlockPool(8)
+    one, other = sequence([1] * 70), sequence([1] * 70)
+    compute(pool, one)
+    pool.adopt(other)
+    pool.release(one)
+
+    pool.forget(one)
+
+    assert (pool.used, known(pool, [1] * 70)) == (2, 0)
+    pool.release(other)
+    again = sequence([2] * 70)
+    compute(pool, again)
+    assert (pool.used, set(again.blocks)) == (3, {0, 1, 2})
+
+
+def test_forgotten_blocks_that_nobody_used_are_free_again() -> None:
+    pool = BlockPool(8)
+    one = sequence([1] * 70)
+    compute(pool, one)
+    pool.release(one)
+
+    pool.forget(one)
+
+    again = sequence([2] * 256)
+    compute(pool, again)
+    assert list(again.blocks) == list(range(8))
+
+
 def test_discarded_blocks_are_not_found_again_not_even_by_those_who_share_them() -> None:
     pool = BlockPool(8)
     one = sequence([1] * 64)

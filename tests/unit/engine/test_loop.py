@@ -215,6 +215,19 @@ def test_different_salts_and_switched_off_caching_share_nothing() -> None:
     assert off.metric("vllm:prefix_cache_queries_total") == 0
 
 
+def test_without_caching_ended_requests_leave_their_blocks_to_the_next_ones() -> None:
+    client = Client(prefix_caching=False)
+    taken = set[int]()
+    for name in "abc":
+        client.submit(name, [5] * 70, max_tokens=40, n=2)
+        while client.loop.busy:
+            client.step()
+            taken.update(block for sequence in client.loop.scheduler.running for block in sequence.blocks)
+
+    # Two blocks of the prompt for both, two more of each one's own.
+    assert taken == set(range(6))
+
+
 def test_outputs_of_one_request_differ_and_each_is_what_its_seed_says() -> None:
     client = Client(prefix_caching=False)
     client.submit("a", [5] * 70, max_tokens=5, n=3, seed=11)
