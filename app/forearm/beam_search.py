@@ -1,0 +1,113 @@
+"""Beam search: the most likely continuations of a prompt, kept side by side and grown by one token at a time.
+
+The search only decides. Its caller computes: each round it generates one token after every live beam, by the sampling
+parameters of `step_params`, and hands back the log-probabilities. Scores and order are vLLM's: a beam's cumulative
+log-probability, divided by its length (with the prompt, without the end token) to the power of `length_penalty`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
+
+
+class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's fields and defaults. `temperature` changes nothing: log-probabilities are those before temperature."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+
+@dataclass(frozen=True)
+class Beam:
+    """One continuation. An end token that ended it is its last token; `logprobs` has a position for each token."""
+
+    token_ids: tuple[int, ...] = ()
+    cum_logprob: float = 0.0
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+
+    def grown(self, one: TokenLogprob, position: PositionLogprobs, ends: bool) -> Beam:
+        """The beam with one more token, which stands first in its position."""
+        return Beam(
+            (*self.token_ids, one.token_id),
+            self.cum_logprob + one.logprob,
+            (*self.logprobs, [one, *position[1:]]),
+            "stop" if ends else None,
+            one.token_id if ends else None,
+        )
+
+
+def step_params(params: BeamSearchParams, alternatives: int = 0) -> SamplingParams:
+    """How to generate the one token after a live beam; `alternatives` are wanted at each token of an answer."""
+    count = max(2 * params.beam_width, alternatives)
+    return SamplingParams(max_tokens=1, temperature=0.0, logprobs=count)
+
+
+class BeamSearch:
+    """The search after one prompt.
+
+    end_ids: tokens that end a beam (the model's own, and stop tokens), ignored with `ignore_eos`.
+    """
+
+    def __init__(self, prompt_tokens: int, params: BeamSearchParams, end_ids: Collection[int]) -> None:
+        self.live = [Beam()]
+        self._params = params
+        self._prompt_tokens = prompt_tokens
+        self._end_ids = frozenset(() if params.ignore_eos else end_ids)
+        self._completed: list[Beam] = []
+        self._rounds = 0
+
+    def add(self, positions: Sequence[PositionLogprobs]) -> None:
+        """One round: what may follow each live beam, in their order. Twice the width, so that ends leave enough."""
+        grown: list[Beam] = []
+        for beam, position in zip(self.live, positions, strict=True):
+            for one in position[1 : 1 + 2 * self._params.beam_width]:
+                ends = one.token_id in self._end_ids
+                (self._completed if ends else grown).append(beam.grown(one, position, ends))
+        self.live = self._ranked(grown)
+        self._completed = self._ranked(self._completed)
+        self._rounds += 1
+        if self._rounds == self._params.max_tokens or self._is_decided():
+            self._completed = self._ranked([*self._completed, *self.live])
+            self.live = []
+
+    @property
+    def best(self) -> list[Beam]:
+        """The beams found, best first, once no beam is live; those that the limit ended say length."""
+        return [
+            beam if beam.finish_reason else Beam(beam.token_ids, beam.cum_logprob, beam.logprobs, "length")
+            for beam in self._completed
+        ]
+
+    def score(self, beam: Beam) -> float:
+        """What beams are ordered by."""
+        return self._scored(beam.cum_logprob, len(beam.token_ids) - (beam.finish_reason == "stop"))
+
+    def _scored(self, cum_logprob: float, tokens: int) -> float:
+        return float(cum_logprob / (self._prompt_tokens + tokens) ** self._params.length_penalty)
+
+    def _ranked(self, beams: list[Beam]) -> list[Beam]:
+        """The best ones; of equals the earlier."""
+        return sorted(beams, key=self.score, reverse=True)[: self._params.beam_width]
+
+    def _is_decided(self) -> bool:
+        """Whether no live beam can come among the best any more, so that going on would change nothing.
+
+        A beam's log-probability only falls. Its score therefore stays below what it would be at the greatest length
+        with today's log-probability; where longer beams score lower (a negative penalty), at today's length.
+        """
+        if len(self._completed) < self._params.beam_width:
+            return False
+        worst = self.score(self._completed[-1])
+        longest = self._params.max_tokens if self._params.length_penalty > 0 else self._rounds
+        return all(self._scored(beam.cum_logprob, longest) <= worst for beam in self.live)
