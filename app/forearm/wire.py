@@ -106,6 +106,7 @@ class Submit(msgspec.Struct, tag=True, kw_only=True):
     prompt_token_ids: list[int]
     params: SamplingParams
     priority: int = 0  # lower goes first, as in vLLM
+    client: str = ""  # who asks, for fair shares: the name of the API key, else the address
     cache_salt: str | None = None  # prefix blocks are shared only between equal salts
 
 
@@ -129,6 +130,7 @@ class Embed(msgspec.Struct, tag=True, kw_only=True):
     dimensions: int | None = None
     activate: bool = True
     priority: int = 0
+    client: str = ""  # as Submit's
 
 
 class Abort(msgspec.Struct, tag=True, kw_only=True):

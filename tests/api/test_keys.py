@@ -119,6 +119,18 @@ def test_a_keys_requests_go_no_earlier_than_its_priority(start_server: StartServ
     assert [submit.priority for submit in server.engine.submits] == [5, 5, 8]
 
 
+def test_the_engine_is_told_whose_a_request_is_by_the_keys_name_else_by_the_address(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    keyed = start_server(api_keys_file=write(tmp_path / "keys.json", {"name": "team-a", "key": SECRET}))
+    asked(keyed.url)
+    plain = start_server()
+    asked(plain.url)
+
+    assert [submit.client for submit in keyed.engine.submits] == ["team-a"]
+    assert [submit.client for submit in plain.engine.submits] == ["127.0.0.1"]
+
+
 def test_anthropics_header_brings_a_key_too(start_server: StartServer) -> None:
     server = start_server(api_key=("secret-key",))
 

@@ -16,7 +16,7 @@ from forearm.api import orca, watching
 from forearm.api.engine_client import EngineClient
 from forearm.api.faults import error_response
 from forearm.api.http_meter import HttpMeter
-from forearm.api.watching import Watcher, key_name, watchers
+from forearm.api.watching import Sender, Watcher, sender, watchers
 from forearm.log import request_id
 
 _LONGEST_ID = 128
@@ -82,6 +82,7 @@ class Edge:
         answer = _Answer(send, plain_id(headers.get("x-request-id", "")), headers.get(orca.ASK), self._engine)
         request_id.set(answer.request_id)
         watching.path.set(scope["path"])
+        sender.set(Sender((scope.get("client") or ("",))[0]))
         watchers.set(self._watch(headers, answer.request_id))
         works = scope["method"] == "POST"
         begun_s = time.monotonic()
@@ -117,7 +118,7 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.key = key_name.get()
+            self.key = sender.get().key_name
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self.request_id
             if self._load_format and (load := await orca.load_header(self._load_format, self._engine)):

@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import msgspec
-
 from forearm import wire
 from forearm.api.connection import Connection
 from forearm.api.faults import error_of
-from forearm.api.watching import priority_of, watchers
+from forearm.api.watching import sender, watchers
 from forearm.errors import EngineUnavailable, ForearmError
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
@@ -192,7 +190,7 @@ async def _submitted(connection: Connection, requests: Sequence[wire.Submit]) ->
     try:
         for request in requests:
             connection.open[request.request_id] = generation
-            connection.send(msgspec.structs.replace(request, priority=priority_of(request.priority)))
+            connection.send(sender.get().sign(request))
         await connection.drained()
         await generation.accepted()
     except BaseException:

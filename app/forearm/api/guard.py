@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -11,7 +13,7 @@ from forearm.api.faults import error_response
 from forearm.api.http_meter import HttpMeter
 from forearm.api.keys import Key, KeyRing
 from forearm.api.rates import RateTable
-from forearm.api.watching import key_name, least_priority, watchers
+from forearm.api.watching import sender, watchers
 from forearm.errors import RateLimited, Unauthorized
 
 # Everything else needs a key, where there are keys: a route that is added is guarded until it is named here.
@@ -44,7 +46,7 @@ class KeyGuard:
             error = Unauthorized("Unauthorized: send a valid API key as a Bearer token")
             await error_response(error)(scope, receive, send)
             return
-        key_name.set(key.name)
+        sender.set(replace(sender.get(), key_name=key.name, priority=key.priority))
         if scope["method"] == "POST":
             await self._with_limits(key, scope, receive, send)
         else:
@@ -61,7 +63,6 @@ class KeyGuard:
             await error_response(error)(scope, receive, send)
             return
         watchers.set((*watchers.get(), account))
-        least_priority.set(key.priority)
 
         async def told(message: Message) -> None:
             if headers and message["type"] == "http.response.start":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from forearm import wire
 from forearm.api.connection import Connection
 from forearm.api.engine_client import EngineClient
 from forearm.api.faults import error_of
-from forearm.api.watching import priority_of, watchers
+from forearm.api.watching import sender, watchers
 from forearm.errors import ForearmError
 
 
@@ -86,7 +84,7 @@ async def _handed(connection: Connection, request: wire.Embed) -> Vectors:
     vectors = Vectors(connection, request)
     try:
         connection.open[request.request_id] = vectors
-        connection.send(msgspec.structs.replace(request, priority=priority_of(request.priority)))
+        connection.send(sender.get().sign(request))
         await connection.drained()
         await vectors.accepted()
     except BaseException:

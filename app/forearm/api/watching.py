@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from forearm import wire
+
+Message = TypeVar("Message", wire.Submit, wire.Embed)
+_LONGEST_ADDRESS = 64  # a proxy that is trusted may write anything
 
 
 class Watcher(Protocol):
@@ -27,12 +33,31 @@ class Watcher(Protocol):
 
 
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
-# What the key of a request is worth in the queue: lower goes first. None: as the request says.
-least_priority: ContextVar[int | None] = ContextVar("least_priority", default=None)
-# The name of the request's key in the keys file; "" where there is none.
-key_name: ContextVar[str] = ContextVar("key_name", default="")
 
 
+@dataclass(frozen=True)
+class Sender:
+    """Who sent a request.
+
+    address   of the client; "" for a Unix socket
+    key_name  of its API key, "" where there is none
+    priority  what the key is worth in the queue: lower goes first; None: as the request says
+    """
+
+    address: str = ""
+    key_name: str = ""
+    priority: int | None = None
+
+    def sign(self, message: Message) -> Message:
+        """The message with whose it is, and with its priority: a request may step back behind its key's place in the
+        queue, not before it.
+        """
+        client = self.key_name or self.address[:_LONGEST_ADDRESS]
+        priority = message.priority if self.priority is None else max(message.priority, self.priority)
+        return msgspec.structs.replace(message, priority=priority, client=client)
+
+
+sender: ContextVar[Sender] = ContextVar("sender", default=Sender())  # noqa: B039 (frozen)
 # The path that a request came to.
 path: ContextVar[str] = ContextVar("path", default="")
 
@@ -41,9 +66,3 @@ def request_type() -> str:
     """What vLLM's metrics call the kind of a request: chat_completions, responses or other."""
     kind = path.get().rpartition("/v1/")[2].partition("/")[0]
     return {"chat": "chat_completions", "responses": "responses"}.get(kind, "other")
-
-
-def priority_of(asked: int) -> int:
-    """A request may step back behind its key's place in the queue, not before it."""
-    least = least_priority.get()
-    return asked if least is None else max(asked, least)
