@@ -2,7 +2,8 @@
 
 ForearmError
 ├── InvalidRequest      400  the client can fix it: a bad field, a prompt longer than the context
-│   └── BodyTooLarge    413  the request's body is longer than the limit
+│   ├── BodyTooLarge    413  the request's body is longer than the limit
+│   └── ConstraintFailed 400 the answer has begun, and what the request asks of it leaves nothing to go on with
 ├── Unauthorized        401  the API key is missing or wrong
 ├── ModelNotFound       404  the request names a model that is not the one served
 ├── ResponseNotFound    404  no such response is stored (any more), or it is another key's
@@ -38,6 +39,10 @@ class BodyTooLarge(InvalidRequest):
     """The request's body is longer than the limit."""
 
     status = 413
+
+
+class ConstraintFailed(InvalidRequest):
+    """The answer has begun, and what the request asks of it leaves nothing to go on with."""
 
 
 class Unauthorized(ForearmError):

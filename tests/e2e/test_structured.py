@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from safetensors.numpy import save_file
-from tests.e2e.served import Served, serve
+from tests.e2e.served import Served, series, serve
 from tests.json_schemas import HARD, schemas
 
 from forearm import LLM, SamplingParams, StructuredOutputsParams
@@ -345,3 +345,40 @@ def test_a_heavy_format_is_refused_while_others_are_answered(served: Served) -> 
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "guided_json"
     assert served.chat(guided_choice=["a"]).json()["choices"][0]["message"]["content"] == "a"
+
+
+# Its automaton has states without end: some hundred tokens in, a limit of the parser is met.
+_HOSTILE = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "pattern": "^(.{1,50}a){1,50}$"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+_FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": _HOSTILE}}
+_MESSAGES = [{"role": "user", "content": PROMPT}]
+_HOSTILE_BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": PROMPT, "response_format": _FORMAT, "max_tokens": 1500},
+    "/v1/chat/completions": {"messages": _MESSAGES, "response_format": _FORMAT, "max_tokens": 1500},
+    "/v1/responses": {"input": PROMPT, "text": {"format": {"name": "a", "schema": _HOSTILE, "type": "json_schema"}}},
+    "/v1/messages": {
+        "messages": _MESSAGES,
+        "max_tokens": 1500,
+        "output_config": {"format": {"type": "json_schema", "schema": _HOSTILE}},
+    },
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", _HOSTILE_BODIES)
+def test_a_form_that_grows_too_complex_is_the_clients_error(served: Served, path: str, stream: bool) -> None:
+    body = {"model": "demo", "stream": stream, "seed": 1, **_HOSTILE_BODIES[path]}
+
+    reply = served.http.post(path, json=body)
+
+    assert "too complex to go on with" in reply.text, reply.text[-600:]
+    assert "InternalServerError" not in reply.text
+    assert "api_error" not in reply.text
+    assert "server_error" not in reply.text
+    assert reply.status_code == (200 if stream else 400)
+    counted = series(served.http.get("/metrics").text)
+    assert not any(value for name, value in counted.items() if name.startswith("vllm:corrupted_requests_total"))

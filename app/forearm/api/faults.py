@@ -48,7 +48,7 @@ async def answer_error(request: Request, error: Exception) -> Response:
 
 def error_of(refused: wire.Refused) -> ForearmError:
     """The error of errors.py that the engine named."""
-    if refused.error == "InvalidRequest":
+    if refused.error in ("InvalidRequest", "ConstraintFailed"):
         return errors.InvalidRequest(refused.message, refused.param)
     if refused.error == "Overloaded":
         return errors.Overloaded(refused.message, refused.retry_after_s)

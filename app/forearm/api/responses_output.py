@@ -14,7 +14,7 @@ import msgspec
 from forearm import wire
 from forearm.api.logprobs import TokenNames, chat_logprobs
 from forearm.api.output import Tally
-from forearm.api.replies import encoder
+from forearm.api.replies import ErrorBody, encoder
 from forearm.api.responses_input import pack_reasoning
 from forearm.api.turn import TurnPiece
 from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
@@ -196,11 +196,12 @@ class Growing:
             self.reply["incomplete_details"] = {"reason": "max_output_tokens" if reason == "length" else None}
         return self._written([*events, {"type": f"response.{self.status}", "response": self.reply}])
 
-    def fail(self, message: str, tally: Tally) -> list[bytes]:
+    def fail(self, error: ErrorBody, tally: Tally) -> list[bytes]:
         """The engine broke off."""
         events = self._output.end(whole=False)
         self._settle("failed", tally)
-        self.reply["error"] = {"code": "server_error", "message": message}
+        code = "invalid_prompt" if error.code < 500 else "server_error"
+        self.reply["error"] = {"code": code, "message": error.message}
         return self._written([*events, {"type": "response.failed", "response": self.reply}])
 
     def _settle(self, status: str, tally: Tally) -> None:

@@ -16,7 +16,7 @@ from forearm.api.response_store import ResponseStore
 from forearm.api.response_tables import RUNNING, News, Stored
 from forearm.api.responses_output import Growing, Json
 from forearm.api.turn import Turn
-from forearm.errors import InvalidRequest
+from forearm.errors import EngineFailed, InvalidRequest
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +92,13 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
                 yield new
         yield _finish(job, reason)
     except Exception as error:  # the status line is out, or nobody waits: the response itself has to say it
-        yield job.growing.fail(error_reply(error).error.message, job.turn.tally)
+        yield job.growing.fail(error_reply(error).error, job.turn.tally)
 
 
 def _finish(job: Job, reason: str | None) -> list[bytes]:
     if reason in (None, "abort"):
-        return job.growing.fail("the engine ended this request", job.turn.tally)
+        ended = EngineFailed("the engine ended this request")
+        return job.growing.fail(error_reply(ended).error, job.turn.tally)
     return job.growing.end(reason, job.turn.tally)
 
 

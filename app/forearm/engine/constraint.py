@@ -67,7 +67,7 @@ class Constraint:
     def take(self, token: int) -> None:
         """The output goes on with this token.
 
-        Raises: EngineFailed if the grammar does not allow it.
+        Raises: ConstraintFailed, EngineFailed as Matcher.take.
         """
         if self._constrains:
             assert self._matcher is not None
@@ -103,7 +103,7 @@ class Constraint:
     def choices(self, drafts: Sequence[int]) -> list[Choice]:
         """What may be chosen here and after each of the drafts: those that `cut` leaves, or the first of `forced`.
 
-        Raises: EngineFailed when the grammar has become too large to go on with.
+        Raises: ConstraintFailed when the grammar has become too large to go on with.
         """
         if self._constrains:
             assert self._matcher is not None

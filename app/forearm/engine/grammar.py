@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from forearm.errors import EngineFailed, InvalidRequest
+from forearm.errors import ConstraintFailed, EngineFailed, InvalidRequest
 from forearm.text.deep_threads import deep_threads
 from forearm.text.grammar_tokens import COMPILE_S, compiled, explained, tokenizer_text
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UInt32Array = npt.NDArray[np.uint32]
 
+_NOT_ALLOWED = "Parser Error: token "  # how llguidance begins to say it; its other errors are limits
 _THREADS = 2  # one slow grammar does not hold up the others
 # What a compiled grammar is taken to hold. Resident memory grew by 67 kB for one of 295 characters, by 127 kB for 917,
 # by 3.4 MB for 28,700 (x86-64, llguidance 1.9.1, mean of 4 to 600 schemas).
@@ -53,7 +54,7 @@ class Matcher:
         """uint32 [ceil(vocabulary / 32)]: bit i % 32 of word i // 32 is set where token i may come next. At least one
         is; the end-of-sequence tokens where the grammar may end here.
 
-        Raises: EngineFailed when the grammar has become too large to go on with.
+        Raises: ConstraintFailed when the grammar has become too large to go on with.
         """
         bits = np.empty(self._own_words, np.uint32)
         self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)  # 5 us in strings; compute_bitmask 14
@@ -63,7 +64,7 @@ class Matcher:
     def masks(self, drafts: Sequence[int]) -> list[UInt32Array]:
         """The mask here and after each of the first drafts, as far as the grammar allows them.
 
-        Raises: EngineFailed as `mask`.
+        Raises: ConstraintFailed as `mask`.
         """
         found = [self.mask()]
         taken = 0
@@ -80,7 +81,7 @@ class Matcher:
     def take(self, token: int) -> None:
         """The output goes on with this token.
 
-        Raises: EngineFailed if the grammar does not allow it.
+        Raises: ConstraintFailed as `mask`; EngineFailed if the grammar does not allow it.
         """
         self._matcher.consume_token(token)
         self._check()
@@ -98,8 +99,14 @@ class Matcher:
         return Matcher(self._matcher.deep_copy(), self._words, self._own_words)
 
     def _check(self) -> None:
-        if self._matcher.is_error():
-            raise EngineFailed(f"the grammar cannot go on: {explained(self._matcher.get_error())}")
+        if not self._matcher.is_error():
+            return
+        error = self._matcher.get_error()
+        if error.startswith(_NOT_ALLOWED):
+            raise EngineFailed(f"the grammar cannot go on: {explained(error)}")
+        raise ConstraintFailed(
+            f"the grammar (regex, schema) is too complex to go on with: {explained(error)}; simplify it"
+        )
 
 
 @dataclass(frozen=True)

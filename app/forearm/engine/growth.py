@@ -8,7 +8,7 @@ from forearm.engine.constraint import Constraint
 from forearm.engine.sampling import finish
 from forearm.engine.sequence import Sequence
 from forearm.engine.step import Outcome
-from forearm.errors import EngineFailed
+from forearm.errors import ConstraintFailed, EngineFailed, ForearmError
 from forearm.wire import PositionLogprobs
 
 
@@ -28,7 +28,7 @@ class Growth:
     finish_reason: str | None = None
     stop_reason: int | None = None
     over: bool = False
-    failed: EngineFailed | None = None
+    failed: ForearmError | None = None
 
     @property
     def ended(self) -> bool:
@@ -60,8 +60,16 @@ def grow(outcome: Outcome) -> Growth:
     return growth
 
 
-def nothing_to_choose(sequence: Sequence) -> EngineFailed:
+def nothing_to_choose(sequence: Sequence) -> ForearmError:
     """Why the output ends after its last token."""
+    params = sequence.request.params
+    if sequence.constraint is not None and (
+        params.allowed_token_ids or params.bad_words_token_ids or params.logit_bias
+    ):
+        return ConstraintFailed(
+            f"after token {len(sequence.tokens)} allowed_token_ids, bad_words and logit_bias leave none of the tokens "
+            "that the grammar (regex, schema) allows"
+        )
     return EngineFailed(
         f"request {sequence.request.request_id}: the model's logits after token {len(sequence.tokens)} have a NaN, "
         "or every token is forbidden; nothing can be chosen"
@@ -87,5 +95,5 @@ def _append(sequence: Sequence, token: int, growth: Growth) -> None:
         try:
             sequence.constraint.take(token)
             growth.over = sequence.constraint.over
-        except EngineFailed as error:
+        except ForearmError as error:
             growth.failed = error

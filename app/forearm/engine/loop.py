@@ -25,7 +25,14 @@ from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.engine.speculation import Speculation
 from forearm.engine.step import Outcome, Stepper
 from forearm.engine.turns import MAX_FAILED_STEPS
-from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
+from forearm.errors import (
+    ConstraintFailed,
+    EngineFailed,
+    EngineUnavailable,
+    ForearmError,
+    InvalidRequest,
+    Overloaded,
+)
 
 _COMPILING_S = 0.01  # that a step waits for a grammar where there is nothing else to do; messages are taken in between
 
@@ -260,13 +267,14 @@ class EngineLoop:
     def _refuse(self, connection: int, request_id: str, error: ForearmError) -> None:
         self.outbox.append((connection, replies.refusal(request_id, error)))
 
-    def _broken(self, sequence: Sequence, error: EngineFailed) -> None:
-        """Only this request ends; what it has computed is shared with nobody any more."""
+    def _broken(self, sequence: Sequence, error: ForearmError) -> None:
+        """Only this request ends; what is broken in it, not by what it asks for, is shared with nobody any more."""
         request = sequence.request
-        log.error("%s", error)
-        self.meter.corrupted()
-        for one in request.open:
-            self.scheduler.blocks.discard(one)
+        if not isinstance(error, ConstraintFailed):
+            log.error("%s", error)
+            self.meter.corrupted()
+            for one in request.open:
+                self.scheduler.blocks.discard(one)
         self._refuse(request.connection, request.request_id, error)
         self._end(request, "error")
 

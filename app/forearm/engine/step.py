@@ -13,7 +13,7 @@ from forearm.engine.constraint import Choice
 from forearm.engine.executor import Executor
 from forearm.engine.sampling import StepColumns, alternatives, sampled_logprobs, scored_logprobs
 from forearm.engine.sequence import Line, Slice
-from forearm.errors import EngineFailed
+from forearm.errors import ForearmError
 from forearm.wire import PositionLogprobs, TokenLogprob
 
 
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     piece: Slice
     prompt_logprobs: list[PositionLogprobs] | None
     prospects: list[Prospect]
-    failed: EngineFailed | None = None
+    failed: ForearmError | None = None
 
 
 class Stepper:
@@ -80,12 +80,12 @@ class Stepper:
         for piece, found in zip(slices, scored, strict=True):
             end = line + 1 + len(piece.drafts) if piece.samples else line
             failed = choices.get(id(piece)) if choices else None
-            failed = failed if isinstance(failed, EngineFailed) else None
+            failed = failed if isinstance(failed, ForearmError) else None
             outcomes.append(Outcome(piece, found, prospects[line:end], failed))
             line = end
         return outcomes
 
-    def _forward(self, slices: list[Slice]) -> dict[int, list[Choice] | EngineFailed]:
+    def _forward(self, slices: list[Slice]) -> dict[int, list[Choice] | ForearmError]:
         """Compute all tokens. Returns: what each constrained slice's lines may choose, by id of the slice."""
         constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
         if self._masking is None or not constrained:
@@ -147,20 +147,20 @@ class Stepper:
         return found
 
 
-def _choices(slices: list[Slice]) -> dict[int, list[Choice] | EngineFailed]:
+def _choices(slices: list[Slice]) -> dict[int, list[Choice] | ForearmError]:
     """What each slice's lines may choose, by id of the slice; or why its constraint can't say."""
-    found: dict[int, list[Choice] | EngineFailed] = {}
+    found: dict[int, list[Choice] | ForearmError] = {}
     for piece in slices:
         assert piece.sequence.constraint is not None
         try:
             found[id(piece)] = piece.sequence.constraint.choices(piece.drafts)
-        except EngineFailed as error:
+        except ForearmError as error:
             found[id(piece)] = error
     return found
 
 
-def _lines(piece: Slice, row: int, choices: Row[Choice] | EngineFailed | None) -> list[Line]:
+def _lines(piece: Slice, row: int, choices: Row[Choice] | ForearmError | None) -> list[Line]:
     count = 1 + len(piece.drafts)
-    if choices is None or isinstance(choices, EngineFailed):
+    if choices is None or isinstance(choices, ForearmError):
         choices = [None] * count
     return [Line(row + i, piece.sequence, piece.drafts[:i], choices[i]) for i in range(count)]
