@@ -1,0 +1,18 @@
+"""Random faults of a fixed seed; `python -m tests.e2e.fault_matrix` runs thousands of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.fault_matrix import run_many
+
+RUNS, LANES = 200, 2
+
+
+def test_no_fault_leaves_a_client_without_an_answer_or_a_server_that_does_not_come_back(tmp_path: Path) -> None:
+    found, wrong = run_many(tmp_path, RUNS, seed=1, lanes=LANES)
+
+    assert not wrong, "\n\n".join(wrong)
+    assert found["runs"] == RUNS
+    assert found["answer"] > RUNS
+    assert found["cut"] + found["refused"] + found["error event"] > 20, f"the faults reached no request: {found}"
