@@ -1,0 +1,220 @@
+"""A server under mixed load for minutes: what grows, and whether a bystander's request gets slower.
+
+    python bench/soak.py --minutes 20 --out bench/results/soak.json
+
+Clients ask everything that tests/e2e/asking.py has, with new prompts and new schemas, and one in five leaves in the
+middle of its answer. A line a process: memory, descriptors and threads at the end, and their slopes per hour over the
+second half (least squares). The bystander asks the same thing every two seconds: its answer must stay the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.e2e.asking import ASKS, ask
+from tests.e2e.served import Served, serve
+
+SAMPLE_S = 5.0
+BYSTANDER_S = 2.0
+WORDS = ("glacier", "river", "lake", "hill", "stone", "tree", "house", "bird", "fish", "cloud", "rain", "wind", "snow")
+
+
+@dataclass
+class Soak:
+    """What was seen. `samples`: by process and figure, (seconds, value); `bystander`: (seconds, seconds of answer)."""
+
+    began_s: float = field(default_factory=time.monotonic)
+    ends: Counter[str] = field(default_factory=Counter)
+    samples: defaultdict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    bystander: list[tuple[float, float]] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began_s
+
+
+def load(served: Served, soak: Soak, seed: int, until_s: float) -> None:
+    """Ask one thing after the other until then."""
+    random_ = random.Random(seed)
+    while soak.age_s < until_s:
+        kind = random_.random()
+        if kind < 0.2:
+            soak.ends[leave(served, random_)] += 1
+        elif kind < 0.5:
+            soak.ends[new(served, random_)] += 1
+        else:
+            soak.ends[ask(served.url, random_.choice(list(ASKS)), "demo").end] += 1
+
+
+def prompt(random_: random.Random) -> str:
+    """Return a text nobody has sent."""
+    return " ".join(random_.choices(WORDS, k=random_.randrange(5, 300)))
+
+
+def new(served: Served, random_: random.Random) -> str:
+    """Ask something new: its prompt is in no cache, half of the times its schema is neither. Returns: how it ended."""
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": prompt(random_)}],
+        "max_tokens": random_.randrange(1, 64),
+        "temperature": random_.choice([0, 1]),
+    }
+    if random_.random() < 0.5:
+        names = random_.sample(WORDS, 3)
+        schema = {"type": "object", "properties": {name: {"type": "boolean"} for name in names}, "required": names}
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return f"status {served.http.post('/v1/chat/completions', json=body).status_code}"
+
+
+def leave(served: Served, random_: random.Random) -> str:
+    """Begin a long answer and leave it."""
+    body = {
+        "messages": [{"role": "user", "content": prompt(random_)}],
+        "max_tokens": 1000,
+        "ignore_eos": True,
+        "stream": True,
+        "n": 2,
+    }
+    with (
+        httpx.Client(base_url=served.url, timeout=60) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as reply,
+    ):
+        for _, _ in zip(range(random_.randrange(1, 40)), reply.iter_lines(), strict=False):
+            pass
+    return "left"
+
+
+def stand_by(served: Served, soak: Soak, until_s: float) -> None:
+    """Ask the same thing every two seconds."""
+    while soak.age_s < until_s:
+        begun = soak.age_s
+        soak.answers[ask(served.url, "chat", "demo").text] += 1
+        soak.bystander.append((begun, soak.age_s - begun))
+        time.sleep(BYSTANDER_S)
+
+
+def sample(served: Served, soak: Soak, until_s: float) -> None:
+    """Look at every process and at the run folder every five seconds."""
+    serving = psutil.Process(served.process.pid)
+    while soak.age_s < until_s:
+        for process in (serving, *serving.children(recursive=True)):
+            try:
+                name = name_of(served, process)
+                memory = process.memory_full_info()
+                figures = {"MiB": memory.uss / (1 << 20), "files": process.num_fds(), "threads": process.num_threads()}
+            except psutil.NoSuchProcess:
+                continue
+            for figure, value in figures.items():
+                soak.samples[name, figure].append((soak.age_s, value))
+        files = [path.stat().st_size for path in run_folder(served).rglob("*") if path.is_file()]
+        soak.samples["run folder", "MiB"].append((soak.age_s, sum(files) / (1 << 20)))
+        time.sleep(SAMPLE_S)
+
+
+def name_of(served: Served, process: psutil.Process) -> str:
+    """Return what the process is; each worker has a name of its own."""
+    argv = process.cmdline()
+    if process.pid == served.process.pid:
+        return "serve"
+    if "forearm.engine.process" in argv:
+        return "engine"
+    if "gunicorn" in argv:
+        parent = process.parent()
+        is_master = parent is not None and parent.pid == served.process.pid
+        return "API master" if is_master else f"API worker {process.pid}"
+    return "helpers"
+
+
+def run_folder(served: Served) -> Path:
+    """Return the folder of the server's sockets, metrics and stored responses."""
+    return next(Path(served.log.parent, "tmp").glob("forearm-*"))
+
+
+def slope(points: list[tuple[float, float]]) -> float:
+    """Return the growth per hour over the second half."""
+    half = points[len(points) // 2 :]
+    if len(half) < 3:
+        return 0.0
+    seconds, values = np.array(half).T
+    return float(np.polyfit(seconds, values, 1)[0] * 3600)
+
+
+def table(soak: Soak) -> list[dict[str, Any]]:
+    """Return a row a process and figure."""
+    return [
+        {
+            "process": process.split()[0] if process.startswith("API worker") else process,
+            "figure": figure,
+            "at the end": round(points[-1][1], 1),
+            "most": round(max(value for _, value in points), 1),
+            "per hour": round(slope(points), 1),
+        }
+        for (process, figure), points in sorted(soak.samples.items())
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--clients", type=int, default=6)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    until_s = args.minutes * 60
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "tmp").mkdir()
+        # Keys and values have few blocks, all of which are in use long before the second half.
+        flags = ("--api-server-count", "2", "--served-model-name", "demo", "--kv-cache-memory-bytes", str(192 << 20))
+        with serve(Path(folder), *flags, env={"TMPDIR": f"{folder}/tmp"}) as served:
+            soak = Soak()
+            with ThreadPoolExecutor(args.clients + 2) as threads:
+                works = [threads.submit(load, served, soak, seed, until_s) for seed in range(args.clients)]
+                works += [threads.submit(watch, served, soak, until_s) for watch in (stand_by, sample)]
+                for work in works:
+                    work.result()
+    report(soak, args)
+
+
+def report(soak: Soak, args: argparse.Namespace) -> None:
+    """Print the figures, and write them where that is asked for."""
+    half = len(soak.bystander) // 2
+    latencies = [[seconds for _, seconds in part] for part in (soak.bystander[:half], soak.bystander[half:])]
+    result = {
+        "minutes": args.minutes,
+        "clients": args.clients,
+        "requests": dict(soak.ends),
+        "bystander": {
+            "answers": len(soak.answers),
+            "median s, first and second half": [round(median(part), 3) for part in latencies],
+            "longest s": round(max(seconds for _, seconds in soak.bystander), 3),
+        },
+        "processes": table(soak),
+    }
+    print(json.dumps({key: value for key, value in result.items() if key != "processes"}, indent=2))
+    for row in table(soak):
+        print(
+            f"{row['process']:12} {row['figure']:8} {row['at the end']:9} {row['most']:9} {row['per hour']:+9} an hour"
+        )
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
