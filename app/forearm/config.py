@@ -85,6 +85,15 @@ class Common:
         flag="--hf-overrides",
         parse=json_object,
     )
+    generation_config: str = setting(
+        "auto",
+        "sampling where a request does not say: auto (the model's own; a .gguf's as in llama.cpp, temperature 0.8, "
+        "top_k 40, top_p 0.95, min_p 0.05, where it has no keys of its own), vllm (temperature 1 and no cut), a folder",
+        flag="--generation-config",
+    )
+    override_generation_config: dict[str, Any] | None = setting(
+        None, "JSON: changes to that", flag="--override-generation-config", parse=json_object
+    )
     max_logprobs: int = setting(
         20, "most alternatives a request may ask for; -1: no limit", flag="--max-logprobs", parse=whole(-1)
     )
@@ -336,12 +345,6 @@ class ApiConfig(Common):
         "thought (gpt-oss: told apart all the same, as there)",
         flag="--reasoning-parser",
         parse=one_of("auto", "none", *REASONING_PARSERS),
-    )
-    generation_config: str = setting(
-        "auto", "sampling defaults: auto (the model's), vllm (none), or a folder", flag="--generation-config"
-    )
-    override_generation_config: dict[str, Any] | None = setting(
-        None, "JSON: changes to them", flag="--override-generation-config", parse=json_object
     )
     structured_outputs_config: dict[str, Any] | None = setting(
         None,

@@ -25,7 +25,7 @@ from forearm.engine.messages import From, Gone
 from forearm.engine.start_pooling import start_any
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.llm_pooling import PoolingCalls, Prompt, listed
-from forearm.model.generation import generation_defaults
+from forearm.model.generation import sampling_defaults
 from forearm.model.hub import find_model, find_tokenizer
 from forearm.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
 from forearm.text.bad_words import bad_words_token_ids
@@ -78,6 +78,7 @@ class LLM(PoolingCalls):
         source = self._folder
         if config.tokenizer:
             source = find_tokenizer(config.tokenizer, revision=config.tokenizer_revision, **config.hub)
+        self._sampling = sampling_defaults(self._folder, config.generation_config, config.override_generation_config)
         config = replace(config, model=str(self._folder), tokenizer=str(source), name=config.name or config.model)
         texts: list[Future[tuple[Tokenizer, ChatTemplate | None]]] = []
         # Beside reading weights, but not before: a kept tokenizer is parsed with the GIL held (0.5B: 0.9 s -> 0.6).
@@ -149,8 +150,9 @@ class LLM(PoolingCalls):
         return self._tokenizer.as_transformers
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's authors advise (generation_config.json), vLLM's defaults for the rest."""
-        return SamplingParams(**generation_defaults(self._folder))  # type: ignore[arg-type]
+        """Return the model's own defaults, as `generation_config` says, and vLLM's for the rest."""
+        known = SamplingParams.__struct_fields__
+        return SamplingParams(**{name: value for name, value in self._sampling.items() if name in known})
 
     def _params(self, given: Params, count: int) -> list[SamplingParams]:
         """One for each prompt, with bad_words as token ids and structured_outputs as a grammar.
@@ -245,13 +247,8 @@ class _Progress:
     """The bar "Processed prompts", with tokens per second of input and output."""
 
     def __init__(self, prompts: int, shown: bool) -> None:
-        self._bar = tqdm(
-            total=prompts,
-            desc="Processed prompts",
-            dynamic_ncols=True,
-            disable=not shown,
-            postfix=_speed(0, 0),
-        )
+        look: dict[str, Any] = {"dynamic_ncols": True, "postfix": _speed(0, 0)}
+        self._bar = tqdm(total=prompts, desc="Processed prompts", disable=not shown, **look)
         self._start_s = time.monotonic()
         self._input = self._output = 0
 

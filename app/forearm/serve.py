@@ -30,6 +30,7 @@ from forearm.drafting import drafting_asked
 from forearm.engine import placement
 from forearm.engine.shares import Share, allowed, describe, shares
 from forearm.errors import ConfigError
+from forearm.model.generation import sampling_defaults
 from forearm.model.hub import find_model, find_tokenizer
 from forearm.settings import to_json
 
@@ -75,6 +76,10 @@ def server(configs: Configs, runtime: Path) -> Coroutine[Any, Any, int]:
     """
     # Here, once, with its progress at the terminal.
     folder = find_model(configs.serve.model, revision=configs.serve.revision, **configs.serve.hub)
+    defaults = sampling_defaults(folder, configs.api.generation_config, configs.api.override_generation_config)
+    if defaults:
+        shown = ", ".join(f"{name} {value}" for name, value in defaults.items())
+        log.info("sampling where a request does not say: %s (--generation-config vllm: neutral)", shown)
     engines = configs.serve.data_parallel_size
     plan = placement.plan(configs.engine, engines=engines)
     parts = shares(plan, configs.engine, engines)

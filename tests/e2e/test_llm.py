@@ -127,6 +127,8 @@ def test_without_parameters_the_models_own_advice_is_taken(llm: LLM) -> None:
     (output,) = llm.chat(QUESTION, use_tqdm=False)
 
     assert default.max_tokens is not None
+    neutral = LLM(max_model_len=64, max_num_seqs=1, generation_config="vllm", override_generation_config={"top_k": 3})
+    assert neutral.get_default_sampling_params() == SamplingParams(top_k=3)
     assert 0 < len(output.outputs[0].token_ids) <= default.max_tokens
 
 

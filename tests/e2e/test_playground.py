@@ -96,6 +96,16 @@ def test_text_is_there_before_the_answer_has_ended_and_stop_ends_it(page: Page, 
     assert served.running() == 0
 
 
+def test_empty_settings_show_what_the_server_takes(page: Page, served: Served) -> None:
+    (defaults, _) = [card["default_sampling_params"] for card in served.http.get("/v1/models").json()["data"]]
+    page.get_by_role("button", name="Settings", exact=True).click()
+
+    for label, name in (("Temperature", "temperature"), ("Top p", "top_p"), ("Max tokens", "max_tokens")):
+        shown = page.get_by_label(label, exact=True).get_attribute("placeholder")
+        assert shown == str(defaults.get(name, "")), name
+    assert defaults["max_tokens"] == 4000
+
+
 def test_a_turn_can_be_edited_and_an_answer_made_again(page: Page) -> None:
     ask(page, "What is a harbour?")
     wait_for_answers(page, 1)

@@ -36,4 +36,11 @@ def _card(name: str, served: ServedState) -> ModelCard:
         length = None
     permission = Permission(id=f"modelperm-{name}", created=served.created)
     root = served.config.model or served.names[0]
-    return ModelCard(id=name, created=served.created, root=root, max_model_len=length, permission=[permission])
+    return ModelCard(
+        id=name,
+        created=served.created,
+        root=root,
+        max_model_len=length,
+        permission=[permission],
+        default_sampling_params=served.defaults,
+    )

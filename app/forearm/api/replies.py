@@ -5,7 +5,7 @@ A field that is UNSET is left out, None is written as null: clients were made fo
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -243,6 +243,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
     parent: None = None
     max_model_len: int | None
     permission: list[Permission]
+    default_sampling_params: dict[str, Any]  # where a request does not say
 
 
 class ModelList(msgspec.Struct, kw_only=True):

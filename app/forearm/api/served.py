@@ -20,8 +20,8 @@ from forearm.api.http_meter import HttpMeter
 from forearm.api.refusals import IGNORED, check_template
 from forearm.api.schema import GenerationBody, Message
 from forearm.config import ApiConfig
-from forearm.errors import ConfigError, InvalidRequest, ModelNotFound
-from forearm.model.generation import generation_defaults
+from forearm.errors import InvalidRequest, ModelNotFound
+from forearm.model.generation import sampling_defaults
 from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
 from forearm.text.chat_template import ChatTemplate, UntrustedTemplates, find_chat_template, find_tool_template
 from forearm.text.dialect import Dialect, find_dialect
@@ -255,7 +255,8 @@ def load_served(config: ApiConfig) -> Served:
     )
     dialect = _dialect(config, tool_template or template, tokenizer)
     engine, meter = EngineClient(config.engine_sockets), HttpMeter(config.metrics_folder)
-    return Served(config, tokenizer, template, _defaults(config), engine, dialect, tool_template, meter=meter)
+    defaults = sampling_defaults(folder, config.generation_config, config.override_generation_config)
+    return Served(config, tokenizer, template, defaults, engine, dialect, tool_template, meter=meter)
 
 
 def _dialect(config: ApiConfig, template: ChatTemplate | None, tokenizer: Tokenizer) -> Dialect:
@@ -265,19 +266,3 @@ def _dialect(config: ApiConfig, template: ChatTemplate | None, tokenizer: Tokeni
         calls = "hermes"
     source = "" if template is None else template.source
     return find_dialect(source, calls, config.reasoning_parser, frozenset(tokenizer.added.values()))
-
-
-def _defaults(config: ApiConfig) -> dict[str, Any]:
-    """Sampling defaults by the names of SamplingParams; max_tokens is an upper bound here."""
-    if config.generation_config == "vllm":
-        found: dict[str, Any] = {}
-    else:
-        named = config.generation_config
-        folder = Path(config.model_folder if named == "auto" else named)
-        if named != "auto" and not folder.is_dir():  # a .gguf file is no folder
-            raise ConfigError(f"--generation-config {named}: no such folder; write auto, vllm or a folder")
-        found = dict(generation_defaults(folder))
-    changes = dict(config.override_generation_config or {})
-    if "max_new_tokens" in changes:
-        changes["max_tokens"] = changes.pop("max_new_tokens")
-    return {**found, **changes}

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.unit.model.gguf_files import write_gguf
 
 from forearm.errors import ConfigError
-from forearm.model.generation import generation_defaults, generation_eos
+from forearm.model.generation import generation_defaults, generation_eos, sampling_defaults
 
 
 def write(folder: Path, **values: object) -> Path:
@@ -41,3 +42,31 @@ def test_end_tokens_are_one_or_many(tmp_path: Path) -> None:
 def test_a_wrong_value_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match='temperature = "warm"'):
         generation_defaults(write(tmp_path, temperature="warm"))
+
+
+def test_a_gguf_file_is_sampled_as_llama_cpp_does_it(tmp_path: Path) -> None:
+    plain = write_gguf(tmp_path / "plain.gguf", "llama", {}, {})
+
+    assert generation_defaults(plain) == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert sampling_defaults(plain, "vllm", None) == {}
+    assert sampling_defaults(plain, "vllm", {"temperature": 0.3}) == {"temperature": 0.3}
+    assert sampling_defaults(plain, "auto", {"max_new_tokens": 9, "top_k": 1}) == {
+        "temperature": 0.8, "top_k": 1, "top_p": 0.95, "min_p": 0.05, "max_tokens": 9,
+    }  # fmt: skip
+
+
+def test_a_gguf_files_own_keys_come_before_that(tmp_path: Path) -> None:
+    keys = {"general.sampling.temp": -1.0, "general.sampling.top_k": 7, "general.sampling.penalty_repeat": 1.5}
+    own = write_gguf(tmp_path / "own.gguf", "llama", keys, {})
+
+    assert generation_defaults(own) == {
+        "temperature": 0.0, "top_k": 7, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.5,
+    }  # fmt: skip
+
+
+def test_a_gguf_file_goes_by_a_folder_that_is_named(tmp_path: Path) -> None:
+    plain = write_gguf(tmp_path / "plain.gguf", "llama", {}, {})
+
+    assert sampling_defaults(plain, str(write(tmp_path, temperature=0.4)), None) == {"temperature": 0.4}
+    with pytest.raises(ConfigError, match="--generation-config /nowhere: no such folder"):
+        sampling_defaults(plain, "/nowhere", None)

@@ -188,6 +188,14 @@ function fit() {
   area.style.height = `${area.scrollHeight}px`;
 }
 
+// What the server takes where a field is empty.
+function showDefaults(defaults) {
+  for (const field of fields) {
+    const name = field.dataset.field === "max_completion_tokens" ? "max_tokens" : field.dataset.field;
+    if (field.type === "number") field.placeholder = defaults[name] ?? "";
+  }
+}
+
 async function chooseModel() {
   const list = by("model");
   try {
@@ -195,6 +203,7 @@ async function chooseModel() {
     const chosen = stored(localStorage, "forearm.model");
     list.replaceChildren(...found.map(({ id }) => new Option(id, id, false, id === chosen)));
     list.disabled = false;
+    showDefaults(found[0]?.default_sampling_params ?? {});
   } catch (error) {
     const locked = error.status === 401;
     list.replaceChildren(new Option(locked ? "an API key is needed" : "no server", ""));
