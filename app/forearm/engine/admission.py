@@ -7,12 +7,10 @@ from array import array
 from dataclasses import dataclass
 
 from forearm.engine.checks import check
-from forearm.engine.constraint import Constraint
 from forearm.engine.prefix_cache import root_digest
-from forearm.engine.repetition import Repetition
-from forearm.engine.sampling import alternatives, lasting, output_seed
-from forearm.engine.scheduler import due_s
-from forearm.engine.sequence import Request, Sequence
+from forearm.engine.sampling import alternatives, lasting
+from forearm.engine.scheduler import due_s, level
+from forearm.engine.sequence import Request
 from forearm.errors import InvalidRequest
 from forearm.wire import MAX_FRAME_BYTES, SamplingParams, Submit
 
@@ -49,7 +47,7 @@ class Admission:
         self._seeds = random.Random(terms.seed)
 
     def request(self, connection: int, submit: Submit, now_s: float) -> Request:
-        """The request with its outputs, each a sequence with nothing computed.
+        """The request with its first output, a sequence with nothing computed.
 
         Raises: InvalidRequest naming the field, the numbers and the limit.
         """
@@ -59,6 +57,8 @@ class Admission:
         if submit.priority and not self.terms.priorities:
             raise InvalidRequest(f"priority is {submit.priority}; it needs --scheduling-policy priority", "priority")
         self._arrivals += 1
+        seed = self._seeds.getrandbits(64) if params.seed in (None, -1) else params.seed
+        assert seed is not None
         request = Request(
             connection=connection,
             request_id=submit.request_id,
@@ -70,19 +70,13 @@ class Admission:
             eos_ids=frozenset(() if params.ignore_eos else self.terms.eos_token_ids),
             root=self._root(submit.cache_salt),
             arrived_s=now_s,
+            rank=(due_s(now_s, submit.priority), self._arrivals),
+            seed=seed,
+            priority=level(submit.priority),
+            client=submit.client,
         )
         self._check_choice(request)
-        due = due_s(now_s, submit.priority)
-        seed = self._seeds.getrandbits(64) if params.seed in (None, -1) else params.seed
-        assert seed is not None
-        for index in range(params.n):
-            rank = (due, self._arrivals, index)
-            sequence = Sequence(request, index, rank, output_seed(seed, index))
-            if params.thinking_token_budget is not None and params.grammar is None:  # else once that is compiled
-                sequence.constraint = Constraint(params, None)
-            if params.repetition_detection is not None:
-                sequence.repetition = Repetition(params.repetition_detection)
-            request.sequences.append(sequence)
+        request.make_output()
         return request
 
     def _check_alternatives(self, params: SamplingParams, prompt: int) -> None:

@@ -70,6 +70,7 @@ class EngineLoop:
         self._speculation = speculation or Speculation()
         self._compiling: list[Request] = []
         self._requests: dict[tuple[int, str], Request] = {}
+        self._queued = 0  # requests of which nothing was computed yet
         self.draining = False
         self._failed_steps = 0
         self._look()
@@ -105,6 +106,7 @@ class EngineLoop:
             for piece in slices:
                 if piece.sequence.request.scheduled_s is None:
                     piece.sequence.request.scheduled_s = now_s
+                    self._queued -= 1
             try:
                 self._compute(slices)
                 self._failed_steps = 0
@@ -129,6 +131,7 @@ class EngineLoop:
             self._refuse(connection, submit.request_id, error)
             return
         self._requests[request.name] = request
+        self._queued += 1
         self.scheduler.add(request)
         if request.compiling is None:
             self._accept(request)
@@ -140,20 +143,22 @@ class EngineLoop:
 
     def _take_grammars(self) -> None:
         """Requests whose grammar is compiled, or can't be, are accepted or refused. Nothing was chosen for them yet."""
-        for request in [one for one in self._compiling if one.compiling is None or one.compiling.done()]:
-            self._compiling.remove(request)
+        done = [one for one in self._compiling if one.compiling is None or one.compiling.done()]
+        if done:
+            self._compiling = [one for one in self._compiling if one.compiling and not one.compiling.done()]
+        for request in done:
             compiled, request.compiling = request.compiling, None
-            if compiled is None or not request.open:
+            if compiled is None or not request.open_outputs:
                 continue
             try:
-                matcher = compiled.result()
+                request.matcher = compiled.result()
             except ForearmError as error:
                 self.meter.rejected(type(error).__name__)
                 self._refuse(request.connection, request.request_id, error)
                 self._end(request, "error")
                 continue
             for sequence in request.open:
-                sequence.constraint = Constraint(request.params, matcher)
+                sequence.constraint = Constraint(request.params, request.matcher)
             self._accept(request)
 
     def _compile(self, request: Request) -> None:
@@ -171,12 +176,16 @@ class EngineLoop:
             raise EngineUnavailable("the server is shutting down")
         if (connection, submit.request_id) in self._requests:
             raise InvalidRequest(f"request_id {submit.request_id} is in use", "request_id")
-        queued = sum(request.scheduled_s is None for request in self._requests.values())
-        limit = self._admission.terms.queued
-        places = self.scheduler.limits.running - len(self.scheduler.running)
-        if queued >= limit + places:
-            raise Overloaded(f"{queued} requests are waiting; the limit is {limit}")
-        waiting, most = len(self.scheduler.waiting), max(limit, MAX_OUTPUTS)
+        limit, running = self._admission.terms.queued, self.scheduler.limits.running
+        if submit.params.n > limit + running:
+            raise InvalidRequest(
+                f"n is {submit.params.n}; at most {limit + running} outputs can run and wait "
+                f"(--max-num-seqs {running}, --max-num-queued-reqs {limit})",
+                "n",
+            )
+        if self._queued >= limit + running - len(self.scheduler.running):
+            raise Overloaded(f"{self._queued} requests are waiting; the limit is {limit}")
+        waiting, most = self.scheduler.waiting, max(limit + running, MAX_OUTPUTS)
         if waiting + submit.params.n > most:
             raise Overloaded(
                 f"{waiting} outputs are waiting, {submit.params.n} more are asked for; the limit is {most}"
@@ -187,15 +196,20 @@ class EngineLoop:
         request = self._requests.get((connection, abort.request_id))
         if request is None:
             return
-        for sequence in request.open:
-            if abort.index in (None, sequence.index):
-                self._end_output(sequence, "abort")
+        if abort.index is None:
+            self._end(request, "abort")
+            return
+        sequence = request.made(abort.index)
+        if sequence is None:
+            self.scheduler.drop(request, abort.index)
+        elif sequence.finish_reason is None:
+            self._end_output(sequence, "abort")
 
     def _stop(self) -> None:
         self.over = True
         for request in list(self._requests.values()):
-            for sequence in request.open:
-                self.outbox.append((request.connection, replies.end(sequence, "abort")))
+            for index in request.open_indexes:
+                self.outbox.append((request.connection, replies.end(request.request_id, index, "abort")))
             self._end(request, "abort")
 
     # --- compute, sample
@@ -231,7 +245,8 @@ class EngineLoop:
         if growth.failed is not None:
             self._broken(sequence, growth.failed)
         elif growth.over:
-            self.outbox.append((sequence.request.connection, replies.end(sequence, "stop")))
+            request = sequence.request
+            self.outbox.append((request.connection, replies.end(request.request_id, sequence.index, "stop")))
             self._end_output(sequence, "stop")
         elif growth.finish_reason is not None:
             self._end_output(sequence, growth.finish_reason)
@@ -251,7 +266,8 @@ class EngineLoop:
         sequence.finish_reason = reason
         self.scheduler.remove(sequence)
         request = sequence.request
-        if not request.open:
+        if not request.open_outputs:
+            self._queued -= request.scheduled_s is None
             if not self._admission.terms.prefix_caching:
                 # Nobody can find its blocks; the next requests take them before memory that was never touched: six
                 # rounds of bench/compare.py's requests to the 0.5B shape, int4, leave the process at 573 MiB, not 847.
@@ -261,6 +277,7 @@ class EngineLoop:
             self.meter.request_over(request, reason, time.monotonic())
 
     def _end(self, request: Request, reason: str) -> None:
+        self.scheduler.drop(request)
         for sequence in request.open:
             self._end_output(sequence, reason)
 
@@ -295,7 +312,7 @@ class EngineLoop:
         blocks = self.scheduler.blocks
         self.snapshot = Snapshot(
             running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
+            waiting=self.scheduler.waiting,
             kv_usage=blocks.used / blocks.count,
             step_s=time.monotonic() if self.busy else None,
             draining=self.draining,

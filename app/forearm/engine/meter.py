@@ -127,8 +127,8 @@ class Meter:
         """How full the engine is now."""
         usage = scheduler.blocks.used / scheduler.blocks.count
         self._plain["vllm:num_requests_running"].set(len(scheduler.running))
-        self._plain["vllm:num_requests_waiting"].set(len(scheduler.waiting))
-        self._waiting.set(len(scheduler.waiting))
+        self._plain["vllm:num_requests_waiting"].set(scheduler.waiting)
+        self._waiting.set(scheduler.waiting)
         self._plain["vllm:kv_cache_usage_perc"].set(usage)
         self._plain["vllm:num_preemptions"].inc(scheduler.preemptions - self._preemptions)
         self._plain["vllm:generation_tokens"].inc(self.generated_tokens - self._told_tokens)

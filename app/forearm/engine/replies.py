@@ -30,9 +30,9 @@ def tokens(sequence: Sequence, growth: Growth, drafted: int) -> wire.Tokens:
     )
 
 
-def end(sequence: Sequence, reason: str) -> wire.Tokens:
+def end(request_id: str, index: int, reason: str) -> wire.Tokens:
     """The output has ended with what was told."""
-    return wire.Tokens(request_id=sequence.request.request_id, index=sequence.index, token_ids=[], finish_reason=reason)
+    return wire.Tokens(request_id=request_id, index=index, token_ids=[], finish_reason=reason)
 
 
 def refusal(request_id: str, error: ForearmError) -> wire.Refused:

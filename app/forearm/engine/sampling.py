@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
-from hashlib import blake2b
 
 import numpy as np
 
@@ -16,17 +15,6 @@ from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
 LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds of logit_bias
 # Below it, logits / temperature overflow float32 for ordinary logits; vLLM raises to the same value.
 MIN_TEMPERATURE = 0.01
-
-
-def output_seed(seed: int, index: int) -> int:
-    """64 bits that, with the position, decide every random choice of output `index` of a request with this seed.
-
-    The first output has the seed itself, so that n does not change it.
-    """
-    if index == 0:
-        return seed & 0xFFFFFFFFFFFFFFFF
-    mixed = blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
-    return int.from_bytes(mixed, "little")
 
 
 def lasting(params: SamplingParams, vocab_size: int) -> Columns:

@@ -3,15 +3,19 @@
 Everything goes by rank: (due, order of arrival). With the policy fcfs a request is due when it arrives. With the policy
 priority it is due PRIORITY_HEAD_START_S later for each level of priority (earlier for negative ones): a level is worth
 that much waiting, so whoever waits overtakes newcomers of better priority in the end, and nobody starves.
+
+Of several clients that wait with equal priority, the one that got least is let in first (waiting.py).
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from dataclasses import dataclass, field
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
 from forearm.engine.sequence import Rank, Request, Sequence, Slice
+from forearm.engine.waiting import WaitingQueue, place
 from forearm.errors import ConfigError
 
 PRIORITY_HEAD_START_S = 10.0
@@ -43,24 +47,56 @@ class Limits:
 
 
 class Scheduler:
-    """Owns the sequences, in order of rank: `running` ones hold blocks, `waiting` ones none."""
+    """Owns the sequences: `running` ones, in order of rank, hold blocks, those in `queue` none.
+
+    open_outputs: how many outputs have not ended, those included that will be made when their turn comes.
+    """
 
     def __init__(self, limits: Limits, blocks: BlockPool) -> None:
         self.limits = limits
         self.blocks = blocks
         self.running: list[Sequence] = []
-        self.waiting: list[Sequence] = []
+        self.queue = WaitingQueue()
+        self.open_outputs = 0
         self.preemptions = 0
+
+    @property
+    def waiting(self) -> int:
+        """Outputs that wait, made or not."""
+        return self.open_outputs - len(self.running)
 
     def add(self, request: Request) -> None:
         """Its outputs wait in line."""
-        for sequence in request.sequences:
-            insort(self.waiting, sequence, key=_rank)
+        self.open_outputs += request.open_outputs
+        self.queue.enter(request)
+        self.queue.put(request.sequences[-1])
 
     def remove(self, sequence: Sequence) -> None:
         """It is over: give back its place and its blocks."""
-        (self.running if sequence in self.running else self.waiting).remove(sequence)
+        at = place(self.running, sequence)
+        if at < len(self.running) and self.running[at] is sequence:
+            del self.running[at]
+        else:
+            self._leave_queue(sequence)
         self.blocks.release(sequence)
+        self._ended(sequence.request, 1)
+
+    def drop(self, request: Request, index: int | None = None) -> None:
+        """Output `index`, or None: each, is over if it was not made yet."""
+        self._ended(request, request.drop_unmade(index))
+
+    def _ended(self, request: Request, outputs: int) -> None:
+        self.open_outputs -= outputs
+        request.open_outputs -= outputs
+        if outputs and not request.open_outputs:
+            self.queue.leave(request)
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        """It waits no longer; if it was the newest output of its request, the next one is made and waits instead."""
+        self.queue.remove(sequence)
+        request = sequence.request
+        if sequence is request.sequences[-1] and request.make_output():
+            self.queue.put(request.sequences[-1])
 
     def schedule(self) -> list[Slice]:
         """Choose the next step: what runs already first, then who waits, each in order of rank.
@@ -72,6 +108,7 @@ class Scheduler:
         `limits.step_rows` rows; empty when there is nothing to do.
         """
         step = _Step(self.limits)
+        self._give_way()
         preemptions = self.preemptions
         index = 0
         while index < len(self.running):
@@ -82,7 +119,7 @@ class Scheduler:
             if count == 0:  # its grammar is being compiled
                 index += 1
             elif self._make_room(sequence, count):
-                step.add(sequence, count, self.blocks.coming_digests(sequence, count))
+                self._compute(sequence, count, step)
                 index += 1
 
         if self.preemptions == preemptions:  # else blocks are short: whoever came in would be put out again
@@ -90,36 +127,71 @@ class Scheduler:
         return step.slices
 
     def _admit(self, step: _Step) -> None:
-        """Let in who waits, the first in rank first; nobody overtakes one that is ready and does not fit.
-
-        Whoever would compute the very block that another computes in this step adopts it in the next one instead: of
-        prompts that begin alike and come together, the beginning is computed once.
-        """
-        for sequence in tuple(self.waiting):
-            if not step.tokens or not step.rows or len(self.running) == self.limits.running:
-                return
-            if not sequence.ready:
-                continue
-            adopted = self.blocks.adopt(sequence)
-            if self.blocks.next_digest(sequence) in step.coming:
+        """Let in who waits, each in its turn; nobody overtakes one that is ready and does not fit."""
+        passed: list[Sequence] = []
+        fits = True
+        while fits and self.queue.ranked and step.has_room and len(self.running) < self.limits.running:
+            sequence = self.queue.first()
+            adopted = self.blocks.adopt(sequence) if sequence.ready else 0
+            if not self._can_begin(sequence, step):
                 self.blocks.release(sequence)
-                continue
-            if sequence.computable == 0:
-                self.blocks.release(sequence)
+                self.queue.remove(sequence)
+                passed.append(sequence)
                 continue
             fits_step = sequence.pending <= step.tokens or not self.limits.whole_prompts
             # Room for all that is pending, not for this step's share alone: a prompt that is put out again half-way
             # has cost the others its time.
-            if not (fits_step and self.blocks.fits(sequence, sequence.pending)):
+            fits = fits_step and self.blocks.fits(sequence, sequence.pending)
+            if not fits:
                 self.blocks.release(sequence)
-                return
+                continue
             if not sequence.preemptions:
                 sequence.cached_tokens = adopted
-            self.waiting.remove(sequence)
+            self._leave_queue(sequence)
             insort(self.running, sequence, key=_rank)
             count = step.share(sequence, others=0)
             self.blocks.grow(sequence, count)
-            step.add(sequence, count, self.blocks.coming_digests(sequence, count))
+            self._compute(sequence, count, step)
+        for sequence in passed:
+            self.queue.put(sequence)
+
+    def _can_begin(self, sequence: Sequence, step: _Step) -> bool:
+        """Whether there is something to compute of one that waits, now that it has adopted what is known.
+
+        Whoever would compute the very block that another computes in this step adopts it in the next one instead: of
+        prompts that begin alike and come together, the beginning is computed once.
+        """
+        if not sequence.ready or self.blocks.next_digest(sequence) in step.coming:
+            return False
+        return sequence.computable > 0
+
+    def _compute(self, sequence: Sequence, count: int, step: _Step) -> None:
+        step.add(sequence, count, self.blocks.coming_digests(sequence, count))
+        self.queue.served(sequence.request, count)
+
+    def _give_way(self) -> None:
+        """Put out one sequence of the client that has most places, where all are taken and it is the turn of a client
+        that has none: one client's thousand long answers would keep all others waiting for their end. What is put out
+        finds its full blocks again.
+        """
+        if len(self.running) < self.limits.running or not self.queue.ranked:
+            return
+        first = self.queue.first()
+        places = Counter(sequence.request.client for sequence in self.running)
+        client, most = places.most_common(1)[0]
+        if first.request.client in places or most == 1 or not (first.ready and first.computable):
+            return
+        if self.blocks.fits(first, first.pending):
+            self._put_out(max(at for at, one in enumerate(self.running) if one.request.client == client))
+
+    def _put_out(self, at: int) -> Sequence:
+        """Running sequence number `at` gives its place and its blocks back and waits again."""
+        sequence = self.running.pop(at)
+        self.blocks.release(sequence)
+        self.queue.put(sequence)
+        sequence.preemptions += 1
+        self.preemptions += 1
+        return sequence
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Blocks for `count` more tokens; for want of them, who ranks last is put out.
@@ -128,12 +200,7 @@ class Scheduler:
         least one sequence of full length: somebody finishes, and then the next.
         """
         while not self.blocks.grow(sequence, count):
-            last = self.running.pop()
-            self.blocks.release(last)
-            insort(self.waiting, last, key=_rank)
-            last.preemptions += 1
-            self.preemptions += 1
-            if last is sequence:
+            if self._put_out(-1) is sequence:
                 return False
         return True
 
@@ -149,6 +216,10 @@ class _Step:
     def __post_init__(self) -> None:
         self.tokens = self.limits.step_tokens
         self.rows = self.limits.step_rows
+
+    @property
+    def has_room(self) -> bool:
+        return self.tokens > 0 and self.rows > 0
 
     def share(self, sequence: Sequence, others: int) -> int:
         """Tokens of `sequence` for this step, such that a token and a row are left for each of `others`; at least 1,
@@ -170,4 +241,9 @@ def _rank(sequence: Sequence) -> Rank:
 
 def due_s(arrived_s: float, priority: int) -> float:
     """When a request is due: with priority 0, when it arrives."""
-    return arrived_s + PRIORITY_HEAD_START_S * min(max(priority, -PRIORITY_LEVELS), PRIORITY_LEVELS)
+    return arrived_s + PRIORITY_HEAD_START_S * level(priority)
+
+
+def level(priority: int) -> int:
+    """What counts of a priority."""
+    return min(max(priority, -PRIORITY_LEVELS), PRIORITY_LEVELS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple
 
 from forearm.engine.constraint import Choice, Constraint
@@ -33,10 +35,17 @@ class Columns(NamedTuple):
 class Request:
     """What its outputs share. Times are time.monotonic() seconds.
 
-    prompt     int32 token ids
-    columns    of params
-    root       what the hash chain of its blocks starts from: requests share blocks where roots are equal
-    compiling  its grammar; until it is there the prompt is computed but for its last token
+    Outputs are made one after another, each when the one before it gets its place: thousands may be asked for.
+
+    prompt        int32 token ids
+    columns       of params
+    root          what the hash chain of its blocks starts from: requests share blocks where roots are equal
+    rank          (due, order of arrival), of which its outputs' ranks are made
+    seed          of which its outputs' seeds are made
+    sequences     the outputs made so far, in order of their index
+    open_outputs  how many outputs have not ended, made or not
+    compiling     its grammar; until it is there the prompt is computed but for its last token
+    matcher       where its grammar begins, once it is compiled
     """
 
     connection: int
@@ -49,22 +58,72 @@ class Request:
     eos_ids: frozenset[int]
     root: bytes
     arrived_s: float
+    rank: tuple[float, int]
+    seed: int
+    priority: int = 0
+    client: str = ""
     sequences: list[Sequence] = field(default_factory=list)
     scheduled_s: float | None = None
     first_token_s: float | None = None
     # Position i holds the log-probabilities of prompt token i; the first token has none. Filled in order.
     prompt_logprobs: list[PositionLogprobs | None] = field(default_factory=lambda: [None])
     compiling: Future[Matcher] | None = None
+    matcher: Matcher | None = None
+    _next: int = 0
+    _dropped: set[int] = field(default_factory=set)  # indexes of outputs that ended before they were made
+
+    def __post_init__(self) -> None:
+        self.open_outputs = self.params.n
+
+    def make_output(self) -> bool:
+        """Append the next output to `sequences`; False if all are made."""
+        while self._next in self._dropped:
+            self._next += 1
+        index = self._next
+        if index == self.params.n:
+            return False
+        self._next += 1
+        sequence = Sequence(self, index, (*self.rank, index), output_seed(self.seed, index))
+        params = self.params
+        if self.matcher is not None or (params.grammar is None and params.thinking_token_budget is not None):
+            sequence.constraint = Constraint(params, self.matcher)
+        if params.repetition_detection is not None:
+            sequence.repetition = Repetition(params.repetition_detection)
+        self.sequences.append(sequence)
+        return True
+
+    def drop_unmade(self, index: int | None = None) -> int:
+        """Output `index`, or None: each, will not be made if it has not been yet. Returns: how many that are."""
+        unmade = range(self._next, self.params.n)
+        if index is None:
+            self._next = self.params.n
+            return len(unmade) - sum(one in unmade for one in self._dropped)
+        if index not in unmade or index in self._dropped:
+            return 0
+        self._dropped.add(index)
+        return 1
 
     @property
     def name(self) -> tuple[int, str]:
         """Unique among the open requests."""
         return self.connection, self.request_id
 
+    def made(self, index: int) -> Sequence | None:
+        """Output `index`, if it is made."""
+        at = bisect_left(self.sequences, index, key=lambda one: one.index)
+        found = at < len(self.sequences) and self.sequences[at].index == index
+        return self.sequences[at] if found else None
+
     @property
     def open(self) -> list[Sequence]:
-        """The outputs that are not finished."""
+        """The outputs that are made and have not ended."""
         return [sequence for sequence in self.sequences if sequence.finish_reason is None]
+
+    @property
+    def open_indexes(self) -> list[int]:
+        """Of the outputs that have not ended, made or not."""
+        unmade = range(self._next, self.params.n)
+        return [*(one.index for one in self.open), *(index for index in unmade if index not in self._dropped)]
 
 
 @dataclass(eq=False)
@@ -201,3 +260,14 @@ class Line(NamedTuple):
         ours = max(0, count - len(self.drafts))
         tokens = self.sequence.tokens
         return (*tokens[len(tokens) - ours :], *self.drafts[len(self.drafts) + ours - count :])
+
+
+def output_seed(seed: int, index: int) -> int:
+    """64 bits that, with the position, decide every random choice of output `index` of a request with this seed.
+
+    The first output has the seed itself, so that n does not change it.
+    """
+    if index == 0:
+        return seed & 0xFFFFFFFFFFFFFFFF
+    mixed = blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
+    return int.from_bytes(mixed, "little")

@@ -14,8 +14,8 @@ from forearm.engine.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import From
 from forearm.engine.meter import Meter
-from forearm.engine.sampling import output_seed
 from forearm.engine.scheduler import Limits
+from forearm.engine.sequence import output_seed
 from forearm.engine.speculation import Speculation
 
 
@@ -52,6 +52,7 @@ class Client:
 
     def submit(self, request_id: str, prompt: list[int], *, connection: int = 0, **fields: Any) -> None:
         extra = {name: fields.pop(name) for name in ("priority", "cache_salt") if name in fields}
+        extra["client"] = fields.pop("sender", "")
         params = wire.SamplingParams(**fields)
         submit = wire.Submit(request_id=request_id, prompt_token_ids=prompt, params=params, **extra)
         self.loop.take(From(connection, submit))
@@ -110,6 +111,6 @@ def check_blocks(loop: EngineLoop) -> None:
     held = [block for sequence in running for block in sequence.blocks]
     assert pool.used == len(set(held))
     assert pool.available == pool.count - len(set(held))
-    assert all(not sequence.blocks for sequence in loop.scheduler.waiting)
+    assert all(not sequence.blocks for sequence in loop.scheduler.queue.ranked)
     for sequence in running:
         assert len(sequence.blocks) == blocks_for(sequence.computed)

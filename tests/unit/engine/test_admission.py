@@ -117,13 +117,27 @@ def test_a_full_queue_refuses_the_next_request_and_says_when_to_come_back() -> N
 
 
 def test_outputs_that_wait_have_an_end_too() -> None:
-    client = Client(limits=Limits(8, 2, 2), queued=100)
+    client = Client(limits=Limits(8, 2, 2), queued=16000)
     client.submit("a", [1], n=16000)
 
     client.submit("b", [1], n=1000)
 
     assert client.refused.keys() == {"b"}
     assert client.refused["b"].message == "16000 outputs are waiting, 1000 more are asked for; the limit is 16384"
+
+
+def test_more_outputs_of_one_request_than_can_run_and_wait_are_its_own_mistake() -> None:
+    client = Client(limits=Limits(8, 2, 2), queued=100)
+
+    client.submit("a", [1], n=103)
+    client.submit("b", [1], n=102)
+
+    refused = client.refused["a"]
+    assert (refused.error, refused.param) == ("InvalidRequest", "n")
+    assert refused.message == (
+        "n is 103; at most 102 outputs can run and wait (--max-num-seqs 2, --max-num-queued-reqs 100)"
+    )
+    assert client.refused.keys() == {"a"}
 
 
 def test_priority_needs_its_policy() -> None:

@@ -23,7 +23,9 @@ class Line:
         self.names: dict[str, int] = {}
         self.admission = Admission(Terms(vocab_size=100, max_model_len=32 * blocks, priorities=True))
 
-    def add(self, name: str, tokens: int, *, now_s: float = 0.0, priority: int = 0, **params: Any) -> Request:
+    def add(
+        self, name: str, tokens: int, *, now_s: float = 0.0, priority: int = 0, client: str = "", **params: Any
+    ) -> Request:
         # Each name is another prompt: nothing is shared unless a test wants it.
         prompt = [self.names.setdefault(name, len(self.names)) % 100] * tokens
         submit = Submit(
@@ -31,6 +33,7 @@ class Line:
             prompt_token_ids=prompt,
             params=SamplingParams(max_tokens=None, **params),
             priority=priority,
+            client=client,
         )
         request = self.admission.request(0, submit, now_s)
         self.scheduler.add(request)
@@ -50,7 +53,7 @@ class Line:
             piece.sequence.append(1)
 
     def waiting(self) -> list[str]:
-        return [sequence.request.request_id for sequence in self.scheduler.waiting]
+        return [sequence.request.request_id for sequence in self.scheduler.queue.ranked]
 
     def running(self) -> list[str]:
         return [sequence.request.request_id for sequence in self.scheduler.running]
@@ -119,7 +122,7 @@ def test_when_blocks_run_out_who_came_last_waits_again_in_front_with_all_its_tok
 
     assert step == {"first": 1}
     assert line.waiting() == ["second", "third"]
-    assert line.scheduler.waiting[0].pending == 33
+    assert line.scheduler.queue.ranked[0].pending == 33
     assert line.scheduler.preemptions == 1
 
 
@@ -162,7 +165,7 @@ def test_a_stream_of_urgent_requests_does_not_starve_who_waits() -> None:
         line.scheduler.remove(line.scheduler.running[0])
         if "patient" in ran:
             break
-        assert urgent.sequences[0] not in line.scheduler.waiting
+        assert urgent.sequences[0] not in line.scheduler.queue.ranked
 
     # Those who came in the first 3 levels' worth of waiting went first; nobody who came after.
     assert ran == [f"urgent {second}" for second in range(int(3 * PRIORITY_HEAD_START_S))] + ["patient"]

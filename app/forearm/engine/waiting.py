@@ -1,0 +1,140 @@
+"""Who waits, and whose turn it is: first by priority, then by fair shares between clients, then by rank.
+
+The sequence that ranks first of all tells the priority that is served next. Of the clients that have sequences of this
+priority, the one with the fewest tokens computed goes first, with the sequence that ranks first of its own. With one
+client that is the order of ranks.
+
+Technique: the counters of Sheng et al. 2024 (Fairness in Serving Large Language Models). A client that comes to the
+queue counts at least as much as the client of the sequence that ranks first, not as the least of all: else newcomers
+could overtake a sequence without end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from dataclasses import dataclass, field
+
+from forearm.engine.sequence import Rank, Request, Sequence
+
+
+class Served:
+    """How many tokens were computed for each client that has open requests."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+        self._open: Counter[str] = Counter()  # requests
+
+    def __getitem__(self, client: str) -> int:
+        return self._tokens[client]
+
+    @property
+    def least(self) -> int:
+        """Of any client."""
+        return min(self._tokens.values(), default=0)
+
+    def enter(self, client: str, at_least: int) -> None:
+        """A new request of a client, which counts no less than that."""
+        self._open[client] += 1
+        self._tokens[client] = max(at_least, self._tokens.get(client, 0))
+
+    def leave(self, client: str) -> None:
+        """A request of a client is over."""
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client], self._tokens[client]
+
+    def add(self, client: str, tokens: int) -> None:
+        """So many more are computed."""
+        self._tokens[client] += tokens
+
+
+@dataclass(eq=False)
+class _Line:
+    """Sequences of one client and one priority, in order of rank. `key`: where the line stands among the others."""
+
+    client: str
+    sequences: list[Sequence] = field(default_factory=list)
+    key: tuple[int, Rank] = (0, (0.0, 0, 0))
+
+
+class WaitingQueue:
+    """Sequences that wait. Each change is a few searches, however many there are.
+
+    ranked: all of them, in order of rank
+    """
+
+    def __init__(self) -> None:
+        self.ranked: list[Sequence] = []
+        self._lines: dict[tuple[int, str], _Line] = {}
+        self._turns: dict[int, list[_Line]] = {}  # by priority: lines in the order of their keys
+        self._served = Served()
+
+    def enter(self, request: Request) -> None:
+        """A new request of a client. It gets no credit for the time in which it asked for nothing."""
+        at_least = 0
+        if (request.priority, request.client) not in self._lines:
+            at_least = self._served[self.ranked[0].request.client] if self.ranked else self._served.least
+        self._served.enter(request.client, at_least)
+
+    def leave(self, request: Request) -> None:
+        """The request is over."""
+        self._served.leave(request.client)
+
+    def served(self, request: Request, tokens: int) -> None:
+        """So many tokens are computed for it."""
+        self._served.add(request.client, tokens)
+
+    def put(self, sequence: Sequence) -> None:
+        """It waits."""
+        insort(self.ranked, sequence, key=_rank)
+        request = sequence.request
+        line = self._lines.setdefault((request.priority, request.client), _Line(request.client))
+        insort(line.sequences, sequence, key=_rank)
+        self._stand(line, request.priority)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It waits no longer."""
+        del self.ranked[place(self.ranked, sequence)]
+        request = sequence.request
+        line = self._lines[request.priority, request.client]
+        del line.sequences[place(line.sequences, sequence)]
+        self._stand(line, request.priority)
+        if not line.sequences:
+            del self._lines[request.priority, request.client]
+
+    def first(self) -> Sequence:
+        """Whose turn it is. There must be one."""
+        priority = self.ranked[0].request.priority
+        turns = self._turns[priority]
+        while (line := turns[0]).key != self._key(line):  # keys only grow while a line stands: see to the first alone
+            self._stand(line, priority)
+        return line.sequences[0]
+
+    def _stand(self, line: _Line, priority: int) -> None:
+        """Put the line where its key belongs, or nowhere if nobody waits in it."""
+        turns = self._turns.setdefault(priority, [])
+        at = bisect_left(turns, line.key, key=_key)
+        if at < len(turns) and turns[at] is line:
+            del turns[at]
+        if line.sequences:
+            line.key = self._key(line)
+            insort(turns, line, key=_key)
+        elif not turns:
+            del self._turns[priority]
+
+    def _key(self, line: _Line) -> tuple[int, Rank]:
+        return self._served[line.client], line.sequences[0].rank
+
+
+def place(ranked: list[Sequence], sequence: Sequence) -> int:
+    """Where the sequence is, or would be, in a list in order of rank."""
+    return bisect_left(ranked, sequence.rank, key=_rank)
+
+
+def _rank(sequence: Sequence) -> Rank:
+    return sequence.rank
+
+
+def _key(line: _Line) -> tuple[int, Rank]:
+    return line.key
