@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 
 from forearm import wire
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot, Texts
@@ -15,6 +15,7 @@ from forearm.engine.pooler import Pooler
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingAdmission, PoolingRequest, Text
 from forearm.engine.turns import MAX_FAILED_STEPS
+from forearm.engine.waiting import Served
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ class PoolingLoop:
         self._step_tokens, self._step_texts = step_tokens, step_texts
         self._admission = PoolingAdmission(executor.terms)
         self._requests: dict[tuple[int, str], PoolingRequest] = {}
+        self._waiting = 0  # requests of which nothing was computed yet
+        self._served = Served()
         self.draining = False
         self._failed_steps = 0
         self._look()
@@ -90,6 +93,8 @@ class PoolingLoop:
             self._refuse(connection, embed.request_id, error)
             return
         self._requests[request.name] = request
+        self._waiting += 1
+        self._served.enter(embed.client, self._served.least)
         self.outbox.append((connection, wire.Accepted(request_id=embed.request_id)))
 
     def _check_open(self, connection: int, embed: wire.Embed) -> None:
@@ -98,12 +103,9 @@ class PoolingLoop:
             raise EngineUnavailable("the server is shutting down")
         if (connection, embed.request_id) in self._requests:
             raise InvalidRequest(f"request_id {embed.request_id} is in use", "request_id")
-        waiting, limit = self._waiting(), self.executor.terms.queued
+        waiting, limit = self._waiting, self.executor.terms.queued
         if waiting >= limit + self._step_texts:
             raise Overloaded(f"{waiting} requests are waiting; the limit is {limit}")
-
-    def _waiting(self) -> int:
-        return sum(request.scheduled_s is None for request in self._requests.values())
 
     def _stop(self) -> None:
         self.over = True
@@ -116,13 +118,16 @@ class PoolingLoop:
     def _choose(self) -> list[Text]:
         """Texts of the next step, as many as it holds.
 
-        Requests take turns, a text each, in order of arrival: a query is not held up by thousands of documents. Where
-        priorities count, the first request's texts go first.
+        Requests take turns, a text each: a query is not held up by thousands of documents. The first one of each client
+        goes before the second of any, and of these the one whose client got least. Where priorities count, the first
+        request's texts go first.
         """
         room, texts, now_s = self._step_tokens, list[Text](), time.monotonic()
         ranked = sorted(self._requests.values(), key=lambda one: one.rank)
-        turns = deque((request, request.next) for request in ranked)
         in_turn = not self.executor.terms.priorities
+        if in_turn:
+            ranked = self._in_turns(ranked)
+        turns = deque((request, request.next) for request in ranked)
         while turns and len(texts) < self._step_texts:
             request, index = turns.popleft()
             count = len(request.embed.prompts[index].token_ids)
@@ -130,12 +135,25 @@ class PoolingLoop:
                 if in_turn:
                     continue  # it is the first of a later step
                 break
-            request.scheduled_s = request.scheduled_s or now_s
+            if request.scheduled_s is None:
+                request.scheduled_s = now_s
+                self._waiting -= 1
             texts.append(Text(request, index))
+            self._served.add(request.embed.client, count)
             room -= count
             if index + 1 < len(request.embed.prompts):
                 (turns.append if in_turn else turns.appendleft)((request, index + 1))
         return texts
+
+    def _in_turns(self, ranked: list[PoolingRequest]) -> list[PoolingRequest]:
+        """The first request of each client, then the second ones, and so on; each time who got least before others."""
+        seen: Counter[str] = Counter()
+        keys: list[tuple[int, int]] = []
+        for request in ranked:
+            client = request.embed.client
+            keys.append((seen[client], self._served[client]))
+            seen[client] += 1
+        return [ranked[at] for at in sorted(range(len(ranked)), key=keys.__getitem__)]
 
     def _compute(self, texts: list[Text]) -> None:
         vectors = self.executor.compute(texts)
@@ -159,6 +177,8 @@ class PoolingLoop:
 
     def _end(self, request: PoolingRequest, reason: str) -> None:
         del self._requests[request.name]
+        self._waiting -= request.scheduled_s is None
+        self._served.leave(request.embed.client)
         self.meter.request_ended(request, reason, time.monotonic())
 
     def _refuse(self, connection: int, request_id: str, error: ForearmError) -> None:
@@ -193,7 +213,7 @@ class PoolingLoop:
 
     def _look(self) -> None:
         """Show the outside how full the engine is."""
-        waiting = self._waiting()
+        waiting = self._waiting
         self.meter.filled(len(self._requests) - waiting, waiting)
         self.snapshot = Snapshot(
             running=len(self._requests) - waiting,

@@ -191,6 +191,18 @@ def test_requests_take_turns_so_that_a_query_does_not_wait_for_all_documents() -
     assert len(engine.vectors("documents")) == 5
 
 
+def test_one_clients_many_requests_do_not_hold_up_another_client() -> None:
+    engine = Engine(queued=50)
+    for number in range(20):
+        engine.ask(str(number), [1] * 8, client="many")
+    engine.ask("one", [2] * 8, client="other")
+
+    for _ in range(3):
+        engine.loop.step()
+
+    assert engine.sums.steps == [[[1] * 8], [[2] * 8], [[1] * 8]]
+
+
 def test_the_more_important_goes_first() -> None:
     engine = Engine(priorities=True)
     engine.ask("later", [1] * 8, [1], priority=10)
