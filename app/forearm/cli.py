@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from forearm import __version__
+from forearm.commit import commit
 from forearm.errors import ConfigError, ForearmError
 from forearm.flags import Parser, read_line
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def dispatch(words: Sequence[str]) -> int:
     """The command that these words are. Returns: its exit status."""
     if list(words[:1]) == ["--version"]:
-        print(f"forearm {__version__}")
+        print(f"forearm {__version__} {commit()}".rstrip())
         return 0
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
