@@ -93,7 +93,7 @@ def request_metrics(tally: Tally, choices: int, served: Served) -> RequestMetric
     return RequestMetrics(
         time_to_first_token_ms=1e3 * (tally.first_s - tally.begun_s),
         generation_time_ms=1e3 * generation_s,
-        queue_time_ms=None,
+        queue_time_ms=1e3 * tally.queue_s,
         mean_itl_ms=1e3 * generation_s / later if later > 0 else None,
         tokens_per_second=later / generation_s if generation_s > 0 else None,
         speculative_decoding=drafts,

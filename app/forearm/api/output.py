@@ -73,6 +73,7 @@ class Tally:
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    queue_s: float = 0.0  # the longest wait of a prompt in the engine's queue
     begun_s: float = field(default_factory=time.monotonic)
     first_s: float | None = None  # first and last token, on the same clock
     last_s: float | None = None
@@ -92,7 +93,6 @@ class Answer:
         self._silent_end = not options.include_stop_str_in_output
         self._n = n
         self._texts = [OutputText(served.tokenizer, prompt, options) for prompt in prompts for _ in range(n)]
-        self.choices_count = len(self._texts)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Until every choice has ended.
@@ -105,6 +105,8 @@ class Answer:
                 self.tally.first_s = self.tally.last_s
             if message.cached_tokens is not None:
                 self.tally.cached_tokens += message.cached_tokens
+            if message.queue_s is not None:
+                self.tally.queue_s = max(self.tally.queue_s, message.queue_s)
             if message.drafted:
                 self.tally.drafts.append((message.drafted, message.accepted))
             if message.prompt_logprobs is not None:

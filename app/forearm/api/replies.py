@@ -62,11 +62,11 @@ class DraftMetrics(msgspec.Struct, kw_only=True):
 
 
 class RequestMetrics(msgspec.Struct, kw_only=True):
-    """vLLM's figures of one answer; queue_time_ms is not known to the worker."""
+    """vLLM's figures of one answer."""
 
     time_to_first_token_ms: float | UnsetType = UNSET
     generation_time_ms: float | UnsetType = UNSET
-    queue_time_ms: UnsetType | None = UNSET
+    queue_time_ms: float | UnsetType = UNSET
     mean_itl_ms: float | UnsetType | None = UNSET
     tokens_per_second: float | UnsetType | None = UNSET
     speculative_decoding: DraftMetrics | None = None

@@ -63,11 +63,6 @@ class PoolingPlan:
     model_type: str = ""
     from_tokens: tuple[str, ...] = ()
 
-    @property
-    def is_encoder(self) -> bool:
-        """Whether the model was made to read, pairs of texts too; else a decoder was converted."""
-        return self.model_type in ENCODERS
-
 
 def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
     """The plan for the model in `folder` (or .gguf file), or None: it generates.
