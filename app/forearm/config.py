@@ -141,6 +141,12 @@ class EngineConfig(Common):
         flag="--quantization -q",
         parse=one_of("none", *ROUNDED, *QUANTISED, **SAME_QUANTISATION),
     )
+    ignore_unread_tensors: bool = setting(
+        False,
+        "serve a checkpoint without those of its tensors that nothing reads, even where they would change the model: "
+        "layers beyond the count, biases, norms",
+        flag="--ignore-unread-tensors",
+    )
     quantization_embeddings: str = setting(
         "auto",
         "embedding and head: int8 rounds them, none leaves them; auto: int8 where --quantization rounds the others",

@@ -95,7 +95,13 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
     Raises: ConfigError naming what is wrong with it.
     """
     asked = Asked(drafting.quantization, config.quantization_embeddings, config.quantization_activations)
-    return open_checkpoint(folder, dtype=config.dtype, kv_dtype=config.kv_cache_dtype, quantization=asked)
+    return open_checkpoint(
+        folder,
+        dtype=config.dtype,
+        kv_dtype=config.kv_cache_dtype,
+        quantization=asked,
+        ignore_unread=config.ignore_unread_tensors,
+    )
 
 
 def vocabulary_bytes(checkpoint: Checkpoint) -> int:
@@ -166,6 +172,7 @@ def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Ch
         allow_longer=config.allow_long_max_model_len,
         quantization=Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
         pooling=pooling_plan(folder, asked_of(config)),
+        ignore_unread=config.ignore_unread_tensors,
     )
 
 

@@ -28,7 +28,6 @@ from forearm.engine.shares import memory_of
 from forearm.engine.speculation import Drafter, Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint
-from forearm.model.generation import generation_eos
 from forearm.model.hub import find_model
 from forearm.model.weights import load_native
 from forearm.wire import SamplingParams, Submit
@@ -179,7 +178,7 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -
     return Terms(
         vocab_size=model.vocab_size,
         max_model_len=checkpoint.max_model_len,
-        eos_token_ids=tuple({*model.eos_token_ids, *generation_eos(checkpoint.folder)}),
+        eos_token_ids=model.eos_token_ids,
         queued=configured if queued is None else queued,
         priorities=config.scheduling_policy == "priority",
         prefix_caching=config.enable_prefix_caching,

@@ -6,7 +6,6 @@ This is what the engine plans with before anything big is read: sizes in bytes, 
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +20,13 @@ from forearm.model.formats import packed_bytes, packed_name, plan_formats
 from forearm.model.gguf import is_gguf, read_gguf
 from forearm.model.gguf_config import gguf_config, gguf_quantisation
 from forearm.model.keys import read_json
-from forearm.model.names import Part, leftover, parts
+from forearm.model.names import Part, parts
 from forearm.model.pooled_checkpoint import with_pooling
 from forearm.model.pooling import PoolingPlan
 from forearm.model.quantization import Asked, find_coded, quantisation_of
 from forearm.model.shards import StoredTensor, read_tensors
 from forearm.model.switches import DTYPES, KV_DTYPES
-
-log = logging.getLogger(__name__)
+from forearm.model.unread import check_unread, some
 
 DEFAULT = Asked()
 Name = TypeVar("Name", bound=str)
@@ -80,6 +78,7 @@ def open_checkpoint(
     allow_longer: bool = False,
     quantization: Asked = DEFAULT,
     pooling: PoolingPlan | None = None,
+    ignore_unread: bool = False,
 ) -> Checkpoint:
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
@@ -89,13 +88,14 @@ def open_checkpoint(
     max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
     quantization: what was asked; a quantised checkpoint is served as it is.
     pooling: texts become vectors as it says; None: text is generated.
+    ignore_unread: tensors that nothing reads are left out even where they would change the model.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
     if is_gguf(folder):
         gguf = read_gguf(folder)
         config = gguf_config(gguf, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
-        tensors, quantised = gguf.tensors, gguf_quantisation(gguf)
+        tensors, quantised, predicted = gguf.tensors, gguf_quantisation(gguf), 0
     else:
         tensors = read_tensors(folder)
         config = read_config(
@@ -104,9 +104,14 @@ def open_checkpoint(
         if pooling is not None:
             config, tensors = with_pooling(folder, config, tensors, pooling)
             max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
-        quantised = quantisation_of(read_json(folder / "config.json"), folder)
+        keys = read_json(folder / "config.json")
+        quantised = quantisation_of(keys, folder)
+        predicted = (keys.object("text_config") or keys).integer("num_nextn_predict_layers", 0)
     weight_dtype = wanted or config.dtype
-    found = _match(folder, config, tensors, find_coded(quantised, quantization, tensors))
+    found, used = _match(folder, config, tensors, find_coded(quantised, quantization, tensors))
+    check_unread(
+        folder, config, tensors, used, [part for part, _ in found], predicted_layers=predicted, ignore=ignore_unread
+    )
     return Checkpoint(
         folder=folder,
         config=config,
@@ -127,8 +132,8 @@ def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:
 
 def _match(
     folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], find: Find
-) -> list[tuple[Part, Stored]]:
-    """Pair every part with its tensor or quantised matrix; warn of tensors nothing uses.
+) -> tuple[list[tuple[Part, Stored]], set[str]]:
+    """Pair every part with its tensor or quantised matrix; also return the names of all tensors that they read.
 
     Raises: ConfigError naming what is missing or has another shape than config.json makes it.
     """
@@ -140,19 +145,16 @@ def _match(
     missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
     if missing:
         if is_gguf(folder):
-            raise ConfigError(f"{folder}: {_some(missing)} missing from its tensors; download it again")
+            raise ConfigError(f"{folder}: {some(missing)} missing from its tensors; download it again")
         raise ConfigError(
-            f"{folder}: {_some(missing)} missing from its safetensors files; download it again, or see whether "
+            f"{folder}: {some(missing)} missing from its safetensors files; download it again, or see whether "
             "config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
         )
     for name, expected in shapes.items():
         if coded[name] is None:
             _check(tensors[name], expected)
     used = {t.name for matrix in coded.values() if matrix is not None for t in matrix.tensors} | set(by_name)
-    unused = leftover(tensors.keys(), used, config)
-    if unused:
-        log.warning("%s: %s in the files but not in the model that config.json describes", folder, _some(unused))
-    return [(part, coded[name] or tensors[name]) for name, sharing in by_name.items() for part in sharing]
+    return [(part, coded[name] or tensors[name]) for name, sharing in by_name.items() for part in sharing], used
 
 
 def _rows(sharing: list[Part]) -> int:
@@ -179,13 +181,6 @@ def _place(source: tuple[Part, Stored]) -> tuple[str, int, int]:
     part, stored = source
     tensor = stored.tensors[0] if isinstance(stored, CodedMatrix) else stored
     return str(tensor.path), tensor.begin, part.row
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:5])
-    return (
-        f"{shown} and {len(names) - 5} more are" if len(names) > 5 else f"{shown} {'is' if len(names) == 1 else 'are'}"
-    )
 
 
 def stored_bytes(part: Part, stored: Stored) -> int:

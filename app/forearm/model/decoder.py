@@ -118,7 +118,7 @@ def gemma(request: Request, **differs: Any) -> ModelConfig:
         "norm_placement": "sandwich",
         "norm_plus_one": True,
         "activation": activation(keys, "hidden_activation", "gelu_pytorch_tanh"),
-        "attention_scale": keys.number("query_pre_attn_scalar") ** -0.5,
+        "attention_scale": keys.positive("query_pre_attn_scalar") ** -0.5,
         "embedding_scale": _rounded(math.sqrt(keys.integer("hidden_size")), request),
         "qkv_bias": bias,
         "o_bias": bias,
@@ -169,6 +169,9 @@ def flat_rope(request: Request, head_dim: int, *, partial: bool, interleaved: bo
     switches.check_flat(settings)
     theta = settings.number("rope_theta", keys.number("rope_theta", 10_000.0))
     fraction = settings.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
+    if not 0 < fraction <= 1:
+        where = settings if "partial_rotary_factor" in settings else keys
+        raise where.wrong("partial_rotary_factor", "more than 0 and at most 1")
     if fraction != 1.0 and not partial:
         where = settings if "partial_rotary_factor" in settings else keys
         raise where.wrong("partial_rotary_factor", "1.0 in this family")

@@ -16,7 +16,7 @@ from forearm.model import switches
 from forearm.model.config import DTypeName, Layer, ModelConfig
 from forearm.model.decoder import Request, activation, decoder, gemma, gemma3_ropes, positions, sizes, windows_of
 from forearm.model.encoders import ENCODERS
-from forearm.model.generation import generation_eos
+from forearm.model.generation import eos_ids, generation_keys
 from forearm.model.keys import read_json
 
 
@@ -47,10 +47,12 @@ def read_config(
     inner = outer.object("text_config") or outer
     dtype = switches.checkpoint_dtype(inner, outer, folder)
     request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
+    config = computed(families[model_type], request)
+    ends = {token for keys in (inner, outer, generation_keys(folder)) for token in eos_ids(keys, config.vocab_size)}
     config = replace(
-        computed(families[model_type], request),
+        config,
         model_type=model_type,
-        eos_token_ids=tuple(sorted({*inner.ids("eos_token_id"), *outer.ids("eos_token_id"), *generation_eos(folder)})),
+        eos_token_ids=tuple(sorted(ends)),
         bos_token_id=inner.optional_integer("bos_token_id"),
     )
     switches.check_sizes(config, inner)
@@ -60,6 +62,7 @@ def read_config(
 
 def computed(family: Family, request: Request) -> ModelConfig:
     """The model of this family. Raises: ConfigError, also where its sizes cannot be divided by each other."""
+    switches.check_bounds(request.keys)
     try:
         return family(request)
     except ArithmeticError as problem:
@@ -180,7 +183,7 @@ def granite(request: Request) -> ModelConfig:
         embedding_scale=keys.number("embedding_multiplier", 1.0),
         attention_scale=keys.number("attention_multiplier", 1.0),
         residual_scale=keys.number("residual_multiplier", 1.0),
-        logits_scale=1.0 / keys.number("logits_scaling", 1.0),
+        logits_scale=1.0 / keys.positive("logits_scaling", 1.0),
     )
 
 

@@ -58,7 +58,7 @@ def generation_defaults(folder: Path) -> dict[str, float | int]:
     """
     if is_gguf(folder):
         return _gguf_defaults(folder)
-    keys = _keys(folder)
+    keys = generation_keys(folder)
     defaults: dict[str, float | int] = {k: keys.number(k) for k in _NUMBERS if keys.get(k) is not None}
     if keys.get("top_k") is not None:
         defaults["top_k"] = keys.integer("top_k")
@@ -80,10 +80,17 @@ def _gguf_defaults(path: Path) -> dict[str, float | int]:
     return defaults
 
 
-def generation_eos(folder: Path) -> tuple[int, ...]:
-    """The file's eos_token_id, as ids."""
-    return _keys(folder).ids("eos_token_id")
+def eos_ids(keys: Keys, vocab_size: int, key: str = "eos_token_id") -> tuple[int, ...]:
+    """Return the ids that end a text, of config.json, generation_config.json or a GGUF key.
+
+    Raises: ConfigError for an id beyond the vocabulary: no text would ever end.
+    """
+    ids = keys.ids(key)
+    if not all(0 <= token < vocab_size for token in ids):
+        raise keys.wrong(key, f"a token of the vocabulary, 0 to {vocab_size - 1}")
+    return ids
 
 
-def _keys(folder: Path) -> Keys:
+def generation_keys(folder: Path) -> Keys:
+    """Return what generation_config.json says; nothing where there is none."""
     return read_json(folder / FILE) if (folder / FILE).exists() else Keys({}, str(folder / FILE))

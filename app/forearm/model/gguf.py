@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from forearm.errors import ConfigError
-from forearm.model.shards import StoredTensor
+from forearm.model.keys import check_regular
+from forearm.model.shards import StoredTensor, joined
 
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -62,7 +63,7 @@ def read_gguf(path: Path) -> Gguf:
     """
     whole = read_gguf_file(path)
     for other in _others(path):
-        whole.tensors.update(read_gguf_file(other).tensors)
+        joined(whole.tensors, read_gguf_file(other).tensors)
     return whole
 
 
@@ -81,6 +82,7 @@ def read_gguf_file(path: Path) -> Gguf:
 
     Raises: ConfigError as read_gguf.
     """
+    check_regular(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Header(path, data).read()
@@ -104,13 +106,36 @@ class _Header:
             shown = "big-endian" if version in (2 << 24, 3 << 24) else f"version {version}"
             raise ConfigError(f"{self._path} is a {shown} GGUF file; little-endian versions 2 and 3 are supported")
         tensors, keys = self._count(24), self._count(13)
-        metadata = dict(self._key() for _ in range(keys))
+        metadata: dict[str, Any] = {}
+        for _ in range(keys):
+            name, value = self._key()
+            if name in metadata:
+                raise self._damaged(f"key {name} twice")
+            metadata[name] = value
         entries = [self._tensor() for _ in range(tensors)]
         alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise self._damaged(f"general.alignment = {alignment}")
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+            raise self._damaged(f"general.alignment = {alignment}, no power of 2,")
         start = -(-self._at // alignment) * alignment
-        return Gguf(self._path, metadata, {entry[0]: self._stored(start, *entry) for entry in entries})
+        found: dict[str, StoredTensor] = {}
+        for entry in entries:
+            if entry[0] in found:
+                raise self._damaged(f"tensor {entry[0]} twice")
+            found[entry[0]] = self._stored(start, *entry)
+        self._check_places(list(found.values()), start, alignment)
+        return Gguf(self._path, metadata, found)
+
+    def _check_places(self, tensors: list[StoredTensor], start: int, alignment: int) -> None:
+        """Refuse offsets that leave the order without holes in which the format has the data, as llama.cpp does."""
+        at: int | None = start
+        for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
+            if (at is not None and tensor.begin != at) or (tensor.begin - start) % alignment:
+                raise self._damaged(
+                    f"tensor {tensor.name} at offset {tensor.begin - start}, not where the one before it ends,"
+                )
+            end = -(-(tensor.end - start) // alignment) * alignment
+            # How many bytes a type takes that this version does not know, only the next offset says.
+            at = None if tensor.dtype.startswith("type ") else start + end
 
     def _key(self) -> tuple[str, Any]:
         name = self._string()

@@ -19,6 +19,7 @@ from forearm.model import switches
 from forearm.model.config import DTypeName, ModelConfig, Rope
 from forearm.model.decoder import Request
 from forearm.model.families import FAMILIES, computed
+from forearm.model.generation import eos_ids
 from forearm.model.gguf import Gguf
 from forearm.model.gguf_codes import FLOATS
 from forearm.model.keys import Keys
@@ -78,7 +79,7 @@ def gguf_config(
         names=_NAMES | (_PHI3 if model_type == "phi3" else {}),
         norm_plus_one=False,
         ropes=tuple(_as_stored(metadata, rope) for rope in config.ropes),
-        eos_token_ids=_ends(metadata.keys),
+        eos_token_ids=_ends(metadata.keys, config.vocab_size),
         bos_token_id=metadata.keys.optional_integer("tokenizer.ggml.bos_token_id"),
     )
     switches.check_sizes(config, request.keys)
@@ -114,9 +115,16 @@ class _Metadata:
         """A whole number; files with one a layer are read where all layers have the same."""
         name = f"{self.architecture}.{key}"
         value = self.keys.get(name)
-        if isinstance(value, list) and len(set(value)) == 1:
+        if isinstance(value, list) and value and all(type(one) is int and one == value[0] for one in value):
             return int(value[0])
         return self.keys.integer(name, default)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number that something is divided by."""
+        value = self.integer(key, default)
+        if value < 1:
+            raise self.wrong(key, "at least 1")
+        return value
 
     def number(self, key: str, default: float | None = None) -> float:
         return self.keys.number(f"{self.architecture}.{key}", default)
@@ -151,9 +159,8 @@ _IGNORED = ("vocab_size", "rope.scaling.finetuned", "rope.scaling.yarn_ext_facto
 
 def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
     """The family, and config.json's keys as it reads them."""
-    heads = metadata.integer("attention.head_count")
-    hidden = metadata.integer("embedding_length")
-    head_dim = metadata.integer("attention.key_length", hidden // max(heads, 1))
+    heads, hidden = metadata.size("attention.head_count"), metadata.size("embedding_length")
+    head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))
     if metadata.integer("attention.value_length", head_dim) != head_dim:
         raise metadata.wrong("attention.value_length", f"the same as attention.key_length ({head_dim})")
     if not metadata.has("token_embd.weight"):
@@ -165,12 +172,12 @@ def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
         "num_hidden_layers": metadata.integer("block_count"),
         "intermediate_size": metadata.integer("feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": metadata.size("attention.head_count_kv", heads),
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": metadata.integer("context_length"),
+        "max_position_embeddings": metadata.size("context_length"),
         "tie_word_embeddings": not metadata.has("output.weight"),
         "rope_theta": metadata.number("rope.freq_base", 1e6 if metadata.architecture == "gemma3" else 1e4),
-        "partial_rotary_factor": metadata.integer("rope.dimension_count", head_dim) / head_dim,
+        "partial_rotary_factor": metadata.size("rope.dimension_count", head_dim) / head_dim,
         "mlp_bias": metadata.has("blk.0.ffn_up.bias"),
     }
     bias = metadata.has("blk.0.attn_q.bias")
@@ -268,9 +275,9 @@ def _quantised(gguf: Gguf) -> bool:
     return any(len(tensor.shape) == 2 and tensor.dtype not in FLOATS for tensor in gguf.tensors.values())
 
 
-def _ends(keys: Keys) -> tuple[int, ...]:
+def _ends(keys: Keys, vocab_size: int) -> tuple[int, ...]:
     """Tokens that end a text or a turn: what the keys say, and control tokens known to."""
-    found = {i for name in ("eos", "eot", "eom") for i in keys.ids(f"tokenizer.ggml.{name}_token_id")}
+    found = {i for name in ("eos", "eot", "eom") for i in eos_ids(keys, vocab_size, f"tokenizer.ggml.{name}_token_id")}
     tokens = keys.get("tokenizer.ggml.tokens") or []
     types = keys.get("tokenizer.ggml.token_type") or []
     kinds = enumerate(zip(tokens, types, strict=False))  # a file may give types to none or to some

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from forearm.errors import ConfigError
+from forearm.model.keys import check_regular
 
 DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
 
@@ -91,7 +92,8 @@ def local_model(model: str, kind: str = "model") -> Path | None:
 
 
 def _closed(folder: Path) -> Path:
-    """The folder, where no link in it leads out of it (of the hub's cache: out of the model's part of the cache).
+    """The folder, where no link in it leads out of it (of the hub's cache: out of the model's part of the cache), and
+    nothing in it is a pipe or a device.
 
     Raises: ConfigError naming the link: an unpacked archive may have one to any file of this machine.
     """
@@ -101,6 +103,8 @@ def _closed(folder: Path) -> Path:
             raise ConfigError(
                 f"{path} is a link to {path.resolve()}, outside of the model's folder; copy the file there"
             )
+        if not path.is_dir():
+            check_regular(path)
     return folder
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from forearm.errors import ConfigError
+
+_MOST = sys.float_info.max
 
 
 class Keys:
@@ -56,7 +61,20 @@ class Keys:
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(key, "a number")
-        return float(value)
+        try:
+            found = float(value)
+        except OverflowError:  # 400 digits
+            found = math.inf
+        if not math.isfinite(found):
+            raise self.wrong(key, "a finite number")
+        return found
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        found = self.number(key, default)
+        if found <= 0:
+            raise self.wrong(key, "more than 0")
+        return found
 
     def optional_number(self, key: str, absent: float | None = None) -> float | None:
         """A number, or None where the file says null (or says nothing and `absent` is None)."""
@@ -81,7 +99,7 @@ class Keys:
     def numbers(self, key: str, length: int) -> list[float]:
         """A list of `length` numbers."""
         value = self.get(key)
-        if not isinstance(value, list) or len(value) != length or not all(isinstance(v, (int, float)) for v in value):
+        if not isinstance(value, list) or len(value) != length or not all(map(_is_finite, value)):
             raise self.wrong(key, f"a list of {length} numbers")
         return [float(v) for v in value]
 
@@ -115,13 +133,32 @@ class Keys:
         return default if value is None else value
 
 
+def _is_finite(value: object) -> bool:
+    """Whether it is a number that a float holds."""
+    return isinstance(value, (int, float)) and abs(value) < _MOST
+
+
+def _agreeing(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values, of which some real files have one twice.
+
+    Raises: ConfigError if the values of a key differ: JSON does not say which one counts.
+    """
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made and made[key] != value:
+            raise ConfigError(f"{path}: {key!r:.200} is there twice, with different values; remove the wrong one")
+        made[key] = value
+    return made
+
+
 def read_json(path: Path) -> Keys:
     """The object in a JSON file.
 
     Raises: ConfigError if the file is not there or is not a JSON object.
     """
+    check_regular(path)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=partial(_agreeing, path))
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing; is {path.parent} a model folder?") from None
     except (OSError, ValueError) as problem:
@@ -131,3 +168,12 @@ def read_json(path: Path) -> Keys:
     if not isinstance(values, dict):
         raise ConfigError(f"{path} is not a JSON object")
     return Keys(values, str(path))
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a pipe, a socket or a device, whose opening or reading might never end.
+
+    Raises: ConfigError. A file that is not there is for who opens it.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a regular file; a model's files are read from a disk")

@@ -34,28 +34,6 @@ _NORMS = {
 # Where a model's tensors start: a causal model, multimodal ones (transformers 5, then 4), a bare model.
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "")
 
-# Tensors that a checkpoint may hold and text does not need.
-_SKIPPED = (
-    "rotary_emb.inv_freq",
-    "self_attn.bias",
-    "self_attn.masked_bias",
-    "vision_tower.",
-    "vision_model.",
-    "audio_tower.",
-    "multi_modal_projector.",
-    "mtp.",
-    "self_attn.q_scale",  # of a quantised KV cache
-    "self_attn.k_scale",
-    "self_attn.v_scale",
-    "k_proj.output_scale",
-    "v_proj.output_scale",
-    "rope_freqs.weight",  # GGUF's: gguf_config.py has read them
-    "rope_factors_long.weight",
-    "rope_factors_short.weight",
-)
-# Heads of pretraining, and positions that old files keep as tensors.
-_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "embeddings.position_ids", "head.", "decoder.")
-
 
 @dataclass(frozen=True)
 class Part:
@@ -118,11 +96,9 @@ def _dense(config: ModelConfig, stored: Collection[str], embed: str) -> Iterator
         width = dense.outputs
 
 
-def leftover(stored: Collection[str], used: Collection[str], config: ModelConfig) -> list[str]:
-    """Stored tensors that no part uses, less those that are known to be of no use to text."""
-    heads = {"lm_head.weight", "language_model.lm_head.weight"} if config.tied_head else set()
-    skipped = _dotted(_SKIPPED + (_NOT_POOLED if config.pooled else ()))
-    return sorted(name for name in set(stored) - set(used) - heads if not any(skip in f".{name}" for skip in skipped))
+def layers_prefix(config: ModelConfig, stored: Collection[str]) -> str:
+    """Return what the names of a layer's tensors begin with, before its number."""
+    return f"{_prefix(config, stored)}{(_MODEL | config.names)['layers']}."
 
 
 def _layer(config: ModelConfig, layer: str, at: str, names: dict[str, str], own: dict[str, str]) -> Iterator[Part]:
@@ -177,7 +153,3 @@ def _head(config: ModelConfig, stored: Collection[str]) -> str:
         return f"{config.names['head']}.weight"
     nested = "language_model.lm_head.weight"
     return nested if nested in stored else "lm_head.weight"
-
-
-def _dotted(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f".{name}" for name in names)

@@ -14,6 +14,7 @@ arXiv:2402.13753 (longrope); the definitions are those of transformers' modeling
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from forearm.errors import ConfigError
 from forearm.model.config import Rope
 from forearm.model.keys import Keys
 
 Float32Array = npt.NDArray[np.float32]
+_MOST_THETA = 1e15  # the largest of today's models is 1e9
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,15 @@ def rope(settings: Keys, theta: float, rotary_dim: int, lengths: Lengths, *, int
 
     Raises: ConfigError if `rope_type` is unknown or one of its keys is missing or wrong.
     """
-    inv_freq, scale = _KINDS[_kind(settings)](settings, theta, rotary_dim, lengths)
+    if not 1 < theta <= _MOST_THETA:
+        raise ConfigError(f"{settings.source}: the base of its angles (rope_theta) is {theta:g}; it should be above 1")
+    with np.errstate(all="ignore"):  # what is no angle is refused below
+        inv_freq, scale = _KINDS[_kind(settings)](settings, theta, rotary_dim, lengths)
+    if not (np.isfinite(inv_freq).all() and (inv_freq > 0).all() and 0 < scale < math.inf):
+        raise ConfigError(
+            f"{settings.source}: rope settings {json.dumps(settings.values)[:300]} give angles that are not finite and "
+            "above 0; see its factors"
+        )
     return Rope(inv_freq=inv_freq, scale=scale, interleaved=interleaved)
 
 
@@ -54,7 +65,7 @@ def position_limit(settings: Keys, lengths: Lengths) -> tuple[int, int]:
     """
     kind = _kind(settings)
     if kind in ("linear", "dynamic"):
-        return lengths.max_positions, int(lengths.max_positions * max(settings.number("factor"), 1.0))
+        return lengths.max_positions, int(lengths.max_positions * max(settings.positive("factor"), 1.0))
     if kind == "yarn":
         stretched = int(lengths.original * _yarn_factor(settings, lengths))
         return max(lengths.max_positions, stretched), max(lengths.max_positions, stretched)
@@ -85,21 +96,23 @@ def _default(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[
 
 
 def _linear(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
-    return _inverse(_powers(theta, dim)) / np.float32(settings.number("factor")), 1.0
+    return _inverse(_powers(theta, dim)) / np.float32(settings.positive("factor")), 1.0
 
 
 def _dynamic(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
     """NTK-aware: theta grows with the length beyond max_position_embeddings; up to it nothing changes."""
-    factor = settings.number("factor")
+    factor = settings.positive("factor")
     length = max(lengths.max_model_len, lengths.max_positions)
     growth = factor * length / lengths.max_positions - (factor - 1)
+    if dim < 4:
+        raise settings.wrong("rope_type", "another for heads of which fewer than 4 values are rotated")
     return _inverse(_powers(theta * growth ** (dim / (dim - 2)), dim)), 1.0
 
 
 def _llama3(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
     """Stretches only wavelengths longer than the trained context, so that near tokens keep their angles."""
-    factor = np.float32(settings.number("factor"))
-    low, high = settings.number("low_freq_factor"), settings.number("high_freq_factor")
+    factor = np.float32(settings.positive("factor"))
+    low, high = settings.positive("low_freq_factor"), settings.positive("high_freq_factor")
     if high <= low:
         raise settings.wrong("high_freq_factor", f"more than low_freq_factor ({low:g})")
 
@@ -118,7 +131,7 @@ def _yarn(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Flo
     def pair(turns: float) -> float:
         return dim * math.log(lengths.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = pair(settings.number("beta_fast", 32)), pair(settings.number("beta_slow", 1))
+    low, high = pair(settings.positive("beta_fast", 32)), pair(settings.positive("beta_slow", 1))
     if settings.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
@@ -132,7 +145,7 @@ def _yarn(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Flo
 
 
 def _yarn_factor(settings: Keys, lengths: Lengths) -> float:
-    return settings.number("factor", lengths.max_positions / lengths.original)
+    return settings.positive("factor", lengths.max_positions / lengths.original)
 
 
 def _yarn_scale(settings: Keys, factor: float) -> float:
@@ -147,7 +160,7 @@ def _yarn_scale(settings: Keys, factor: float) -> float:
 
 def _longrope(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
     """One factor a pair, from the list for sequences within the original length or from that for longer ones."""
-    factor = settings.number("factor", lengths.max_positions / lengths.original)
+    factor = settings.positive("factor", lengths.max_positions / lengths.original)
     default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(lengths.original))
     short = settings.numbers("short_factor", dim // 2)
     long = settings.numbers("long_factor", dim // 2)

@@ -12,15 +12,16 @@ import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from forearm.errors import ConfigError
 from forearm.model.config import DTypeName
-from forearm.model.keys import read_json
+from forearm.model.keys import check_regular, read_json
 
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -92,7 +93,7 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     tensors: dict[str, StoredTensor] = {}
     for path in _files(folder):
-        tensors |= _read_header(path)
+        joined(tensors, _read_header(path))
     return tensors
 
 
@@ -189,6 +190,12 @@ def _nothing_here(folder: Path) -> str:
 
 
 def _read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of one file, in the order of its bytes.
+
+    As strict as the safetensors library: every byte of the data belongs to one tensor, in an order without holes.
+    Raises: ConfigError naming the file and what is wrong with it.
+    """
+    check_regular(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -196,42 +203,93 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
             if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
                 raise ConfigError(f"{path} is cut short or no safetensors file ({size} bytes); download it again")
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=partial(_once, path))
     except OSError as problem:
         raise ConfigError(f"{path} can't be read: {problem.strerror}; download the model again") from None
     except (ValueError, RecursionError) as problem:
         raise ConfigError(f"{path}: its header is damaged ({problem}); download it again") from None
-    return {name: _stored(path, name, entry, 8 + length, size) for name, entry in _by_offset(path, header)}
-
-
-def _by_offset(path: Path, header: object) -> list[tuple[str, dict[str, object]]]:
     if not isinstance(header, dict):
         raise ConfigError(f"{path}: its header is damaged (not an object); download it again")
-    entries = [(n, e) for n, e in header.items() if n != "__metadata__"]
-    try:
-        return sorted(entries, key=lambda item: int(item[1]["data_offsets"][0]))
-    except (KeyError, TypeError, ValueError, IndexError):
-        raise ConfigError(f"{path}: its header is damaged (data_offsets); download it again") from None
+    _check_metadata(path, header.pop("__metadata__", None))
+    found = sorted((_stored(path, name, entry, 8 + length) for name, entry in header.items()), key=_bytes_of)
+    _check_places(path, found, 8 + length, size)
+    return {tensor.name: tensor for tensor in found}
+
+
+def joined(tensors: dict[str, StoredTensor], more: dict[str, StoredTensor]) -> None:
+    """Add the tensors of another file of the same model.
+
+    Raises: ConfigError naming a tensor that both have: which one was meant, nothing says.
+    """
+    for name in sorted(tensors.keys() & more.keys()):
+        raise ConfigError(
+            f"tensor {name} is in two files, {tensors[name].path} and {more[name].path}; remove the one that does not "
+            "belong to the model"
+        )
+    tensors.update(more)
+
+
+def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ConfigError(f"{path}: its header names {name!r:.200} twice; download it again")
+        made[name] = value
+    return made
+
+
+def _check_metadata(path: Path, metadata: object) -> None:
+    if metadata is None:
+        return
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ConfigError(f"{path}: its __metadata__ is not an object of strings; download it again")
 
 
 _ITEM_BITS = {
-    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
-    "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
+    "U16": 16, "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 
 
-def _stored(path: Path, name: str, entry: dict[str, object], data: int, size: int) -> StoredTensor:
-    try:
-        dtype = str(entry["dtype"])
-        shape = tuple(int(v) for v in entry["shape"])  # type: ignore[attr-defined]
-        begin, end = (int(v) for v in entry["data_offsets"])  # type: ignore[attr-defined]
-    except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{path}: tensor {name}: its header is damaged; download it again") from None
-    if data + end > size:
-        raise ConfigError(
-            f"{path} is cut short: tensor {name} ends at byte {data + end}, the file at {size}; download it again"
-        )
-    expected = math.prod(shape) * _ITEM_BITS.get(dtype, 0) // 8
-    if dtype in _ITEM_BITS and (min((*shape, 0)) < 0 or begin < 0 or end - begin != expected):
+def _stored(path: Path, name: str, entry: object, data: int) -> StoredTensor:
+    """One entry of a header; `data` is where the data begins in the file."""
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{path}: tensor {name}: its header is damaged ({entry!r:.100}); download it again")
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
+        shown = f"shape {shape!r:.100}, data_offsets {offsets!r:.100}"
+        raise ConfigError(f"{path}: tensor {name}: {shown} are not whole numbers from 0 on; download it again")
+    if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
+        raise ConfigError(f"{path}: tensor {name}: dtype {dtype!r:.100} is none of safetensors'; download it again")
+    begin, end = offsets
+    if 8 * (end - begin) != math.prod(shape) * _ITEM_BITS[dtype]:
         raise ConfigError(f"{path}: tensor {name}: {end - begin} bytes for {dtype} {list(shape)}; download it again")
-    return StoredTensor(name, path, dtype, shape, data + begin, data + end)
+    return StoredTensor(name, path, dtype, tuple(shape), data + begin, data + end)
+
+
+def _counts(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _bytes_of(tensor: StoredTensor) -> tuple[int, int]:
+    return tensor.begin, tensor.end
+
+
+def _check_places(path: Path, found: list[StoredTensor], data: int, size: int) -> None:
+    """Refuse tensors that overlap, leave a hole, or end elsewhere than the file does."""
+    at = data
+    for tensor in found:
+        if tensor.begin != at:
+            what = "overlaps the one before it" if tensor.begin < at else "leaves a hole before it"
+            raise ConfigError(
+                f"{path}: tensor {tensor.name} {what}: it begins at byte {tensor.begin - data} of the data, the one "
+                f"before it ends at {at - data}; download it again"
+            )
+        at = tensor.end
+    if at > size:
+        raise ConfigError(
+            f"{path} is cut short: tensor {found[-1].name} ends at byte {at}, the file at {size}; download it again"
+        )
+    if at < size:
+        raise ConfigError(f"{path} has {size - at} bytes after its last tensor; download it again")

@@ -73,7 +73,7 @@ _IGNORED = {
     "gradient_checkpointing", "head_dim", "hidden_act", "hidden_activation", "hidden_dropout", "id2label",
     "image_token_id", "image_token_index", "init_std", "initializer_range", "is_decoder", "label2id",
     "layer_types", "layerdrop", "layers_block_type", "max_length", "max_window_layers", "mm_tokens_per_image",
-    "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "original_dtype",
+    "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "num_nextn_predict_layers", "original_dtype",
     "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_to_multiple_of",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
     "quantization_config",
@@ -136,8 +136,30 @@ def check_flat(settings: Keys) -> None:
             raise settings.wrong(key, "absent: this family has one set of angles")
 
 
+# The largest sizes that are taken, of which the largest models of today have a tenth: memory for what is computed of
+# them (angles, a list of layers) stays small, whatever a file says.
+_BOUNDS = {
+    "vocab_size": 1 << 28, "hidden_size": 1 << 20, "intermediate_size": 1 << 24, "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 16, "num_key_value_heads": 1 << 16, "head_dim": 1 << 16, "ffn_dim": 1 << 24,
+    "max_position_embeddings": 1 << 31, "original_max_position_embeddings": 1 << 31, "sliding_window": 1 << 31,
+    "local_attention": 1 << 31, "type_vocab_size": 1 << 20,
+}  # fmt: skip
+
+
+def check_bounds(keys: Keys) -> None:
+    """Refuse sizes out of all proportion, before anything is computed of them.
+
+    Raises: ConfigError naming the key, its value and the bound.
+    """
+    given = Keys(keys.values, keys.source)  # what is looked at here does not count as read
+    for key, most in _BOUNDS.items():
+        value = given.optional_integer(key)
+        if value is not None and (value > most or (value < 1 and key != "sliding_window")):
+            raise keys.wrong(key, f"1 to {most}")
+
+
 def check_sizes(config: ModelConfig, keys: Keys) -> None:
-    """Refuse sizes that no transformer can have, by key.
+    """Refuse sizes and factors that no transformer can have, by key.
 
     Raises: ConfigError.
     """
@@ -152,6 +174,15 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
     ):
         if value < 1:
             raise keys.wrong(key, "at least 1")
+    if not 0 <= config.norm_eps < 1:
+        key = next((key for key in ("layer_norm_eps", "norm_eps") if key in keys), "rms_norm_eps")
+        raise keys.wrong(key, "0 or more, and less than 1")
+    for key, factor in (
+        ("attn_logit_softcapping", config.attention_softcap),
+        ("final_logit_softcapping", config.logits_softcap),
+    ):
+        if factor < 0:
+            raise keys.wrong(key, "more than 0, or null")
     if config.heads % config.kv_heads:
         raise keys.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({config.heads})")
     for angles in config.ropes:

@@ -27,7 +27,7 @@ from forearm.api.served import load_served
 from forearm.config import ApiConfig
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint, open_checkpoint
-from forearm.model.generation import generation_eos
+from forearm.model.generation import generation_defaults
 from forearm.model.pooling import PoolingAsked, pooling_plan
 from forearm.model.weights import load_native
 from forearm.text.grammar_tokens import tokenizer_text
@@ -134,7 +134,7 @@ def read_folder(folder: Path) -> None:
     asked = PoolingAsked()
     plan = pooling_plan(folder, asked)
     checkpoint = open_checkpoint(folder, pooling=plan)
-    generation_eos(folder)
+    generation_defaults(folder)
     _load(checkpoint)
     _read_text(folder)
 

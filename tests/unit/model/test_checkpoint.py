@@ -103,7 +103,7 @@ def test_a_tensor_nothing_uses_is_warned_of_and_known_ones_are_not(
     open_checkpoint(tmp_path)
 
     assert [r.getMessage().split(": ", 1)[1] for r in caplog.records] == [
-        "model.layers.0.adapter.weight is in the files but not in the model that config.json describes"
+        "model.layers.0.adapter.weight is in the files but not in the model, and left out"
     ]
 
 

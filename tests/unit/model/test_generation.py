@@ -9,7 +9,7 @@ import pytest
 from tests.unit.model.gguf_files import write_gguf
 
 from forearm.errors import ConfigError
-from forearm.model.generation import generation_defaults, generation_eos, sampling_defaults
+from forearm.model.generation import eos_ids, generation_defaults, generation_keys, sampling_defaults
 
 
 def write(folder: Path, **values: object) -> Path:
@@ -30,13 +30,13 @@ def test_what_the_file_says_becomes_defaults(tmp_path: Path) -> None:
 
 def test_no_file_and_null_say_nothing(tmp_path: Path) -> None:
     assert generation_defaults(tmp_path) == {}
-    assert generation_eos(tmp_path) == ()
+    assert eos_ids(generation_keys(tmp_path), 10) == ()
     assert generation_defaults(write(tmp_path, temperature=None, top_k=None)) == {}
 
 
 def test_end_tokens_are_one_or_many(tmp_path: Path) -> None:
-    assert generation_eos(write(tmp_path, eos_token_id=2)) == (2,)
-    assert generation_eos(write(tmp_path, eos_token_id=[1, 106])) == (1, 106)
+    assert eos_ids(generation_keys(write(tmp_path, eos_token_id=2)), 3) == (2,)
+    assert eos_ids(generation_keys(write(tmp_path, eos_token_id=[1, 106])), 107) == (1, 106)
 
 
 def test_a_wrong_value_is_named(tmp_path: Path) -> None:
@@ -70,3 +70,11 @@ def test_a_gguf_file_goes_by_a_folder_that_is_named(tmp_path: Path) -> None:
     assert sampling_defaults(plain, str(write(tmp_path, temperature=0.4)), None) == {"temperature": 0.4}
     with pytest.raises(ConfigError, match="--generation-config /nowhere: no such folder"):
         sampling_defaults(plain, "/nowhere", None)
+
+
+@pytest.mark.parametrize("token", [3, -1, 1 << 63])
+def test_an_end_token_beyond_the_vocabulary_is_refused(tmp_path: Path, token: int) -> None:
+    with pytest.raises(
+        ConfigError, match=r"generation_config\.json: eos_token_id = .*a token of the vocabulary, 0 to 2"
+    ):
+        eos_ids(generation_keys(write(tmp_path, eos_token_id=[1, token])), 3)

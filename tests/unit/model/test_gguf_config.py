@@ -41,7 +41,9 @@ def opened(
     tensors: dict[str, Any] = {
         f"{name}.weight": np.ones(HIDDEN, np.float32) for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
     }
-    for name, shape in MATRICES.items():
+    vocab = max(VOCAB, len(keys.get("tokenizer.ggml.tokens", ())))
+    for name, (rows, columns) in MATRICES.items():
+        shape = (vocab if rows == VOCAB else rows, columns)
         kind = (types or {}).get(name, "Q4_K")
         floats = np.zeros(shape, np.float16 if kind == "F16" else np.float32)
         tensors[f"{name}.weight"] = floats if kind in ("F16", "F32") else (kind, random_blocks(kind, *shape))

@@ -15,9 +15,10 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from forearm.errors import ConfigError
 from forearm.model.config import Dense
 from forearm.model.families import read_config
-from forearm.model.names import leftover, parts
+from forearm.model.names import parts
 from forearm.model.pooled_checkpoint import with_pooling
 from forearm.model.pooling import PoolingAsked, PoolingPlan, pooling_plan
+from forearm.model.unread import unread_names
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "vocab_size": 100}
 CLASSIFIER = "LlamaForSequenceClassification"
@@ -67,7 +68,7 @@ def test_every_tensor_of_a_published_encoder_is_where_transformers_has_it(name: 
         ours[part.stored] = (rows + part.shape[0], *part.shape[1:])
 
     assert {key: shapes.get(key) for key in ours} == ours
-    assert not leftover(shapes, ours, own)
+    assert not unread_names(own, shapes, ours)
 
 
 @pytest.mark.parametrize("name", ["gte-modernbert-base"])
