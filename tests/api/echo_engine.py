@@ -137,7 +137,7 @@ class EchoEngine:
                 logprobs=None if params.logprobs is None else [_ranked(token, params.logprobs)],
                 finish_reason="stop" if ended else "length" if position + 1 == limit else None,
                 cached_tokens=len(prompt) // 2 if first else None,
-                queue_s=0.25 if first else None,
+                queue_s=2**-20 if first else None,
                 prompt_logprobs=_scored(submit) if first else None,
             )
             writer.write(wire.frame(message))
