@@ -386,6 +386,13 @@ class ApiConfig(Common):
         unit="s",
         parse=number(0.1),
     )
+    body_timeout_s: float = setting(
+        120.0,
+        "time for a whole body to come, however fast it does",
+        env="FOREARM_BODY_TIMEOUT",
+        unit="s",
+        parse=number(0.1),
+    )
     send_timeout_s: float = setting(
         60.0,
         "time without a client reading what it has asked for, until its connection is closed",
@@ -402,6 +409,14 @@ class ApiConfig(Common):
     )
     max_body_bytes: int = setting(
         32 << 20, "longest request body", env="FOREARM_MAX_BODY_BYTES", unit="bytes", parse=whole(1)
+    )
+    body_memory_bytes: int | None = setting(
+        None,
+        "bytes of request bodies that one HTTP process holds at once, further requests get 503; absent: four of the "
+        "longest",
+        env="FOREARM_BODY_MEMORY_BYTES",
+        unit="bytes",
+        parse=whole(1),
     )
     max_n_sequences: int = setting(16384, "largest n", env="VLLM_MAX_N_SEQUENCES", parse=whole(1))
     max_completion_prompts: int = setting(
@@ -478,6 +493,12 @@ class ApiConfig(Common):
     model_folder: str = ""  # where `model` lies on disk
     run_folder: str = ""  # of this server alone, gone when it stops; "": there is one worker, which makes its own
     metrics_folder: str = ""  # where the workers of one server keep their counters together; "": there is one worker
+
+    @property
+    def held_body_bytes(self) -> int:
+        """The most bytes of request bodies that one worker holds at once; one of the longest always fits."""
+        asked = 4 * self.max_body_bytes if self.body_memory_bytes is None else self.body_memory_bytes
+        return max(asked, self.max_body_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ ForearmError
 │   └── RateLimited     429  a key's limit of requests or tokens is used up for now
 ├── EngineFailed        500  this request broke in the engine (a NaN, say); the message names it
 ├── EngineUnavailable   503  no engine answers on the socket; retry after `retry_after_s`
+├── BodyMemoryFull      503  the bodies of other requests take all the memory for bodies; retry after `retry_after_s`
 └── ConfigError           -  at start-up only: a flag, an environment variable, a model folder
 """
 
@@ -98,6 +99,14 @@ class EngineUnavailable(ForearmError):
     def __init__(self, message: str, retry_after_s: int = 5) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class BodyMemoryFull(ForearmError):
+    """The bodies of other requests take all the memory that a worker has for bodies."""
+
+    status = 503
+    kind = "ServiceUnavailableError"
+    retry_after_s = 2  # bodies are held while they come and are worked on: mostly well below a second
 
 
 class ConfigError(ForearmError):

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.served import ENDLESS, Served, serve, wait_until
 
 LIMIT_S = 2.0
+WHOLE_S = 8.0
 UNREAD_S = 0.5  # about what the longest answer takes on a fast machine, which may then end by itself
 SLACK_S = 10.0  # the machines that run this have other things to do
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
@@ -22,6 +23,7 @@ JSON = b"Content-Type: application/json\r\n"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     env = {"FOREARM_RECEIVE_TIMEOUT": str(LIMIT_S), "FOREARM_SEND_TIMEOUT": str(UNREAD_S)}
+    env["FOREARM_BODY_TIMEOUT"] = str(WHOLE_S)
     # The model's own generation config ends answers at 128 tokens; log-probabilities make a stream of megabytes.
     flags = ("--api-server-count", "1", "--generation-config", "vllm", "--max-logprobs", "300")
     with serve(tmp_path_factory.mktemp("senders"), *flags, env={**env, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}) as running:
@@ -93,6 +95,16 @@ def test_a_body_that_comes_slowly_but_steadily_is_read(served: Served) -> None:
             time.sleep(0.1)
 
         assert b" 200 " in connection.recv(1 << 16)[:20]
+
+
+def test_a_whole_body_has_a_limit_however_steadily_it_comes(served: Served) -> None:
+    with connected(served) as connection:
+        connection.sendall(HEAD + JSON + b"Content-Length: 1000000\r\n\r\n{")
+        seconds, said = closed_after(connection, b" " * 1000)
+
+    assert 0.9 * WHOLE_S < seconds < WHOLE_S + SLACK_S
+    assert b" 408 " in said[:20]
+    assert b"within 8 s" in said
 
 
 def test_a_long_body_is_no_long_head(served: Served) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from forearm.api.served import Served
 from forearm.errors import BodyTooLarge, InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -19,22 +21,24 @@ _TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]")
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
-def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+def json_body(model: type[Model]) -> Callable[[Request], AsyncIterator[Model]]:
     """A dependency that reads the body as this model.
 
     Raises (when called): InvalidRequest, BodyTooLarge.
     """
 
-    async def read(request: Request) -> Model:
+    async def read(request: Request) -> AsyncIterator[Model]:
         content_type = request.headers.get("content-type", "")
         if not _JSON.fullmatch(content_type.partition(";")[0].strip()):
             raise InvalidRequest("Unsupported Media Type: Only 'application/json' is allowed")
-        content = await content_of(request, request.app.state.served.config.max_body_bytes)
-        try:
-            # From the bytes, not from parsed JSON: this way lone surrogates and endless nesting are refused too.
-            return model.model_validate_json(content)
-        except ValidationError as error:
-            raise invalid(error) from None
+        async with content_of(request) as content:
+            try:
+                # From the bytes, not from parsed JSON: this way lone surrogates and endless nesting are refused too.
+                body = model.model_validate_json(content)
+            except ValidationError as error:
+                raise invalid(error) from None
+            content.clear()
+            yield body
 
     return read
 
@@ -63,20 +67,30 @@ def _inlined(node: Any, parts: dict[str, Any], above: tuple[str, ...] = ()) -> A
     return said if name in above else {**_inlined(parts[name], parts, (*above, name)), **said}
 
 
-async def content_of(request: Request, limit: int) -> bytes:
-    """The whole body.
+@asynccontextmanager
+async def content_of(request: Request) -> AsyncIterator[bytearray]:
+    """The whole body. Its bytes, and what is made of them, count as held until the block ends.
 
-    Raises: BodyTooLarge, before more than that is in memory."""
+    Raises: BodyTooLarge, BodyMemoryFull, before more than that is in memory."""
+    served: Served = request.app.state.served
+    limit, memory = served.config.max_body_bytes, served.body_memory
     too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise too_large
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > limit:
+    if declared.isdecimal():
+        if int(declared) > limit:
             raise too_large
-    return bytes(content)
+        memory.check(int(declared))
+    content, held = bytearray(), 0
+    try:
+        async for part in request.stream():
+            if held + len(part) > limit:
+                raise too_large
+            memory.hold(len(part))
+            held += len(part)
+            content += part
+        yield content
+    finally:
+        memory.release(held)
 
 
 def invalid(error: ValidationError) -> InvalidRequest:

@@ -15,7 +15,7 @@ _REASONS = {
     "413": "The body is longer than FOREARM_MAX_BODY_BYTES.",
     "429": "The waiting queue is full, or a key's limit is used up; Retry-After says for how long.",
     "500": "The request broke in the engine.",
-    "503": "No engine answers now; Retry-After says when to try again.",
+    "503": "No engine answers now, or bodies take all memory for them; Retry-After says when to try again.",
 }
 _OF_WORK = tuple(_REASONS)
 # How GET and DELETE fail, by the first of these that the path begins with; others do not.

@@ -10,7 +10,15 @@ from starlette.responses import Response
 
 from forearm import errors, wire
 from forearm.api.replies import ErrorBody, ErrorReply, encoder
-from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest, Overloaded, RateLimited, Unauthorized
+from forearm.errors import (
+    BodyMemoryFull,
+    EngineUnavailable,
+    ForearmError,
+    InvalidRequest,
+    Overloaded,
+    RateLimited,
+    Unauthorized,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +42,7 @@ def error_response(error: Exception) -> Response:
     """The whole answer to a request that failed before its first byte."""
     reply = error_reply(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException | RateLimited) else {}
-    if isinstance(error, Overloaded | EngineUnavailable):
+    if isinstance(error, Overloaded | EngineUnavailable | BodyMemoryFull):
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"

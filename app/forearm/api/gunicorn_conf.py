@@ -50,6 +50,7 @@ logger_class = "forearm.api.worker.Log"
 accesslog = None  # the edge writes it
 
 Protocol.receive_timeout_s, Protocol.send_timeout_s = _config.receive_timeout_s, _config.send_timeout_s
+Protocol.body_timeout_s = _config.body_timeout_s
 Worker.ssl_refresh = _config.ssl_refresh and bool(_config.ssl_certfile)
 hold_signals_while_forking()
 keyfile = _config.ssl_keyfile or None

@@ -30,8 +30,8 @@ class Invocations:
 
         request = Request(scope, receive)
         try:
-            content = await content_of(request, request.app.state.served.config.max_body_bytes)
-            path = route_of(content)
+            async with content_of(request) as content:
+                path = route_of(content)
         except ForearmError as error:
             await error_response(error)(scope, receive, send)
             return
@@ -48,7 +48,7 @@ class Invocations:
         await request.app.router(passed, again, send)
 
 
-def route_of(content: bytes) -> str:
+def route_of(content: bytes | bytearray) -> str:
     """Raises: InvalidRequest."""
     try:
         body = json.loads(content)

@@ -5,6 +5,7 @@ uvicorn itself minds only connections that are idle between requests (`keep_aliv
 
 from __future__ import annotations
 
+import math
 from asyncio import Transport
 from asyncio.events import TimerHandle
 from typing import Any, ClassVar
@@ -20,11 +21,12 @@ BYTES_A_SECOND = 1000  # a body that comes at least so fast has more time; Apach
 
 
 class Protocol(HttpToolsProtocol):
-    """receive_timeout_s: in which a request's head, and then its body, must come. send_timeout_s: without a client that
-    reads. gunicorn_conf.py sets them.
+    """receive_timeout_s: in which a request's head, and then its body, must come. body_timeout_s: in which the whole
+    body must come, however fast it does. send_timeout_s: without a client that reads. gunicorn_conf.py sets them.
     """
 
     receive_timeout_s: ClassVar[float] = 60.0
+    body_timeout_s: ClassVar[float] = 120.0
     send_timeout_s: ClassVar[float] = 60.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,6 +37,7 @@ class Protocol(HttpToolsProtocol):
         self._had_end = False  # of a head or a body, in the last bytes: they are no head's alone
         self._named_bytes = 0  # of the head, as far as it is parsed
         self._body_bytes = 0  # since its time began
+        self._body_end_s = math.inf  # when all of it must be there
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """The first request's time begins."""
@@ -62,6 +65,7 @@ class Protocol(HttpToolsProtocol):
         """Another head."""
         super().on_message_begin()
         self._head_bytes = self._named_bytes = self._body_bytes = 0
+        self._body_end_s = math.inf
         self._expect(self.receive_timeout_s)
 
     def on_url(self, url: bytes) -> None:
@@ -77,7 +81,8 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The body's time begins."""
         self._head_bytes, self._had_end = None, True
-        self._expect(self.receive_timeout_s)
+        self._body_end_s = self.loop.time() + self.body_timeout_s
+        self._expect(min(self.receive_timeout_s, self.body_timeout_s))
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -118,12 +123,16 @@ class Protocol(HttpToolsProtocol):
         self._late = None if within_s is None else self.loop.call_later(within_s, self._check_time)
 
     def _check_time(self) -> None:
-        """The time is over; but not where we ourselves do not read, nor for what keeps coming fast enough."""
+        """The time is over; but not where we ourselves do not read, nor for a body that comes fast enough."""
         came, self._body_bytes = self._body_bytes, 0
-        if self.flow.read_paused or came >= BYTES_A_SECOND * self.receive_timeout_s:
+        left_s = self._body_end_s - self.loop.time()
+        if self.flow.read_paused:
             self._expect(self.receive_timeout_s)
+        elif came >= BYTES_A_SECOND * self.receive_timeout_s and left_s > 0:
+            self._expect(min(self.receive_timeout_s, left_s))
         elif not self.transport.is_closing():
-            self._refuse(408, f"the request did not come whole within {self.receive_timeout_s:g} s")
+            limit_s = self.receive_timeout_s if left_s > 0 else self.body_timeout_s
+            self._refuse(408, f"the request did not come whole within {limit_s:g} s")
 
     def _refuse(self, status: int, message: str) -> None:
         """Say so where no answer has begun, and close the connection."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm import __version__
+from forearm.api.body_memory import BodyMemory
 from forearm.api.conversation import conversation
 from forearm.api.engine_client import EngineClient
 from forearm.api.http_meter import HttpMeter
@@ -70,6 +71,11 @@ class Served:
             return self.config.fingerprint_value if self.config.fingerprint_mode == "custom" else None
         digest = hashlib.sha256(f"{__version__} {self.config.model_folder} {self.defaults}".encode()).hexdigest()
         return f"forearm-{__version__}-{digest[:8]}"
+
+    @cached_property
+    def body_memory(self) -> BodyMemory:
+        """The bytes of bodies that this worker holds."""
+        return BodyMemory(self.config.held_body_bytes)
 
     @cached_property
     def grammars(self) -> GrammarCheck:
