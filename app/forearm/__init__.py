@@ -1,37 +1,60 @@
 """LLM inference and serving for Arm server CPUs; x86-64 runs the same code.
 
-`LLM`, `SamplingParams` and `StructuredOutputsParams` are loaded when first asked for, so that `import forearm` (and
-with it the command line) stays quick.
+`LLM` and what goes with it are loaded when first asked for, so that `import forearm` (and with it the command line)
+stays quick.
 """
 
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forearm.llm import LLM
+    from forearm.beam_search import BeamSearchParams
+    from forearm.offline.arguments import AsyncEngineArgs, EngineArgs
+    from forearm.offline.async_llm import AsyncLLMEngine
+    from forearm.offline.llm import LLM
+    from forearm.offline.sampling_params import SamplingParams
+    from forearm.outputs import CompletionOutput, RequestOutput, RequestOutputKind
     from forearm.outputs_pooling import PoolingParams
-    from forearm.wire import SamplingParams, StructuredOutputsParams
+    from forearm.wire import StructuredOutputsParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "PoolingParams", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLMEngine",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "EngineArgs",
+    "PoolingParams",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
+
+_MODULES = {
+    "LLM": "offline.llm",
+    "AsyncEngineArgs": "offline.arguments",
+    "AsyncLLMEngine": "offline.async_llm",
+    "BeamSearchParams": "beam_search",
+    "CompletionOutput": "outputs",
+    "EngineArgs": "offline.arguments",
+    "PoolingParams": "outputs_pooling",
+    "RequestOutput": "outputs",
+    "RequestOutputKind": "outputs",
+    "SamplingParams": "offline.sampling_params",
+    "StructuredOutputsParams": "wire",
+}
 
 # transformers is here for its tokenizers. That it finds no torch is as it should be, and no news at every start.
 logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
 
 
 def __getattr__(name: str) -> object:
-    if name == "LLM":
-        from forearm.llm import LLM
-
-        return LLM
-    if name == "PoolingParams":
-        from forearm.outputs_pooling import PoolingParams
-
-        return PoolingParams
-    if name in ("SamplingParams", "StructuredOutputsParams"):
-        from forearm import wire
-
-        return getattr(wire, name)
+    if name in _MODULES:
+        return getattr(import_module(f"forearm.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'forearm' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forearm.config import Configs, EngineConfig
-from forearm.llm import LLM
+from forearm.offline.llm import LLM
 from forearm.text.chat_template import Message
 from forearm.wire import SamplingParams
 

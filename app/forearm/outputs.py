@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from forearm import wire
 from forearm.text.detokenizer import OutputText, TextOptions
@@ -18,6 +19,14 @@ class Logprob:
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
+
+
+class RequestOutputKind(Enum):
+    """What a stream yields of a request: all of its output so far, what is new, or its end alone. vLLM's names."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
 # By token id: the token that stands there, and the alternatives asked for.
@@ -67,6 +76,36 @@ class RequestOutput:
     num_cached_tokens: int | None = None
 
 
+class View:
+    """What a stream yields of a request whose output grows.
+
+    kind: all of it so far (CUMULATIVE), what is new since the last time (DELTA), or the end alone (FINAL_ONLY).
+    """
+
+    def __init__(self, output: RequestOutput, kind: RequestOutputKind) -> None:
+        self._output = output
+        self._kind = kind
+        self._shown = [(0, 0)] * len(output.outputs)  # characters and tokens
+
+    def take(self) -> RequestOutput | None:
+        """Return what there is to yield now, which later steps don't change; None: nothing."""
+        if self._kind is RequestOutputKind.FINAL_ONLY and not self._output.finished:
+            return None
+        delta = self._kind is RequestOutputKind.DELTA
+        starts = self._shown if delta else [(0, 0)] * len(self._shown)
+        outputs = [_cut(one, *start) for one, start in zip(self._output.outputs, starts, strict=True)]
+        if delta:
+            outputs = [one for one in outputs if one.token_ids or one.text or self._output.finished]
+            self._shown = [(len(one.text), len(one.token_ids)) for one in self._output.outputs]
+        return replace(self._output, outputs=outputs, metrics=replace(self._output.metrics)) if outputs else None
+
+
+def _cut(one: CompletionOutput, characters: int, tokens: int) -> CompletionOutput:
+    """A copy without what comes before."""
+    logprobs = None if one.logprobs is None else one.logprobs[tokens:]
+    return replace(one, text=one.text[characters:], token_ids=one.token_ids[tokens:], logprobs=logprobs)
+
+
 class Answers:
     """One request's outputs as they grow."""
 
@@ -87,7 +126,8 @@ class Answers:
             request.num_cached_tokens = message.cached_tokens
         if message.prompt_logprobs is not None:
             request.prompt_logprobs = [
-                None if position is None else self._candidates(position) for position in message.prompt_logprobs
+                None if position is None else candidates(position, self._tokenizer)
+                for position in message.prompt_logprobs
             ]
         one.finish_reason, one.stop_reason = message.finish_reason, message.stop_reason
         matched, used = self._add_text(one, message)
@@ -95,11 +135,11 @@ class Answers:
         self._end_if_all_have(now_s)
         return matched
 
-    def fail(self, reason: str, now_s: float) -> None:
-        """The engine has given the request up."""
+    def fail(self, reason: str | None, now_s: float, finish_reason: str = "error") -> None:
+        """End what has not ended: the engine has given the request up, or its client has (finish_reason abort)."""
         for one in self.output.outputs:
             if not one.finished():
-                one.finish_reason, one.stop_reason = "error", reason
+                one.finish_reason, one.stop_reason = finish_reason, reason
         self._end_if_all_have(now_s)
 
     def _add_text(self, one: CompletionOutput, message: wire.Tokens) -> tuple[bool, int]:
@@ -124,19 +164,18 @@ class Answers:
     def _add_logprobs(self, one: CompletionOutput, logprobs: list[PositionLogprobs] | None) -> None:
         if logprobs is None:
             return
-        one.logprobs = (one.logprobs or []) + [self._candidates(position) for position in logprobs]
+        one.logprobs = (one.logprobs or []) + [candidates(position, self._tokenizer) for position in logprobs]
         one.cumulative_logprob = (one.cumulative_logprob or 0.0) + sum(position[0].logprob for position in logprobs)
-
-    def _candidates(self, position: PositionLogprobs) -> Candidates:
-        return {
-            each.token_id: Logprob(each.logprob, each.rank, self._tokenizer.token_text(each.token_id))
-            for each in position
-        }
 
     def _end_if_all_have(self, now_s: float) -> None:
         if all(one.finished() for one in self.output.outputs):
             self.output.finished = True
             self.output.metrics.finished_time = now_s
+
+
+def candidates(position: PositionLogprobs, tokenizer: Tokenizer) -> Candidates:
+    """The candidates of one position by token id."""
+    return {each.token_id: Logprob(each.logprob, each.rank, tokenizer.token_text(each.token_id)) for each in position}
 
 
 def text_options(params: SamplingParams) -> TextOptions:

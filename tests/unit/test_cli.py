@@ -33,7 +33,8 @@ def test_the_command_is_there_before_one_can_blink_and_brings_nothing_heavy() ->
 
 
 def test_the_server_can_be_loaded_without_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import forearm.serve, forearm.llm, forearm.api.app; print('fine')"
+    modules = "forearm.serve, forearm.offline.llm, forearm.api.app"
+    code = f"import sys; sys.modules['torch'] = None; import {modules}; print('fine')"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 

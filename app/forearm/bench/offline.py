@@ -21,8 +21,8 @@ from forearm.config import Configs, EngineConfig
 from forearm.errors import ConfigError
 from forearm.flags import Parser, read_line
 from forearm.generate import changed
-from forearm.llm import LLM
 from forearm.model.hub import DEMO_MODEL
+from forearm.offline.llm import LLM
 from forearm.outputs import RequestOutput
 from forearm.wire import SamplingParams
 

@@ -32,7 +32,7 @@ from forearm.config import EngineConfig
 from forearm.errors import ConfigError
 from forearm.generate import changed
 from forearm.settings import from_json
-from forearm.llm import LLM
+from forearm.offline.llm import LLM
 config = from_json(EngineConfig, open(sys.argv[1]).read())
 begin = time.perf_counter()
 try:

@@ -34,6 +34,18 @@ _RANGES = (
 
 def check(params: SamplingParams, vocab_size: int) -> None:
     """Raises: InvalidRequest naming the first field that is out of range, its value and what it may be."""
+    check_ranges(params)
+    for name, ids in _token_ids(params):
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(f"{name} has token id {token}; the vocabulary has {vocab_size} tokens", name)
+
+
+def check_ranges(params: SamplingParams) -> None:
+    """Check what can be told without the model.
+
+    Raises: InvalidRequest.
+    """
     for name, low, high in _RANGES:
         value = getattr(params, name)
         if value is not None and not low <= value <= high:  # a NaN is in no range
@@ -51,10 +63,6 @@ def check(params: SamplingParams, vocab_size: int) -> None:
     _check_logprob_token_ids(params)
     _check_repetition_detection(params)
     _check_constraints(params)
-    for name, ids in _token_ids(params):
-        for token in ids:
-            if not 0 <= token < vocab_size:
-                raise InvalidRequest(f"{name} has token id {token}; the vocabulary has {vocab_size} tokens", name)
 
 
 def _check_logprob_token_ids(params: SamplingParams) -> None:

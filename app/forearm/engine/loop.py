@@ -79,6 +79,11 @@ class EngineLoop:
     def busy(self) -> bool:
         return bool(self._requests)
 
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end the model's texts."""
+        return self._admission.terms.eos_token_ids
+
     def take(self, inward: Inward) -> None:
         """One message in."""
         if isinstance(inward, From):

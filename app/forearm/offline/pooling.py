@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from forearm import wire
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import Gone, Texts
 from forearm.engine.pooling_loop import PoolingLoop
 from forearm.errors import EngineFailed, InvalidRequest
+from forearm.offline.prompts import Prompt, listed, text_or_ids
+from forearm.offline.run import Bars, bar
+from forearm.offline.shared_loop import Connection, SharedLoop
 from forearm.outputs_pooling import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -27,41 +29,28 @@ from forearm.text.chat_template import ChatTemplate
 from forearm.text.pairs import PairForm
 from forearm.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from typing_extensions import Never  # typing has it from 3.11 on
-
-# A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
-Prompt = str | Sequence[int] | Mapping[str, Any]
 Floats = npt.NDArray[np.float32]
 Output = TypeVar("Output")
 
-_CONNECTION = 0
 _AT_ONCE = 1024  # texts in one message to the loop
 DEFAULT = PoolingParams()
-
-
-def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt as a list of one; a list of numbers is one prompt."""
-    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
 
 
 class PoolingCalls:
     """What LLM inherits. LLM.__init__ sets the attributes."""
 
     _folder: Path
-    _any_loop: EngineLoop | PoolingLoop
+    _shared: SharedLoop
     _tokenizer: Tokenizer
     _template: ChatTemplate | None
-    _requests: int
+    _numbers: itertools.count[int]
 
     def embed(
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
         truncate_prompt_tokens: int | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
         """The vector of each text, in their order.
@@ -75,7 +64,7 @@ class PoolingCalls:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[ClassificationOutput]]:
         """The probability of each label, text by text.
@@ -90,7 +79,7 @@ class PoolingCalls:
         prompts: Prompt | Sequence[Prompt],
         pooling_params: PoolingParams | None = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Bars = True,
         pooling_task: str | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """What the model makes of each text; `pooling_task` token_embed: a vector for each token.
@@ -107,7 +96,7 @@ class PoolingCalls:
         /,
         *,
         truncate_prompt_tokens: int | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
         """How well texts go together: one with many, or each with its own; a cross-encoder's score, or a cosine.
@@ -131,7 +120,7 @@ class PoolingCalls:
         return [_with(one, ScoringOutput(float(one.outputs.data[0]))) for one in found]
 
     def _cosines(
-        self, pairs: list[tuple[str, str]], limit: int | None, use_tqdm: bool
+        self, pairs: list[tuple[str, str]], limit: int | None, use_tqdm: Bars
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         found = self._run_texts([self._text(text, limit) for text in texts], "embed", DEFAULT, use_tqdm)
@@ -148,29 +137,34 @@ class PoolingCalls:
 
     def _pooling_loop(self) -> PoolingLoop:
         """Raises: InvalidRequest if the model generates."""
-        if isinstance(self._any_loop, EngineLoop):
+        loop = self._shared.loop
+        if isinstance(loop, EngineLoop):
             raise InvalidRequest("this model generates text; load it with runner='pooling' to embed, classify or score")
-        return self._any_loop
+        return loop
 
     @property
     def _loop(self) -> EngineLoop:
         """Raises: InvalidRequest if the model pools."""
-        if isinstance(self._any_loop, PoolingLoop):
+        loop = self._shared.loop
+        if isinstance(loop, PoolingLoop):
             raise InvalidRequest("this model makes vectors of texts and generates none; use embed, classify or score")
-        return self._any_loop
+        return loop
+
+    def _check_generates(self) -> None:
+        """Raises: InvalidRequest if the model pools; EngineUnavailable if it is closed."""
+        _ = self._loop
 
     def _limit(self, params: PoolingParams, asked: int | None) -> int | None:
         limit = params.truncate_prompt_tokens if asked is None else asked
         return self._pooling_loop().executor.max_model_len if limit == -1 else limit
 
     def _text(self, prompt: Prompt, limit: int | None) -> wire.PoolingPrompt:
-        """Its tokens."""
-        if isinstance(prompt, Mapping):
-            prompt = prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else prompt["prompt"]
-        if not isinstance(prompt, str):
-            return wire.PoolingPrompt([int(token) for token in prompt][:limit])
+        """Return its tokens."""
+        given = text_or_ids(prompt)
+        if not isinstance(given, str):
+            return wire.PoolingPrompt(given[:limit])
         lower = self._pooling_loop().executor.terms.plan.lower_case
-        return wire.PoolingPrompt(self._tokenizer.encode_cut(prompt.lower() if lower else prompt, limit=limit)[0])
+        return wire.PoolingPrompt(self._tokenizer.encode_cut(given.lower() if lower else given, limit=limit)[0])
 
     def _pool(
         self,
@@ -178,57 +172,52 @@ class PoolingCalls:
         task: str,
         params: PoolingParams | None,
         truncate: int | None,
-        use_tqdm: bool,
+        use_tqdm: Bars,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         chosen = params or DEFAULT
         limit = self._limit(chosen, truncate)
         return self._run_texts([self._text(one, limit) for one in listed(prompts)], task, chosen, use_tqdm)
 
     def _run_texts(
-        self, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, use_tqdm: bool
+        self, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, use_tqdm: Bars
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Submit all and step until all are computed. Whatever interrupts this leaves the engine empty."""
-        loop, found = self._pooling_loop(), list[PoolingRequestOutput[PoolingOutput]]()
-        try:
-            with tqdm(total=len(prompts), desc="Processed prompts", disable=not use_tqdm) as bar:
-                for first in range(0, len(prompts), _AT_ONCE):
-                    part = prompts[first : first + _AT_ONCE]
-                    vectors = self._vectors(loop, part, task, params, bar)
-                    for prompt, vector in zip(part, vectors, strict=True):
-                        output = PoolingOutput(vector)
-                        found.append(PoolingRequestOutput(str(self._requests), output, prompt.token_ids))
-                        self._requests += 1
-        finally:
-            loop.take(Gone(_CONNECTION))
-            loop.outbox = []
+        """Submit all and step until all are computed. Whatever interrupts this leaves nothing in the engine."""
+        found = list[PoolingRequestOutput[PoolingOutput]]()
+        with (
+            self._shared.connection() as connection,
+            bar(use_tqdm, total=len(prompts), desc="Processed prompts") as progress,
+        ):
+            for first in range(0, len(prompts), _AT_ONCE):
+                part = prompts[first : first + _AT_ONCE]
+                for prompt, vector in zip(part, self._vectors(connection, part, task, params, progress), strict=True):
+                    output = PoolingOutput(vector)
+                    found.append(PoolingRequestOutput(str(next(self._numbers)), output, prompt.token_ids))
         return found
 
     def _vectors(
-        self, loop: PoolingLoop, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, bar: tqdm[Never]
+        self, connection: Connection, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, progress: Any
     ) -> list[Floats]:
         """Raises: why the engine does not take them, or could not compute them."""
         kind: Any = {"score": "classify"}.get(task, task)
-        terms = loop.executor.terms
+        terms = self._pooling_loop().executor.terms
         embed = wire.Embed(
-            request_id=f"texts-{self._requests}",
+            request_id=f"texts-{next(self._numbers)}",
             prompts=prompts,
             task=kind,
             dimensions=_dimensions(params, terms.plan.dimensions, terms.plan.default_dimensions),
             activate=params.use_activation is not False,
         )
-        loop.take(Texts(_CONNECTION, embed))
+        connection.submit(embed)
         found: dict[int, Floats] = {}
-        while loop.busy or loop.outbox:
-            loop.step()
-            messages, loop.outbox = loop.outbox, []
-            for _, message in messages:
+        while len(found) < len(prompts):
+            for message in connection.messages():
                 if isinstance(message, wire.Refused):
                     broken = message.error == "EngineFailed"
                     raise EngineFailed(message.message) if broken else InvalidRequest(message.message, message.param)
                 if isinstance(message, wire.Embedded):
                     flat = np.frombuffer(message.vector, "<f4")
                     found[message.index] = flat.reshape(message.rows, -1) if kind == "token_embed" else flat
-                    bar.update()
+                    progress.update()
         return [found[index] for index in range(len(prompts))]
 
 

@@ -1,0 +1,1 @@
+"""The engine within a Python program: LLM, AsyncLLMEngine, and what they take."""

@@ -1,0 +1,209 @@
+"""AsyncLLMEngine: the engine within an asyncio program, with vLLM's names.
+
+A thread steps the engine while requests are open; what it brings goes to the event loop that asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from forearm import wire
+from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
+from forearm.offline.arguments import EngineArgs
+from forearm.offline.llm import LLM
+from forearm.offline.prompts import Prompt
+from forearm.offline.run import take
+from forearm.offline.sampling_params import SamplingParams
+from forearm.outputs import Answers, RequestOutput, RequestOutputKind, View
+from forearm.wire import SamplingParams as EngineParams
+
+if TYPE_CHECKING:
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Open:
+    """One request, and what has come for it. `woken` is set in the event loop that asked, whenever there is more."""
+
+    answers: Answers
+    loop: asyncio.AbstractEventLoop
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    error: ForearmError | None = None
+
+    def wake(self) -> None:
+        """To be called from any thread."""
+        with suppress(RuntimeError):  # its event loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.woken.set)
+
+
+class AsyncLLMEngine:
+    """A model in this process, for many coroutines at once.
+
+    >>> engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(model="path/to/model"))
+    >>> async for output in engine.generate("A glacier is", SamplingParams(max_tokens=32), "request-1"):
+    ...     print(output.outputs[0].text)
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self._open: dict[str, _Open] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._error: ForearmError | None = None
+        self._leaving = ExitStack()
+        self._connection = self._leaving.enter_context(llm.connection())
+        atexit.register(self.shutdown)  # a thread within the native step as Python ends would end it by SIGABRT
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> AsyncLLMEngine:
+        """Load the model. Raises: ConfigError, TypeError."""
+        return cls(LLM(**engine_args.given))
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: EngineParams | None = None,
+        request_id: str | None = None,
+        *,
+        lora_request: None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """Go on from a prompt; yields what `output_kind` says: by default all that there is so far, as it grows.
+
+        A consumer that leaves ends the request. request_id: any text that no open request has; absent: a number.
+        Raises: InvalidRequest for what cannot be served; EngineUnavailable after shutdown.
+        """
+        self._llm.refuse_lora(lora_request)
+        asked = (await asyncio.to_thread(self._llm.asked, [prompt], sampling_params, priority))[0]
+        name = self._llm.new_id() if request_id is None else request_id
+        one = _Open(asked.answers(name, self._llm.tokenizer), asyncio.get_running_loop())
+        kind = asked.params.output_kind if isinstance(asked.params, SamplingParams) else RequestOutputKind.CUMULATIVE
+        view = View(one.answers.output, kind)
+        with self._changed:
+            self._check_open(name)
+            self._open[name] = one
+            self._connection.submit(asked.submit(name))
+            self._changed.notify()
+        finished = False
+        try:
+            while not finished:
+                await one.woken.wait()
+                with self._changed:  # the thread that steps writes into the output
+                    one.woken.clear()
+                    shown, finished = view.take(), one.answers.output.finished
+                if one.error is not None:
+                    raise one.error
+                if shown is not None:
+                    yield shown
+        finally:
+            self._leave(name, one)
+
+    async def abort(self, request_id: str | list[str]) -> None:
+        """End requests; their last output says abort. One that is not open is none."""
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            with self._changed:
+                if (one := self._open.get(name)) is not None:
+                    self._connection.abort(name)
+                    one.answers.fail(None, time.monotonic(), "abort")
+                    one.wake()
+
+    def shutdown(self) -> None:
+        """End what is open, and free the model."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        atexit.unregister(self.shutdown)
+        self._llm.close()
+
+    @property
+    def is_running(self) -> bool:
+        return not self._closed and self._error is None
+
+    @property
+    def is_stopped(self) -> bool:
+        return not self.is_running
+
+    @property
+    def errored(self) -> bool:
+        return self._error is not None
+
+    async def check_health(self) -> None:
+        """Raises: why the engine takes no requests."""
+        self._check_open("")
+
+    async def get_tokenizer(self) -> TokenizersBackend:
+        """The tokenizer, as transformers has it."""
+        return self._llm.get_tokenizer()
+
+    async def get_default_sampling_params(self) -> SamplingParams:
+        """As LLM's."""
+        return self._llm.get_default_sampling_params()
+
+    async def reset_prefix_cache(self) -> bool:
+        """As LLM's."""
+        return self._llm.reset_prefix_cache()
+
+    def _check_open(self, name: str) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise EngineUnavailable("the engine is shut down; make another one")
+        if name in self._open:
+            raise InvalidRequest(f"request_id {name!r} is in use; give each request one of its own", "request_id")
+
+    def _leave(self, name: str, one: _Open) -> None:
+        with self._changed:
+            if self._open.pop(name, None) is not None and not one.answers.output.finished and one.error is None:
+                with suppress(EngineUnavailable):
+                    self._connection.abort(name)
+
+    # --- the thread
+
+    def _work(self) -> None:
+        try:
+            with self._leaving:
+                while self._wait():
+                    self._hand_out(self._connection.messages())
+        except Exception as error:
+            log.exception("the engine's thread ends")
+            self._error = (
+                error if isinstance(error, ForearmError) else EngineFailed(f"the engine's thread ended: {error}")
+            )
+        with self._changed:
+            for one in self._open.values():
+                one.error = self._error or EngineUnavailable("the engine was shut down")
+                one.wake()
+
+    def _wait(self) -> bool:
+        """Sleep until a request is open. False: the engine is shut down."""
+        with self._changed:
+            while not self._open and not self._closed:
+                self._changed.wait()
+            return not self._closed
+
+    def _hand_out(self, messages: list[wire.FromEngine]) -> None:
+        now_s = time.monotonic()
+        with self._changed:
+            for message in messages:
+                if not isinstance(message, wire.Tokens | wire.Refused):
+                    continue
+                if (one := self._open.get(message.request_id)) is None:
+                    continue  # its client has left
+                try:
+                    take(one.answers, message, self._connection, now_s)
+                except InvalidRequest as error:
+                    one.error = error
+                one.wake()

@@ -1,0 +1,83 @@
+"""Beam search within a program: the search of beam_search.py, computed by the engine, all prompts beside each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from forearm import wire
+from forearm.beam_search import Beam, BeamSearch, BeamSearchParams, step_params
+from forearm.errors import EngineFailed, InvalidRequest
+from forearm.offline.shared_loop import Connection
+from forearm.outputs import Candidates, candidates
+from forearm.text.tokenizer import Tokenizer
+from forearm.wire import PositionLogprobs
+
+
+@dataclass
+class BeamSearchSequence:
+    """One beam. `tokens` and `text` begin with the prompt, as vLLM's do."""
+
+    tokens: list[int]
+    logprobs: list[Candidates]
+    cum_logprob: float
+    text: str
+    finish_reason: str | None
+    stop_reason: int | None
+
+
+@dataclass
+class BeamSearchOutput:
+    """The beams of one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+def search(
+    connection: Connection,
+    prompts: Sequence[list[int]],
+    params: BeamSearchParams,
+    end_ids: Collection[int],
+    numbers: itertools.count[int],
+) -> list[list[Beam]]:
+    """Return the beams found after each prompt. Each round computes one token after every live beam.
+
+    Raises: InvalidRequest, EngineFailed.
+    """
+    searches = [BeamSearch(len(prompt), params, end_ids) for prompt in prompts]
+    while any(one.live for one in searches):
+        rounds: list[list[str]] = []
+        for one, prompt in zip(searches, prompts, strict=True):
+            names = [str(next(numbers)) for _ in one.live]
+            for name, beam in zip(names, one.live, strict=True):
+                ids = [*prompt, *beam.token_ids]
+                connection.submit(wire.Submit(request_id=name, prompt_token_ids=ids, params=step_params(params)))
+            rounds.append(names)
+        found = _positions(connection, sum(map(len, rounds)))
+        for one, names in zip(searches, rounds, strict=True):
+            if names:
+                one.add([found[name] for name in names])
+    return [one.best for one in searches]
+
+
+def _positions(connection: Connection, count: int) -> dict[str, PositionLogprobs]:
+    """What may follow, by request."""
+    found: dict[str, PositionLogprobs] = {}
+    while len(found) < count:
+        for message in connection.messages():
+            if isinstance(message, wire.Refused):
+                wrong = message.error == "InvalidRequest"
+                raise InvalidRequest(message.message, message.param) if wrong else EngineFailed(message.message)
+            if isinstance(message, wire.Tokens) and message.logprobs:
+                found[message.request_id] = message.logprobs[0]
+    return found
+
+
+def sequence_of(beam: Beam, prompt: list[int], params: BeamSearchParams, tokenizer: Tokenizer) -> BeamSearchSequence:
+    """A beam as callers get it. Its end token is left out, as in vLLM, unless include_stop_str_in_output is set."""
+    ended = beam.finish_reason == "stop" and not params.include_stop_str_in_output
+    tokens = [*prompt, *(beam.token_ids[:-1] if ended else beam.token_ids)]
+    logprobs = [candidates(position, tokenizer) for position in beam.logprobs]
+    text = str(tokenizer.as_transformers.decode(tokens, skip_special_tokens=True))
+    return BeamSearchSequence(tokens, logprobs, beam.cum_logprob, text, beam.finish_reason, beam.stop_reason)

@@ -1,0 +1,314 @@
+"""The offline API: LLM.generate and LLM.chat, with vLLM's names (LLM.embed, .score, …: pooling.py). The same engine
+loop as the server's, without sockets.
+
+Arguments of vLLM's LLM that mean nothing here (enforce_eager, swap_space, trust_remote_code, …) are accepted with a log
+line; forearm/foreign.py lists them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import msgspec
+
+from forearm import wire
+from forearm.beam_search import BeamSearchParams
+from forearm.config import engine_config
+from forearm.engine.messages import From
+from forearm.engine.start_pooling import start_any
+from forearm.errors import InvalidRequest
+from forearm.model.generation import sampling_defaults
+from forearm.model.hub import find_model, find_tokenizer
+from forearm.offline.arguments import settings_of
+from forearm.offline.beams import BeamSearchOutput, search, sequence_of
+from forearm.offline.pooling import PoolingCalls
+from forearm.offline.prompts import Prompt, conversations, listed, text_or_ids
+from forearm.offline.run import Asked, Bars, Progress, Run
+from forearm.offline.sampling_params import SamplingParams, params_of
+from forearm.offline.shared_loop import Connection, SharedLoop
+from forearm.outputs import RequestOutput, RequestOutputKind, View
+from forearm.text.bad_words import bad_words_token_ids
+from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
+from forearm.text.constraints import asked_of
+from forearm.text.grammar_check import GrammarCheck
+from forearm.text.tokenizer import Tokenizer, load_tokenizer
+from forearm.wire import SamplingParams as EngineParams
+
+if TYPE_CHECKING:
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+Params = EngineParams | Sequence[EngineParams] | None
+
+
+class LLM(PoolingCalls):
+    """A model in this process. Threads may share it: their requests are computed together.
+
+    >>> with LLM() as llm:  # the demo model; LLM("path/to/model", dtype="bfloat16", max_model_len=4096)
+    ...     [output] = llm.generate("A glacier is", SamplingParams(max_tokens=32))
+    >>> output.outputs[0].text
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "",
+        *,
+        tokenizer: str | None = None,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        seed: int = 0,
+        chat_template: str | None = None,
+        **others: Any,
+    ) -> None:
+        """`others`: every field of EngineConfig under vLLM's name (max_num_seqs, kv_cache_memory_bytes, …).
+
+        Raises: ConfigError naming the value and the remedy; TypeError for a name that vLLM does not have either.
+        """
+        given = {"model": str(model), "max_model_len": max_model_len, "seed": seed, "tokenizer": str(tokenizer or "")}
+        given["dtype"] = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
+        config = engine_config(**given, **settings_of(others))
+        self._folder = find_model(config.model, revision=config.revision, **config.hub)
+        source = self._folder
+        if config.tokenizer:
+            source = find_tokenizer(config.tokenizer, revision=config.tokenizer_revision, **config.hub)
+        self._sampling = sampling_defaults(self._folder, config.generation_config, config.override_generation_config)
+        config = replace(config, model=str(self._folder), tokenizer=str(source), name=config.name or config.model)
+        texts: list[Future[tuple[Tokenizer, ChatTemplate | None]]] = []
+        # Beside reading weights, but not before: a kept tokenizer is parsed with the GIL held (0.5B: 0.9 s -> 0.6).
+        with ThreadPoolExecutor(1) as beside:
+
+            def load_text() -> None:
+                texts.append(beside.submit(_load_text, source, chat_template, config.weight_cache))
+
+            self._shared = SharedLoop(start_any(config, queued=sys.maxsize, loading=load_text))
+            self._tokenizer, self._template = texts[0].result()
+        self._grammars = GrammarCheck(self._tokenizer)
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the weights and the KV cache; calls raise EngineUnavailable from now on."""
+        self._shared.close()
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: Bars = True,
+        lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
+        stream: Literal[False] = False,
+    ) -> list[RequestOutput]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: Bars = True,
+        lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
+        stream: Literal[True],
+    ) -> Iterator[RequestOutput]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: Bars = True,
+        lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
+        stream: bool = False,
+    ) -> list[RequestOutput] | Iterator[RequestOutput]:
+        """Go on from each prompt; the answers come in the order of the prompts.
+
+        sampling_params: for all, or one for each; None: get_default_sampling_params().
+        stream: yield the output of a prompt whenever it has grown, as its `output_kind` says (by default all so far),
+        from the first `next` on; leaving the loop ends what is left.
+        Raises: InvalidRequest for a prompt or parameter that cannot be served; then nothing was generated.
+        """
+        self.refuse_lora(lora_request)
+        asked = self.asked(listed(prompts), sampling_params, priority)
+        return self._stream(asked) if stream else self._run(asked, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        use_tqdm: Bars = True,
+        lora_request: None = None,
+        chat_template: str | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several.
+
+        Raises: InvalidRequest, also when the model has no chat template.
+        """
+        self.refuse_lora(lora_request)
+        given = conversations(messages)
+        params = self._params(sampling_params, len(given))
+        special = self._tokenizer.backend.special_tokens_map
+        template = self._template if chat_template is None else ChatTemplate(chat_template, special)
+        if template is None:
+            raise InvalidRequest("this model has no chat template; give one with chat_template", "chat_template")
+        rendered = [
+            template.render(
+                conversation,
+                add_generation_prompt=add_generation_prompt and not continue_final_message,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                kwargs=chat_template_kwargs,
+            )
+            for conversation in given
+        ]
+        # The template has written the special tokens already.
+        encode = self._tokenizer.encode
+        asked = [Asked(t, encode(t, add_special_tokens=False), p) for t, p in zip(rendered, params, strict=True)]
+        return self._run(asked, use_tqdm)
+
+    def beam_search(
+        self, prompts: Sequence[Prompt], params: BeamSearchParams, lora_request: None = None
+    ) -> list[BeamSearchOutput]:
+        """Return the most likely continuations of each prompt, `params.beam_width` of them, best first.
+
+        Raises: InvalidRequest.
+        """
+        self.refuse_lora(lora_request)
+        if not isinstance(params, BeamSearchParams):
+            raise InvalidRequest(
+                f"params is {params!r:.100}; write BeamSearchParams(beam_width=…, max_tokens=…)", "params"
+            )
+        ids = [one.token_ids for one in self.asked(listed(prompts), None, None)]
+        with self.connection() as connection:
+            found = search(connection, ids, params, self._loop.eos_token_ids, self._numbers)
+        return [
+            BeamSearchOutput([sequence_of(beam, prompt, params, self._tokenizer) for beam in beams])
+            for prompt, beams in zip(ids, found, strict=True)
+        ]
+
+    def get_tokenizer(self) -> TokenizersBackend:
+        """The tokenizer, as transformers has it."""
+        return self._tokenizer.as_transformers
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the model's own defaults, as `generation_config` says, and vLLM's for the rest."""
+        known = SamplingParams.__struct_fields__
+        return SamplingParams(**{name: value for name, value in self._sampling.items() if name in known})
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget what was computed for the beginnings of prompts."""
+        with self.connection() as connection:
+            self._shared.put(From(connection.number, wire.ForgetPrefixes()))
+        return True
+
+    # --- what AsyncLLMEngine uses as well
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids and back."""
+        return self._tokenizer
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """A place at the engine. Raises: EngineUnavailable; InvalidRequest if the model generates nothing."""
+        self._check_generates()
+        return self._shared.connection()
+
+    def new_id(self) -> str:
+        """A request_id."""
+        return str(next(self._numbers))
+
+    def asked(
+        self, prompts: Sequence[Prompt], sampling_params: Params, priority: int | Sequence[int] | None
+    ) -> list[Asked]:
+        """Prompts as token ids, each with how to go on.
+
+        Raises: InvalidRequest.
+        """
+        params = self._params(sampling_params, len(prompts))
+        priorities = [priority or 0] * len(prompts) if isinstance(priority, int | None) else list(priority)
+        if len(priorities) != len(prompts):
+            raise InvalidRequest(f"priority has {len(priorities)} values for {len(prompts)} prompts", "priority")
+        asked = []
+        for prompt, chosen, rank in zip(prompts, params, priorities, strict=True):
+            given = text_or_ids(prompt)
+            text = given if isinstance(given, str) else None
+            ids = self._tokenizer.encode(given) if isinstance(given, str) else given
+            asked.append(Asked(text, ids, chosen, rank))
+        return asked
+
+    @staticmethod
+    def refuse_lora(request: object) -> None:
+        """Raises: InvalidRequest where one is given."""
+        if request is not None:
+            raise InvalidRequest("lora_request: LoRA adapters are not built yet; merge the adapter into the model")
+
+    def _params(self, given: Params, count: int) -> list[EngineParams]:
+        """One for each prompt, with bad_words as token ids and structured_outputs as a grammar.
+
+        Raises: InvalidRequest.
+        """
+        self._check_generates()
+        return [
+            self._in_ids(one)
+            for one in params_of(self.get_default_sampling_params() if given is None else given, count)
+        ]
+
+    def _in_ids(self, params: EngineParams) -> EngineParams:
+        changes: dict[str, Any] = {}
+        if params.bad_words:
+            changes["bad_words_token_ids"] = bad_words_token_ids(self._tokenizer, params.bad_words)
+        if params.structured_outputs is not None:
+            asked = asked_of(msgspec.structs.asdict(params.structured_outputs), "structured_outputs")
+            changes |= {"grammar": self._grammars.start(asked).result(), "structured_outputs": None}
+        return msgspec.structs.replace(params, **changes) if changes else params
+
+    def _run(self, asked: Sequence[Asked], bars: Bars) -> list[RequestOutput]:
+        """Go on until all have ended."""
+        run = Run(self._shared, asked, self._tokenizer, self._numbers)
+        with Progress(len(asked), bars) as progress:
+            for output in run.grow(bars):
+                progress.grown(output)
+        return run.outputs
+
+    def _stream(self, asked: Sequence[Asked]) -> Iterator[RequestOutput]:
+        """What grows, as it grows."""
+        run = Run(self._shared, asked, self._tokenizer, self._numbers)
+        views = {
+            output.request_id: View(
+                output,
+                one.params.output_kind if isinstance(one.params, SamplingParams) else RequestOutputKind.CUMULATIVE,
+            )
+            for output, one in zip(run.outputs, asked, strict=True)
+        }
+        for output in run.grow():
+            if (shown := views[output.request_id].take()) is not None:
+                yield shown
+
+
+def _load_text(folder: Path, chat_template: str | None, cache: str) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The tokenizer of a model folder, and the template that is given or that comes with it.
+
+    Raises: ConfigError if either cannot be read.
+    """
+    tokenizer = load_tokenizer(folder, cache)
+    source = find_chat_template(folder, chat_template, tokenizer.backend.chat_template)
+    return tokenizer, None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)

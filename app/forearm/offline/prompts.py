@@ -1,0 +1,70 @@
+"""What callers of LLM write as prompts and conversations, and what is wrong with what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forearm.errors import InvalidRequest
+from forearm.text.chat_template import Message
+
+# A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+_FORMS = "write a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
+_CHAT = "write [{'role': 'user', 'content': 'Hello'}], or a list of such conversations"
+_NAMES = {"prompt", "prompt_token_ids", "cache_salt"}
+
+
+def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return one prompt as a list of one; a list of numbers is one prompt.
+
+    Raises: InvalidRequest for what is no prompt.
+    """
+    if isinstance(prompts, str | Mapping) or (isinstance(prompts, Sequence) and prompts and _is_id(prompts[0])):
+        return [prompts]  # type: ignore[list-item]
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise InvalidRequest(f"prompts is {prompts!r:.100}, a {type(prompts).__name__}; {_FORMS}", "prompts")
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def text_or_ids(prompt: Prompt) -> str | list[int]:
+    """Return a prompt's text, or its token ids where those are given.
+
+    Raises: InvalidRequest.
+    """
+    given: object = prompt
+    if isinstance(prompt, Mapping):
+        if unknown := [name for name, value in prompt.items() if name not in _NAMES and value]:
+            raise InvalidRequest(
+                f"the prompt has {unknown[0]!r}, which is not supported: only text is served", "prompts"
+            )
+        given = prompt.get("prompt_token_ids", prompt.get("prompt"))
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Sequence) and not isinstance(given, bytes) and all(_is_id(token) for token in given):
+        return [int(token) for token in given]
+    raise InvalidRequest(f"a prompt is {prompt!r:.100}, a {type(prompt).__name__}; {_FORMS}", "prompts")
+
+
+def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    """Return one conversation as a list of one.
+
+    Raises: InvalidRequest for what is no conversation.
+    """
+    single = isinstance(messages, Sequence) and messages and isinstance(messages[0], Mapping)
+    found: Any = [messages] if single else messages
+    if isinstance(found, str | Mapping) or not isinstance(found, Sequence) or not found:
+        raise InvalidRequest(f"messages is {messages!r:.100}; {_CHAT}", "messages")
+    for conversation in found:
+        if isinstance(conversation, str) or not isinstance(conversation, Sequence) or not conversation:
+            raise InvalidRequest(f"messages has {conversation!r:.100} for a conversation; {_CHAT}", "messages")
+        for message in conversation:
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                raise InvalidRequest(f"a message is {message!r:.100}, without a role; {_CHAT}", "messages")
+    return list(found)
+
+
+def _is_id(value: object) -> bool:
+    """Whether it is a whole number; numpy's have __index__ as well."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)

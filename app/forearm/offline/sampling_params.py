@@ -1,0 +1,60 @@
+"""SamplingParams as a user writes them: out of range, of a wrong type or unknown is an error where they are made."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from forearm import wire
+from forearm.engine.checks import check_ranges
+from forearm.errors import InvalidRequest
+from forearm.outputs import RequestOutputKind
+
+
+class SamplingParams(wire.SamplingParams, frozen=True, kw_only=True):
+    """The engine's SamplingParams, checked. `output_kind` says what streams yield.
+
+    Raises: InvalidRequest naming the field, its value and what it may be. The engine's own class is not checked so:
+    it is decoded for every request of a server, and the engine checks it then.
+    """
+
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in wire.SamplingParams.__struct_fields__}
+        try:
+            msgspec.convert(given, wire.SamplingParams, from_attributes=True)
+        except msgspec.ValidationError as error:
+            what, _, where = str(error).partition(" - at ")
+            name = re.sub(r".*\$\.(\w+).*", r"\1", where)
+            raise InvalidRequest(f"{name} is {given.get(name)!r}: {what}", name) from None
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        if "" in stops:
+            raise InvalidRequest("stop has an empty text, which would end every answer before it begins", "stop")
+        check_ranges(self)
+
+    def clone(self) -> SamplingParams:
+        """Return the same parameters; they are never changed, so a copy is not needed."""
+        return self
+
+
+def params_of(given: object, count: int) -> list[wire.SamplingParams]:
+    """Return the sampling parameters of `count` prompts: one for all, or one for each.
+
+    Raises: InvalidRequest that says what to write.
+    """
+    if isinstance(given, wire.SamplingParams):
+        return [given] * count
+    wrong: Any = given
+    if isinstance(given, list | tuple):
+        if len(given) != count:
+            raise InvalidRequest(f"{len(given)} sampling_params for {count} prompts", "sampling_params")
+        wrong = next((one for one in given if not isinstance(one, wire.SamplingParams)), None)
+        if wrong is None:
+            return list(given)
+    remedy = "SamplingParams(**it)" if isinstance(wrong, dict) else "SamplingParams(...), or a list of one a prompt"
+    raise InvalidRequest(
+        f"sampling_params is {wrong!r:.100}, a {type(wrong).__name__}; write {remedy}", "sampling_params"
+    )

@@ -1,0 +1,152 @@
+"""An engine loop that several threads of this process use together, each for its own requests.
+
+There is no thread for it: a thread that waits for an answer computes the next step, for all, and the others wait for
+what that step brings them. One thread alone thus computes where it stands, with no hand-over to another core.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from forearm import wire
+from forearm.engine.loop import EngineLoop
+from forearm.engine.messages import From, Gone, Inward, Texts
+from forearm.engine.pooling_loop import PoolingLoop
+from forearm.errors import EngineUnavailable
+
+
+class SharedLoop:
+    """The loop, who computes its next step, and what has come for whom. The lock guards all but the loop itself, which
+    belongs to the thread that is stepping.
+    """
+
+    def __init__(self, loop: EngineLoop | PoolingLoop) -> None:
+        self._loop: EngineLoop | PoolingLoop | None = loop
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._stepping = False
+        self._inbox: deque[Inward] = deque()
+        self._mail: dict[int, list[wire.FromEngine]] = {}
+        self._numbers = itertools.count()
+
+    @property
+    def loop(self) -> EngineLoop | PoolingLoop:
+        """The loop.
+
+        Raises: EngineUnavailable when it is closed, or in a fork of the process that loaded it.
+        """
+        if os.getpid() != self._process:
+            raise EngineUnavailable(
+                f"this LLM was loaded in process {self._process}; process {os.getpid()} is its fork, which has none of "
+                "its threads. Load the model in the process that uses it; with multiprocessing, start processes by "
+                "'spawn' (multiprocessing.get_context('spawn'))"
+            )
+        if self._loop is None:
+            raise EngineUnavailable("this LLM is closed; load the model again")
+        return self._loop
+
+    def check_open(self) -> None:
+        """Raises: EngineUnavailable where there is no loop to be used."""
+        _ = self.loop
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """One caller's place. What is left of its requests when it leaves is aborted.
+
+        Raises: EngineUnavailable.
+        """
+        self.check_open()
+        number = next(self._numbers)
+        with self._changed:
+            self._mail[number] = []
+        try:
+            yield Connection(self, number)
+        finally:
+            with self._changed:
+                del self._mail[number]
+                self._inbox.append(Gone(number))
+                if not self._stepping and self._loop is not None:
+                    self._take()  # or its requests would lie there until somebody steps
+
+    def close(self) -> None:
+        """Free the weights and the KV cache. Threads that still wait for answers get an EngineUnavailable."""
+        if os.getpid() != self._process:
+            return
+        with self._changed:
+            while self._stepping:
+                self._changed.wait()
+            self._loop = None
+            self._changed.notify_all()
+
+    def put(self, inward: Inward) -> None:
+        """Hand a message to the loop, which takes it before the next step. Raises: EngineUnavailable."""
+        self.check_open()
+        self._inbox.append(inward)
+
+    def messages(self, number: int) -> list[wire.FromEngine]:
+        """Return what has come for a connection, after a step of this thread or of another where there was nothing.
+
+        Raises: EngineUnavailable, EngineFailed.
+        """
+        mine = False
+        try:
+            with self._changed:
+                while self._stepping and not self._mail[number]:
+                    self._changed.wait()
+                if self._mail[number]:
+                    return self._opened(number)
+                loop = self.loop
+                self._stepping = mine = True
+            while self._inbox:
+                loop.take(self._inbox.popleft())
+            if not loop.outbox:  # a refusal is told before a step that may be long
+                loop.step()
+        finally:
+            if mine:
+                with self._changed:
+                    self._deliver(loop)
+                    self._stepping = False
+                    self._changed.notify_all()
+        with self._changed:
+            return self._opened(number)
+
+    def _opened(self, number: int) -> list[wire.FromEngine]:
+        mail, self._mail[number] = self._mail[number], []
+        return mail
+
+    def _take(self) -> None:
+        while self._inbox:
+            self.loop.take(self._inbox.popleft())
+        self._deliver(self.loop)
+
+    def _deliver(self, loop: EngineLoop | PoolingLoop) -> None:
+        outbox, loop.outbox = loop.outbox, []
+        for number, message in outbox:
+            if number in self._mail:  # else it has left
+                self._mail[number].append(message)
+
+
+class Connection:
+    """One caller's requests, and what the engine says of them."""
+
+    def __init__(self, shared: SharedLoop, number: int) -> None:
+        self._shared = shared
+        self.number = number
+
+    def submit(self, message: wire.Submit | wire.Embed) -> None:
+        """Ask for an answer."""
+        texts = isinstance(message, wire.Embed)
+        self._shared.put(Texts(self.number, message) if texts else From(self.number, message))  # type: ignore[arg-type]
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request, or one of its outputs."""
+        self._shared.put(From(self.number, wire.Abort(request_id=request_id, index=index)))
+
+    def messages(self) -> list[wire.FromEngine]:
+        """Return what has come since the last call. Raises: EngineUnavailable, EngineFailed."""
+        return self._shared.messages(self.number)
