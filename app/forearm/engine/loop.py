@@ -64,7 +64,7 @@ class EngineLoop:
         self.meter = meter
         self.outbox: list[Outward] = []
         self.over = False
-        self._admission = Admission(terms)
+        self.terms, self._admission = terms, Admission(terms)
         self._stepper = Stepper(executor, spare_cpu=spare_cpu)
         self._grammars = grammars
         self._speculation = speculation or Speculation()
@@ -78,11 +78,6 @@ class EngineLoop:
     @property
     def busy(self) -> bool:
         return bool(self._requests)
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """The tokens that end the model's texts."""
-        return self._admission.terms.eos_token_ids
 
     def take(self, inward: Inward) -> None:
         """One message in."""

@@ -199,7 +199,7 @@ class LLM(PoolingCalls):
             )
         ids = [one.token_ids for one in self.asked(listed(prompts), None, None)]
         with self.connection() as connection:
-            found = search(connection, ids, params, self._loop.eos_token_ids, self._numbers)
+            found = search(connection, ids, params, self._loop.terms.eos_token_ids, self._numbers)
         return [
             BeamSearchOutput([sequence_of(beam, prompt, params, self._tokenizer) for beam in beams])
             for prompt, beams in zip(ids, found, strict=True)
