@@ -125,6 +125,11 @@ class EngineClient:
         for connection in self.connections:
             await connection.close()
 
+    def fail_all(self, error: ForearmError) -> None:
+        """Every open request gets this error."""
+        for connection in self.connections:
+            connection.fail_open(error)
+
     @property
     def state(self) -> wire.State:
         """What a running engine said last.
