@@ -344,6 +344,11 @@ class ApiConfig(Common):
         "the template does not get the tools of a request with tool_choice none",
         flag="--exclude-tools-when-tool-choice-none",
     )
+    include_empty_tool_calls: bool = setting(
+        False,
+        "messages without calls have tool_calls: [], as vLLM before 0.33 wrote them; else they have no tool_calls",
+        flag="--include-empty-tool-calls",
+    )
     reasoning_parser: str = setting(
         "",
         "format in which the model thinks; auto: what its chat template tells; absent, none: thoughts stay in content, "

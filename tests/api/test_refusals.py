@@ -40,7 +40,7 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
         ("messages", {"messages": []}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
         ("messages", {"messages": "hello"}),
-        ("messages", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}),
+        ("messages", {"messages": [{"role": "assistant", "tool_calls": [{"function": 1}]}]}),
         ("stream_options", {"stream_options": {"include_usage": True}}),
         ("prompt_logprobs", {"prompt_logprobs": 1, "stream": True}),
         ("top_logprobs", {"top_logprobs": 2}),

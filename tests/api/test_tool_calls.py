@@ -96,17 +96,44 @@ def test_a_call_cut_at_max_tokens_says_length_and_keeps_what_there_is(knowing: S
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": '{"city": "O'}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_required_call_cut_at_max_tokens_shows_no_markup(
+    knowing: Server, listing: Server, choice: Any, stream: bool
+) -> None:
+    """Wherever it is cut: what there is of a call is a call, and never content."""
+    as_list = '[{"name": "get_weather", "parameters": {"city": "Oslo"}}]'
+    named = isinstance(choice, dict)
+    for server, text in ((knowing, CALLED), (listing, '{"city": "Oslo"}' if named else as_list)):
+        for length in range(1, len(text)):
+            reply = server.chat(text, tools=[WEATHER], tool_choice=choice, max_tokens=length, stream=stream)
+            if stream:
+                lines = [line.removeprefix("data: ") for line in reply.text.split("\n\n")]
+                chunks = [json.loads(line)["choices"][0] for line in lines if line.startswith("{")]
+                assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == ""
+                assert chunks[-1]["finish_reason"] == "length"
+            else:
+                [one] = reply.json()["choices"]
+                assert (one["message"]["content"] or "", one["finish_reason"]) == ("", "length")
+
+
 def test_broken_calls_are_text(knowing: Server) -> None:
     choice = knowing.chat("<tool_call>\n{no}\n</tool_call>", tools=[WEATHER]).json()["choices"][0]
 
     assert (choice["message"]["content"], choice["finish_reason"]) == ("<tool_call>\n{no}\n</tool_call>", "stop")
-    assert choice["message"]["tool_calls"] == []
+    assert "tool_calls" not in choice["message"]
 
 
 def test_without_tools_the_text_is_left_alone(knowing: Server) -> None:
     for fields in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
         message = knowing.chat(CALLED, **fields).json()["choices"][0]["message"]
-        assert (message["content"], message["tool_calls"]) == (CALLED, [])
+        assert message["content"] == CALLED
+        assert "tool_calls" not in message
+
+
+def test_a_switch_keeps_the_empty_list_of_calls(start_server: StartServer) -> None:
+    server = start_server(include_empty_tool_calls=True)
+    assert server.chat("hello").json()["choices"][0]["message"]["tool_calls"] == []
 
 
 def imposed(server: Server) -> list[Any]:
@@ -396,6 +423,9 @@ def test_arguments_of_earlier_calls_are_objects_for_templates(start_server: Star
     calls = [
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1, "y": [true]}'}},
         {"id": "b", "type": "function", "function": {"name": "g", "arguments": ""}},
+        {"id": "c", "type": "function", "function": {"name": "h", "arguments": '{"city": "O'}},
+        {"id": "d", "type": "function", "function": {"name": "i", "arguments": "[1]"}},
+        {"id": "e", "type": "function", "function": {"name": "j", "arguments": "null"}},
     ]
     messages = [
         {"role": "user", "content": "hi "},
@@ -405,7 +435,7 @@ def test_arguments_of_earlier_calls_are_objects_for_templates(start_server: Star
 
     reply = server.http.post("/v1/chat/completions", json={"messages": messages}).json()
 
-    assert reply["choices"][0]["message"]["content"] == "hi a:x=1;y=[True];b:a>ok"
+    assert reply["choices"][0]["message"]["content"] == 'hi a:x=1;y=[True];b:c:invalid={"city": "O;d:invalid=[1];e:a>ok'
 
 
 @pytest.mark.parametrize("content", [None, "", []])

@@ -166,12 +166,13 @@ async def _whole(turn: Turn, form: Form) -> ChatCompletion:
 def chat_choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -> ChatChoice:
     """One choice of a whole answer."""
     content = form.echoed + choice.text
+    calls = [_tool_call(call) for call in choice.calls]
     return ChatChoice(
         index=index,
         message=ChatMessage(
             role=form.role,
             content=content if content or not (choice.calls or choice.reasoning) else None,
-            tool_calls=[_tool_call(call) for call in choice.calls],
+            tool_calls=calls if calls or form.served.config.include_empty_tool_calls else UNSET,
             reasoning=choice.reasoning or None,
             reasoning_content=choice.reasoning or None,
         ),

@@ -95,8 +95,22 @@ def _tool_call(number: int, call: Any) -> Any:
     Raises: InvalidRequest.
     """
     try:
-        arguments = call["function"].get("arguments") or "{}"
-        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return {**call, "function": {**call["function"], "arguments": parsed}}
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        arguments = _arguments(call["function"].get("arguments"))
+        return {**call, "function": {**call["function"], "arguments": arguments}}
+    except (KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error
+
+
+def _arguments(written: Any) -> Json:
+    """The object that a call's arguments are.
+
+    What the model wrote need not be one, and an answer that max_tokens cut off ends within it. The client, who only
+    sends it back, is not blamed: the model is shown what it wrote, in a form that every template takes.
+    """
+    if not isinstance(written, str):
+        return written if isinstance(written, dict) else {} if written is None else {"invalid": written}
+    try:
+        parsed = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return {"invalid": written}
+    return parsed if isinstance(parsed, dict) else {} if parsed is None else {"invalid": written}

@@ -100,10 +100,11 @@ class Conversation:
 
     def _call(self, where: str, block: Json) -> None:
         call_id, name, given = block.get("id"), block.get("name"), block.get("input")
-        if not isinstance(call_id, str) or not isinstance(name, str) or not isinstance(given, dict):
+        if not isinstance(call_id, str) or not isinstance(name, str) or not isinstance(given, dict | str):
             refuse(f"{where}: tool_use needs id and name as strings and input as an object", "messages")
         self._names[call_id] = name
-        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+        arguments = given if isinstance(given, str) else json.dumps(given)
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._message("assistant").setdefault("tool_calls", []).append(call)
 
     def _result(self, where: str, block: Json) -> None:

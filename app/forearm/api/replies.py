@@ -124,7 +124,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     annotations: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: list[ToolCallReply] = []
+    tool_calls: list[ToolCallReply] | UnsetType = UNSET
     reasoning: str | None = None
     reasoning_content: str | None = None  # its former name: clients read either
 

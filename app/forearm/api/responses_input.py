@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import uuid
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -78,7 +77,7 @@ class Conversation:
     def _call(self, where: str, item: Json) -> None:
         call_id, name, arguments = (_text(where, item, key) for key in ("call_id", "name", "arguments"))
         self._names[call_id] = name
-        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._answered(begins=False).setdefault("tool_calls", []).append(call)
 
     def _output(self, where: str, item: Json) -> None:
@@ -264,12 +263,3 @@ def _text(where: str, item: Json, name: str) -> str:
     if not isinstance(value, str):
         refuse(f"{where}.{name}: it must be a string")
     return value
-
-
-def _arguments(written: str) -> str:
-    """A JSON object as text. What the model itself wrote need not be one: it is told so, and the client not blamed."""
-    try:
-        parsed = json.loads(written or "{}")
-    except (ValueError, RecursionError):
-        parsed = None
-    return json.dumps(parsed if isinstance(parsed, dict) else {"invalid": written})

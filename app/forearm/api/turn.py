@@ -95,9 +95,11 @@ class Turn:
         prompt_text: str,
         answer: Answer,
         readers: Sequence[Reader],
+        must_call: bool,
         meter: HttpMeter,
     ) -> None:
         self._meter = meter
+        self._must_call = must_call
         self.body = body
         self.head = head
         self.prompt = prompt
@@ -140,7 +142,7 @@ class Turn:
         for number, text in enumerate(piece.texts):
             parts += reader.add(text, piece.token_ids[number : number + 1])
         if piece.finish_reason is not None:
-            parts += reader.finish()
+            parts += self._left(reader, piece)
         self.tally.reasoning_tokens += reader.reasoning_tokens - thought
         if any(isinstance(part, CallBegin) for part in parts):
             self._called.add(piece.choice)
@@ -151,6 +153,12 @@ class Turn:
         # One that was cut off says so: its last call may be cut as well.
         ended = "tool_calls" if piece.finish_reason == "stop" and piece.choice in self._called else piece.finish_reason
         return TurnPiece(piece.choice, joined(parts), piece.token_ids, piece.logprobs, ended, piece.stop_reason)
+
+    def _left(self, reader: Reader, piece: Piece) -> list[Part]:
+        """What the reader held back: nothing but markup, where a call had to be and was cut off before its name."""
+        left = reader.finish()
+        is_cut = piece.finish_reason != "stop" or isinstance(piece.stop_reason, str)
+        return [part for part in left if not (self._must_call and is_cut and isinstance(part, TextPart))]
 
 
 async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Turn:
@@ -182,7 +190,7 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     shown = frozenset(special[mark] for mark in served.dialect.marks(wanted.calls) if mark in special)
     answer = Answer(served, generation, [prompt], params.n, dataclasses.replace(text_options(body), shown=shown))
     readers = [Reader(served.dialect, wanted) for _ in range(params.n)]
-    return Turn(body, head, prompt, text, answer, readers, served.meter)
+    return Turn(body, head, prompt, text, answer, readers, choice.must_call, served.meter)
 
 
 async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:
