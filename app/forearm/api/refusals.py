@@ -12,6 +12,7 @@ from forearm.errors import InvalidRequest
 _UNSUPPORTED = (
     "functions",
     "function_call",
+    "use_beam_search",
     "prompt_embeds",
     "logits_processors",
     "kv_transfer_params",
@@ -24,7 +25,7 @@ _UNSUPPORTED = (
 IGNORED = frozenset(
     (
         *("user", "store", "metadata", "service_tier", "prediction", "modalities", "verbosity", "safety_identifier"),
-        *("prompt_cache_key", "prompt_cache_retention", "web_search_options", "vllm_xargs"),
+        *("prompt_cache_key", "prompt_cache_retention", "web_search_options", "length_penalty", "vllm_xargs"),
         *("session_id", "watermarking", "return_weight_versions", "routed_experts_prompt_start"),
         *("return_token_offsets", "mm_payload", "return_mm_kwargs"),
     )

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from forearm.errors import ConfigError
 from forearm.settings import from_json
 
 FAILED = 1
+_LOOK_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the engine that the file `argv[0]` describes. Returns: the exit status."""
     config = from_json(EngineConfig, Path(argv[0]).read_text())
     logs.set_up(config, "engine")
+    outdated = threading.Event()
     try:
-        loop = start_any(config, progress=sys.stderr.isatty())
+        loop = start_any(config, progress=sys.stderr.isatty(), outdated=outdated.set)
     except ConfigError as error:
         log.error("%s", error)
         return ConfigError.exit_status
@@ -39,26 +42,35 @@ def main(argv: Sequence[str]) -> int:
         log.error("the model cannot be loaded: %s", error)
         return ConfigError.exit_status
     try:
-        asyncio.run(_serve(EngineServer(loop, config.cores), config))
+        asyncio.run(_serve(EngineServer(loop, config.cores), config, outdated))
     except Exception:
         log.exception("the engine has failed")
         return FAILED
-    return 0
+    return FAILED if outdated.is_set() else 0
 
 
-async def _serve(server: EngineServer, config: EngineConfig) -> None:
+async def _serve(server: EngineServer, config: EngineConfig, outdated: threading.Event) -> None:
     here = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         here.add_signal_handler(number, server.drain, config.shutdown_timeout_s)
     run_folder = str(Path(config.socket).parent)
     here.add_signal_handler(signal.SIGHUP, logs.follow, run_folder)
     logs.follow(run_folder)  # the level may have changed before this start
-    figures = asyncio.create_task(server.log_figures(config.log_stats_interval_s)) if config.log_stats else None
+    tasks = [asyncio.create_task(_end_outdated(server, config, outdated))]
+    if config.log_stats:
+        tasks.append(asyncio.create_task(server.log_figures(config.log_stats_interval_s)))
     try:
         await server.run(Path(config.socket))
     finally:
-        if figures is not None:
-            figures.cancel()
+        for task in tasks:
+            task.cancel()
+
+
+async def _end_outdated(server: EngineServer, config: EngineConfig, outdated: threading.Event) -> None:
+    """Drain once the weights turn out to be another model's: whoever started this process starts it again."""
+    while not outdated.is_set():  # noqa: ASYNC110  # a thread sets it
+        await asyncio.sleep(_LOOK_S)
+    server.drain(config.shutdown_timeout_s)
 
 
 if __name__ == "__main__":

@@ -53,10 +53,12 @@ def start(
     queued: int | None = None,
     progress: bool = True,
     loading: Callable[[], object] = lambda: None,
+    outdated: Callable[[], object] = lambda: None,
 ) -> EngineLoop:
     """Load the model and make the loop. What cannot fit is refused before the weights are read.
 
     queued: requests that may wait; None: as configured. loading: called when the weights are about to be read.
+    outdated: called from a thread if weights that were mapped turn out to be those of other files.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     folder = find_model(config.model, revision=config.revision, **config.hub)
@@ -70,7 +72,9 @@ def start(
     if draft is not None:
         check_draft(draft, checkpoint)
     loading()
-    executor, *others = (_load(config, one, limits, cores, progress) for one in (checkpoint, draft) if one is not None)
+    executor, *others = (
+        _load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
+    )
     blocks = _allocate(config, checkpoint, (executor, *others), before)
     terms = terms_of(config, checkpoint, queued)
     for one in (executor, *others):
@@ -110,7 +114,14 @@ def check_draft(draft: Checkpoint, checkpoint: Checkpoint) -> None:
         )
 
 
-def _load(config: EngineConfig, checkpoint: Checkpoint, limits: Limits, cores: Cores, progress: bool) -> NativeExecutor:
+def _load(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    limits: Limits,
+    cores: Cores,
+    progress: bool,
+    outdated: Callable[[], object],
+) -> NativeExecutor:
     native = load_native(
         checkpoint,
         step_tokens=limits.step_tokens,
@@ -121,6 +132,7 @@ def _load(config: EngineConfig, checkpoint: Checkpoint, limits: Limits, cores: C
         ranks=cores.ranks,
         progress=progress,
         weight_cache=config.weight_cache,
+        outdated=outdated,
     )
     return NativeExecutor(native, checkpoint)
 

@@ -34,19 +34,20 @@ def start_any(
     queued: int | None = None,
     progress: bool = True,
     loading: Callable[[], object] = lambda: None,
+    outdated: Callable[[], object] = lambda: None,
 ) -> EngineLoop | PoolingLoop:
     """Load the model and make its loop: of text, or of vectors.
 
     queued: requests that may wait; None: as configured. loading: called when the weights are about to be read, which
-    lets go of the GIL.
+    lets go of the GIL. outdated: called from a thread if weights that were mapped turn out to be those of other files.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     placement.tier()
     folder = find_model(config.model, revision=config.revision, **config.hub)
     plan = pooling_plan(folder, asked_of(config))
     if plan is None:
-        return start(config, queued=queued, progress=progress, loading=loading)
-    return start_pooling(config, plan, queued=queued, progress=progress, loading=loading)
+        return start(config, queued=queued, progress=progress, loading=loading, outdated=outdated)
+    return start_pooling(config, plan, queued=queued, progress=progress, loading=loading, outdated=outdated)
 
 
 def start_pooling(
@@ -56,6 +57,7 @@ def start_pooling(
     queued: int | None = None,
     progress: bool = True,
     loading: Callable[[], object] = lambda: None,
+    outdated: Callable[[], object] = lambda: None,
 ) -> PoolingLoop:
     """The same of a model that pools, as `plan` says."""
     if drafting_asked(config) is not None:
@@ -75,6 +77,7 @@ def start_pooling(
         ranks=cores.ranks,
         progress=progress,
         weight_cache=config.weight_cache,
+        outdated=outdated,
     )
     native.allocate_kv(fitting.blocks)
     terms = terms_of(config, checkpoint, plan, queued)
@@ -86,14 +89,9 @@ def start_pooling(
         "vectors" if plan.kind == "embed" else "scores", terms.columns, checkpoint.max_model_len, plan.pool,
     )  # fmt: skip
     meter = PoolingMeter(
-        config.name or config.model or folder.name,
-        str(config.index),
-        checkpoint.kv_dtype,
-        fitting.blocks,
-        False,
-        checkpoint.max_model_len,
-        config.old_metric_names,
-    )
+        config.name or config.model or folder.name, str(config.index), checkpoint.kv_dtype, fitting.blocks, False,
+        checkpoint.max_model_len, config.old_metric_names,
+    )  # fmt: skip
     return PoolingLoop(pooler, limits.step_tokens, limits.running, meter)
 
 

@@ -9,7 +9,7 @@ cache.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from forearm.model.config import WeightFormat
 from forearm.model.formats import is_codes, packed_bytes, packed_name, summary
 from forearm.model.names import Part
 from forearm.model.shards import Files, StoredTensor, widened
-from forearm.model.weight_cache import cache_file, key_of, map_weights, save_weights
+from forearm.model.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Never  # typing has it from 3.11 on
@@ -47,11 +47,13 @@ def load_native(
     ranks: Sequence[int] = (),
     progress: bool = True,
     weight_cache: str = "",
+    outdated: Callable[[], object] = lambda: None,
 ) -> _native.Executor:
     """A native executor with all weights packed; its KV cache is still to be allocated.
 
     progress: a bar on stderr with bytes and bytes per second.
     weight_cache: a folder where packed weights are kept; empty: nowhere.
+    outdated: called from a thread if the kept weights turn out to be those of other files.
     Raises: ConfigError for weights that are no numbers; ValueError or MemoryError from the executor (see _native.pyi).
     """
     executor = _native.Executor(
@@ -77,6 +79,7 @@ def load_native(
     else:
         _load_all(checkpoint, executor, threads, progress)
         save_weights(executor, kept, key)
+    check_source(kept, checkpoint, outdated)
     return executor
 
 

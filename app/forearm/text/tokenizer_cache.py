@@ -1,8 +1,8 @@
 """What transformers makes of a model's tokenizer files, kept beside its weights (--weight-cache): the next start reads
 that and imports no transformers, which takes most of a second.
 
-A file belongs to one folder with its files' names, sizes and times, and to the versions of what made it; its content is
-checked by hash. What is of no use is made anew.
+A file belongs to one folder with its files' names and contents, weights aside (of a .gguf file, to its header), and to
+the versions of what made it; its content is checked by hash. What is of no use is made anew.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ import msgspec
 import tokenizers
 
 from forearm import __version__
+from forearm.model.gguf import read_gguf_file
 
 if TYPE_CHECKING:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 log = logging.getLogger(__name__)
+
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".h5", ".msgpack")  # no tokenizer is in them
 
 
 class KeptTokenizer(msgspec.Struct, dict=True):
@@ -44,9 +47,11 @@ class KeptTokenizer(msgspec.Struct, dict=True):
 
 
 class _File(msgspec.Struct, array_like=True):
-    """Of a cache. digest: of `content`, which is a KeptTokenizer in MessagePack."""
+    """Of a cache. digest: of `content`, which is a KeptTokenizer in MessagePack. header_bytes: of a .gguf file, those
+    that the key tells of."""
 
     key: str
+    header_bytes: int
     digest: bytes
     content: bytes
 
@@ -55,7 +60,7 @@ def kept_tokenizer(cache: Path, source: Path) -> KeptTokenizer | None:
     """What is kept of this folder or .gguf file; None if nothing is, or it is not of these files."""
     try:
         file = msgspec.msgpack.decode(_place(cache, source).read_bytes(), type=_File)
-        if file.key != _key(source) or file.digest != hashlib.sha256(file.content).digest():
+        if file.key != _key(source, file.header_bytes) or file.digest != hashlib.sha256(file.content).digest():
             return None
         found = msgspec.msgpack.decode(file.content, type=KeptTokenizer)
         assert found.backend_tokenizer is not None  # read here, where a text that is none does no harm
@@ -84,7 +89,9 @@ def keep_tokenizer(cache: Path, source: Path, backend: TokenizersBackend) -> Non
     part = place.with_suffix(f".{os.getpid()}")  # workers start together: the last one's stays
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(msgspec.msgpack.encode(_File(_key(source), hashlib.sha256(content).digest(), content)))
+        header_bytes = 0 if source.is_dir() else _header_bytes(source)
+        file = _File(_key(source, header_bytes), header_bytes, hashlib.sha256(content).digest(), content)
+        part.write_bytes(msgspec.msgpack.encode(file))
         part.replace(place)
     except OSError as problem:
         log.warning("weight cache: the tokenizer is not kept: %s", problem)
@@ -95,8 +102,19 @@ def _place(cache: Path, source: Path) -> Path:
     return cache / f"{name}-{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]}.tokenizer"
 
 
-def _key(source: Path) -> str:
-    files = sorted(file for file in (source.rglob("*") if source.is_dir() else [source]) if file.is_file())
-    found = [(str(file.relative_to(source.parent)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    made_by = [__version__, version("transformers"), version("tokenizers")]
-    return hashlib.sha256(repr((made_by, found)).encode()).hexdigest()
+def _header_bytes(gguf: Path) -> int:
+    """How long a .gguf file's header is: metadata has the tokenizer, and the names of tensors come behind it."""
+    return min((tensor.begin for tensor in read_gguf_file(gguf).tensors.values()), default=gguf.stat().st_size)
+
+
+def _key(source: Path, header_bytes: int) -> str:
+    """Text that is another one when what a tokenizer is made of is."""
+    digest = hashlib.sha256(repr((__version__, version("transformers"), version("tokenizers"))).encode())
+    files = sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
+    for file in files:
+        if source.is_dir() and file.suffix in _WEIGHTS:
+            continue
+        with file.open("rb") as opened:
+            content = opened.read() if source.is_dir() else opened.read(header_bytes)
+        digest.update(repr((str(file.relative_to(source.parent)), len(content))).encode() + content)
+    return digest.hexdigest()

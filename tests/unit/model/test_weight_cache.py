@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -14,9 +17,12 @@ from tests.model.stored_codes import Format, awq, gptq
 from tests.unit.model.test_formats import quantised
 from tests.unit.model.test_weights import logits, random_llama
 
+from forearm import _native
 from forearm.model import weights
-from forearm.model.checkpoint import open_checkpoint
+from forearm.model.checkpoint import open_checkpoint, stored_bytes
 from forearm.model.quantization import Asked
+from forearm.model.shards import StoredTensor
+from forearm.model.weight_cache import PAGE_BYTES, check_source, key_of, map_weights
 
 AS_IT_IS = Asked()
 
@@ -31,7 +37,7 @@ def run(folder: Path, cache: Path, asked: Asked = AS_IT_IS) -> np.ndarray:
 
 
 def kept(cache: Path) -> list[Path]:
-    return sorted(cache.iterdir())
+    return sorted(cache.glob("*.weights"))
 
 
 def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +138,80 @@ def test_a_cache_that_can_not_be_written_is_a_warning(tmp_path: Path, caplog: py
     run(random_llama(tmp_path, torch.bfloat16), tmp_path / "file")
 
     assert "weight cache: nothing is kept" in caplog.text
+
+
+def replaced(folder: Path, change: Callable[[bytearray, int], None]) -> None:
+    """Other bytes in the checkpoint, of the same size and time; `change` gets them and where the data begins."""
+    path = folder / "model.safetensors"
+    status, content = path.stat(), bytearray(path.read_bytes())
+    change(content, 8 + int.from_bytes(content[:8], "little"))
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_another_checkpoint_of_the_same_size_and_time_is_not_served_from_the_old_ones_file(tmp_path: Path) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache"
+    first = run(folder, cache)
+
+    def negate(content: bytearray, data: int) -> None:
+        for at in range(data + 1, len(content), 2):
+            content[at] ^= 0x80
+
+    replaced(folder, negate)
+    fresh = run(folder, tmp_path / "empty")
+
+    assert np.array_equal(run(folder, cache), fresh)
+    assert not np.array_equal(first, fresh)
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(300):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path} is not there after 30 s")
+
+
+def test_bytes_that_change_between_the_pages_of_the_key_are_found_beside_serving(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16, hidden_size=384, intermediate_size=512), tmp_path / "cache"
+    run(folder, cache)
+    (weights_file,) = cache.glob("*.weights")
+    wait_for(weights_file.with_suffix(".source"))
+    checkpoint = open_checkpoint(folder)
+    key = key_of(checkpoint)
+    _, largest = max(checkpoint.sources, key=lambda source: stored_bytes(*source))
+    assert isinstance(largest, StoredTensor)
+
+    def flip(content: bytearray, data: int) -> None:
+        content[largest.begin + PAGE_BYTES + 100] ^= 1
+
+    replaced(folder, flip)
+    assert key_of(checkpoint) == key
+    outdated = Event()
+    check_source(weights_file, checkpoint, outdated.set)
+
+    assert outdated.wait(60)
+    assert not weights_file.exists()
+    assert "not those that" in caplog.text
+    check_source(weights_file, checkpoint, lambda: pytest.fail("nothing is kept that could be outdated"))
+    wait_for(weights_file.with_suffix(".source"))
+
+
+def test_no_bit_of_a_kept_file_can_turn_unseen(tmp_path: Path) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache"
+    run(folder, cache)
+    (path,) = cache.glob("*.weights")
+    checkpoint, content, dice = open_checkpoint(folder), path.read_bytes(), random.Random(1)
+    key = key_of(checkpoint)
+
+    for _ in range(100):
+        bit = dice.randrange(8 * len(content))
+        turned = bytearray(content)
+        turned[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(turned)
+        executor = _native.Executor(
+            checkpoint.config, checkpoint.formats, checkpoint.kv_dtype, 8, 1, 8, checkpoint.max_model_len, (), 2, ()
+        )
+        assert not map_weights(executor, path, key), f"bit {bit} of {8 * len(content)}"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,11 @@ def logits(executor: _native.Executor) -> np.ndarray:
     return executor.logits()
 
 
-def random_llama(folder: Path, dtype: torch.dtype) -> Path:
+def random_llama(folder: Path, dtype: torch.dtype, **changes: Any) -> Path:
     torch.manual_seed(3)
-    (folder / "config.json").write_text(json.dumps(LLAMA))
-    save_file({n: torch.randn(s).to(dtype) for n, s in llama_shapes(LLAMA).items()}, folder / "model.safetensors")
+    config = LLAMA | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({n: torch.randn(s).to(dtype) for n, s in llama_shapes(config).items()}, folder / "model.safetensors")
     return folder
 
 
@@ -128,6 +130,7 @@ BIG = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16
 PEAK = """
 import sys
 from pathlib import Path
+from typing import Any
 from forearm.model.checkpoint import open_checkpoint
 from forearm.model.weights import load_native
 

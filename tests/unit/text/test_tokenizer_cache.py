@@ -106,3 +106,19 @@ def test_a_start_from_the_cache_imports_no_transformers(tmp_path: Path) -> None:
     runs = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True) for _ in range(2)]
 
     assert [run.stdout.split()[-1] for run in runs] == ["True", "False"]
+
+
+def test_another_tokenizer_of_the_same_size_and_time_makes_it_anew(source: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    load_tokenizer(source, cache)
+    assert isinstance(load_tokenizer(source, cache).backend, KeptTokenizer)
+    file = source if source.is_file() else source / "tokenizer.json"
+    status, content = file.stat(), file.read_bytes()
+    old, new = (
+        (b"llama-bpe", b"smaug-bpe") if source.is_file() else (b'"ignore_merges": false', b'"ignore_merges":  true')
+    )
+    file.write_bytes(content.replace(old, new))
+    assert file.read_bytes() != content
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert not isinstance(load_tokenizer(source, cache).backend, KeptTokenizer)
