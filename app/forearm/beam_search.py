@@ -8,7 +8,7 @@ log-probability, divided by its length (with the prompt, without the end token) 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -26,25 +26,47 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
 
 
-@dataclass(frozen=True)
-class Beam:
-    """One continuation. An end token that ended it is its last token; `logprobs` has a position for each token."""
+_NOTHING = TokenLogprob(-1, 0.0, 0)
 
-    token_ids: tuple[int, ...] = ()
+
+@dataclass(frozen=True, eq=False)
+class Beam:
+    """One continuation: a token after the beam `before` it. An end token that ended the beam is its last token."""
+
+    before: Beam | None = None
+    chosen: TokenLogprob = _NOTHING
+    position: Sequence[TokenLogprob] = ()
+    length: int = 0
     cum_logprob: float = 0.0
-    logprobs: tuple[PositionLogprobs, ...] = ()
     finish_reason: str | None = None
-    stop_reason: int | None = None
 
     def grown(self, one: TokenLogprob, position: PositionLogprobs, ends: bool) -> Beam:
-        """The beam with one more token, which stands first in its position."""
-        return Beam(
-            (*self.token_ids, one.token_id),
-            self.cum_logprob + one.logprob,
-            (*self.logprobs, [one, *position[1:]]),
-            "stop" if ends else None,
-            one.token_id if ends else None,
-        )
+        """The beam with one more token, of those at this position."""
+        total = self.cum_logprob + one.logprob
+        return Beam(self, one, position, self.length + 1, total, "stop" if ends else None)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens generated."""
+        return [beam.chosen.token_id for beam in self._links()]
+
+    @property
+    def logprobs(self) -> list[PositionLogprobs]:
+        """A position for each token: that token, then the alternatives, most likely first."""
+        return [[beam.chosen, *beam.position[1:]] for beam in self._links()]
+
+    @property
+    def stop_reason(self) -> int | None:
+        """The end token."""
+        return self.chosen.token_id if self.finish_reason == "stop" else None
+
+    def _links(self) -> list[Beam]:
+        """From the first token's to the last one's."""
+        links, beam = [], self
+        while beam.before is not None:
+            links.append(beam)
+            beam = beam.before
+        return links[::-1]
 
 
 def step_params(params: BeamSearchParams, alternatives: int = 0) -> SamplingParams:
@@ -84,14 +106,11 @@ class BeamSearch:
     @property
     def best(self) -> list[Beam]:
         """The beams found, best first, once no beam is live; those that the limit ended say length."""
-        return [
-            beam if beam.finish_reason else Beam(beam.token_ids, beam.cum_logprob, beam.logprobs, "length")
-            for beam in self._completed
-        ]
+        return [beam if beam.finish_reason else replace(beam, finish_reason="length") for beam in self._completed]
 
     def score(self, beam: Beam) -> float:
         """What beams are ordered by."""
-        return self._scored(beam.cum_logprob, len(beam.token_ids) - (beam.finish_reason == "stop"))
+        return self._scored(beam.cum_logprob, beam.length - (beam.finish_reason == "stop"))
 
     def _scored(self, cum_logprob: float, tokens: int) -> float:
         return float(cum_logprob / (self._prompt_tokens + tokens) ** self._params.length_penalty)

@@ -8,20 +8,38 @@ import ctypes
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from forearm.config import environment
 
 log = logging.getLogger(__name__)
 
 _libc = ctypes.CDLL(None)  # before any fork
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LEFT_S = 5.0  # what a child that died leaves behind has so long to end by itself
+# Secrets that serve itself uses: what a child of it needs of them is in its config.
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
+
+
+def die_with(parent: int, number: signal.Signals) -> None:
+    """Get this signal when the process `parent`, which has made this one, ends; end at once if it has ended already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 @dataclass
 class Child:
-    """A process to keep. `ready` tells whether it serves; `on_death` is the signal that it gets when serve dies."""
+    """A process to keep.
+
+    ready      whether it serves
+    on_death   the signal that it gets when serve dies, and that what it has started gets when it dies itself
+    pass_fds   file descriptors of serve that stay open in it
+    """
 
     name: str
     argv: list[str]
@@ -29,23 +47,26 @@ class Child:
     on_death: signal.Signals
     ready: Callable[[], bool]
     environment: dict[str, str]
+    pass_fds: tuple[int, ...] = ()
     process: asyncio.subprocess.Process | None = None
     once_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> asyncio.subprocess.Process:
         """Start it in a process group of its own: Ctrl-C at the terminal is for serve alone."""
+        inherited = {name: value for name, value in environment().items() if name not in SECRETS}
         self.process = await asyncio.create_subprocess_exec(
             *self.argv,
-            env={**environment(), **self.environment},
+            env={**inherited, **self.environment},
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=self._settle,
+            preexec_fn=partial(self._settle, os.getpid()),
+            pass_fds=self.pass_fds,
         )
         return self.process
 
-    def _settle(self) -> None:
+    def _settle(self, parent: int) -> None:
         """In the child, before its program: die with serve, run on the cores planned."""
-        _libc.prctl(PR_SET_PDEATHSIG, self.on_death)
+        die_with(parent, self.on_death)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it minds it itself
         if self.cores:
             os.sched_setaffinity(0, self.cores)
@@ -61,10 +82,40 @@ class Child:
         except asyncio.TimeoutError:
             log.warning("%s has not ended after %g s and is killed", self.name, timeout_s)
             self.kill()
-            await self.process.wait()
+        await self.gone()
+
+    async def gone(self) -> None:
+        """Return once it has ended and nothing that it started is left, which could hold the port, cores and memory."""
+        if self.process is None:
+            return
+        await self.process.wait()
+        self._signal(self.on_death)
+        end = time.monotonic() + LEFT_S
+        while _running(self.process.pid):
+            if time.monotonic() > end:
+                self.kill()
+            await asyncio.sleep(0.02)
+        self.process = None
 
     def kill(self) -> None:
         """Kill it and whatever it has started."""
-        if self.process is not None and self.process.returncode is None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+                os.killpg(self.process.pid, number)
+
+
+def _running(group: int) -> bool:
+    """Whether a process of this group has not ended; one that has may wait for an init that does not collect it."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(of) == group and state not in "ZX":
+                return True
+    return False

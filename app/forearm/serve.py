@@ -238,21 +238,25 @@ def change_level(runtime: Path, configured: str, engines: Sequence[Child], api: 
 
 
 async def keep(child: Child, ready_timeout_s: float) -> int:
-    """Start it, and again whenever it dies. Returns: the exit status when that is of no use."""
+    """Start it, and again whenever it dies. Returns: the exit status when that is of no use.
+
+    What was ready once is right, and is started until it is again: memory or a port may be short for a moment.
+    """
     pause_s, failed_starts, again = FIRST_PAUSE_S, 0, False
     while True:
         started = time.monotonic()
         process = await child.start()
-        was_ready = await until_ready(child, process, ready_timeout_s)
-        if was_ready and again:
+        if await until_ready(child, process, ready_timeout_s) and again:
             log.info("%s is ready again", child.name)
         status = await process.wait()
-        if status == ConfigError.exit_status:
-            return status  # its message stands in the log
-        failed_starts = 0 if was_ready else failed_starts + 1
-        if failed_starts == MOST_FAILED_STARTS or (not was_ready and child.name == "API"):
-            log.error("%s ended before it was ready (%s); giving up", child.name, in_words(status))
-            return status if status > 0 else FAILED
+        await child.gone()
+        if not child.once_ready.is_set():
+            failed_starts += 1
+            if status == ConfigError.exit_status:
+                return status  # its message stands in the log
+            if failed_starts == MOST_FAILED_STARTS or child.name == "API":
+                log.error("%s ended before it was ready (%s); giving up", child.name, in_words(status))
+                return status if status > 0 else FAILED
         if time.monotonic() - started > STEADY_S:
             pause_s = FIRST_PAUSE_S
         log.error("%s died (%s); it is started again in %g s", child.name, in_words(status), pause_s)

@@ -216,6 +216,7 @@ class State(msgspec.Struct, tag=True, kw_only=True):
 
     max_model_len: int
     vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
     running: int
     waiting: int
     kv_usage: float

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import httpx
+import pytest
 from tests.api.server import Server, StartServer, wait_until
 
 
@@ -267,9 +268,36 @@ def test_several_conversations_are_answered_in_one_request(server: Server) -> No
     assert reply["usage"]["prompt_tokens"] == 7
     assert reply["usage"]["completion_tokens"] == 7
     wait_until(lambda: not server.engine.running)
-    for field, value in (("stream", True), ("n", 2), ("tools", [{}]), ("temperature", 9), ("messages", [[]])):
+    refused = {"stream": True, "n": 2, "tools": [{}], "temperature": 9, "messages": [[]], "prompt_logprobs": 0}
+    for field, value in refused.items():
         error = batch(**{field: value}).json()["error"]
         assert (error["code"], error["param"]) == (400, field)
     long = [[{"role": "user", "content": "a"}], [{"role": "user", "content": "x" * 2000}]]
     assert batch(messages=long).status_code == 400
     wait_until(lambda: not server.engine.running)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("max_tokens", 2), ("max_completion_tokens", 3), ("min_tokens", 1), ("ignore_eos", True), ("seed", 1)),
+        *(("logprobs", True), ("stop", "c"), ("stop_token_ids", [98]), ("bad_words", ["z"]), ("logit_bias", {"1": 1})),
+        *(("include_stop_str_in_output", True), ("skip_special_tokens", False), ("return_token_ids", True)),
+        *(("truncate_prompt_tokens", 2), ("response_format", {"type": "json_object"}), ("cache_salt", "a")),
+        *(("chat_template_kwargs", {"a": 1}), ("reasoning_effort", "low"), ("add_generation_prompt", False)),
+        *(("documents", [{"a": 1}]), ("request_id", "x"), ("user", "y"), ("parallel_tool_calls", True)),
+        *(("temperature", 0.5), ("top_p", 0.5), ("top_k", 3), ("frequency_penalty", 1), ("repetition_penalty", 1.1)),
+        *(("max_tokens", 5000), ("max_tokens", 0), ("max_tokens", None), ("top_logprobs", 2), ("stream_options", {})),
+    ],
+)
+def test_a_field_does_in_a_batch_what_it_does_in_a_chat(server: Server, field: str, value: Any) -> None:
+    fields = {"max_tokens": 9, field: value}
+    talk = [{"role": "user", "content": "abcdef"}]
+    alone = server.http.post("/v1/chat/completions", json={"messages": talk, **fields})
+    batch = server.http.post("/v1/chat/completions/batch", json={"messages": [talk, talk], **fields})
+    assert batch.status_code == alone.status_code
+    if alone.status_code == 200:
+        [choice] = alone.json()["choices"]
+        assert batch.json()["choices"] == [choice, {**choice, "index": 1}]
+    else:
+        assert batch.json() == alone.json()

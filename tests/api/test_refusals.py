@@ -28,7 +28,6 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
         ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function"}}),
         ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}),
         ("functions", {"functions": [{"name": "f"}]}),
-        ("use_beam_search", {"use_beam_search": True}),
         ("logits_processors", {"logits_processors": ["x"]}),
         ("logprob_token_ids", {"logprob_token_ids": [1]}),
         ("logprob_token_ids", {"logprobs": True, "logprob_token_ids": [1] * 129}),

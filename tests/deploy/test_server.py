@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-# What README says of each generation.
+# What docs/operations.md says of each generation.
 TIERS = {"Graviton1": {"neon"}, "Graviton2": {"neon_fp16"}, "Graviton3": {"sve256"}, "Graviton4": {"neon_mm"}}
 
 

@@ -183,3 +183,28 @@ def test_workers_may_have_as_many_streams_as_the_system_allows(served: Served) -
     for worker in served.workers():
         soft, hard = worker.rlimit(psutil.RLIMIT_NOFILE)
         assert soft == hard
+
+
+def test_beams_are_the_best_continuations_that_a_client_finds_by_itself(served: Served) -> None:
+    """vLLM's search, with a request for each step of each beam, against one request with use_beam_search."""
+    width, tokens, length = 3, 6, 4
+    prompt = [20, 30, 40, 50]
+    live: list[tuple[list[int], float]] = [([], 0.0)]
+    for _ in range(tokens):
+        body = {"prompt": [prompt + beam for beam, _ in live], "max_tokens": 1, "logprobs": 2 * width, "temperature": 0}
+        reply = served.http.post("/v1/completions", json={**body, "return_tokens_as_token_ids": True}).json()
+        grown = [
+            ([*beam, int(name.removeprefix("token_id:"))], total + logprob)
+            for (beam, total), choice in zip(live, reply["choices"], strict=True)
+            for name, logprob in choice["logprobs"]["top_logprobs"][0].items()
+        ]
+        live = sorted(grown, key=lambda one: one[1] / (length + len(one[0])), reverse=True)[:width]
+
+    fields = {"max_tokens": tokens, "n": width, "use_beam_search": True, "ignore_eos": True, "return_token_ids": True}
+    reply = served.http.post("/v1/completions", json={"prompt": prompt, "logprobs": 0, **fields}).json()
+
+    assert [choice["token_ids"] for choice in reply["choices"]] == [beam for beam, _ in live]
+    found = [sum(choice["logprobs"]["token_logprobs"]) for choice in reply["choices"]]
+    assert found == pytest.approx([total for _, total in live], abs=1e-4)
+    assert reply["usage"]["completion_tokens"] == width * tokens
+    assert served.running() == 0

@@ -11,14 +11,25 @@ from tools.settings_page import PAGE, page
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+MOST_WORDS = 1000  # of the README: what it is and where to go on
 
 
 def test_the_settings_page_is_what_config_says() -> None:
     assert PAGE.read_text() == page(), "run: python tools/settings_page.py"
 
 
-def test_every_path_that_the_readme_names_is_there() -> None:
-    named = set(re.findall(r"`((?:app|native|tests|tools|bench|docs|\.ci)/[\w./*-]*)`", README))
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(README.split()) <= MOST_WORDS
+
+
+def test_every_path_that_a_page_names_is_there() -> None:
+    pages = [README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"`((?:app|native|tests|tools|bench|docs|deploy|ansible|\.ci)/[\w./*-]*)`", page)
+    }
     assert len(named) > 10
 
     missing = [path for path in named if not any(ROOT.glob(path.rstrip("/")))]
@@ -27,7 +38,7 @@ def test_every_path_that_the_readme_names_is_there() -> None:
 
 
 def test_the_map_has_every_folder_and_names_nothing_else() -> None:
-    block = README.split("## Map of the code")[1].split("```")[1]
+    block = ARCHITECTURE.split("## Map of the code")[1].split("```")[1]
     mapped = {
         line.split()[0].rstrip("/") for line in block.splitlines() if line.startswith(("app/", "native/", "tests/"))
     }
@@ -40,6 +51,19 @@ def test_the_map_has_every_folder_and_names_nothing_else() -> None:
     }
 
     assert mapped - {"app/forearm"} == there
+
+
+def test_every_page_that_a_page_links_is_there() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
+    links = [
+        (page, link.partition("#")[0])
+        for page in pages
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text())
+        if not link.startswith(("http", "#"))
+    ]
+    assert len(links) > 20
+
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_the_commands_of_the_readme_exist() -> None:

@@ -27,7 +27,7 @@ def position(token_ids: tuple[int, ...], vocabulary: int) -> PositionLogprobs:
 def searched(params: BeamSearchParams, vocabulary: int) -> tuple[BeamSearch, int]:
     search, rounds = BeamSearch(PROMPT_TOKENS, params, [END]), 0
     while search.live:
-        search.add([position(beam.token_ids, vocabulary) for beam in search.live])
+        search.add([position(tuple(beam.token_ids), vocabulary) for beam in search.live])
         rounds += 1
     return search, rounds
 
@@ -58,7 +58,7 @@ def test_the_beams_are_those_of_vllms_loop(width: int, length_penalty: float) ->
     params = BeamSearchParams(beam_width=width, max_tokens=8, length_penalty=length_penalty)
     search, _ = searched(params, vocabulary=9)
     expected = vllms(params, vocabulary=9)
-    assert [beam.token_ids for beam in search.best] == [tokens for tokens, _ in expected]
+    assert [tuple(beam.token_ids) for beam in search.best] == [tokens for tokens, _ in expected]
     assert [search.score(beam) for beam in search.best] == pytest.approx([score for _, score in expected])
 
 
@@ -76,14 +76,14 @@ def test_a_wide_search_finds_the_likeliest_of_all_continuations() -> None:
         )
 
     every = sorted(itertools.product(range(vocabulary), repeat=tokens), key=likelihood, reverse=True)
-    assert [beam.token_ids for beam in search.best] == every
+    assert [tuple(beam.token_ids) for beam in search.best] == every
 
 
 def test_a_beam_tells_its_tokens_logprobs_and_how_it_ended() -> None:
     search, _ = searched(BeamSearchParams(beam_width=4, max_tokens=6, length_penalty=0.5), vocabulary=5)
     reasons = set()
     for beam in search.best:
-        assert [one[0].token_id for one in beam.logprobs] == list(beam.token_ids)
+        assert [one[0].token_id for one in beam.logprobs] == beam.token_ids
         assert sum(one[0].logprob for one in beam.logprobs) == pytest.approx(beam.cum_logprob)
         assert (beam.finish_reason == "stop") == (beam.token_ids[-1] == END) == (beam.stop_reason == END)
         assert beam.finish_reason == "stop" or len(beam.token_ids) == 6
@@ -100,7 +100,7 @@ def test_it_ends_once_nothing_better_can_come() -> None:
         search.add([[sure[0], *sure] for _ in search.live])
         rounds += 1
     assert rounds < 1000
-    assert search.best[0].token_ids == (END,)
+    assert search.best[0].token_ids == [END]
 
 
 def test_ignore_eos_takes_the_end_for_a_token_like_others() -> None:

@@ -107,6 +107,66 @@ async def test_an_engine_with_a_wrong_setting_ends_the_whole(tmp_path: Path) -> 
     assert all(gone(pid) for pid in pids(tmp_path, "API"))
 
 
+# Is ready once and dies of it; its next two starts fail as if memory were short, the fourth is as it should be.
+SHORT_OF_MEMORY = """
+import os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / f"{sys.argv[2]}.{os.getpid()}").touch()
+started = len(list(folder.glob(f"{sys.argv[2]}.*")))
+if started in (2, 3): sys.exit(78)
+(folder / f"{sys.argv[2]}-ready").touch()
+while True: time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("name", ["engine", "API"])
+async def test_what_was_ready_once_is_started_until_it_is_again(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    one = child(name, SHORT_OF_MEMORY, tmp_path)
+    keeping = asyncio.create_task(keep(one, ready_timeout_s=10))
+    await until(one.once_ready.is_set)
+
+    (tmp_path / f"{name}-ready").unlink()
+    one.kill()
+    await until(lambda: f"{name} is ready again" in caplog.text)
+
+    assert len(pids(tmp_path, name)) == 4
+    keeping.cancel()
+    await one.end(0.1)
+
+
+# Dies and leaves a process of its group, which ends only when it is killed.
+LEAVES_ONE = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork():
+    (folder / f"{sys.argv[2]}-ready").touch()
+    time.sleep(0.2)
+    os._exit(1)
+(folder / f"{sys.argv[2]}.{os.getpid()}").touch()
+while True: time.sleep(0.01)
+"""
+
+
+async def test_what_a_dead_process_leaves_ends_before_another_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forearm.child.LEFT_S", 0.1)
+    one = child("API", LEAVES_ONE, tmp_path)
+    one.on_death = signal.SIGTERM
+    keeping = asyncio.create_task(keep(one, ready_timeout_s=10))
+
+    await until(lambda: len(pids(tmp_path, "API")) == 2)
+
+    assert sum(not gone(pid) for pid in pids(tmp_path, "API")) == 1
+    keeping.cancel()
+    await one.end(0.1)
+    assert all(map(gone, pids(tmp_path, "API")))
+
+
 async def test_an_engine_that_never_gets_ready_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = child("engine", "raise SystemExit(5)", tmp_path)
 

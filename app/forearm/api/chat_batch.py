@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from forearm.api.answer import json_response
-from forearm.api.body import describes, json_body
+from forearm.api.body import describes, invalid, json_body
 from forearm.api.chat import Form, chat_choice, form_of
 from forearm.api.dependencies import Served
 from forearm.api.output import Tally
@@ -18,7 +19,6 @@ from forearm.api.replies import ChatCompletion
 from forearm.api.schema import ChatBatchRequest, ChatRequest
 from forearm.api.served import Served as ServedState
 from forearm.api.sse import unless_gone
-from forearm.api.translation import chat_request
 from forearm.api.turn import Turn, begin
 from forearm.errors import InvalidRequest
 
@@ -44,15 +44,21 @@ async def create_chat_batch(request: Request, body: Batch, served: Served) -> Re
 def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
     """Raises: InvalidRequest."""
     others = body.model_extra or {}
-    for name in ("stream", "tools", "echo"):
-        if others.get(name):
+    for name in ("stream", "tools", "echo", "prompt_logprobs", "return_prompt_text"):
+        if others.get(name) is not None and others[name] is not False and others[name] != []:
             raise InvalidRequest(f"{name} is not offered for batches; leave it out", name)
     if others.get("n") not in (None, 1):
         raise InvalidRequest("n must be 1: each conversation has one choice", "n")
     limit = served.config.max_completion_prompts
     if len(body.messages) > limit:
         raise InvalidRequest(f"messages has {len(body.messages)} conversations; the limit is {limit}", "messages")
-    return [chat_request({**others, "model": body.model, "messages": one, "n": 1}, {}) for one in body.messages]
+    try:
+        return [
+            ChatRequest.model_validate({**others, "model": body.model, "messages": one, "n": 1})
+            for one in body.messages
+        ]
+    except ValidationError as error:
+        raise invalid(error) from None
 
 
 async def _begun(chats: Sequence[ChatRequest], served: ServedState, request_id: str | None) -> list[Turn]:

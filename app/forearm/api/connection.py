@@ -75,6 +75,11 @@ class Connection:
         """Raises: EngineUnavailable."""
         return await self._ask(wire.AskMetrics(), self._metrics)
 
+    def fail_open(self, error: ForearmError) -> None:
+        """Every open request gets this error."""
+        for generation in list(self.open.values()):
+            generation.fail(error)
+
     async def _ask(self, question: wire.ToEngine, waiting: deque[asyncio.Future[Answer]]) -> Answer:
         if self.state is None:
             raise EngineUnavailable("the engine is not running")
@@ -124,8 +129,7 @@ class Connection:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        for generation in list(self.open.values()):
-            generation.fail(gone)
+        self.fail_open(gone)
         self.open.clear()
         self.on_lost()
         _answer_none(self._states, gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -17,6 +18,7 @@ from forearm.api.engine_client import EngineClient
 from forearm.api.faults import error_response
 from forearm.api.http_meter import HttpMeter
 from forearm.api.watching import Sender, Watcher, sender, watchers
+from forearm.errors import EngineUnavailable
 from forearm.log import request_id
 
 _LONGEST_ID = 128
@@ -89,9 +91,11 @@ class Edge:
         self._meter.in_flight(works)
         try:
             await self._app(scope, receive, answer.send)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if answer.status:
                 raise  # half an answer is out: only uvicorn can break the connection off
+            if isinstance(error, asyncio.CancelledError):  # by DrainingServer
+                error = EngineUnavailable("the server is shutting down")
             await error_response(error)(scope, receive, answer.send)
         finally:
             self._meter.in_flight(-works)

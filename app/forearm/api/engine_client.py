@@ -25,14 +25,14 @@ class Generation:
     `close` (or `stop` of single outputs) tells the engine that nobody waits any more. One task iterates.
     """
 
-    def __init__(self, connection: Connection, requests: Sequence[wire.Submit]) -> None:
+    def __init__(self, connection: Connection, requests: Sequence[wire.Submit], watched: bool = True) -> None:
         self._connection = connection
         self._numbers = {request.request_id: number for number, request in enumerate(requests)}
         self._open = {request.request_id: set(range(request.params.n)) for request in requests}
         self._ids = [request.request_id for request in requests]
         self._accepted: asyncio.Queue[ForearmError | None] = asyncio.Queue()
         self._events: asyncio.Queue[wire.Tokens | ForearmError] = asyncio.Queue()
-        self._watchers = watchers.get()
+        self._watchers = watchers.get() if watched else ()
 
     def __aiter__(self) -> Generation:
         return self
@@ -125,6 +125,11 @@ class EngineClient:
         for connection in self.connections:
             await connection.close()
 
+    def fail_all(self, error: ForearmError) -> None:
+        """Every open request gets this error."""
+        for connection in self.connections:
+            connection.fail_open(error)
+
     @property
     def state(self) -> wire.State:
         """What a running engine said last.
@@ -135,13 +140,15 @@ class EngineClient:
         assert state is not None
         return state
 
-    async def submit(self, requests: Sequence[wire.Submit]) -> Generation:
+    async def submit(self, requests: Sequence[wire.Submit], watched: bool = True) -> Generation:
         """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.
+
+        watched: whether those who watch the HTTP request are told.
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
-        generation = await self.hand(lambda: self._chosen(requests[0]), lambda one: _submitted(one, requests))
-        for watcher in watchers.get():
+        generation = await self.hand(lambda: self._chosen(requests[0]), lambda one: _submitted(one, requests, watched))
+        for watcher in watchers.get() if watched else ():
             watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
@@ -184,9 +191,9 @@ class EngineClient:
         return min(running, key=lambda connection: len(connection.open))
 
 
-async def _submitted(connection: Connection, requests: Sequence[wire.Submit]) -> Generation:
+async def _submitted(connection: Connection, requests: Sequence[wire.Submit], watched: bool) -> Generation:
     """Raises: as EngineClient.submit."""
-    generation = Generation(connection, requests)
+    generation = Generation(connection, requests, watched)
     try:
         for request in requests:
             connection.open[request.request_id] = generation

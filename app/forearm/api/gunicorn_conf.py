@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import resource
+import signal
 from pathlib import Path
 from typing import Any
 
 from forearm.api.protocol import Protocol
-from forearm.api.worker import Worker, hold_signals_while_forking
+from forearm.api.worker import LAST_WORDS_S, Worker, hold_signals_while_forking
+from forearm.child import die_with
 from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.log import set_up
 from forearm.settings import from_json
@@ -36,7 +38,7 @@ workers = _config.workers or 1
 raw_env = [f"PROMETHEUS_MULTIPROC_DIR={_metrics}"]
 
 timeout = 60  # seconds without a sign of life from a worker's event loop, until it is killed and replaced
-graceful_timeout = math.ceil(_config.shutdown_timeout_s)
+graceful_timeout = math.ceil(_config.shutdown_timeout_s) + LAST_WORDS_S
 keepalive = math.ceil(_config.keep_alive_s)
 backlog = 2048
 # Heartbeats go through a file: where there is memory for it, not over a disk that may be slow.
@@ -58,6 +60,11 @@ certfile = _config.ssl_certfile or None
 ca_certs = _config.ssl_ca_certs or None
 cert_reqs = _config.ssl_cert_reqs
 ciphers = _config.ssl_ciphers or None
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    """No worker outlives the master: it would keep the port, and nothing could reach it any more."""
+    die_with(worker.ppid, signal.SIGTERM)
 
 
 def child_exit(server: Any, worker: Any) -> None:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from forearm import wire
+from forearm.api.beams import BeamGeneration, check_beams
 from forearm.api.engine_client import Generation
 from forearm.api.schema import GenerationBody
 from forearm.api.served import Served
 from forearm.log import request_id
 from forearm.text.detokenizer import OutputText, TextOptions
+
+Outputs = Generation | BeamGeneration
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +88,7 @@ class Answer:
     """One request's prompts in the engine, and its choices as they come: prompt-major, then n."""
 
     def __init__(
-        self, served: Served, generation: Generation, prompts: Sequence[list[int]], n: int, options: TextOptions
+        self, served: Served, generation: Outputs, prompts: Sequence[list[int]], n: int, options: TextOptions
     ) -> None:
         self.served = served
         self.generation = generation
@@ -189,7 +192,7 @@ async def spaced(pieces: AsyncIterator[AnyPiece], interval: int) -> AsyncIterato
 
 async def submit(
     served: Served, body: GenerationBody, prompts: Sequence[list[int]], params: Sequence[wire.SamplingParams]
-) -> Generation:
+) -> Outputs:
     """Hand all prompts of a request to the engine.
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
@@ -199,15 +202,19 @@ async def submit(
         for number, prompt in enumerate(prompts):
             text = served.tokenizer.decode(prompt, skip_special_tokens=False)[: served.config.max_log_len]
             log.info("request %s-%d: %d tokens, %r, %s", name, number, len(prompt), text, params[number])
-    return await served.engine.submit(
-        [
-            wire.Submit(
-                request_id=f"{name}-{number}",
-                prompt_token_ids=prompt,
-                params=params[number],
-                priority=body.priority,
-                cache_salt=body.cache_salt,
-            )
-            for number, prompt in enumerate(prompts)
-        ]
-    )
+    requests = [
+        wire.Submit(
+            request_id=f"{name}-{number}",
+            prompt_token_ids=prompt,
+            params=params[number],
+            priority=body.priority,
+            cache_salt=body.cache_salt,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    if not body.use_beam_search:
+        return await served.engine.submit(requests)
+    check_beams(body, params[0], served.config.max_logprobs)
+    beams = BeamGeneration(served.engine, requests, body.length_penalty)
+    await beams.begin()
+    return beams

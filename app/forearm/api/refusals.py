@@ -12,7 +12,6 @@ from forearm.errors import InvalidRequest
 _UNSUPPORTED = (
     "functions",
     "function_call",
-    "use_beam_search",
     "prompt_embeds",
     "logits_processors",
     "kv_transfer_params",
@@ -25,7 +24,7 @@ _UNSUPPORTED = (
 IGNORED = frozenset(
     (
         *("user", "store", "metadata", "service_tier", "prediction", "modalities", "verbosity", "safety_identifier"),
-        *("prompt_cache_key", "prompt_cache_retention", "web_search_options", "length_penalty", "vllm_xargs"),
+        *("prompt_cache_key", "prompt_cache_retention", "web_search_options", "vllm_xargs"),
         *("session_id", "watermarking", "return_weight_versions", "routed_experts_prompt_start"),
         *("return_token_offsets", "mm_payload", "return_mm_kwargs"),
     )

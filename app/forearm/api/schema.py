@@ -98,6 +98,8 @@ class GenerationBody(Body):
     prompt_logprobs: LogprobCount | None = None
     logprob_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
     repetition_detection: RepetitionDetection | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[FiniteFloat, Field(ge=-10, le=10)] = 1.0  # of beams
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stream_interval: Annotated[int, Field(ge=1)] = 1  # tokens of a choice that go into one chunk

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from forearm.api.faults import error_reply
 from forearm.api.replies import ChunkHead, Usage, encoder
+from forearm.errors import EngineUnavailable
 
 Result = TypeVar("Result")
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -71,7 +72,7 @@ class EventStream(Response):
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = closed_stream(events, manner)
-        self._keep_alive = manner.keep_alive
+        self._manner = manner
         self._close = close
         self._keep_alive_s = keep_alive_s
         self._sent_s = time.monotonic()
@@ -83,6 +84,9 @@ class EventStream(Response):
             if self._keep_alive_s:
                 tasks.append(self._send_keep_alives(send))
             await _first_of(tasks)
+        except asyncio.CancelledError:  # by DrainingServer
+            last = self._manner.broken(EngineUnavailable("the server is shutting down")) + self._manner.end
+            await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             self._close()
 
@@ -97,7 +101,7 @@ class EventStream(Response):
         while True:
             silent_s = time.monotonic() - self._sent_s
             if silent_s >= self._keep_alive_s:
-                await send({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
+                await send({"type": "http.response.body", "body": self._manner.keep_alive, "more_body": True})
                 self._sent_s = time.monotonic()
             else:
                 await asyncio.sleep(self._keep_alive_s - silent_s)

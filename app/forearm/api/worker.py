@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import ssl
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.glogging import Logger  # type: ignore[import-untyped]
+from uvicorn import Server
 from uvicorn_worker import UvicornWorker  # type: ignore[import-untyped]
 
+from forearm.api.engine_client import EngineClient
 from forearm.api.protocol import Protocol
+from forearm.errors import EngineUnavailable
 
 _LOOK_S = 10.0  # between looks at the files of --enable-ssl-refresh: certificates are renewed days before they end
 
+# How long requests that a drain has no more time for have to answer so; gunicorn kills a worker that takes longer.
+LAST_WORDS_S = 2
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 log = logging.getLogger(__name__)
@@ -38,8 +46,34 @@ def hold_signals_while_forking() -> None:
     os.register_at_fork(before=lambda: hold(signal.SIG_BLOCK), after_in_parent=lambda: hold(signal.SIG_UNBLOCK))
 
 
+class DrainingServer(Server):
+    """Open requests have the time of a drain to end, and none once gunicorn's master has died. Then each is told why:
+    what an engine has fails as when the engine dies, and what is elsewhere is cancelled.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(config=worker.config)
+        self._engine: EngineClient = worker.wsgi.state.served.engine
+        self._master, self._drain_s = worker.ppid, worker.cfg.graceful_timeout - LAST_WORDS_S
+
+    async def _wait_tasks_to_complete(self) -> None:
+        drain_s = self._drain_s if os.getppid() == self._master else 0
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(super()._wait_tasks_to_complete(), drain_s)
+            return
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            log.warning("the time to drain is over: %d open requests are ended", len(tasks))
+            self._engine.fail_all(EngineUnavailable("the server is shutting down"))
+            _, tasks = await asyncio.wait(tasks, timeout=LAST_WORDS_S / 4)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS_S / 4)
+
+
 class Worker(UvicornWorker):  # type: ignore[misc]
-    """On SIGTERM it takes no new connections and lets open requests end; after `graceful_timeout` it cancels them.
+    """On SIGTERM it takes no new connections and lets open requests end, for so long as DrainingServer says.
 
     ssl_refresh: whether the key and the certificate are read again when they change; gunicorn_conf.py sets it.
     """
@@ -55,7 +89,6 @@ class Worker(UvicornWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.config.timeout_graceful_shutdown = self.cfg.graceful_timeout
         logging.getLogger("uvicorn.error").propagate = True
 
     def init_signals(self) -> None:
@@ -66,11 +99,16 @@ class Worker(UvicornWorker):  # type: ignore[misc]
 
     async def _serve(self) -> None:
         refreshing = asyncio.create_task(self._refresh_ssl()) if self.ssl_refresh else None
+        self.config.app = self.wsgi
+        server = DrainingServer(self)
+        self._install_sigquit_handler()
         try:
-            await super()._serve()
+            await server.serve(sockets=self.sockets)
         finally:
             if refreshing is not None:
                 refreshing.cancel()
+        if not server.started:
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     async def _refresh_ssl(self) -> None:
         """New connections get the certificate that lies in the file; what cannot be read changes nothing."""

@@ -20,7 +20,7 @@ SAMPLING = ("top_p", "top_k", "min_p", "temperature", "frequency_penalty", "pres
 # vLLM's, accepted because they ask for nothing that is not done anyway: (flags, value follows).
 NEEDLESS = ((("--trust-remote-code", "--no-stream"), False), (("--tokenizer-mode",), True))
 REFUSED = {
-    "--use-beam-search": "there is no beam search",
+    "--use-beam-search": 'write --extra-body \'{"use_beam_search": true, "n": 2}\'',
     "--async-engine": "requests go to the engine directly; leave it out",
     "--skip-tokenizer-init": "prompts are made and counted here",
     "--plot-timeline": "it is not built; --save-detailed has every request's times",

@@ -89,6 +89,7 @@ class EngineServer:
         return wire.State(
             max_model_len=self._loop.executor.max_model_len,
             vocab_size=self._loop.executor.vocab_size,
+            eos_token_ids=self._loop.terms.eos_token_ids if isinstance(self._loop, EngineLoop) else (),
             running=seen.running,
             waiting=seen.waiting,
             kv_usage=seen.kv_usage,

@@ -91,7 +91,7 @@ def test_the_endpoint_follows_from_the_backend_and_random_answers_are_as_long_as
         ("--extra-body [1]", "[1]: write a JSON object"),
         ("--plot x.png", "--plot x.png: figures are SVG"),
         ("--backend tgi", "invalid choice: 'tgi'"),
-        ("--use-beam-search", "--use-beam-search: there is no beam search"),
+        ("--use-beam-search", "--use-beam-search: write --extra-body"),
         ("--plot_timeline", "--plot-timeline: it is not built"),
         ("--ramp-up-strategy linear", "give --ramp-up-start-rps and --ramp-up-end-rps"),
         ("--ramp-up-strategy linear --request-rate 3", "leave out --request-rate"),

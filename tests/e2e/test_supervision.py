@@ -1,0 +1,101 @@
+"""What serve does when its processes die, hang or leave something behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from tests.e2e.served import ENDLESS, Served, serve, wait_until
+from tests.e2e.test_orphans import gone
+
+
+def master_of(served: Served) -> psutil.Process:
+    """gunicorn's first process."""
+    parent = served.workers()[0].parent()
+    assert parent is not None
+    return parent
+
+
+def test_workers_die_with_gunicorns_master_and_others_serve_on(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [{"name": "one", "key": "key-number-one"}]}))
+    with serve(tmp_path, "--api-keys-file", str(keys), "--api-server-count", "2", key="key-number-one") as served:
+        with served.endless(n=16) as lines:
+            master, workers = master_of(served), served.workers()
+            master.kill()
+            rest = list(lines)
+        wait_until(lambda: all(map(gone, [master, *workers])))
+        assert '"code":503' in rest[-2]
+        wait_until(lambda: answers(served), 30, served.log.read_text)
+        assert served.chat(max_tokens=3).status_code == 200
+
+        keys.write_text(json.dumps({"keys": [{"name": "two", "key": "key-number-two"}]}))
+        served.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: served.chat(max_tokens=3).status_code == 401)
+
+        started = psutil.Process(served.process.pid).children(recursive=True)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(30) == 0
+        assert all(map(gone, started))
+
+
+def answers(served: Served) -> bool:
+    """Whether a worker takes a connection."""
+    try:
+        return served.http.get("/livez").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+LONG: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": ENDLESS,
+    "/v1/completions": {"prompt": "Ice is", "ignore_eos": True, "max_tokens": 1900},
+    "/v1/responses": {"input": "What is ice?", "ignore_eos": True, "max_output_tokens": 1900},
+    "/v1/messages": {"messages": ENDLESS["messages"], "ignore_eos": True, "max_tokens": 1900},
+}
+
+
+def test_the_end_of_a_drain_is_told_to_every_client_in_its_apis_form(tmp_path: Path) -> None:
+    # The demo model's own generation config lets no answer be longer than 128 tokens.
+    flags = ("--shutdown-timeout", "0.5", "--generation-config", "vllm", "--max-num-seqs", "2")
+    with serve(tmp_path, *flags) as served:
+        with served.endless(n=16):  # so that the others are not done
+            replies: dict[tuple[str, bool], tuple[int, str, str]] = {}
+            asking = [
+                threading.Thread(target=ask, args=(served, path, stream, replies))
+                for path in LONG
+                for stream in (False, True)
+            ]
+            for one in asking:
+                one.start()
+            wait_until(lambda: served.running() >= 16 + len(asking))
+            served.process.send_signal(signal.SIGTERM)
+            for one in asking:
+                one.join(30)
+        assert served.process.wait(30) == 0
+
+    for path in LONG:
+        status, kind, text = replies[path, False]
+        assert (status, kind) == (503, "application/json"), (path, status, kind, text)
+        assert "shutting down" in json.loads(text)["error"]["message"]
+        status, kind, text = replies[path, True]
+        assert status == 200
+        last = text.strip().split("\n\n")
+        if path.startswith(("/v1/chat", "/v1/completions")):
+            assert last.pop() == "data: [DONE]"
+        assert "shutting down" in last[-1], (path, last[-1])
+
+
+def ask(served: Served, path: str, stream: bool, replies: dict[tuple[str, bool], tuple[int, str, str]]) -> None:
+    """Raises: nothing; a connection that breaks off is told as status 0."""
+    try:
+        reply = httpx.post(f"{served.url}{path}", json={**LONG[path], "stream": stream}, timeout=60)
+    except httpx.TransportError as error:
+        replies[path, stream] = 0, "", repr(error)
+    else:
+        replies[path, stream] = reply.status_code, reply.headers["content-type"], reply.text
