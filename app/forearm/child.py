@@ -9,10 +9,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from forearm.config import environment
 
@@ -21,8 +22,6 @@ log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None)  # before any fork
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LEFT_S = 5.0  # what a child that died leaves behind has so long to end by itself
-# Secrets that serve itself uses: what a child of it needs of them is in its config.
-SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
 
 
 def die_with(parent: int, number: signal.Signals) -> None:
@@ -32,12 +31,19 @@ def die_with(parent: int, number: signal.Signals) -> None:
         os._exit(1)
 
 
+async def _not_watched(pid: int) -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
 @dataclass
 class Child:
     """A process to keep.
 
     ready      whether it serves
+    hangs      watches the process with this id, and returns how it hangs once it does
     on_death   the signal that it gets when serve dies, and that what it has started gets when it dies itself
+    withheld   variables of the environment that it does not get
     pass_fds   file descriptors of serve that stay open in it
     """
 
@@ -47,13 +53,15 @@ class Child:
     on_death: signal.Signals
     ready: Callable[[], bool]
     environment: dict[str, str]
+    withheld: tuple[str, ...] = ()
+    hangs: Callable[[int], Coroutine[Any, Any, str]] = _not_watched
     pass_fds: tuple[int, ...] = ()
     process: asyncio.subprocess.Process | None = None
     once_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> asyncio.subprocess.Process:
         """Start it in a process group of its own: Ctrl-C at the terminal is for serve alone."""
-        inherited = {name: value for name, value in environment().items() if name not in SECRETS}
+        inherited = {name: value for name, value in environment().items() if name not in self.withheld}
         self.process = await asyncio.create_subprocess_exec(
             *self.argv,
             env={**inherited, **self.environment},
@@ -70,6 +78,20 @@ class Child:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it minds it itself
         if self.cores:
             os.sched_setaffinity(0, self.cores)
+
+    async def ended(self, process: asyncio.subprocess.Process) -> int:
+        """Its exit status, once it and all that it has started are gone; it is killed should it hang."""
+        ending, watching = asyncio.create_task(process.wait()), asyncio.create_task(self.hangs(process.pid))
+        try:
+            await asyncio.wait([ending, watching], return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():
+                log.error("%s hangs: %s; it is killed", self.name, watching.result())
+                self.kill()
+            await self.gone()
+            return await ending
+        finally:
+            watching.cancel()
+            ending.cancel()
 
     async def end(self, timeout_s: float) -> None:
         """Ask it to finish; kill it, and whatever it has started, when it has not after `timeout_s`."""

@@ -105,6 +105,14 @@ class Common:
         unit="s",
         parse=number(0),
     )
+    execute_model_timeout_s: float = setting(
+        300.0,
+        "longest step of an engine: serve kills one that takes longer, and starts it again; and so long a request "
+        "waits until an engine has taken it in",
+        env="VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+        unit="s",
+        parse=number(1),
+    )
     logging_level: str = setting(
         "INFO", "least level that is logged", env="VLLM_LOGGING_LEVEL", parse=one_of(*LOG_LEVELS, WARN="WARNING")
     )
@@ -519,6 +527,14 @@ class ServeConfig(Common):
     )
     engine_ready_timeout_s: float = setting(
         600.0, "time an engine has to load the model", env="VLLM_ENGINE_READY_TIMEOUT_S", unit="s", parse=number(1)
+    )
+    answer_timeout_s: float = setting(
+        30.0,
+        "time without any answer of an engine's process, which answers while it computes too, until it is killed and "
+        "started again; HTTP's first process if it is stopped so long",
+        env="FOREARM_ANSWER_TIMEOUT",
+        unit="s",
+        parse=number(1),
     )
 
 

@@ -125,7 +125,6 @@ VARIABLES: dict[str, str] = {
     "VLLM_CONFIG_ROOT": "nothing is kept there",
     "VLLM_ASSETS_CACHE": "nothing is kept there",
     "VLLM_MODEL_REDIRECT_PATH": "name the model's folder",
-    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "the engine is watched by its process",
     "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "a dead engine is started again",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "LoRA adapters are not built yet",
     "VLLM_LORA_RESOLVER_CACHE_DIR": "LoRA adapters are not built yet",

@@ -33,6 +33,7 @@ from forearm.errors import ConfigError
 from forearm.model.generation import sampling_defaults
 from forearm.model.hub import find_model, find_tokenizer
 from forearm.settings import to_json
+from forearm.watchdog import engine_hangs, is_stopped
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ GRACE_S = 5.0  # beyond --shutdown-timeout, before a child is killed
 OTHERS_BYTES, WORKER_BYTES = 128 << 20, 192 << 20
 LONGEST_SOCKET_PATH = 100  # sun_path has 108 bytes
 FAILED = 1
+# What the others need of these is in their configs.
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
 # numpy's OpenBLAS starts a thread for each core, which spins for a while, and nobody here multiplies with it.
 NO_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
 
@@ -155,7 +158,7 @@ def prepare(
     api_path.write_text(to_json(api))
     return (
         [
-            engine_child(name, engine, allowed(part, plan, len(parts)), runtime)
+            engine_child(name, engine, allowed(part, plan, len(parts)), runtime, configs.serve.answer_timeout_s)
             for name, engine, part in zip(names(len(parts)), engines, parts, strict=True)
         ],
         Child(
@@ -164,13 +167,15 @@ def prepare(
             cores=plan.api_cores,
             on_death=signal.SIGTERM,  # gunicorn passes it on; at SIGQUIT its uvicorn workers would hang for 30 s
             ready=lambda: api_answers(api),
+            withheld=SECRETS,
+            hangs=lambda pid: is_stopped(pid, configs.serve.answer_timeout_s),
             # Without the second, transformers says in every log that torch is not there: it need not be.
             environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", **NO_BLAS},
         ),
     )
 
 
-def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtime: Path) -> Child:
+def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtime: Path, answer_s: float) -> Child:
     """An engine, its config written where it reads it."""
     path = runtime / f"{name}.json"
     path.write_text(to_json(engine))
@@ -180,6 +185,8 @@ def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtim
         cores=cores,  # within these its threads bind themselves
         on_death=signal.SIGKILL,
         ready=lambda: answers(socket.AF_UNIX, engine.socket),
+        withheld=SECRETS,
+        hangs=lambda pid: engine_hangs(engine.socket, answer_s, engine.execute_model_timeout_s),
         environment=NO_BLAS,
     )
 
@@ -248,8 +255,7 @@ async def keep(child: Child, ready_timeout_s: float) -> int:
         process = await child.start()
         if await until_ready(child, process, ready_timeout_s) and again:
             log.info("%s is ready again", child.name)
-        status = await process.wait()
-        await child.gone()
+        status = await child.ended(process)
         if not child.once_ready.is_set():
             failed_starts += 1
             if status == ConfigError.exit_status:

@@ -160,6 +160,31 @@ async def test_an_answer_that_comes_late_is_not_the_next_questions(
     server.close()
 
 
+async def test_an_engine_that_takes_nothing_in_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    left = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(wire.frame(state(0)))
+        await reader.read()
+        writer.close()
+        left.set()
+
+    server = await asyncio.start_unix_server(silent, tmp_path / "silent")
+    client = EngineClient([str(tmp_path / "silent")], accept_s=0.1)
+    client.start()
+    connection = client.connections[0]
+    while connection.state is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(EngineUnavailable, match=r"has not taken the request in within 0\.1 s"):
+        await client.submit([submit("x")])
+
+    assert connection.open == {}
+    await client.close()
+    server.close()
+    await asyncio.wait_for(left.wait(), 10)
+
+
 def state(running: int) -> wire.State:
     return wire.State(max_model_len=1, vocab_size=1, running=running, waiting=0, kv_usage=0.0, last_step_age_s=0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,29 @@ def ask(served: Served, path: str, stream: bool, replies: dict[tuple[str, bool],
         replies[path, stream] = 0, "", repr(error)
     else:
         replies[path, stream] = reply.status_code, reply.headers["content-type"], reply.text
+
+
+def test_an_engine_that_hangs_is_killed_and_its_clients_are_told(tmp_path: Path) -> None:
+    with serve(tmp_path, env={"FOREARM_ANSWER_TIMEOUT": "3"}) as served, ThreadPoolExecutor(4) as pool:
+        with served.endless(n=16) as lines:
+            hung = served.engine()
+            hung.suspend()
+            waiting = [pool.submit(served.chat, max_tokens=3) for _ in range(4)]
+            rest = list(lines)
+        assert '"code":503' in rest[-2]
+        for one in waiting:
+            assert one.result().status_code == 503
+            assert one.result().json()["error"]["code"] == 503
+        assert "engine hangs: it has not answered for 3 s" in served.log.read_text()
+        wait_until(lambda: served.http.get("/readyz").status_code == 200, 60)
+        assert served.engine().pid != hung.pid
+        assert served.chat(max_tokens=3).status_code == 200
+
+
+def test_a_stopped_master_of_the_workers_is_replaced(tmp_path: Path) -> None:
+    with serve(tmp_path, env={"FOREARM_ANSWER_TIMEOUT": "1"}) as served:
+        stopped = master_of(served)
+        stopped.suspend()
+        wait_until(lambda: gone(stopped))
+        wait_until(lambda: answers(served), 30, served.log.read_text)
+        assert served.chat(max_tokens=3).status_code == 200

@@ -16,6 +16,7 @@ import pytest
 from forearm import config, serve
 from forearm.child import Child
 from forearm.serve import keep, watch
+from forearm.watchdog import is_stopped
 
 # Writes its process id, says it is ready, and lives until it is asked to end.
 LIVES = """
@@ -42,6 +43,7 @@ def child(name: str, code: str, folder: Path) -> Child:
         on_death=signal.SIGKILL,
         ready=(folder / f"{name}-ready").exists,
         environment={},
+        hangs=lambda pid: is_stopped(pid, 60),
     )
 
 

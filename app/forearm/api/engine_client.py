@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forearm import wire
 from forearm.api.connection import Connection
@@ -107,9 +107,10 @@ class Generation:
 
 
 class EngineClient:
-    """All engines of this server, seen from one worker."""
+    """All engines of this server, seen from one worker. accept_s: how long one may take to take a request in."""
 
-    def __init__(self, sockets: Sequence[str]) -> None:
+    def __init__(self, sockets: Sequence[str], accept_s: float = 300.0) -> None:
+        self._accept_s = accept_s
         self.connections = [Connection(path) for path in sockets]
         self._router: PrefixRouter[int] = PrefixRouter()
         for index, connection in enumerate(self.connections):
@@ -152,7 +153,9 @@ class EngineClient:
             watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
-    async def hand(self, choose: Callable[[], Connection], give: Callable[[Connection], Awaitable[Taken]]) -> Taken:
+    async def hand(
+        self, choose: Callable[[], Connection], give: Callable[[Connection], Coroutine[Any, Any, Taken]]
+    ) -> Taken:
         """Give something to the engine chosen. One that dies before it has taken it has begun no answer: while another
         one runs, it is given to that.
 
@@ -161,7 +164,10 @@ class EngineClient:
         while True:
             connection = choose()
             try:
-                return await give(connection)
+                return await asyncio.wait_for(give(connection), self._accept_s)
+            except asyncio.TimeoutError:
+                message = f"the engine has not taken the request in within {self._accept_s:g} s"
+                raise EngineUnavailable(message) from None
             except EngineUnavailable:
                 if connection.state is not None or all(one.state is None for one in self.connections):
                     raise

@@ -21,9 +21,6 @@ from forearm.wire import State
 
 router = APIRouter()
 
-# Longer than any step should take, a long prompt's on few cores too; vLLM's VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS.
-_STUCK_S = 300.0
-
 
 @router.get("/livez")
 async def live() -> Response:
@@ -101,7 +98,7 @@ async def _ready(served: ServedState) -> tuple[int, int]:
     states = []
     for connection in served.engine.connections:
         try:
-            states.append(_fit(await connection.ask_state()))
+            states.append(_fit(await connection.ask_state(), served.config.execute_model_timeout_s))
         except EngineUnavailable as error:  # noqa: PERF203  (one or two engines)
             why = error
     if not states:
@@ -109,13 +106,13 @@ async def _ready(served: ServedState) -> tuple[int, int]:
     return sum(state.running for state in states), sum(state.waiting for state in states)
 
 
-def _fit(state: State) -> State:
+def _fit(state: State, longest_step_s: float) -> State:
     """The same, of an engine that takes requests and moves.
 
     Raises: EngineUnavailable.
     """
     if state.draining:
         raise EngineUnavailable("the engine is shutting down")
-    if state.last_step_age_s > _STUCK_S:
+    if state.last_step_age_s > longest_step_s:
         raise EngineUnavailable(f"the engine has been in one step for {state.last_step_age_s:.0f} s")
     return state

@@ -260,7 +260,10 @@ def load_served(config: ApiConfig) -> Served:
         for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)]
     )
     dialect = _dialect(config, tool_template or template, tokenizer)
-    engine, meter = EngineClient(config.engine_sockets), HttpMeter(config.metrics_folder)
+    engine, meter = (
+        EngineClient(config.engine_sockets, config.execute_model_timeout_s),
+        HttpMeter(config.metrics_folder),
+    )
     defaults = sampling_defaults(folder, config.generation_config, config.override_generation_config)
     return Served(config, tokenizer, template, defaults, engine, dialect, tool_template, meter=meter)
 

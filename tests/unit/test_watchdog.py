@@ -1,0 +1,44 @@
+"""When an engine hangs, by what it says to those who connect."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from forearm import wire
+from forearm.watchdog import engine_hangs
+
+
+@pytest.mark.parametrize(
+    ("ages", "said"),
+    [
+        ([0.0, 50.0, 50.0, 0.0, None, None, 1.0], ""),
+        ([0.0, 50.0, 50.0, 50.0], "its step takes longer than 10 s"),
+        ([0.0, None, None, None], "it has not answered for 0.3 s"),
+    ],
+)
+async def test_an_engine_hangs_when_three_looks_in_a_row_say_so(
+    tmp_path: Path, ages: list[float | None], said: str
+) -> None:
+    left = iter(ages)
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        age = next(left, 0.0)
+        if age is not None:
+            figures = {"max_model_len": 1, "vocab_size": 1, "running": 1, "waiting": 0, "kv_usage": 0.0}
+            writer.write(wire.frame(wire.State(**figures, last_step_age_s=age)))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(greet, tmp_path / "engine")
+    try:
+        found = await asyncio.wait_for(engine_hangs(str(tmp_path / "engine"), 0.3, 10), 3)
+    except asyncio.TimeoutError:
+        found = ""
+    server.close()
+    await asyncio.sleep(0.05)  # those who greet see that nobody is there any more
+
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
