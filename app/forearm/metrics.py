@@ -140,6 +140,12 @@ HTTP = (
         "Answers read by a tool parser: once a choice, or once a delta of a stream.",
         ("model_name", "mode", "outcome", "request_type"),
     ),
+    Metric(
+        Counter,
+        "forearm:requests_refused_early",
+        "Requests that found the queue full before they were read (vllm:admission_rejections: after it).",
+        (),
+    ),
     Metric(Counter, "forearm:unknown_request_fields", "Request fields this server does not know.", ("field",)),
     Metric(Counter, "forearm:key_requests", "Requests taken in, by the name of their key.", ("key",)),
     Metric(Counter, "forearm:key_tokens", "Tokens charged: of prompts and of answers.", ("key", "kind")),

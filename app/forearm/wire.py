@@ -224,7 +224,16 @@ class State(msgspec.Struct, tag=True, kw_only=True):
     draining: bool = False
 
 
-FromEngine = Accepted | Refused | Tokens | Embedded | Metrics | State
+class Load(msgspec.Struct, tag=True, frozen=True):
+    """Said unasked as it changes: how many requests may still come, and in how many seconds one that finds no room
+    should try again.
+    """
+
+    room: int
+    retry_after_s: int
+
+
+FromEngine = Accepted | Refused | Tokens | Embedded | Metrics | State | Load
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -29,6 +29,7 @@ class EchoEngine:
     silent: bool = False  # takes requests and says nothing
     draining: bool = False
     step_age_s: float = 0.0
+    load: wire.Load | None = None  # told with each connection, and by `tell`
     submits: list[wire.Submit] = field(default_factory=list)
     running: set[tuple[str, int]] = field(default_factory=set)
 
@@ -53,6 +54,12 @@ class EchoEngine:
             self._thread.join()
             self._thread = None
 
+    def tell(self, load: wire.Load) -> None:
+        """As an engine whose load changes."""
+        self.load = load
+        for writer in list(self._writers):
+            self._loop.call_soon_threadsafe(writer.write, wire.frame(load))
+
     # --- in the engine's thread
 
     async def _serve(self) -> None:
@@ -74,6 +81,8 @@ class EchoEngine:
         self._writers.add(writer)
         mine: set[tuple[str, int]] = set()
         writer.write(wire.frame(self._state()))
+        if self.load is not None:
+            writer.write(wire.frame(self.load))
         with contextlib.suppress(OSError, EOFError):
             while True:
                 length = wire.body_length(await reader.readexactly(4))

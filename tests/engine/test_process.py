@@ -71,7 +71,7 @@ class Process:
 async def receive(reader: asyncio.StreamReader) -> wire.FromEngine:
     head = await asyncio.wait_for(reader.readexactly(4), WAIT_S)
     message: wire.FromEngine = wire.from_engine.decode(await reader.readexactly(wire.body_length(head)))
-    return message
+    return await receive(reader) if isinstance(message, wire.Load) else message
 
 
 async def draining(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

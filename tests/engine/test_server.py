@@ -66,6 +66,7 @@ class Worker:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        self.loads: list[wire.Load] = []
 
     def send(self, message: wire.ToEngine) -> None:
         self.writer.write(wire.frame(message))
@@ -79,7 +80,10 @@ class Worker:
             return await self.reader.readexactly(wire.body_length(await self.reader.readexactly(4)))
 
         message: wire.FromEngine = wire.from_engine.decode(await asyncio.wait_for(frame(), WAIT_S))
-        return message
+        if not isinstance(message, wire.Load):
+            return message
+        self.loads.append(message)
+        return await self.receive()
 
     async def answer(self, request_id: str) -> list[int]:
         """All tokens of a request that was accepted or will be."""

@@ -36,6 +36,7 @@ from forearm.api import (
 from forearm.api.described import DescribedApp
 from forearm.api.edge import AccessLog, Edge, Watch
 from forearm.api.faults import answer_error
+from forearm.api.gate import Gate
 from forearm.api.guard import KeyGuard
 from forearm.api.keys import KeyRing
 from forearm.api.messages_errors import MessagesErrors
@@ -107,6 +108,7 @@ def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None
     """What stands between the socket and the routes."""
     config, root_path = served.config, served.config.root_path.rstrip("/")
     # The last one added is the outermost.
+    app.add_middleware(Gate, engine=served.engine, meter=served.meter)
     if keys:
         app.add_middleware(KeyGuard, keys=keys, table=RateTable(), meter=served.meter)
     if config.allowed_origins:

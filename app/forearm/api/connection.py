@@ -39,11 +39,20 @@ class Connection:
         self.state: wire.State | None = None
         self.was_there = False  # an engine has been, since this worker's start
         self.open: dict[str, Open] = {}
+        self._load: wire.Load | None = None
+        self._accepted = 0  # of ours, since the engine told its load
         self._writer: asyncio.StreamWriter | None = None
         self._states: deque[asyncio.Future[wire.State]] = deque()
         self._metrics: deque[asyncio.Future[str]] = deque()
         self.on_lost: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def load(self) -> wire.Load | None:
+        """What the engine said last, less what it has accepted since; None: it has said nothing."""
+        if self._load is None or not self._accepted:
+            return self._load
+        return wire.Load(self._load.room - self._accepted, self._load.retry_after_s)
 
     def start(self) -> None:
         """Begin to connect."""
@@ -120,12 +129,15 @@ class Connection:
             _answer(self._states, message)
         elif isinstance(message, wire.Metrics):
             _answer(self._metrics, message.text)
+        elif isinstance(message, wire.Load):
+            self._load, self._accepted = message, 0
         elif (generation := self.open.get(message.request_id)) is not None:
+            self._accepted += isinstance(message, wire.Accepted)
             generation.take(message)
 
     def _disconnected(self) -> None:
         gone = EngineUnavailable("the engine stopped; it is being restarted")
-        self.state = None
+        self.state = self._load = None
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -16,6 +16,7 @@ from forearm.errors import EngineUnavailable, ForearmError
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
 Taken = TypeVar("Taken")
+_NONE_RUNS = "no engine is running; it is starting, or being restarted"
 Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
 
 
@@ -141,6 +142,20 @@ class EngineClient:
         assert state is not None
         return state
 
+    @property
+    def load(self) -> wire.Load | None:
+        """Of all engines that run together; None: one of them has not told it.
+
+        Raises: EngineUnavailable if none runs.
+        """
+        loads = [connection.load for connection in self.connections if connection.state is not None]
+        if not loads:
+            raise EngineUnavailable(_NONE_RUNS)
+        known = [load for load in loads if load is not None]
+        if len(known) < len(loads):
+            return None
+        return wire.Load(sum(max(load.room, 0) for load in known), min(load.retry_after_s for load in known))
+
     async def submit(self, requests: Sequence[wire.Submit], watched: bool = True) -> Generation:
         """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.
 
@@ -193,7 +208,7 @@ class EngineClient:
         """
         running = [connection for connection in self.connections if connection.state is not None]
         if not running:
-            raise EngineUnavailable("no engine is running; it is starting, or being restarted")
+            raise EngineUnavailable(_NONE_RUNS)
         return min(running, key=lambda connection: len(connection.open))
 
 

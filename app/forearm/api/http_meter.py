@@ -61,6 +61,10 @@ class HttpMeter:
         mode, outcome = "streaming" if streaming else "non_streaming", "tool_call" if found else "no_tool_call"
         return self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type)
 
+    def refused_early(self) -> None:
+        """A request found the queue full before it was read."""
+        self._families["forearm:requests_refused_early"].inc()
+
     def key_request(self, key: str) -> None:
         """A request with the key of this name was taken in."""
         self._families["forearm:key_requests"].labels(key).inc()

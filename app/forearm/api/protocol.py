@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from asyncio import Transport
 from asyncio.events import TimerHandle
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -17,6 +17,8 @@ from forearm.api.faults import error_reply
 from forearm.api.replies import encoder
 
 MOST_HEAD_BYTES = 64 << 10  # of a request's line and headers together; h11, uvicorn's other parser, has the same limit
+_LINGER_S = 2.0  # that what still comes of an answered request is read and thrown away
+_LATE_S = 0.05  # the loop reads from sockets once at least before a timer of this length
 BYTES_A_SECOND = 1000  # a body that comes at least so fast has more time; Apache's reqtimeout asks for 500
 
 
@@ -33,6 +35,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._late: TimerHandle | None = None  # what comes has a time limit while it is set
         self._unread: TimerHandle | None = None
+        self._lingers = False
         self._head_bytes: int | None = 0  # None: the head is there
         self._had_end = False  # of a head or a body, in the last bytes: they are no head's alone
         self._named_bytes = 0  # of the head, as far as it is parsed
@@ -52,6 +55,8 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a head are counted here: the parser tells of a header when it is whole."""
+        if self._lingers:
+            return
         if self._late is None and (self.cycle is None or self.cycle.response_complete):
             self._expect(self.receive_timeout_s)  # they end the idle time, whether or not a request begins
         self._had_end = False
@@ -84,6 +89,12 @@ class Protocol(HttpToolsProtocol):
         self._body_end_s = self.loop.time() + self.body_timeout_s
         self._expect(min(self.receive_timeout_s, self.body_timeout_s))
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = cast(Transport, _Unread(self))
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The next request may have come while this process was busy: it is read before the connection is closed."""
+        self.timeout_keep_alive_task = self.loop.call_later(_LATE_S, super().timeout_keep_alive_handler)
 
     def on_body(self, body: bytes) -> None:
         """Each part of it gives it more time."""
@@ -94,6 +105,8 @@ class Protocol(HttpToolsProtocol):
         """All of it is there."""
         self._expect(None)
         self._head_bytes, self._had_end = 0, True
+        if self.cycle is not None:
+            self.cycle.transport = self.transport
         super().on_message_complete()
 
     def pause_writing(self) -> None:
@@ -111,6 +124,16 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP, or a head that is too long."""
         self._refuse(400, msg)
+
+    def linger(self) -> None:
+        """Close, the answer being written, once the client has. If this end closed with bytes of the body unread, the
+        kernel would reset the connection, and the client would lose the answer that refuses it.
+        """
+        self._lingers = True
+        self._expect(None)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.close)
 
     def _count(self, part: bytes) -> None:
         self._named_bytes += len(part)
@@ -142,3 +165,15 @@ class Protocol(HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
+
+
+class _Unread:
+    """The transport of a request whose body has not come whole, as uvicorn's cycle uses it."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+
+    def close(self) -> None:
+        """The answer is written and no other request may follow, or it broke off."""
+        self._protocol.linger()

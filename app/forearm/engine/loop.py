@@ -20,6 +20,7 @@ from forearm.engine.grammar import Grammars
 from forearm.engine.growth import Growth, grow, nothing_to_choose
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot
 from forearm.engine.meter import Meter
+from forearm.engine.request_queue import RequestQueue
 from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.engine.speculation import Speculation
@@ -70,10 +71,10 @@ class EngineLoop:
         self._speculation = speculation or Speculation()
         self._compiling: list[Request] = []
         self._requests: dict[tuple[int, str], Request] = {}
-        self._queued = 0  # requests of which nothing was computed yet
+        self._queue = RequestQueue(terms.queued, limits.running)
         self.draining = False
         self._failed_steps = 0
-        self._look()
+        self.look()
 
     @property
     def busy(self) -> bool:
@@ -101,12 +102,12 @@ class EngineLoop:
         self._take_grammars()
         slices = self.scheduler.schedule()
         if slices:
-            self._look()
+            self.look()
             now_s = time.monotonic()
             for piece in slices:
                 if piece.sequence.request.scheduled_s is None:
                     piece.sequence.request.scheduled_s = now_s
-                    self._queued -= 1
+                    self._queue.begin()
             try:
                 self._compute(slices)
                 self._failed_steps = 0
@@ -117,7 +118,7 @@ class EngineLoop:
             grammars = [request.compiling for request in self._compiling if request.compiling is not None]
             assert grammars, "whoever is there can go on"
             wait(grammars, _COMPILING_S, FIRST_COMPLETED)
-        self._look()
+        self.look()
 
     # --- in
 
@@ -131,7 +132,7 @@ class EngineLoop:
             self._refuse(connection, submit.request_id, error)
             return
         self._requests[request.name] = request
-        self._queued += 1
+        self._queue.enter()
         self.scheduler.add(request)
         if request.compiling is None:
             self._accept(request)
@@ -183,13 +184,13 @@ class EngineLoop:
                 f"(--max-num-seqs {running}, --max-num-queued-reqs {limit})",
                 "n",
             )
-        if self._queued >= limit + running - len(self.scheduler.running):
-            raise Overloaded(f"{self._queued} requests are waiting; the limit is {limit}")
+        load = self._queue.load(len(self.scheduler.running))
+        if load.room <= 0:
+            raise Overloaded(f"{self._queue.length} requests are waiting; the limit is {limit}", load.retry_after_s)
         waiting, most = self.scheduler.waiting, max(limit + running, MAX_OUTPUTS)
         if waiting + submit.params.n > most:
-            raise Overloaded(
-                f"{waiting} outputs are waiting, {submit.params.n} more are asked for; the limit is {most}"
-            )
+            said = f"{waiting} outputs are waiting, {submit.params.n} more are asked for; the limit is {most}"
+            raise Overloaded(said, load.retry_after_s)
 
     def _abort(self, connection: int, abort: wire.Abort) -> None:
         """The client may abort what has just finished: then there is nothing to do."""
@@ -267,7 +268,7 @@ class EngineLoop:
         self.scheduler.remove(sequence)
         request = sequence.request
         if not request.open_outputs:
-            self._queued -= request.scheduled_s is None
+            self._queue.leave(begun=request.scheduled_s is not None)
             if not self._admission.terms.prefix_caching:
                 # Nobody can find its blocks; the next requests take them before memory that was never touched: six
                 # rounds of bench/compare.py's requests to the 0.5B shape, int4, leave the process at 573 MiB, not 847.
@@ -306,14 +307,14 @@ class EngineLoop:
         if self._failed_steps == MAX_FAILED_STEPS:
             raise EngineFailed(f"{MAX_FAILED_STEPS} steps in a row failed; the last one: {error}") from error
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Show the outside how full the engine is."""
         self.meter.load(self.scheduler)
-        blocks = self.scheduler.blocks
         self.snapshot = Snapshot(
             running=len(self.scheduler.running),
             waiting=self.scheduler.waiting,
-            kv_usage=blocks.used / blocks.count,
+            load=self._queue.load(len(self.scheduler.running)),
+            kv_usage=self.scheduler.blocks.used / self.scheduler.blocks.count,
             step_s=time.monotonic() if self.busy else None,
             draining=self.draining,
         )

@@ -50,6 +50,7 @@ class Snapshot:
 
     running: int
     waiting: int
+    load: wire.Load
     kv_usage: float
     step_s: float | None
     draining: bool

@@ -14,6 +14,7 @@ from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot
 from forearm.engine.pooler import Pooler
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingAdmission, PoolingRequest, Text
+from forearm.engine.request_queue import RequestQueue
 from forearm.engine.turns import MAX_FAILED_STEPS
 from forearm.engine.waiting import Served
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
@@ -36,11 +37,11 @@ class PoolingLoop:
         self._step_tokens, self._step_texts = step_tokens, step_texts
         self._admission = PoolingAdmission(executor.terms)
         self._requests: dict[tuple[int, str], PoolingRequest] = {}
-        self._waiting = 0  # requests of which nothing was computed yet
+        self._queue = RequestQueue(executor.terms.queued, step_texts)
         self._served = Served()
         self.draining = False
         self._failed_steps = 0
-        self._look()
+        self.look()
 
     @property
     def busy(self) -> bool:
@@ -64,14 +65,14 @@ class PoolingLoop:
         """Compute one step, if there is anything to compute."""
         texts = self._choose()
         if texts:
-            self._look()
+            self.look()
             try:
                 self._compute(texts)
                 self._failed_steps = 0
             except Exception as error:
                 self._step_failed(texts, error)
             self.meter.step(sum(len(text.prompt.token_ids) for text in texts))
-        self._look()
+        self.look()
 
     # --- in
 
@@ -93,7 +94,7 @@ class PoolingLoop:
             self._refuse(connection, embed.request_id, error)
             return
         self._requests[request.name] = request
-        self._waiting += 1
+        self._queue.enter()
         self._served.enter(embed.client, self._served.least)
         self.outbox.append((connection, wire.Accepted(request_id=embed.request_id)))
 
@@ -103,9 +104,9 @@ class PoolingLoop:
             raise EngineUnavailable("the server is shutting down")
         if (connection, embed.request_id) in self._requests:
             raise InvalidRequest(f"request_id {embed.request_id} is in use", "request_id")
-        waiting, limit = self._waiting, self.executor.terms.queued
-        if waiting >= limit + self._step_texts:
-            raise Overloaded(f"{waiting} requests are waiting; the limit is {limit}")
+        if (load := self._queue.load(0)).room <= 0:
+            waiting, limit = self._queue.length, self.executor.terms.queued
+            raise Overloaded(f"{waiting} requests are waiting; the limit is {limit}", load.retry_after_s)
 
     def _stop(self) -> None:
         self.over = True
@@ -137,7 +138,7 @@ class PoolingLoop:
                 break
             if request.scheduled_s is None:
                 request.scheduled_s = now_s
-                self._waiting -= 1
+                self._queue.begin()
             texts.append(Text(request, index))
             self._served.add(request.embed.client, count)
             room -= count
@@ -177,7 +178,7 @@ class PoolingLoop:
 
     def _end(self, request: PoolingRequest, reason: str) -> None:
         del self._requests[request.name]
-        self._waiting -= request.scheduled_s is None
+        self._queue.leave(begun=request.scheduled_s is not None)
         self._served.leave(request.embed.client)
         self.meter.request_ended(request, reason, time.monotonic())
 
@@ -211,13 +212,14 @@ class PoolingLoop:
         if self._failed_steps == MAX_FAILED_STEPS:
             raise EngineFailed(f"{MAX_FAILED_STEPS} steps in a row failed; the last one: {error}") from error
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Show the outside how full the engine is."""
-        waiting = self._waiting
+        waiting = self._queue.length
         self.meter.filled(len(self._requests) - waiting, waiting)
         self.snapshot = Snapshot(
             running=len(self._requests) - waiting,
             waiting=waiting,
+            load=self._queue.load(0),
             kv_usage=0.0,
             step_s=time.monotonic() if self.busy else None,
             draining=self.draining,

@@ -32,6 +32,7 @@ MAX_UNREAD_BYTES = 64 << 20
 # Messages that may wait for the end of a step; beyond them requests are refused at once.
 MAX_UNTAKEN = 4096
 _FLUSH_TIMEOUT_S = 5.0
+_TELL_S = 0.02  # between two messages on how full the engine is
 _HEAD_BYTES = 4
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class EngineServer:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._numbers = itertools.count()
         self._draining = False
+        self._told: wire.Load | None = None
+        self._telling: asyncio.TimerHandle | None = None  # until then nothing is told
 
     async def run(self, path: Path) -> None:
         """Serve at `path` until drained or stopped.
@@ -154,6 +157,19 @@ class EngineServer:
             writer = self._writers.get(connection)
             if writer is not None:
                 self._write(writer, b"".join(parts))
+        if self._telling is None and self._loop.snapshot.load != self._told:
+            self._tell_load()
+
+    def _tell_load(self) -> None:
+        """Every worker knows how full the engine is, and so refuses by itself what the engine would; this often, and
+        once more when it has come to rest.
+        """
+        self._telling = None
+        if (load := self._loop.snapshot.load) != self._told:
+            self._told = load
+            for writer in self._writers.values():
+                self._write(writer, wire.frame(load))
+            self._telling = asyncio.get_running_loop().call_later(_TELL_S, self._tell_load)
 
     def _write(self, writer: asyncio.StreamWriter, frames: bytes) -> None:
         writer.write(frames)
@@ -169,6 +185,7 @@ class EngineServer:
         self._writers[connection] = writer
         try:
             self._write(writer, wire.frame(self.state()))
+            self._told = None  # this one has not heard
             while True:
                 length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
                 self._take(connection, writer, wire.to_engine.decode(await reader.readexactly(length)))

@@ -29,6 +29,9 @@ class Loop(Protocol):
     def take(self, inward: Inward) -> None:
         """One message in."""
 
+    def look(self) -> None:
+        """Show the outside how full the engine is."""
+
     def step(self) -> None:
         """Compute one step, if there is anything to compute."""
 
@@ -39,7 +42,8 @@ def run(loop: Loop, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]
     Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
     """
     while True:
-        _take_all(loop, inbox)
+        if _take_all(loop, inbox):
+            loop.look()  # of several workers each sees in time what the others have filled
         _publish(loop, publish)  # a client learns that it was taken in before a step that may be long
         loop.step()
         _publish(loop, publish)
@@ -47,11 +51,13 @@ def run(loop: Loop, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]
             return
 
 
-def _take_all(loop: Loop, inbox: SimpleQueue[Inward]) -> None:
-    if not loop.busy and not loop.draining:
+def _take_all(loop: Loop, inbox: SimpleQueue[Inward]) -> int:
+    """Returns: how many there were."""
+    count = 0
+    while not inbox.empty() or not (count or loop.busy or loop.draining):  # this thread alone takes from it
         loop.take(inbox.get())
-    while not inbox.empty():  # this thread alone takes from it
-        loop.take(inbox.get())
+        count += 1
+    return count
 
 
 def _publish(loop: Loop, publish: Callable[[list[Outward]], None]) -> None:

@@ -1,0 +1,53 @@
+"""How many requests may still come, and when to try again."""
+
+from __future__ import annotations
+
+import pytest
+
+from forearm.engine import request_queue
+from forearm.engine.request_queue import RequestQueue
+
+
+class Clock:
+    """time.monotonic(), as the test says."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(request_queue, "time", clock)
+    return clock
+
+
+def test_room_is_the_limit_and_the_places_that_are_free() -> None:
+    queue = RequestQueue(limit=10, places=4)
+    assert queue.load(0).room == 14
+    for _ in range(6):
+        queue.enter()
+    queue.begin()
+    queue.begin()
+    assert queue.load(2).room == 14 - 2 - 4
+    queue.leave(begun=False)
+    queue.leave(begun=True)
+    assert (queue.length, queue.load(1).room) == (3, 14 - 1 - 3)
+
+
+def test_retry_after_is_the_queue_at_the_rate_at_which_requests_end(clock: Clock) -> None:
+    queue = RequestQueue(limit=100, places=1)
+    assert queue.load(0).retry_after_s == 1, "no rate is known"
+    for _ in range(20):
+        clock.now_s += 0.5  # two a second
+        queue.enter()
+        queue.begin()
+        queue.leave(begun=True)
+    for _ in range(30):
+        queue.enter()
+    assert queue.load(1).retry_after_s == 15
+
+    clock.now_s += 40  # since when nothing ended
+    assert queue.load(1).retry_after_s == 60, "more than a minute no client waits"
