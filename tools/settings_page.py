@@ -69,7 +69,7 @@ def foreign_tables() -> str:
     limited = [
         (f"`{flag}` {' or '.join(one.allowed)}", one.reason) for flag, one in foreign.FLAGS.items() if one.allowed
     ]
-    refused = [(f"`{flag}`", reason) for flag, reason in foreign.REFUSED.items()]
+    refused = [(f"`{flag}`", one.reason) for flag, one in foreign.REFUSED.items()]
     return (
         table("Of vLLM, accepted with one log line", "Why it has no effect", accepted)
         + table("Of vLLM, accepted with these values alone", "Why the others are refused", limited)

@@ -80,8 +80,8 @@ class Common:
     )
     hf_overrides: dict[str, Any] | None = setting(
         None,
-        "JSON: changes to config.json's keys about pooling: is_matryoshka, matryoshka_dimensions, num_labels, "
-        "architectures, classifier_from_token",
+        "JSON: changes to config.json's keys: rope_parameters, rope_scaling, rope_theta; about pooling is_matryoshka, "
+        "matryoshka_dimensions, num_labels, architectures, classifier_from_token",
         flag="--hf-overrides",
         parse=json_object,
     )
@@ -114,7 +114,11 @@ class Common:
         parse=number(1),
     )
     logging_level: str = setting(
-        "INFO", "least level that is logged", env="VLLM_LOGGING_LEVEL", parse=one_of(*LOG_LEVELS, WARN="WARNING")
+        "INFO",
+        "least level that is logged",
+        flag="--log-level",
+        env="VLLM_LOGGING_LEVEL",
+        parse=one_of(*LOG_LEVELS, WARN="WARNING"),
     )
     logging_prefix: str = setting("", "stands before every log line", env="VLLM_LOGGING_PREFIX")
     configure_logging: bool = setting(True, "0 leaves Python's logging alone", env="VLLM_CONFIGURE_LOGGING")
@@ -125,7 +129,9 @@ class Common:
         env="FOREARM_LOG_FORMAT",
         parse=one_of("text", "json"),
     )
-    logging_config_path: str = setting("", "JSON for logging.config.dictConfig", env="VLLM_LOGGING_CONFIG_PATH")
+    logging_config_path: str = setting(
+        "", "JSON for logging.config.dictConfig", flag="--log-config-file", env="VLLM_LOGGING_CONFIG_PATH"
+    )
 
     @property
     def hub(self) -> dict[str, str]:
@@ -186,6 +192,16 @@ class EngineConfig(Common):
         unit="tokens",
         parse=model_length,
     )
+    rope_scaling: dict[str, Any] | None = setting(
+        None,
+        "JSON: in place of config.json's, for contexts longer than it says, such as "
+        '{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}',
+        flag="--rope-scaling",
+        parse=json_object,
+    )
+    rope_theta: float | None = setting(
+        None, "base of the rotary angles, in place of config.json's", flag="--rope-theta", parse=number(1)
+    )
     allow_long_max_model_len: bool = setting(
         False, "1 allows more than the model was made for", env="VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     )
@@ -231,7 +247,7 @@ class EngineConfig(Common):
     memory_utilization: float = setting(
         0.92,
         "share of this machine's or container's memory that may be used in all",
-        flag="--gpu-memory-utilization",
+        flag="--gpu-memory-utilization --device-memory-utilization",
         parse=number(0.01, 1),
     )
     grammar_cache_bytes: int = setting(
@@ -248,7 +264,7 @@ class EngineConfig(Common):
         "JSON: tokens are guessed and verified, several in one step, as far as that is measured to be faster; answers "
         "stay the same. method: ngram (what came after the same tokens before; prompt_lookup_min 3, prompt_lookup_max "
         "5) or draft_model (model, revision, quantization); num_speculative_tokens (8): most of one draft",
-        flag="--speculative-config",
+        flag="--speculative-config -sc",
         parse=json_object,
     )
     spec_method: str = setting("", "its method", flag="--spec-method")
@@ -308,7 +324,7 @@ class ApiConfig(Common):
     workers: int | None = setting(
         None,
         "HTTP processes; absent: one for each reserved core, at most 4",
-        flag="--api-server-count",
+        flag="--api-server-count -asc",
         parse=whole(1, 256),
     )
     served_model_name: tuple[str, ...] = setting(
@@ -524,6 +540,9 @@ class ServeConfig(Common):
         "goes where its beginning was computed before, as far as load allows",
         flag="--data-parallel-size -dp",
         parse=whole(1, 64),
+    )
+    data_parallel_size_local: int | None = setting(
+        None, "how many of them run here: all", flag="--data-parallel-size-local -dpl", parse=whole(0, 64)
     )
     engine_ready_timeout_s: float = setting(
         600.0, "time an engine has to load the model", env="VLLM_ENGINE_READY_TIMEOUT_S", unit="s", parse=number(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import Any, NoReturn
 from forearm import config, foreign
 from forearm.config import Configs
 from forearm.errors import ConfigError
-from forearm.settings import Setting
+from forearm.settings import Setting, human_whole, inverses
 
 Texts = dict[str, Sequence[str]]
+
+# A flag with keys of its JSON: --flag.key, --flag.key=value, --flag.key+ (part of a list).
+_DOTTED = re.compile(r"(?P<flag>--?[A-Za-z][\w-]*)\.(?P<keys>[\w.-]*[\w-])(?P<more>\+?)(?:=(?P<value>.*))?", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,9 +50,9 @@ def read_line(parser: Parser, argv: Sequence[str]) -> Line:
     notes: list[str] = []
     add_settings(parser)
     add_foreign(parser, notes)
-    words = [_dashes(word) for word in argv]
+    words = nested([_dashes(word) for word in argv])
     for word in words:
-        refuse(word.split("=", 1)[0])
+        foreign.refuse(word.split("=", 1)[0])
     rest, over = parser.parse_known_args(words)
     texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in config.SETTINGS}
     model = model_of(parser, over)
@@ -56,23 +60,63 @@ def read_line(parser: Parser, argv: Sequence[str]) -> Line:
         texts["model"] = [model]
     file = read_file(Path(rest.config), notes) if rest.config else {}
     configs = config.read(texts, file)
+    here, engines = configs.serve.data_parallel_size_local, configs.serve.data_parallel_size
+    if here not in (None, engines):
+        raise ConfigError(
+            f"--data-parallel-size-local {here}: all {engines} engines of --data-parallel-size run on this machine; "
+            "for several machines see deploy/ray"
+        )
     known = {s.env for s in config.SETTINGS.values()} | set(config.READ_ELSEWHERE)
     notes += foreign.check_variables(config.environment(), known)
     return Line(configs, rest, notes)
 
 
 def _dashes(word: str) -> str:
-    """--max_model_len=4k is --max-model-len=4k."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
+    """--max_model_len=4k is --max-model-len=4k; keys after a point keep their own."""
+    return re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word)
 
 
-def refuse(flag: str) -> None:
-    """Raises: ConfigError for a flag of vLLM that asks for what is not there."""
-    if flag in foreign.REFUSED:
-        raise ConfigError(f"{flag}: {foreign.REFUSED[flag]}")
+def nested(words: Sequence[str]) -> list[str]:
+    """Make JSON of dotted flags, as vLLM does: --a-config.x.y 1 --a-config.z+ p,q is --a-config with that object, and
+    comes last.
+
+    Raises: ConfigError for one without a value.
+    """
+    kept: list[str] = []
+    objects: dict[str, dict[str, Any]] = {}
+    rest = iter(words)
+    for word in rest:
+        dotted = _DOTTED.fullmatch(word)
+        if dotted is None:
+            kept.append(word)
+            continue
+        text = dotted["value"] if dotted["value"] is not None else next(rest, None)
+        if text is None:
+            raise ConfigError(f"{word} needs a value")
+        put(objects.setdefault(dotted["flag"], {}), dotted["keys"].split("."), _value(text, bool(dotted["more"])))
+    return [*kept, *(part for flag, value in objects.items() for part in (flag, json.dumps(value)))]
+
+
+def put(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set target[a][b]… to a value; lists are lengthened."""
+    for key in keys[:-1]:
+        inner = target.get(key)
+        target[key] = target = inner if isinstance(inner, dict) else {}
+    before = target.get(keys[-1])
+    target[keys[-1]] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
+
+
+def _value(text: str, more: bool) -> Any:
+    """What a dotted flag is given: JSON, a number such as 4k, or a text; parts of a list where there is a +."""
+    if more:
+        return text.split(",")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        try:
+            return human_whole(text)
+        except ValueError:
+            return text
 
 
 def model_of(parser: Parser, over: Sequence[str]) -> str | None:
@@ -120,15 +164,20 @@ class _Note(argparse.Action):
 
     def __call__(self, parser: object, namespace: object, values: Any, option_string: str | None = None) -> None:
         flag = option_string or ""
-        self.notes += foreign.check_flag(flag, values if isinstance(values, str) else None)
+        if flag in foreign.FLAGS:  # else a switch is put off, which asks for nothing
+            self.notes += foreign.check_flag(flag, values if isinstance(values, str) else None)
 
 
 def add_foreign(parser: Parser, notes: list[str]) -> None:
-    """The flags of foreign.FLAGS that the command has not itself."""
-    for flag, one in foreign.FLAGS.items():
+    """The flags of foreign.FLAGS that the command has not itself, and what puts switches off."""
+    nargs = (0, None, "+")
+    known = [(flag, nargs[one.values]) for flag, one in foreign.FLAGS.items()]
+    off = [other for table in (foreign.FLAGS, foreign.REFUSED) for flag, one in table.items() if not one.values
+           for other in inverses(flag)]  # fmt: skip
+    for flag, count in [*known, *((other, 0) for other in off)]:
         if flag not in parser._option_string_actions:
             action = parser.add_argument(
-                flag, action=_Note, nargs=None if one.takes_value else 0, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
+                flag, action=_Note, nargs=count, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
             )
             assert isinstance(action, _Note)
             action.notes = notes
@@ -149,17 +198,28 @@ def read_file(path: Path, notes: list[str]) -> Texts:
         raise ConfigError(f"--config {path}: write flags without their dashes as keys, for example port: 8080")
     fields = {flag: name for name, setting in config.SETTINGS.items() for flag in setting.flags}
     texts: Texts = {}
-    for key, value in content.items():
-        flag = "--" + str(key).replace("_", "-")
-        refuse(flag)
+    for key, value in _objects(content).items():
+        flag = "--" + key.replace("_", "-")
+        if value is not False:
+            foreign.refuse(flag)
         if flag in fields:
             texts[fields[flag]] = [as_text(v) for v in value] if isinstance(value, list) else [as_text(value)]
         elif flag in foreign.FLAGS:
             notes += foreign.check_flag(flag, None if isinstance(value, bool) else as_text(value))
+        elif flag in foreign.REFUSED:
+            continue  # a switch that is put off
         else:
             near = difflib.get_close_matches(flag, fields, n=1)
             raise ConfigError(f"--config {path}: unknown key {key}{f'; did you mean {near[0][2:]}?' if near else ''}")
     return texts
+
+
+def _objects(content: dict[Any, Any]) -> dict[str, Any]:
+    """The file's keys, with those that have points as objects."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        put(found, str(key).split("."), value)
+    return found
 
 
 def as_text(value: object) -> str:

@@ -1,103 +1,23 @@
 """vLLM's flags and variables that set nothing here: accepted with one log line, or refused with the reason.
 
-Scripts written for vLLM on CPU keep working; nothing that would change answers is ignored in silence.
+Scripts written for vLLM on CPU keep working; nothing that would change answers is ignored in silence. The flags are in
+foreign_flags.py.
 """
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from forearm.errors import ConfigError
+from forearm.foreign_flags import FLAGS, NO_JIT, REFUSED
 
-NO_JIT = "nothing is compiled at start"
+__all__ = ["FLAGS", "REFUSED", "VARIABLES", "check_flag", "check_variables", "refuse"]
+
 OWN_POOL = "the engine has its own threads"
 CHOSEN_AT_START = "instructions are chosen at start from what the CPU has (FOREARM_TIER forces a tier)"
 NOTHING_SENT = "nothing is ever sent anywhere"
 
-
-@dataclass(frozen=True)
-class Foreign:
-    """A flag without a setting. `takes_value`: a value follows; `allowed`: those that are right, None for any."""
-
-    takes_value: bool
-    reason: str
-    allowed: tuple[str, ...] | None = None
-
-
-def _rows(takes_value: bool, reason: str, names: str, allowed: tuple[str, ...] | None = None) -> dict[str, Foreign]:
-    return dict.fromkeys(names.split(), Foreign(takes_value, reason, allowed))
-
-
-# Accepted with one log line.
-FLAGS: dict[str, Foreign] = {
-    **_rows(False, NO_JIT, "--enforce-eager --no-enforce-eager --disable-custom-all-reduce --disable-cascade-attn"),
-    **_rows(True, NO_JIT, "-O --compilation-config --optimization-level --attention-backend --moe-backend"),
-    **_rows(True, NO_JIT, "--linear-backend"),
-    **_rows(False, "every answer carries X-Request-Id", "--enable-request-id-headers"),
-    **_rows(False, "/load is always there", "--enable-server-load-tracking"),
-    **_rows(True, "a request's span has all that is measured", "--collect-detailed-traces"),
-    **_rows(False, "code from checkpoints is never run", "--trust-remote-code"),
-    **_rows(True, "files are read as they are", "--tokenizer-mode --config-format --code-revision"),
-    **_rows(True, "KV blocks have 32 tokens", "--block-size"),
-    **_rows(True, "use --kv-cache-memory-bytes", "--num-gpu-blocks-override --swap-space --cpu-offload-gb"),
-    **_rows(
-        False,
-        "an int8 cache has a scale for each token and head, calculated always; fp8 has none",
-        "--calculate-kv-scales --no-calculate-kv-scales",
-    ),
-    **_rows(True, "the step's budget is --max-num-batched-tokens", "--max-num-scheduled-tokens"),
-    **_rows(True, "one prompt is part-way at a time", "--max-num-partial-prefills --max-long-partial-prefills"),
-    **_rows(True, "blocks are told apart by SHA-256", "--prefix-caching-hash-algo"),
-    **_rows(False, "steps follow one another", "--async-scheduling --no-async-scheduling"),
-    **_rows(False, "text only is served", "--language-model-only"),
-    **_rows(False, "it was removed from vLLM; see --enable-log-requests", "--disable-log-requests"),
-    **_rows(False, "it was removed from vLLM", "--disable-frontend-multiprocessing --use-v2-block-manager"),
-    **_rows(True, "it was removed from vLLM", "--num-scheduler-steps --guided-decoding-backend"),
-    **_rows(True, "llguidance imposes all formats", "--structured-outputs-config.backend"),
-    **_rows(True, "use VLLM_LOGGING_LEVEL", "--uvicorn-log-level"),
-    **_rows(True, "there is no HTTP limit of that kind", "--h11-max-incomplete-event-size --h11-max-header-count"),
-    **_rows(False, "metrics have no hidden ones", "--kv-cache-metrics --enable-mfu-metrics"),
-    **_rows(True, "metrics have no hidden ones", "--show-hidden-metrics-for-version --custom-histogram-buckets"),
-}
-
-# Right with these values alone.
-FLAGS |= {
-    **_rows(True, "pipeline parallelism splits a model over machines, which forearm does not", "-pp", ("1",)),
-    **_rows(True, "pipeline parallelism splits a model over machines", "--pipeline-parallel-size", ("1",)),
-    **_rows(True, "processes are started on this machine", "--distributed-executor-backend", ("mp", "uni")),
-    **_rows(True, "forearm runs on CPUs", "--device", ("cpu", "auto")),
-    **_rows(
-        True,
-        "weights come from safetensors or GGUF; pickled ones could run code",
-        "--load-format",
-        ("auto", "safetensors", "gguf"),
-    ),
-    **_rows(True, "log-probabilities are those of the raw logits", "--logprobs-mode", ("raw_logprobs",)),
-    **_rows(True, "every token is sent when it is there", "--stream-interval", ("1",)),
-}
-
-_REFUSED = {
-    "KV blocks are not moved between machines": "--kv-transfer-config --kv-events-config --kv-offloading-size",
-    "it concerns GPUs or clusters": "--enable-sleep-mode --enable-dbo --enable-expert-parallel --enable-eplb",
-    "LoRA adapters are not built yet": "--enable-lora --lora-modules --max-loras --max-lora-rank --max-cpu-loras "
-    "--lora-dtype",
-    "no foreign code is loaded into the server; see --tool-call-parser": "--tool-parser-plugin "
-    "--reasoning-parser-plugin",
-    "tools are the client's to run": "--tool-server",
-    "a function whose `strict` is true is constrained, others are not": "--tool-strict-level",
-    "reasoning is read as --reasoning-parser says; see --default-chat-template-kwargs": "--reasoning-config "
-    "--reasoning-effort-map",
-    "only text is served": "--limit-mm-per-prompt --mm-processor-kwargs --mm-processor-cache-gb "
-    "--allowed-local-media-path --allowed-media-domains",
-    "it is not built yet": "--hf-config-path",
-    "use --max-num-queued-reqs": "--max-num-queued-tokens --max-num-active-seqs",
-    "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES": "--numa-bind --numa-bind-nodes --numa-bind-cpus",
-    "no foreign code is loaded into the server": "--middleware",
-    "a model's window is part of it; lower --max-model-len instead": "--disable-sliding-window",
-}
-REFUSED = {flag: reason for reason, flags in _REFUSED.items() for flag in flags.split()}
 
 # Patterns of variables that have no effect, with the reason.
 VARIABLES: dict[str, str] = {
@@ -173,6 +93,12 @@ def check_flag(flag: str, value: str | None) -> list[str]:
             return []
         raise ConfigError(f"{flag} {value}: {foreign.reason}; leave the flag out or say {' or '.join(foreign.allowed)}")
     return [f"{flag} has no effect: {foreign.reason}"]
+
+
+def refuse(flag: str) -> None:
+    """Raises: ConfigError for a flag of vLLM that asks for what is not there."""
+    if flag in REFUSED:
+        raise ConfigError(f"{flag}: {REFUSED[flag].reason}")
 
 
 def check_variables(environ: Mapping[str, str], known: set[str]) -> list[str]:

@@ -52,7 +52,7 @@ def setting(
     made = Setting(
         help=help,
         flags=flags,
-        off_flags=(*(f"--no-{f[2:]}" for f in flags), *off.split()) if switch else (),
+        off_flags=(*(other for f in flags for other in inverses(f)), *off.split()) if switch else (),
         env=env,
         unit=unit,
         parse=reader,
@@ -61,6 +61,15 @@ def setting(
         many=reader in (words, separated),
     )
     return field(default=default, metadata={_KEY: made})
+
+
+def inverses(flag: str) -> list[str]:
+    """Return how a switch is put off, as in vLLM: --no-x, and --disable-x for --enable-x or the other way round."""
+    if not flag.startswith("--") or flag.startswith("--no-"):
+        return []
+    turned = {"--enable-": "--disable-", "--disable-": "--enable-"}
+    others = [other + flag.removeprefix(prefix) for prefix, other in turned.items() if flag.startswith(prefix)]
+    return [f"--no-{flag[2:]}", *others]
 
 
 def settings_of(*classes: type) -> dict[str, Setting]:

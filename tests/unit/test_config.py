@@ -188,9 +188,7 @@ def test_what_is_not_there_is_refused_with_the_reason(argv: list[str], message: 
 
 @pytest.mark.parametrize("flag", [flag for flag, one in foreign.FLAGS.items() if one.allowed is None])
 def test_a_flag_without_effect_gives_one_line_and_leaves_the_model_alone(flag: str) -> None:
-    value = ["1"] if foreign.FLAGS[flag].takes_value else []
-
-    read = line(flag, *value, "model")
+    read = line("model", flag, *["1", "2"][: foreign.FLAGS[flag].values])
 
     assert read.notes == [f"{flag} has no effect: {foreign.FLAGS[flag].reason}"]
     assert read.configs.engine.model == "model"

@@ -17,6 +17,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.scheduler import Limits
 from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.config import ModelConfig, WeightFormat
+from forearm.model.overrides import rope_changes
 from forearm.model.pooling import asked_of, pooling_plan
 from forearm.model.quantization import Asked
 
@@ -173,6 +174,7 @@ def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Ch
         quantization=Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
         pooling=pooling_plan(folder, asked_of(config)),
         ignore_unread=config.ignore_unread_tensors,
+        rope=rope_changes(config),
     )
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forearm.errors import ConfigError
 from forearm.model.codes import CodedMatrix, Find
@@ -79,6 +79,7 @@ def open_checkpoint(
     quantization: Asked = DEFAULT,
     pooling: PoolingPlan | None = None,
     ignore_unread: bool = False,
+    rope: dict[str, Any] | None = None,
 ) -> Checkpoint:
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
@@ -88,18 +89,26 @@ def open_checkpoint(
     max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
     quantization: what was asked; a quantised checkpoint is served as it is.
     pooling: texts become vectors as it says; None: text is generated.
+    rope: changes to the rotary angles, by config.json's names (overrides.py).
     ignore_unread: tensors that nothing reads are left out even where they would change the model.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
     if is_gguf(folder):
         gguf = read_gguf(folder)
-        config = gguf_config(gguf, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer)
+        config = gguf_config(
+            gguf, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer, rope=rope
+        )
         tensors, quantised, predicted = gguf.tensors, gguf_quantisation(gguf), 0
     else:
         tensors = read_tensors(folder)
         config = read_config(
-            folder, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer, pooled=bool(pooling)
+            folder,
+            weight_dtype=wanted,
+            max_model_len=max_model_len,
+            allow_longer=allow_longer,
+            pooled=bool(pooling),
+            rope=rope,
         )
         if pooling is not None:
             config, tensors = with_pooling(folder, config, tensors, pooling)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from forearm.errors import ConfigError
 from forearm.model import switches
@@ -18,6 +19,7 @@ from forearm.model.decoder import Request, activation, decoder, gemma, gemma3_ro
 from forearm.model.encoders import ENCODERS
 from forearm.model.generation import eos_ids, generation_keys
 from forearm.model.keys import read_json
+from forearm.model.overrides import check_rope, with_rope
 
 
 def read_config(
@@ -27,6 +29,7 @@ def read_config(
     max_model_len: int | None = None,
     allow_longer: bool = False,
     pooled: bool = False,
+    rope: dict[str, Any] | None = None,
 ) -> ModelConfig:
     """The model in `folder` (config.json and generation_config.json), for weights of this dtype and this length.
 
@@ -34,7 +37,8 @@ def read_config(
     angles by the length (rope.py). Tokens that end a text are the union of what both files say.
 
     weight_dtype: None is the checkpoint's. max_model_len: in tokens; None is the model's own. allow_longer: it may be
-    more than the model was made for. pooled: for vectors instead of text (pooling.py).
+    more than the model was made for. pooled: for vectors instead of text (pooling.py). rope: changes to
+    the rotary angles (overrides.py).
     Raises: ConfigError naming the key and the value that are missing, wrong or not supported.
     """
     outer = read_json(folder / "config.json")
@@ -44,10 +48,11 @@ def read_config(
         raise outer.wrong("model_type", f"one of {', '.join(sorted(families))}")
     switches.check_architecture(outer, pooled)
 
-    inner = outer.object("text_config") or outer
+    inner = with_rope(outer.object("text_config") or outer, rope)
     dtype = switches.checkpoint_dtype(inner, outer, folder)
     request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
     config = computed(families[model_type], request)
+    check_rope(inner, rope)
     ends = {token for keys in (inner, outer, generation_keys(folder)) for token in eos_ids(keys, config.vocab_size)}
     config = replace(
         config,

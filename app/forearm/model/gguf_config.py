@@ -23,6 +23,7 @@ from forearm.model.generation import eos_ids
 from forearm.model.gguf import Gguf
 from forearm.model.gguf_codes import FLOATS
 from forearm.model.keys import Keys
+from forearm.model.overrides import check_rope, with_rope
 from forearm.model.shards import Mapping, widened
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ def gguf_config(
     weight_dtype: DTypeName | None = None,
     max_model_len: int | None = None,
     allow_longer: bool = False,
+    rope: dict[str, Any] | None = None,
 ) -> ModelConfig:
     """The model of a .gguf file, for weights of this dtype and this length: families.read_config's counterpart.
 
@@ -71,8 +73,10 @@ def gguf_config(
     """
     metadata = _Metadata.of(gguf)
     model_type, values = _values(metadata)
-    request = Request(Keys(values, str(gguf.path)), _dtype(gguf), weight_dtype, max_model_len, allow_longer)
+    keys = with_rope(Keys(values, str(gguf.path)), rope)
+    request = Request(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer)
     config = computed(FAMILIES[model_type], request)
+    check_rope(keys, rope)
     config = replace(
         config,
         model_type=model_type,

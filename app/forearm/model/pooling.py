@@ -16,6 +16,7 @@ from forearm.model.config import Dense, DenseActivation
 from forearm.model.decoder import ACTIVATIONS
 from forearm.model.encoders import ENCODERS
 from forearm.model.keys import Keys, read_json
+from forearm.model.overrides import ROPE
 from forearm.model.sentence import SentenceModules, read_modules
 
 Kind = Literal["embed", "classify"]
@@ -72,6 +73,8 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
     if not folder.is_dir():
         if asked.runner == "pooling":
             raise ConfigError("--runner pooling: a .gguf file generates text; name a folder with safetensors")
+        if others := [name for name in asked.hf_overrides or () if name not in ROPE]:
+            raise ConfigError(f"--hf-overrides: {others[0]} can't be changed; of a .gguf file {', '.join(ROPE)} can")
         return None
     keys = _overridden(read_json(folder / "config.json"), asked.hf_overrides or {})
     modules = read_modules(folder)
@@ -84,8 +87,8 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
 
 def _overridden(keys: Keys, changes: Mapping[str, Any]) -> Keys:
     for name in changes:
-        if name not in _OVERRIDES:
-            raise ConfigError(f"--hf-overrides: {name} can't be changed; only {', '.join(_OVERRIDES)} can")
+        if name not in (*_OVERRIDES, *ROPE):
+            raise ConfigError(f"--hf-overrides: {name} can't be changed; only {', '.join((*ROPE, *_OVERRIDES))} can")
     return Keys(keys.values | dict(changes), keys.source)
 
 

@@ -49,7 +49,8 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
                     log.info("%s", line)
         elif flag in foreign.REFUSED or name in _NOT_BUILT:
             if value:
-                raise ConfigError(f"{name}={value!r}: {foreign.REFUSED.get(flag, 'it is not built yet')}")
+                reason = foreign.REFUSED[flag].reason if flag in foreign.REFUSED else "it is not built yet"
+                raise ConfigError(f"{name}={value!r}: {reason}")
         elif flag in of_the_server:
             if value:
                 log.info("%s has no effect: it concerns the server", name)

@@ -210,3 +210,44 @@ def test_a_damaged_config_is_named(text: str, tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"config\.json"):
         read_config(tmp_path)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("rope", "written"),
+    [
+        ({"rope_scaling": YARN}, {"rope_scaling": YARN}),
+        ({"rope_parameters": YARN | {"rope_theta": 5e5}}, {"rope_scaling": YARN, "rope_theta": 5e5}),
+        ({"rope_theta": 5e5}, {"rope_theta": 5e5}),
+    ],
+)
+def test_changed_angles_are_those_of_a_file_that_says_so(
+    rope: dict[str, Any], written: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = read(tmp_path, "Qwen3-0.6B")
+    expected = read(tmp_path, "Qwen3-0.6B", **written)
+
+    changed = read_config(folder_of(tmp_path, PUBLISHED["Qwen3-0.6B"]), rope=rope)
+
+    assert np.array_equal(changed.ropes[0].inv_freq, expected.ropes[0].inv_freq)
+    assert changed.max_positions == expected.max_positions
+    assert not np.array_equal(changed.ropes[0].inv_freq, plain.ropes[0].inv_freq)
+
+
+def test_a_base_within_rope_parameters_stays_where_only_the_scaling_changes(tmp_path: Path) -> None:
+    newer = {k: v for k, v in PUBLISHED["Qwen3-0.6B"].items() if k not in ("rope_theta", "rope_scaling")}
+    newer["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6}
+
+    changed = read_config(folder_of(tmp_path, newer), rope={"rope_scaling": YARN})
+
+    newer["rope_parameters"] = YARN | {"rope_theta": 1e6}
+    expected = read_config(folder_of(tmp_path, newer))
+    assert np.array_equal(changed.ropes[0].inv_freq, expected.ropes[0].inv_freq)
+
+
+@pytest.mark.parametrize("model", ["opt-125m", "gemma-3-1b-it"])
+def test_angles_that_cannot_be_changed_so_are_refused(model: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no rotary angles that rope_theta could change|have different angles"):
+        read_config(folder_of(tmp_path, PUBLISHED[model]), rope={"rope_theta": 5e5})
