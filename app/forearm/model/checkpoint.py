@@ -94,22 +94,15 @@ def open_checkpoint(
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
+    asked: dict[str, Any] = {"max_model_len": max_model_len, "allow_longer": allow_longer, "rope": rope}
+    asked["weight_dtype"] = wanted
     if is_gguf(folder):
         gguf = read_gguf(folder)
-        config = gguf_config(
-            gguf, weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer, rope=rope
-        )
+        config = gguf_config(gguf, **asked)
         tensors, quantised, predicted = gguf.tensors, gguf_quantisation(gguf), 0
     else:
         tensors = read_tensors(folder)
-        config = read_config(
-            folder,
-            weight_dtype=wanted,
-            max_model_len=max_model_len,
-            allow_longer=allow_longer,
-            pooled=bool(pooling),
-            rope=rope,
-        )
+        config = read_config(folder, pooled=bool(pooling), **asked)
         if pooling is not None:
             config, tensors = with_pooling(folder, config, tensors, pooling)
             max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
