@@ -68,6 +68,7 @@ class Shape:
 
 
 SHAPES = {
+    "smollm2-135m": Shape("llama", 49152, 576, 1536, 30, 9, 3, 1e5, tied=True),
     "qwen2.5-0.5b": Shape("qwen2", 151936, 896, 4864, 24, 14, 2, 1e6, tied=True),
     "r1-distill-qwen-1.5b": Shape("qwen2", 151936, 1536, 8960, 28, 12, 2, 1e4),
     "tinyllama-1.1b": Shape("llama", 32000, 2048, 5632, 22, 32, 4, 1e4),

@@ -226,6 +226,16 @@ class EngineConfig(Common):
         unit="tokens",
         parse=whole(0),
     )
+    target_itl_s: float = setting(
+        0.15,
+        "inter-token latency that prompts leave to streams: a step takes so many tokens of prompts as are measured to "
+        "be computed in this time, or in that of a step without prompts if that is more; 0: as many as the budget has. "
+        "Prompts alone are computed in whole budgets",
+        flag="--target-inter-token-latency",
+        env="FOREARM_TARGET_INTER_TOKEN_LATENCY",
+        unit="s",
+        parse=number(0),
+    )
     enable_chunked_prefill: bool = setting(
         True, "long prompts are computed in parts between others' tokens", flag="--enable-chunked-prefill"
     )

@@ -61,14 +61,14 @@ class EngineLoop:
     ) -> None:
         assert executor.blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
         self.executor = executor
-        self.scheduler = Scheduler(limits, BlockPool(executor.blocks))
+        self._speculation = speculation or Speculation()
+        self.scheduler = Scheduler(limits, BlockPool(executor.blocks), self._speculation.times)
         self.meter = meter
         self.outbox: list[Outward] = []
         self.over = False
         self.terms, self._admission = terms, Admission(terms)
         self._stepper = Stepper(executor, spare_cpu=spare_cpu)
         self._grammars = grammars
-        self._speculation = speculation or Speculation()
         self._compiling: list[Request] = []
         self._requests: dict[tuple[int, str], Request] = {}
         self._queue = RequestQueue(terms.queued, limits.running)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
 from forearm.engine.sequence import Rank, Request, Sequence, Slice
+from forearm.engine.step_times import StepTimes
 from forearm.engine.waiting import WaitingQueue, place
 from forearm.errors import ConfigError
 
@@ -29,6 +30,7 @@ class Limits:
 
     slice_tokens    most tokens of one sequence in one step (--long-prefill-token-threshold); 0: the whole budget
     whole_prompts   who waits is let in only when a step has room for all its tokens (--no-enable-chunked-prefill)
+    target_itl_s    what a step with tokens of prompts may take while outputs grow; 0: as long as it takes
     """
 
     step_tokens: int
@@ -36,6 +38,7 @@ class Limits:
     step_rows: int
     slice_tokens: int = 0
     whole_prompts: bool = False
+    target_itl_s: float = 0.0
 
     def __post_init__(self) -> None:
         assert 1 <= self.running <= self.step_rows, "each running sequence needs a row of a step"
@@ -52,9 +55,10 @@ class Scheduler:
     open_outputs: how many outputs have not ended, those included that will be made when their turn comes.
     """
 
-    def __init__(self, limits: Limits, blocks: BlockPool) -> None:
+    def __init__(self, limits: Limits, blocks: BlockPool, times: StepTimes | None = None) -> None:
         self.limits = limits
         self.blocks = blocks
+        self.times = times or StepTimes()
         self.running: list[Sequence] = []
         self.queue = WaitingQueue()
         self.open_outputs = 0
@@ -101,14 +105,15 @@ class Scheduler:
     def schedule(self) -> list[Slice]:
         """Choose the next step: what runs already first, then who waits, each in order of rank.
 
-        Every running sequence gets at least one token, so that a long prompt never holds up an open stream; what
-        remains of the budget goes to prompts, the first in rank first, each cut where the budget ends.
+        Every output that grows gets its token, so that a long prompt never holds it up; what remains of the budget goes
+        to prompts, the first in rank first, each cut where the budget ends. While outputs grow, that budget is what
+        this machine computes in `limits.target_itl_s` (StepTimes), so that the step does not hold them up either.
 
         Returns: the slices to compute, with their blocks allocated; at most `limits.step_tokens` tokens and
         `limits.step_rows` rows; empty when there is nothing to do.
         """
-        step = _Step(self.limits)
         self._give_way()
+        step = _Step(self.limits, self._prompt_tokens())
         preemptions = self.preemptions
         index = 0
         while index < len(self.running):
@@ -116,7 +121,7 @@ class Scheduler:
             if sequence.pending > BLOCK_TOKENS:  # a whole block, and the last token, which is always computed
                 self.blocks.adopt(sequence)
             count = step.share(sequence, others=len(self.running) - index - 1)
-            if count == 0:  # its grammar is being compiled
+            if count == 0:  # its grammar is being compiled, or others' prompts come first
                 index += 1
             elif self._make_room(sequence, count):
                 self._compute(sequence, count, step)
@@ -125,6 +130,14 @@ class Scheduler:
         if self.preemptions == preemptions:  # else blocks are short: whoever came in would be put out again
             self._admit(step)
         return step.slices
+
+    def _prompt_tokens(self) -> int:
+        """Tokens of prompts that the next step may have."""
+        limits = self.limits
+        growing = sum(sequence.grows for sequence in self.running) if limits.target_itl_s else 0
+        if not growing or limits.whole_prompts:
+            return limits.step_tokens
+        return self.times.prompt_tokens(growing, limits.target_itl_s)
 
     def _admit(self, step: _Step) -> None:
         """Let in who waits, each in its turn; nobody overtakes one that is ready and does not fit."""
@@ -210,6 +223,7 @@ class _Step:
     """A step being put together: what of the limits is left, the slices so far, the digests of blocks they complete."""
 
     limits: Limits
+    prompt_tokens: int
     slices: list[Slice] = field(default_factory=list)
     coming: set[bytes] = field(default_factory=set)
 
@@ -219,19 +233,21 @@ class _Step:
 
     @property
     def has_room(self) -> bool:
-        return self.tokens > 0 and self.rows > 0
+        return self.tokens > 0 and self.rows > 0 and self.prompt_tokens > 0
 
     def share(self, sequence: Sequence, others: int) -> int:
-        """Tokens of `sequence` for this step, such that a token and a row are left for each of `others`; at least 1,
-        but 0 while what chooses its next token is not known.
+        """Tokens of `sequence` for this step, such that a token and a row are left for each of `others`; at least 1 if
+        its output grows, but 0 while what chooses its next token is not known.
         """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
-        return min(sequence.computable, room - others, self.limits.slice_tokens or room)
+        prompts = room if sequence.grows else self.prompt_tokens
+        return min(sequence.computable, room - others, self.limits.slice_tokens or room, prompts)
 
     def add(self, sequence: Sequence, count: int, coming: list[bytes]) -> None:
         self.coming.update(coming)
         self.slices.append(Slice.next(sequence, count))
         self.tokens -= count
+        self.prompt_tokens -= 0 if sequence.grows else count
         self.rows -= count if sequence.to_score else 1
 
 

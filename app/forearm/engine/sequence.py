@@ -168,6 +168,11 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
+    def grows(self) -> bool:
+        """Whether all but the newest token of its output is computed: the next step gives the next one."""
+        return len(self.tokens) - self.computed == 1 and len(self.tokens) > len(self.request.prompt)
+
+    @property
     def computable(self) -> int:
         """Pending tokens that can be computed now: all, but not what chooses a token before the grammar is there."""
         return self.pending - (self.request.compiling is not None)

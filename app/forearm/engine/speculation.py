@@ -19,6 +19,7 @@ from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
 from forearm.engine.gain import Gain, Share
 from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Sequence, Slice
+from forearm.engine.step_times import StepTimes
 
 # Tokens of a step beside the newest ones of open outputs, from which on drafts would cost their full share of it.
 _BUSY_TOKENS = 32
@@ -72,6 +73,11 @@ class Speculation:
         self._shares: WeakKeyDictionary[Sequence, Share] = WeakKeyDictionary()
         self._drafting_s = 0.0
 
+    @property
+    def times(self) -> StepTimes:
+        """What steps take."""
+        return self._gain.times
+
     def plan(self, slices: list[Slice], limits: Limits, blocks: BlockPool) -> list[Slice]:
         """The slices of a step, with the drafts that are worth it and find room."""
         self._drafting_s = 0.0
@@ -90,11 +96,14 @@ class Speculation:
 
     def measured(self, slices: list[Slice], seconds: float) -> None:
         """A step took so long, drafting included."""
-        if self._drafter and all(
-            piece.samples and piece.end - piece.start == 1 and not piece.certain for piece in slices
-        ):
-            drafts = sum(len(piece.drafts) for piece in slices)
-            self._gain.step(len(slices) + drafts, drafts, seconds - self._drafting_s)
+        seconds -= self._drafting_s
+        newest = [piece for piece in slices if piece.samples and piece.end - piece.start == 1]
+        drafts = sum(len(piece.drafts) for piece in newest)
+        if len(newest) < len(slices):
+            tokens = sum(piece.end - piece.start for piece in slices) - len(newest)
+            self.times.saw_prompts(len(newest) + drafts, tokens, seconds)
+        elif not any(piece.certain for piece in slices):
+            self._gain.step(len(slices) + drafts, drafts, seconds)
 
     def _with_guesses(self, slices: list[Slice], tokens: int, room: _Room) -> list[Slice]:
         assert self._drafter is not None

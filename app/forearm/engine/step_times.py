@@ -1,0 +1,88 @@
+"""What steps take on this machine, learnt from those that were computed: for drafts, and for prompts beside streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Float64Array = npt.NDArray[np.float64]
+
+PROMPT_TILE = 16  # tokens; matrices are multiplied by panels of 16 rows (kernels.h)
+_FIRST_PROMPT_TOKENS = 32  # of a step beside streams, before any prompt was measured
+_AIM = 0.85  # of the target: the next chunk's context is longer, and steps vary by a few percent
+_PLAIN_AFTER = 64  # steps with prompts, after which one without tells what their outputs take meanwhile
+_NEW = 0.2  # weight of a newly measured time; steps of one kind differ by a few percent
+_NEW_PROMPT = 0.4  # the same for a token of a prompt, which costs more from chunk to chunk
+# Of a step's mean time for a token, what one token more is taken to cost where nothing larger was measured: reading
+# weights is most of a small step. Too little is tried once and then known.
+_FIRST_SLOPE, _LEAST_SLOPE = 0.25, 0.05
+
+
+class StepTimes:
+    """What this machine takes for a step.
+
+    Without prompts: seconds by the number of tokens, measured ones and straight lines between them. With prompts: so
+    much more for each of their tokens, as lately measured. That follows the context, which costs more as it grows, a
+    chunk behind.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._prompt_token_s = 0.0  # 0: none was measured
+        self._since_plain = 0  # steps with prompts, since the last one without
+
+    def saw(self, tokens: int, seconds: float) -> None:
+        """A step took so long. One that was held up counts as twice the usual."""
+        self._since_plain = 0
+        size = rounded(tokens)
+        known = self._seconds.get(size, seconds)
+        self._seconds[size] = known + _NEW * (min(seconds, 2 * known) - known)
+
+    def knows(self, tokens: int) -> bool:
+        """Whether a step of about so many tokens was measured."""
+        return rounded(tokens) in self._seconds
+
+    def of(self, tokens: npt.NDArray[np.int64]) -> Float64Array:
+        """Seconds of steps of so many tokens; more tokens never take less time."""
+        sizes = sorted(self._seconds)
+        seconds = np.maximum.accumulate([self._seconds[size] for size in sizes])
+        last, mean = sizes[-1], seconds[-1] / sizes[-1]
+        slope = _FIRST_SLOPE * mean
+        if len(sizes) > 1:
+            slope = max(_LEAST_SLOPE * mean, (seconds[-1] - seconds[-2]) / (last - sizes[-2]))
+        return np.asarray(np.interp(tokens, sizes, seconds) + slope * np.maximum(0, tokens - last))
+
+    def saw_prompts(self, tokens: int, prompt_tokens: int, seconds: float) -> None:
+        """A step of so many tokens of prompts beside `tokens` others took so long. One that was held up counts as twice
+        the usual.
+        """
+        self._since_plain += tokens > 0
+        if self._prompt_token_s and prompt_tokens < PROMPT_TILE:
+            return  # reading weights is most of it
+        each_s = max(seconds - self._decode_s(tokens), 0.0) / prompt_tokens
+        known = self._prompt_token_s or each_s
+        self._prompt_token_s = known + _NEW_PROMPT * (min(each_s, 2 * known) - known)
+
+    def prompt_tokens(self, tokens: int, target_s: float) -> int:
+        """How many tokens of prompts a step may have beside `tokens` others, so that it takes no longer than
+        `target_s`, or than twice what it takes without them if that is more: tiles of PROMPT_TILE, at least one. Now
+        and then none, to see what it takes without.
+        """
+        if self._since_plain >= _PLAIN_AFTER:
+            self._since_plain = 0
+            return 0
+        if not self._prompt_token_s:
+            return _FIRST_PROMPT_TOKENS
+        decode_s = self._decode_s(tokens)
+        room_s = _AIM * max(target_s, 2 * decode_s) - decode_s
+        return max(1, int(room_s / self._prompt_token_s) // PROMPT_TILE) * PROMPT_TILE
+
+    def _decode_s(self, tokens: int) -> float:
+        """Without prompts; 0 while nothing is known, so that all of a step's time is put down to its prompts."""
+        return float(self.of(np.array([tokens]))[0]) if tokens and self._seconds else 0.0
+
+
+def rounded(tokens: int) -> int:
+    """Numbers of tokens whose steps are taken for equal: exact below 32, then to five binary digits."""
+    step = 1 << max(0, tokens.bit_length() - 5)
+    return (tokens + step // 2) // step * step

@@ -1,0 +1,107 @@
+"""Gaps between the tokens of steady streams while long prompts come, and what that costs in tokens a second.
+
+    python bench/itl.py --shape smollm2-135m --work build/compare --targets 0,0.15
+
+Streams run all the time; beside them there is always one prompt, whose answer is one token. Targets
+(--target-inter-token-latency; 0: whole budgets) take turns, so that all meet the same moods of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.shapes import SHAPES, prompt, write_model
+
+from forearm import LLM, SamplingParams, wire
+from forearm.engine.loop import EngineLoop
+from forearm.engine.messages import From
+
+
+def submit(loop: EngineLoop, name: str, token_ids: list[int], max_tokens: int) -> None:
+    params = SamplingParams(temperature=0.7, seed=1, max_tokens=max_tokens, ignore_eos=True)
+    loop.take(From(0, wire.Submit(request_id=name, prompt_token_ids=token_ids, params=params)))
+
+
+def measure(loop: EngineLoop, args: argparse.Namespace, seeds: count[int]) -> dict[str, list[float]]:
+    """Seconds of steps beside prompts and without, and tokens a second beside prompts."""
+    shape = SHAPES[args.shape]
+    for number in range(args.streams):
+        submit(loop, f"stream {number}", prompt(shape, 32, next(seeds)), 1_000)
+    plain = [stepped(loop)[0] for _ in range(12)][4:]
+    gaps: list[float] = []
+    begun_s, tokens = time.perf_counter(), 0
+    for number in range(args.prompts):
+        submit(loop, f"prompt {number}", prompt(shape, args.tokens, next(seeds)), 1)
+        done = False
+        while not done:
+            gap_s, told = stepped(loop)
+            gaps.append(gap_s)
+            tokens += len(told)
+            done = f"prompt {number}" in told
+        tokens += args.tokens
+    speed = tokens / (time.perf_counter() - begun_s)
+    for number in range(args.streams):
+        loop.take(From(0, wire.Abort(request_id=f"stream {number}")))
+    return {"plain_s": plain, "gaps_s": gaps, "tokens_s": [speed]}
+
+
+def stepped(loop: EngineLoop) -> tuple[float, list[str]]:
+    """Seconds of one step, and the requests that it gave a token."""
+    begun_s = time.perf_counter()
+    loop.step()
+    told = [message.request_id for _, message in loop.outbox if isinstance(message, wire.Tokens)]
+    loop.outbox = []
+    return time.perf_counter() - begun_s, told
+
+
+def figures(found: list[dict[str, list[float]]]) -> dict[str, float]:
+    """Of all rounds with one target."""
+    gaps = [1000 * gap_s for one in found for gap_s in one["gaps_s"]]
+    return {
+        "decode_ms": round(1000 * median(s for one in found for s in one["plain_s"]), 1),
+        **{f"gap_p{share}_ms": round(float(np.percentile(gaps, share)), 1) for share in (50, 99)},
+        "gap_max_ms": round(max(gaps), 1),
+        "tokens_s": round(median(one["tokens_s"][0] for one in found), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="smollm2-135m", choices=SHAPES)
+    parser.add_argument("--quantization", default="none")
+    parser.add_argument("--work", type=Path, default=Path("build/compare"))
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a prompt")
+    parser.add_argument("--prompts", type=int, default=4, help="of one round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--targets", default="0,0.15", help="seconds")
+    args = parser.parse_args()
+    folder = args.work / args.shape / "hf"
+    write_model(SHAPES[args.shape], folder)
+    llm = LLM(
+        str(folder), max_model_len=4096, max_num_seqs=16, kv_cache_memory_bytes=1 << 30, quantization=args.quantization
+    )
+    loop, seeds = llm._loop, count()
+    assert isinstance(loop, EngineLoop)
+    targets = [float(target) for target in args.targets.split(",")]
+    found: dict[float, list[dict[str, list[float]]]] = {target: [] for target in targets}
+    for _ in range(args.rounds):
+        for target in targets:
+            loop.scheduler.limits = replace(loop.scheduler.limits, target_itl_s=target)
+            found[target].append(measure(loop, args, seeds))
+    print(json.dumps({f"target {target:g} s": figures(rounds) for target, rounds in found.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
