@@ -313,8 +313,8 @@ def test_a_stream_that_waits_is_pinged(start_server: StartServer) -> None:
         ({"system": [{"type": "image"}]}, "system[0]"),
         ({"system": 5}, "system"),
         (
-            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
-            "tools[0]: tools of type 'web_search_20250305'",
+            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+            "tools[0]: tools of type 'bash_20250124'",
         ),
         ({"tools": [{"name": "x"}]}, "input_schema"),
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name: 'g'"),

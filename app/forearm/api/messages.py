@@ -37,7 +37,7 @@ async def create_message(request: Request, body: Body, served: Served) -> Respon
     byte.
     """
     check_messages(body)
-    chat = chat_of(body)
+    chat = chat_of(body, served)
     turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
     writing = Writing(turn, body, served.engine.state.max_model_len)
     if body.stream:
@@ -57,7 +57,7 @@ async def count_tokens(body: CountBody, served: Served) -> Response:
     """
     check_messages(body)
     served.model_name(body.model)
-    _, prompt = await complaining(rendered(served, chat_of(body)), NAMES)
+    _, prompt = await complaining(rendered(served, chat_of(body, served)), NAMES)
     return JSONResponse({"input_tokens": len(prompt)})
 
 

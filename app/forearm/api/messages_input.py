@@ -7,6 +7,7 @@ from typing import Any
 
 from forearm.api.messages_schema import CountRequest, MessagesRequest, ToolChoice
 from forearm.api.responses_input import reasoning_text, refuse
+from forearm.api.served import Served
 from forearm.api.translation import BoundedChat, chat_request
 
 Json = dict[str, Any]
@@ -18,6 +19,11 @@ NAMES = {
     "reasoning_effort": "output_config.effort",
     "thinking_token_budget": "thinking.budget_tokens",
 }
+# Tools that Anthropic runs, and what tells of their calls, begin so.
+_RUN_ELSEWHERE = (
+    *("web_search_", "web_fetch_", "code_execution_", "bash_code_execution_", "text_editor_code_execution_"),
+    *("tool_search_tool_", "mcp_"),
+)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 # Claude Code begins its system prompt with a block of this kind, which changes from one request to the next: prompts
 # would never share a prefix. It says nothing to the model.
@@ -87,6 +93,8 @@ class Conversation:
             self._message(role).setdefault("reasoning_content", []).append(_thought(where, block))
         elif kind == "redacted_thinking" and role == "assistant":
             pass  # only Anthropic can read it, and leaves it out of old turns itself
+        elif kind == "server_tool_use" or kind.startswith(_RUN_ELSEWHERE):
+            pass  # what Anthropic ran in earlier turns says nothing that the texts after it do not say
         else:
             refuse(
                 f"{where}: blocks of type {kind[:100]!r} are not supported in {role} messages; this model takes text"
@@ -118,7 +126,7 @@ class Conversation:
         self.messages.append({"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": text})
 
 
-def chat_of(body: CountRequest) -> BoundedChat:
+def chat_of(body: CountRequest, served: Served) -> BoundedChat:
     """Raises: InvalidRequest."""
     talk = Conversation()
     if body.system:
@@ -126,7 +134,7 @@ def chat_of(body: CountRequest) -> BoundedChat:
     for number, message in enumerate(body.messages):
         talk.take(f"messages[{number}]", message)
     prefilled = talk.end(body.kept_thinking)
-    tools = _tools(body.tools or [])
+    tools = _tools(_run_by_clients(body.tools or [], served))
     fields: Json = {
         **(body.model_extra or {}),
         "model": body.model,
@@ -136,7 +144,7 @@ def chat_of(body: CountRequest) -> BoundedChat:
         "add_generation_prompt": False if prefilled else None,
         "tools": tools or None,
         **_choice(body.tool_choice, tools),
-        **_thinking(body),
+        **_thinking(body, served),
         "response_format": _format(body),
     }
     if isinstance(body, MessagesRequest):
@@ -145,8 +153,16 @@ def chat_of(body: CountRequest) -> BoundedChat:
     return chat_request({name: value for name, value in fields.items() if value is not None}, NAMES)
 
 
+def _run_by_clients(given: list[Json], served: Served) -> list[Json]:
+    """The tools without those that Anthropic runs, which agents offer whether or not the server has them."""
+    kept = [tool for tool in given if not str(tool.get("type")).startswith(_RUN_ELSEWHERE)]
+    for kind in sorted({str(tool["type"])[:100] for tool in given if tool not in kept}):
+        served.say_once(f"messages: tools of type {kind} are not run here; they were left out")
+    return kept
+
+
 def _tools(given: list[Json]) -> list[Json]:
-    """Raises: InvalidRequest for tools that Anthropic runs or has trained its models on."""
+    """Raises: InvalidRequest for tools that Anthropic has trained its models on."""
     found = []
     for number, tool in enumerate(given):
         kind, where = tool.get("type"), f"tools[{number}]"
@@ -175,7 +191,7 @@ def _choice(choice: ToolChoice | None, tools: list[Json]) -> Json:
     return {"tool_choice": {"type": "function", "function": {"name": choice.name}}, **parallel}
 
 
-def _thinking(body: CountRequest) -> Json:
+def _thinking(body: CountRequest, served: Served) -> Json:
     """Left out or adaptive: the model, or its template, decides."""
     effort = None if body.output_config is None else body.output_config.effort
     fields: Json = {} if effort is None else {"reasoning_effort": effort}
@@ -185,6 +201,13 @@ def _thinking(body: CountRequest) -> Json:
     kwargs = (body.model_extra or {}).get("chat_template_kwargs")
     given = kwargs if isinstance(kwargs, dict) else {}
     fields["chat_template_kwargs"] = {"enable_thinking": enabled, "thinking": enabled, **given}
+    if enabled and served.dialect.reasoning is None:
+        # Agents enable thinking by the model's name alone, and cannot be told to leave it out.
+        served.say_once(
+            "requests to /v1/messages enable thinking; this model has no reasoning that is known (see "
+            "--reasoning-parser), and answers without"
+        )
+        return fields
     if enabled:
         return fields | {"thinking_token_budget": body.thinking.budget_tokens}
     return fields | {"include_reasoning": False}  # should the model think all the same

@@ -194,6 +194,10 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
     body = question.body
     chat = await chat_of(question, served)
     reply = _reply(body, chat, served, store is not None)
+    for warning in question.tools.warnings:
+        served.say_once(f"responses: {warning}")
+    if question.tools.warnings:
+        reply["warnings"] = question.tools.warnings
     if store is not None:
         store.check(len(encoder.encode(reply)) + len(encoder.encode(question.own)))
     turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
@@ -202,6 +206,7 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
         logprobs=body.wants_logprobs,
         summary=body.reasoning is not None and body.reasoning.summarised,
         packed=ENCRYPTED in (body.include or ()),
+        tools=question.tools,
         obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,
     )
     growing = Growing(reply, form, told=bool(body.stream or body.background))
@@ -245,13 +250,17 @@ def _reply(body: ResponsesRequest, chat: BoundedChat, served: ServedState, store
             "verbosity": "medium" if text is None or text.verbosity is None else text.verbosity,
         },
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{"parameters": None, "strict": None, **tool} for tool in body.tools or ()],
+        "tools": [_tool(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _default(served, "top_p") if chat.top_p is None else chat.top_p,
         "truncation": body.truncation or "disabled",
         "usage": None,
         "user": body.user,
     }
+
+
+def _tool(tool: Json) -> Json:
+    return {"parameters": None, "strict": None, **tool} if tool.get("type") == "function" else tool
 
 
 def _default(served: ServedState, name: str) -> float:

@@ -11,14 +11,13 @@ from forearm.api.response_store import ResponseStore
 from forearm.api.response_tables import RUNNING, Stored
 from forearm.api.responses_input import (
     Conversation,
-    chat_tool_choice,
-    chat_tools,
     items_of,
     refuse,
     response_format,
     without_old_reasoning,
 )
 from forearm.api.responses_schema import ResponsesRequest
+from forearm.api.responses_tools import Offered, chat_tool_choice, offered
 from forearm.api.served import Served
 from forearm.api.translation import BoundedChat, chat_request
 from forearm.api.turn import rendered
@@ -39,18 +38,19 @@ _ANSWER_SHARE = 4  # with truncation the context keeps room for the answer asked
 
 @dataclass(frozen=True)
 class Asked:
-    """A request with its own items, ids and all, and the items of the conversation before."""
+    """A request with its tools, its own items, ids and all, and the items of the conversation before."""
 
     body: ResponsesRequest
+    tools: Offered
     own: list[Json]
     past: list[Json]
 
 
 async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str, most_bytes: int) -> Asked:
     """Raises: InvalidRequest, ResponseNotFound."""
-    own = items_of(body.input)
+    tools, own = offered(body.tools or ()), items_of(body.input)
     if store is None:
-        return Asked(body, own, [])
+        return Asked(body, tools, own, [])
     references = [number for number, item in enumerate(own) if item["type"] == "item_reference"]
     if len(references) > _MOST_REFERENCES:
         refuse(
@@ -66,12 +66,12 @@ async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str,
         if one.status in RUNNING:
             refuse(f"previous_response_id: response {one.id!r} is {one.status}; wait for it", "previous_response_id")
         past += json.loads(one.items) + json.loads(one.reply)["output"]
-    return Asked(body, own, past)
+    return Asked(body, tools, own, past)
 
 
 async def chat_of(request: Asked, served: Served) -> BoundedChat:
     """Raises: InvalidRequest, EngineUnavailable."""
-    fields = _fields(request.body, served)
+    fields = _fields(request.body, request.tools.functions, served)
     items = [*request.past, *request.own]
     wheres = [f"previous[{n}]" for n in range(len(request.past))] + [f"input[{n}]" for n in range(len(request.own))]
     if request.body.reasoning is not None and request.body.reasoning.context == "current_turn":
@@ -125,12 +125,12 @@ def _as_text(content: str | list[Json]) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def _fields(body: ResponsesRequest, served: Served) -> Json:
+def _fields(body: ResponsesRequest, tools: list[Json], served: Served) -> Json:
     """All of the chat but its messages. What the request has beyond OpenAI's fields is the chat's own.
 
     Raises: InvalidRequest.
     """
-    choice, tools = chat_tool_choice(body.tool_choice), chat_tools(body.tools or ())
+    choice = chat_tool_choice(body.tool_choice)
     text, reasoning = body.text, body.reasoning
     kwargs = _template_kwargs(body, served)
     fields: Json = {

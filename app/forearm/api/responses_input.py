@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import uuid
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from forearm.api.responses_tools import flat_name
 from forearm.errors import InvalidRequest
 
 Json = dict[str, Any]
@@ -15,6 +16,14 @@ _MOST_ITEMS = 10_000
 _ROLES = ("user", "assistant", "system", "developer")
 _ORDERS = ("system", "developer")
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+# Calls that a client ran by itself, and their results: the first one's is a text, the others' have parts of their own.
+_SHELL_CALLS = ("local_shell_call", "shell_call", "apply_patch_call")
+_SHELL_OUTPUTS = tuple(f"{call}_output" for call in _SHELL_CALLS)
+# What other servers ran in earlier turns says nothing that their messages do not say.
+_RUN_ELSEWHERE = (
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_"),
+    *("tool_search_", "compaction"),
+)
 # Reasoning that comes back as encrypted_content is only packed: it is the client's own, and hidden from nobody.
 _PACKED = "forearm-1:"
 
@@ -49,11 +58,15 @@ class Conversation:
             self._message(where, item)
         elif kind == "reasoning":
             self._reasoning(where, item)
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
             self._call(where, item)
-        elif kind == "function_call_output":
-            self._output(where, item)
-        else:
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            self._output(where, item, _text(where, item, "call_id"))
+        elif kind in _SHELL_CALLS:
+            self._shell_call(where, item, kind)
+        elif kind in _SHELL_OUTPUTS:
+            self._output(where, item, str(item.get("call_id") or item.get("id")))
+        elif not kind.startswith(_RUN_ELSEWHERE):
             refuse(f"{where}: items of type {kind[:100]!r} are not supported by this server")
 
     def _message(self, where: str, item: Json) -> None:
@@ -75,17 +88,31 @@ class Conversation:
         self._answered(begins=True).setdefault("reasoning_content", []).append(text)
 
     def _call(self, where: str, item: Json) -> None:
-        call_id, name, arguments = (_text(where, item, key) for key in ("call_id", "name", "arguments"))
+        call_id, name = (_text(where, item, key) for key in ("call_id", "name"))
+        if item["type"] == "custom_tool_call":
+            arguments = json.dumps({"input": _text(where, item, "input")})
+        else:
+            arguments = _text(where, item, "arguments")
+        self._called(call_id, flat_name(name, item.get("namespace")), arguments)
+
+    def _shell_call(self, where: str, item: Json, kind: str) -> None:
+        """Commands that a client ran by itself."""
+        call_id = item.get("call_id") or item.get("id")
+        if not isinstance(call_id, str):
+            refuse(f"{where}.call_id: it must be a string")
+        self._called(call_id, kind.removesuffix("_call"), json.dumps(item.get("action") or item.get("operation") or {}))
+
+    def _called(self, call_id: str, name: str, arguments: str) -> None:
         self._names[call_id] = name
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._answered(begins=False).setdefault("tool_calls", []).append(call)
 
-    def _output(self, where: str, item: Json) -> None:
-        call_id = _text(where, item, "call_id")
+    def _output(self, where: str, item: Json, call_id: str) -> None:
         if call_id not in self._names:
             refuse(f"{where}.call_id: no function_call before it has the call_id {call_id[:100]!r}")
         self._assistant = None
-        content = _content(f"{where}.output", item.get("output"))
+        given = item.get("output")
+        content = json.dumps(given) if item["type"] in _SHELL_OUTPUTS[1:] else _content(f"{where}.output", given)
         self.messages.append(
             {"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": content}
         )
@@ -113,7 +140,7 @@ def items_of(given: str | list[Json] | None) -> list[Json]:
 
 def _listed(item: Json) -> Json:
     kind = _kind(item)
-    prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}.get(kind, "item")
+    prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}.get(kind, "item")
     given = item.get("id")
     listed = {**item, "type": kind, "id": given if given and isinstance(given, str) else f"{prefix}_{uuid.uuid4().hex}"}
     if kind == "message" and isinstance(item.get("content"), str):
@@ -154,48 +181,6 @@ def without_old_reasoning(items: list[Json], wheres: list[str]) -> tuple[list[Js
     last = max((n for n, item in enumerate(items) if item.get("role") == "user"), default=0)
     kept = [n for n, item in enumerate(items) if n > last or item.get("type") != "reasoning"]
     return [items[n] for n in kept], [wheres[n] for n in kept]
-
-
-def chat_tools(tools: Sequence[Json]) -> list[Json]:
-    """Raises: InvalidRequest for what is no function."""
-    found = []
-    for number, tool in enumerate(tools):
-        kind, where = str(tool.get("type"))[:100], f"tools[{number}]"
-        if kind != "function":
-            refuse(
-                f"{where}: tools of type {kind!r} are not supported, because none run here; offer functions", "tools"
-            )
-        if not isinstance(tool.get("name"), str) or not tool["name"]:
-            refuse(f"{where}.name: a function needs a name", "tools")
-        if tool.get("defer_loading") or tool.get("async") or tool.get("allowed_callers") not in (None, [], ["direct"]):
-            refuse(f"{where}: defer_loading, async and allowed_callers are not supported; leave them out", "tools")
-        kept = ("name", "description", "parameters", "strict")
-        function = {name: tool[name] for name in kept if tool.get(name) is not None}
-        found.append({"type": "function", "function": function})
-    return found
-
-
-def chat_tool_choice(choice: str | Json | None) -> str | Json | None:
-    """The choice as a chat has it, which is checked there.
-
-    Raises: InvalidRequest.
-    """
-    if choice is None or choice in ("none", "auto", "required"):
-        return choice
-    kind = str(choice.get("type") if isinstance(choice, dict) else choice)[:100]
-    if isinstance(choice, str) or kind not in ("function", "allowed_tools"):
-        refuse(f"tool_choice: {kind!r} is not one of none, auto, required, function, allowed_tools", "tool_choice")
-    if kind == "function":
-        return _named(choice)
-    given = choice.get("tools")
-    tools = (
-        [_named(one) if isinstance(one, dict) else {"type": "none"} for one in given] if isinstance(given, list) else 0
-    )
-    return {"type": kind, kind: {"mode": choice.get("mode"), "tools": tools}}
-
-
-def _named(one: Json) -> Json:
-    return {"type": one.get("type"), "function": {"name": one.get("name")}}
 
 
 def response_format(given: Json | None) -> Json | None:

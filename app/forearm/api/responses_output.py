@@ -16,6 +16,7 @@ from forearm.api.logprobs import TokenNames, chat_logprobs
 from forearm.api.output import Tally
 from forearm.api.replies import ErrorBody, encoder
 from forearm.api.responses_input import pack_reasoning
+from forearm.api.responses_tools import Offered, custom_input
 from forearm.api.turn import TurnPiece
 from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 
@@ -31,6 +32,7 @@ class Form:
     logprobs: bool
     summary: bool  # reasoning comes as a summary, which is its whole text
     packed: bool  # reasoning items have encrypted_content
+    tools: Offered
     obfuscated: bool
 
 
@@ -65,9 +67,12 @@ class Output:
         if isinstance(part, ReasoningPart):
             return self._reasoning_text(part.text)
         if isinstance(part, CallBegin):
-            fields = {"call_id": part.id, "name": part.name, "arguments": ""}
-            return self._close("completed") + self._begin("function_call", fields)
+            kind, fields = self._form.tools.call(part.name)
+            return self._close("completed") + self._begin(kind, {"call_id": part.id, **fields})
         assert isinstance(part, CallArguments)
+        if self._open is not None and self._open["type"] == "custom_tool_call":
+            self._text.append(part.text)  # within JSON, whose end tells what the text is
+            return []
         return [self._delta("response.function_call_arguments.delta", part.text)]
 
     def _message_text(self, text: str) -> list[Json]:
@@ -89,7 +94,7 @@ class Output:
         return [*events, self._delta("response.reasoning_text.delta", text, content_index=0)]
 
     def _begin(self, kind: str, fields: Json) -> list[Json]:
-        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
+        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}[kind]
         self._open = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, "status": "in_progress", **fields}
         self._text, self._logprobs = [], []
         self.items.append(self._open)
@@ -106,6 +111,8 @@ class Output:
         events += self._told("done", part)
         if item["type"] == "function_call":
             item["arguments"] = text
+        elif item["type"] == "custom_tool_call":
+            item["input"] = custom_input(text)
         elif item["type"] == "reasoning" and self._form.summary:
             item["summary"] = [part]
         else:
@@ -121,6 +128,10 @@ class Output:
         if item["type"] == "function_call":
             fields = {"name": item["name"], "arguments": text}
             return [self._event("response.function_call_arguments.done", **fields)]
+        if item["type"] == "custom_tool_call":
+            given = custom_input(text)
+            delta = self._event("response.custom_tool_call_input.delta", delta=given)
+            return [delta, self._event("response.custom_tool_call_input.done", input=given)]
         if item["type"] == "message":
             fields = {"content_index": 0, "text": text, "logprobs": self._logprobs}
             return [self._event("response.output_text.done", **fields)]
@@ -138,7 +149,7 @@ class Output:
 
     def _written(self, text: str, logprobs: list[Json], item: Json) -> Json | None:
         """The part as it stands in an item."""
-        if item["type"] == "function_call":
+        if item["type"] in ("function_call", "custom_tool_call"):
             return None
         if item["type"] == "message":
             return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

@@ -58,6 +58,7 @@ class Served:
     created: int = field(default_factory=lambda: int(time.time()))
     meter: HttpMeter = field(default_factory=HttpMeter)
     _unknown_fields: set[str] = field(default_factory=set)
+    _said: set[str] = field(default_factory=set)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,6 +116,12 @@ class Served:
         if asked is not None and asked not in self.names:
             raise ModelNotFound(f"The model `{asked}` does not exist.")
         return asked or self.names[0]
+
+    def say_once(self, message: str) -> None:
+        """Log what clients do again and again, and this server does otherwise than they may think."""
+        if message not in self._said and len(self._said) < _UNKNOWN_FIELDS:
+            self._said.add(message)
+            log.warning("%s", message)
 
     def note_unknown_fields(self, extra: dict[str, Any] | None) -> None:
         """Each field this server does not know is counted, and logged the first time it comes."""
