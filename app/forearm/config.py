@@ -341,7 +341,11 @@ class ApiConfig(Common):
         (), "names that clients use, the first one in answers; absent: MODEL", flag="--served-model-name", parse=words
     )
     api_key: tuple[str, ...] = setting(
-        (), "keys of which clients must send one", flag="--api-key", env="VLLM_API_KEY", parse=words
+        (),
+        "keys of which clients must send one; sha256:DIGEST stands for a key, in hexadecimal",
+        flag="--api-key",
+        env="VLLM_API_KEY",
+        parse=words,
     )
     api_keys_file: str = setting(
         "",

@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from forearm.config import Configs
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
 from forearm.run_batch_files import Output, check_apart, local_input, shown, surveyed
 from forearm.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
+from forearm.run_folder import run_folder
 from forearm.serve import server
 
 MOST_TRIES = 5  # of a request whose engine dies
@@ -83,9 +82,8 @@ def run_batch(configs: Configs, batch: Batch, notes: list[str]) -> int:
 
 def serve_for(work: Work, configs: Configs, metrics_host: str | None) -> int:
     """Run a server until the work is done. Returns: 0, or the exit status of what ended it early."""
-    runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
-    try:
-        uds = str(runtime / "api.sock")
+    with run_folder() as runtime:
+        uds = str(runtime.path / "api.sock")
         # Nobody else can reach it: no keys, no TLS. And a stop is a stop: what is open then is asked again next time.
         api = replace(configs.api, uds=uds, api_key=(), api_keys_file="", ssl_keyfile="", ssl_certfile="", root_path="")
         own = replace(
@@ -93,8 +91,6 @@ def serve_for(work: Work, configs: Configs, metrics_host: str | None) -> int:
         )
         with metrics_on(metrics_host, configs.api.port, uds) if metrics_host is not None else contextlib.nullcontext():
             return asyncio.run(_both(server(own, runtime), work.done(uds)))
-    finally:
-        shutil.rmtree(runtime, ignore_errors=True)
 
 
 async def _both(watching: Coroutine[Any, Any, int], working: Coroutine[Any, Any, None]) -> int:

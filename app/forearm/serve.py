@@ -11,14 +11,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from forearm.engine.shares import Share, allowed, describe, shares
 from forearm.errors import ConfigError
 from forearm.model.generation import sampling_defaults
 from forearm.model.hub import find_model, find_tokenizer
+from forearm.run_folder import RunFolder, run_folder
 from forearm.settings import to_json
 from forearm.watchdog import engine_hangs, is_stopped
 
@@ -65,14 +65,11 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     placement.tier()  # before anything is started: FOREARM_TIER may name one that cannot run here
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
-    runtime = Path(tempfile.mkdtemp(prefix="forearm-"))  # 0700: nobody else reaches the sockets and keys in it
-    try:
+    with run_folder() as runtime:
         return asyncio.run(server(configs, runtime))
-    finally:
-        shutil.rmtree(runtime, ignore_errors=True)
 
 
-def server(configs: Configs, runtime: Path) -> Coroutine[Any, Any, int]:
+def server(configs: Configs, runtime: RunFolder) -> Coroutine[Any, Any, int]:
     """Engine and API, with sockets and configs in `runtime`: awaited, they run until `watch` ends them.
 
     Raises: ConfigError.
@@ -88,16 +85,16 @@ def server(configs: Configs, runtime: Path) -> Coroutine[Any, Any, int]:
     parts = shares(plan, configs.engine, engines)
     for line in (*plan.lines, *describe(parts)):
         log.info("%s", line)
-    return watch(*prepare(configs, plan, parts, folder, runtime), configs, runtime)
+    return watch(*prepare(configs, plan, parts, folder, runtime), configs, runtime.path)
 
 
 def fill_in(
-    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: Path
+    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: RunFolder
 ) -> tuple[list[EngineConfig], ApiConfig]:
     """What the engines and the API need to know beyond what was set. The hub's token stays here."""
-    sockets = tuple(str(runtime / f"{name}.sock") for name in names(len(parts)))
+    sockets = tuple(str(runtime.path / f"{name}.sock") for name in names(len(parts)))
     if max(map(len, sockets)) > LONGEST_SOCKET_PATH:
-        raise ConfigError(f"TMPDIR: {runtime} is too long for a Unix socket; choose a shorter one")
+        raise ConfigError(f"TMPDIR: {runtime.path} is too long for a Unix socket; choose a shorter one")
     given, hub, drafting = configs.api, configs.serve.hub, drafting_asked(configs.engine)
     workers = given.workers or plan.api_workers
     tokenizer = ""
@@ -114,21 +111,10 @@ def fill_in(
         name=next(iter(given.served_model_name), configs.engine.model or folder.name),
         engines=len(parts),
     )
-    engines = [
-        replace(
-            engine,
-            index=index,
-            socket=socket_,
-            cores=part.cores,
-            threads=part.threads,
-            ranks=part.ranks,
-            visible_memory_nodes=part.nodes,
-            memory_share_bytes=part.memory_bytes,
-        )
-        for index, (part, socket_) in enumerate(zip(parts, sockets, strict=True))
-    ]
+    engines = [shared(engine, index, part, at) for index, (part, at) in enumerate(zip(parts, sockets, strict=True))]
     api = replace(
         given,
+        api_key=tuple(map(hidden, given.api_key)),
         model_folder=str(folder),
         hf_token="",
         tokenizer=tokenizer,
@@ -137,6 +123,25 @@ def fill_in(
         priorities=configs.engine.scheduling_policy == "priority",
     )
     return engines, api
+
+
+def shared(engine: EngineConfig, index: int, part: Share, socket: str) -> EngineConfig:
+    """The config of one engine of several, with its part of the machine."""
+    return replace(
+        engine,
+        index=index,
+        socket=socket,
+        cores=part.cores,
+        threads=part.threads,
+        ranks=part.ranks,
+        visible_memory_nodes=part.nodes,
+        memory_share_bytes=part.memory_bytes,
+    )
+
+
+def hidden(key: str) -> str:
+    """What stands for a key where it is written down."""
+    return f"sha256:{sha256(key.encode()).hexdigest()}"
 
 
 def names(engines: int) -> list[str]:
@@ -150,12 +155,11 @@ def others_bytes(workers: int) -> int:
 
 
 def prepare(
-    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: Path
+    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: RunFolder
 ) -> tuple[list[Child], Child]:
     """The engines and the API, their configs written where they read them."""
     engines, api = fill_in(configs, plan, parts, folder, runtime)
-    api_path = runtime / "api.json"
-    api_path.write_text(to_json(api))
+    api_path = runtime.write("api.json", to_json(api))
     return (
         [
             engine_child(name, engine, allowed(part, plan, len(parts)), runtime, configs.serve.answer_timeout_s)
@@ -168,6 +172,7 @@ def prepare(
             on_death=signal.SIGTERM,  # gunicorn passes it on; at SIGQUIT its uvicorn workers would hang for 30 s
             ready=lambda: api_answers(api),
             withheld=SECRETS,
+            pass_fds=(runtime.lock,),
             hangs=lambda pid: is_stopped(pid, configs.serve.answer_timeout_s),
             # Without the second, transformers says in every log that torch is not there: it need not be.
             environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", **NO_BLAS},
@@ -175,10 +180,9 @@ def prepare(
     )
 
 
-def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtime: Path, answer_s: float) -> Child:
+def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtime: RunFolder, answer_s: float) -> Child:
     """An engine, its config written where it reads it."""
-    path = runtime / f"{name}.json"
-    path.write_text(to_json(engine))
+    path = runtime.write(f"{name}.json", to_json(engine))
     return Child(
         name=name,
         argv=[sys.executable, "-m", "forearm.engine.process", str(path)],
@@ -186,12 +190,13 @@ def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtim
         on_death=signal.SIGKILL,
         ready=lambda: answers(socket.AF_UNIX, engine.socket),
         withheld=SECRETS,
+        pass_fds=(runtime.lock,),
         hangs=lambda pid: engine_hangs(engine.socket, answer_s, engine.execute_model_timeout_s),
         environment=NO_BLAS,
     )
 
 
-async def watch(engines: Sequence[Child], api: Child, configs: Configs, runtime: Path) -> int:
+async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path: Path) -> int:
     """Keep all until a signal or a final failure; then end the API, which drains, and the engines after it.
 
     A second signal ends all at once.
@@ -208,7 +213,7 @@ async def watch(engines: Sequence[Child], api: Child, configs: Configs, runtime:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, interrupt)
     loop.add_signal_handler(signal.SIGHUP, read_again, engines, api)
-    loop.add_signal_handler(signal.SIGUSR2, change_level, runtime, configs.serve.logging_level, engines, api)
+    loop.add_signal_handler(signal.SIGUSR2, change_level, run_path, configs.serve.logging_level, engines, api)
     ready_timeout_s = configs.serve.engine_ready_timeout_s
     kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (*engines, api)]
     others = [asyncio.create_task(stop.wait()), asyncio.create_task(say_ready(engines, api, configs.api))]
@@ -238,9 +243,9 @@ def read_again(engines: Sequence[Child], api: Child) -> None:
                     os.kill(each, signal.SIGHUP)
 
 
-def change_level(runtime: Path, configured: str, engines: Sequence[Child], api: Child) -> None:
+def change_level(run_path: Path, configured: str, engines: Sequence[Child], api: Child) -> None:
     """SIGUSR2: every process logs at DEBUG, and after the next one as configured."""
-    logs.change_level(runtime, configured)
+    logs.change_level(run_path, configured)
     read_again(engines, api)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,11 +103,12 @@ def serve(
     scheme: str = "http",
     transport: httpx.HTTPTransport | None = None,
     after: Callable[[], bool] = lambda: True,
+    within: Sequence[str] = (),
 ) -> Iterator[Served]:
-    """Start it, wait until it is ready; stop it at the end, by pid."""
+    """Start it, wait until it is ready; stop it at the end, by pid. `within`: a command that runs others."""
     port = free_port()
     log = folder / "serve.log"
-    argv = [sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(port), *flags]
+    argv = [*within, sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(port), *flags]
     with log.open("wb") as output, contextlib.ExitStack() as stack:
         process = subprocess.Popen(argv, stdout=output, stderr=output, env={**os.environ, **(env or {})})
         stack.callback(stop, process)

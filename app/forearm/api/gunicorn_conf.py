@@ -7,7 +7,9 @@ once. serve.py has bound the master to the cores that are reserved for HTTP; the
 from __future__ import annotations
 
 import math
+import os
 import resource
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
 from forearm.log import set_up
 from forearm.settings import from_json
 
+_serve = os.getppid()
 _path = Path(api_config_path())
 _config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
 _metrics = _path.parent / METRICS_FOLDER
@@ -42,7 +45,7 @@ graceful_timeout = math.ceil(_config.shutdown_timeout_s) + LAST_WORDS_S
 keepalive = math.ceil(_config.keep_alive_s)
 backlog = 2048
 # Heartbeats go through a file: where there is memory for it, not over a disk that may be slow.
-worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None
+worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(_path.parent)
 control_socket_disable = True
 proc_name = "forearm-api"
 
@@ -65,6 +68,12 @@ ciphers = _config.ssl_ciphers or None
 def post_fork(server: Any, worker: Any) -> None:
     """No worker outlives the master: it would keep the port, and nothing could reach it any more."""
     die_with(worker.ppid, signal.SIGTERM)
+
+
+def on_exit(server: Any) -> None:
+    """The run folder goes with serve; where that was killed, it goes with this process."""
+    if os.getppid() != _serve:
+        shutil.rmtree(_path.parent, ignore_errors=True)
 
 
 def child_exit(server: Any, worker: Any) -> None:

@@ -22,6 +22,7 @@ from forearm.errors import ConfigError
 _LIMITS = ("requests_per_minute", "tokens_per_minute", "max_concurrent")
 _FIELDS = {"key", "sha256", "name", "priority", *_LIMITS}
 _NAME = re.compile(r"[\w.@-]{1,64}")
+_HIDDEN = re.compile("sha256:([0-9a-f]{64})")
 _MOST = 1 << 40
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ class KeyRing:
         self._priorities = priorities
         self._file = Path(file) if file else None
         self._plain = [
-            Key(f"api-key-{n}", digest_of(key.encode()), Limits(), None) for n, key in enumerate(plain, start=1)
+            Key(f"api-key-{n}", _hidden(key) or digest_of(key.encode()), Limits(), None)
+            for n, key in enumerate(plain, start=1)
         ]
         self._keys = self._read()
 
@@ -89,6 +91,12 @@ class KeyRing:
 def digest_of(key: bytes) -> bytes:
     """SHA-256. Keys are long and random, so that a slow hash would protect nothing."""
     return sha256(key).digest()
+
+
+def _hidden(key: str) -> bytes | None:
+    """The digest that stands for a key; None for a key itself. serve writes no key to disk."""
+    found = _HIDDEN.fullmatch(key)
+    return bytes.fromhex(found[1]) if found else None
 
 
 def read_keys(path: Path) -> list[Key]:

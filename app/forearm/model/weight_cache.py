@@ -11,6 +11,8 @@ key tell another model at once; a few changed bytes between them are found besid
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import logging
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -88,7 +90,8 @@ def save_weights(executor: Packed, path: Path, key: str) -> None:
     """Write the executor's weights to `path`, and delete what is too old; a warning if that can't be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        executor.save_weights(str(path), key)
+        with _writing(path.parent):
+            executor.save_weights(str(path), key)
         for old in _others(path)[KEPT - 1 :]:
             _drop(old)
             log.info("weight cache: %s is deleted; of a model the last %d stay", old, KEPT)
@@ -96,6 +99,23 @@ def save_weights(executor: Packed, path: Path, key: str) -> None:
         log.warning("weight cache: nothing is kept: %s", problem)
         return
     log.info("weight cache: %s is written, %.2f GiB", path, path.stat().st_size / 2**30)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock with all who write into it; the first one deletes what a killed process has left."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # there are file systems without locks
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for partial in folder.glob(f"*{_END}.??????"):  # as mkstemp names what is not whole yet
+                partial.unlink(missing_ok=True)
+                log.info("weight cache: %s, which was never finished, is deleted", partial)
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(lock)
 
 
 def check_source(path: Path, checkpoint: Checkpoint, outdated: Callable[[], object]) -> None:

@@ -22,7 +22,7 @@ from forearm.model import weights
 from forearm.model.checkpoint import open_checkpoint, stored_bytes
 from forearm.model.quantization import Asked
 from forearm.model.shards import StoredTensor
-from forearm.model.weight_cache import PAGE_BYTES, check_source, key_of, map_weights
+from forearm.model.weight_cache import PAGE_BYTES, check_source, key_of, map_weights, save_weights
 
 AS_IT_IS = Asked()
 
@@ -215,3 +215,30 @@ def test_no_bit_of_a_kept_file_can_turn_unseen(tmp_path: Path) -> None:
             checkpoint.config, checkpoint.formats, checkpoint.kv_dtype, 8, 1, 8, checkpoint.max_model_len, (), 2, ()
         )
         assert not map_weights(executor, path, key), f"bit {bit} of {8 * len(content)}"
+
+
+class Writes:
+    """An executor whose weights are a few bytes. While it writes, another process' unfinished file is there."""
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self._meanwhile = meanwhile
+
+    def save_weights(self, path: str, key: str) -> None:
+        partial = Path(f"{path}.AbCd12")
+        partial.write_bytes(b"weights")
+        self._meanwhile()
+        partial.replace(path)
+
+    def map_weights(self, path: str, key: str) -> None:
+        raise NotImplementedError
+
+
+def test_what_a_killed_process_has_begun_to_write_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    left, other = tmp_path / "x-0-1.weights.Zz9Zz9", tmp_path / "notes.weights.txt"
+    left.write_bytes(b"half")
+    other.write_bytes(b"mine")
+
+    inner = tmp_path / "x-0-3.weights"
+    save_weights(Writes(lambda: save_weights(Writes(), inner, "")), tmp_path / "x-0-2.weights", "")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.weights.txt", "x-0-2.weights", "x-0-3.weights"]
