@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from forearm.api import allocated_values
 from forearm.metrics import HTTP, register
 
 _REQUEST_TYPES = ("chat_completions", "responses", "other")
@@ -19,6 +20,7 @@ class HttpMeter:
     def __init__(self, folder: str = "") -> None:
         self._registry = CollectorRegistry()
         if folder:
+            allocated_values.use()
             MultiProcessCollector(self._registry, path=folder)  # type: ignore[no-untyped-call]
         self._families = register(HTTP, None if folder else self._registry)
 
