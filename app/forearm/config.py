@@ -480,7 +480,11 @@ class ApiConfig(Common):
         parse=whole(1, 1_000_000),
     )
     responses_store_bytes: int = setting(
-        128 << 20, "bytes that they take", env="FOREARM_RESPONSES_STORE_BYTES", unit="bytes", parse=whole(1 << 16)
+        128 << 20,
+        "bytes of the file that holds them",
+        env="FOREARM_RESPONSES_STORE_BYTES",
+        unit="bytes",
+        parse=whole(1 << 16),
     )
     responses_store_age_s: float = setting(
         24 * 3600.0,

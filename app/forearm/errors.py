@@ -12,6 +12,7 @@ ForearmError
 ├── EngineFailed        500  this request broke in the engine (a NaN, say); the message names it
 ├── EngineUnavailable   503  no engine answers on the socket; retry after `retry_after_s`
 ├── BodyMemoryFull      503  the bodies of other requests take all the memory for bodies; retry after `retry_after_s`
+├── StoreFull           503  responses cannot be stored now; retry after `retry_after_s`
 └── ConfigError           -  at start-up only: a flag, an environment variable, a model folder
 """
 
@@ -107,6 +108,14 @@ class BodyMemoryFull(ForearmError):
     status = 503
     kind = "ServiceUnavailableError"
     retry_after_s = 2  # bodies are held while they come and are worked on: mostly well below a second
+
+
+class StoreFull(ForearmError):
+    """Responses cannot be stored, or read, now: running ones fill the store, or there is no disk or memory for it."""
+
+    status = 503
+    kind = "ServiceUnavailableError"
+    retry_after_s = 5
 
 
 class ConfigError(ForearmError):

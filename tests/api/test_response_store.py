@@ -16,7 +16,7 @@ import pytest
 from forearm.api.response_store import ResponseStore
 from forearm.api.response_tables import News, Stored
 from forearm.config import ApiConfig
-from forearm.errors import InvalidRequest, ResponseNotFound
+from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
 
 Open = Callable[..., ResponseStore]
 ME, OTHER = "me", "somebody else"
@@ -47,6 +47,41 @@ def age(tmp_path: Path, seconds: float, what: str = "used") -> None:
     with sqlite3.connect(tmp_path / "responses.sqlite") as connection:
         connection.execute(f"UPDATE responses SET {what} = {what} - {seconds}")
     connection.close()
+
+
+def file_bytes(tmp_path: Path) -> int:
+    """Of the store, its journal and whatever else SQLite keeps beside it."""
+    return sum(path.stat().st_size for path in tmp_path.glob("responses.sqlite*"))
+
+
+async def test_the_files_hold_no_more_than_the_bound(tmp_path: Path, open_store: Open) -> None:
+    bound = 2 << 20
+    stores = [open_store(responses_store_bytes=bound) for _ in range(2)]
+    most = 0
+    for number in range(300):
+        store, text = stores[number % 2], "x" * (100 + 977 * number % 90_000)
+        await store.add(response(number, "in_progress", text), ME, [b"event: begun\n\n"])
+        for event in range(5):
+            news = News(f"resp_{number}", event + 1, [text[:8000].encode() + b"\n\n"])
+            assert await store.update([news])
+        await store.update([News(f"resp_{number}", 6, [], "completed", response(number, text=text).reply)])
+        most = max(most, file_bytes(tmp_path))
+        assert await there(store, range(number, number + 1)), "the newest is there"
+
+    assert bound / 2 < most < 1.1 * bound + 200_000, "a transaction's old pages beside it"
+    assert len(await there(stores[0], range(300))) >= 5
+
+
+async def test_what_runs_may_fill_the_store_and_then_says_so(open_store: Open) -> None:
+    store = open_store(responses_store_bytes=1 << 20)
+    for number in range(8):
+        await store.add(response(number, "in_progress", "x" * 50_000), ME)
+    with pytest.raises(StoreFull, match="fill the store"):
+        await store.add(response(8, "in_progress", "x" * 50_000), ME)
+    assert await there(store, range(9)) == list(range(8)), "none of what runs was let go"
+    await store.update([News("resp_0", 0, [], "completed", response(0).reply)])
+    await store.add(response(99), ME)
+    assert await there(store, range(99, 100)) == [99]
 
 
 async def there(store: ResponseStore, numbers: range) -> list[int]:

@@ -17,6 +17,7 @@ from forearm.errors import (
     InvalidRequest,
     Overloaded,
     RateLimited,
+    StoreFull,
     Unauthorized,
 )
 
@@ -42,7 +43,7 @@ def error_response(error: Exception) -> Response:
     """The whole answer to a request that failed before its first byte."""
     reply = error_reply(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException | RateLimited) else {}
-    if isinstance(error, Overloaded | EngineUnavailable | BodyMemoryFull):
+    if isinstance(error, Overloaded | EngineUnavailable | BodyMemoryFull | StoreFull):
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"

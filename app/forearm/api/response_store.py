@@ -1,5 +1,9 @@
 """Responses kept for later: one SQLite file that all workers of a server share, bounded by count, bytes and age.
 
+The bytes are the file's: SQLite takes no more pages than they hold. Its journal, beside it while something is written,
+has the old pages of one transaction. (A write-ahead log would hold each new page once more, and is of no use where all
+transactions write.)
+
 A response belongs to whoever made it (`owner`, of an API key); to everybody else it is not there. Of those that are
 done the one used longest ago goes first. The file lies in the server's run folder, which only its user can enter and
 which goes when the server stops; nothing is flushed to the disk on purpose.
@@ -16,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,12 +37,14 @@ from forearm.api.response_tables import (
     set_status,
 )
 from forearm.config import ApiConfig
-from forearm.errors import InvalidRequest, ResponseNotFound
+from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
 
 Result = TypeVar("Result")
 # A worker says so several times a second that it still computes a response; one that has not for so long is dead.
 _DEAD_S = 30.0
 _BUSY_S = 10.0  # the longest wait for other workers' writes, which take milliseconds
+_PAGE_BYTES, _LEAST_PAGES = 4096, 64  # of an empty store, with room for something
+_BESIDE_PAGES = 8  # that one response changes in the tables and indices
 _BATCHES = 64  # of events that are read at a time
 
 
@@ -47,6 +54,7 @@ class ResponseStore:
     def __init__(self, config: ApiConfig) -> None:
         self._count = config.responses_store_count
         self._bytes = config.responses_store_bytes
+        self._pages = max(self._bytes // _PAGE_BYTES, _LEAST_PAGES)
         self._age_s = config.responses_store_age_s
         self._own_folder = "" if config.run_folder else tempfile.mkdtemp(prefix="forearm-")
         self._path = Path(config.run_folder or self._own_folder) / "responses.sqlite"
@@ -68,13 +76,17 @@ class ResponseStore:
     async def add(self, one: Stored, owner: str, events: Sequence[bytes] = ()) -> None:
         """Keep it, and let go what is too much then.
 
-        Raises: InvalidRequest if it is larger than the whole store.
+        Raises: InvalidRequest if it is larger than the whole store; StoreFull.
         """
         self.check(one.bytes)
 
         def write(store: sqlite3.Connection) -> None:
-            now = time.time()
-            row = (one.id, owner, one.previous, one.status, now, now, one.bytes)
+            now, size = time.time(), one.bytes + sum(map(len, events))
+            # What runs is never let go; an eighth stays free for it to grow and to end in.
+            most = self._pages * 7 // 8 if one.status in RUNNING else self._pages
+            if not self._make_room(store, size, most):
+                raise StoreFull("the responses that are being computed fill the store")
+            row = (one.id, owner, one.previous, one.status, now, now, size)
             store.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             store.execute("INSERT INTO contents VALUES (?, ?, ?)", (one.id, one.reply, one.items))
             add_events(store, one.id, 0, events)
@@ -141,6 +153,9 @@ class ResponseStore:
         """
 
         def write(store: sqlite3.Connection) -> set[str]:
+            size = sum(len(one.reply) + sum(map(len, one.events)) for one in news)
+            if size:
+                self._make_room(store, size, self._pages)
             wanted = {one.id for one in news if is_told(store, one)}
             if any(one.status is not None for one in news):
                 self._let_go(store)
@@ -196,17 +211,25 @@ class ResponseStore:
     # --- on the thread
 
     async def _within(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """What `work` returns; all it does is done together or not at all."""
+        """What `work` returns; all it does is done together or not at all.
+
+        Raises: StoreFull, and what `work` does.
+        """
 
         def run() -> Result:
-            store = self._connected()
-            store.execute("BEGIN IMMEDIATE")
             try:
-                result = work(store)
-            except BaseException:
-                store.execute("ROLLBACK")
-                raise
-            store.execute("COMMIT")
+                store = self._connected()
+                store.execute("BEGIN IMMEDIATE")
+                try:
+                    result = work(store)
+                    if store.in_transaction:
+                        store.execute("COMMIT")
+                except BaseException:
+                    if store.in_transaction:  # some errors have ended it
+                        store.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StoreFull(f"responses cannot be stored or read now: {error}") from error
             return result
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
@@ -216,6 +239,8 @@ class ResponseStore:
             self._connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
             self._connection.execute("PRAGMA synchronous = OFF")  # the file dies with the server anyway
             self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.execute("PRAGMA journal_mode = TRUNCATE")
+            self._connection.execute(f"PRAGMA max_page_count = {self._pages}")
         return self._connection
 
     def _disconnect(self) -> None:
@@ -241,8 +266,27 @@ class ResponseStore:
         if one.status in RUNNING and beat < now - _DEAD_S:
             one = fail(store, one, "the process that computed this response has ended")
         if touch:
-            store.execute("UPDATE responses SET used = ? WHERE id = ?", (now, one.id))
+            with suppress(sqlite3.OperationalError):  # on a full disk what was stored can still be read
+                store.execute("UPDATE responses SET used = ? WHERE id = ?", (now, one.id))
         return one
+
+    def _make_room(self, store: sqlite3.Connection, size: int, most: int) -> bool:
+        """Whether so many bytes more fit into `most` pages: of what is done, the one used longest ago goes first."""
+        wanted = size // (_PAGE_BYTES - 4) + _BESIDE_PAGES
+        while self._pages_used(store) + wanted > most:
+            gone = store.execute(
+                "DELETE FROM responses WHERE id = "
+                f"(SELECT id FROM responses WHERE NOT {RUNS} OR beat < ? ORDER BY used LIMIT 1)",
+                (time.time() - _DEAD_S,),
+            )
+            if not gone.rowcount:
+                return False
+        return True
+
+    def _pages_used(self, store: sqlite3.Connection) -> int:
+        (pages,) = store.execute("PRAGMA page_count").fetchone()
+        (free,) = store.execute("PRAGMA freelist_count").fetchone()
+        return int(pages - free)
 
     def _let_go(self, store: sqlite3.Connection) -> None:
         """Of what is done: all that is too old; then, while there is too much, the one used longest ago."""

@@ -12,7 +12,6 @@ RUNNING = ("queued", "in_progress")
 RUNS = "status IN ('queued', 'in_progress')"
 _ROW_BYTES = 500  # of a row and its indices, about
 SCHEMA = """
-PRAGMA journal_mode = WAL;
 CREATE TABLE responses (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, status TEXT NOT NULL, used REAL NOT NULL,
   beat REAL NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;

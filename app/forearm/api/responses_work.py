@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from forearm.api.response_store import ResponseStore
 from forearm.api.response_tables import RUNNING, News, Stored
 from forearm.api.responses_output import Growing, Json
 from forearm.api.turn import Turn
-from forearm.errors import EngineFailed, InvalidRequest
+from forearm.errors import EngineFailed, InvalidRequest, StoreFull
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class Job:
             return
         try:
             await self.store.add(self.stored(), self.owner, events)
-        except (sqlite3.Error, InvalidRequest) as error:
+        except (StoreFull, InvalidRequest) as error:
             log.warning("response %s is not stored: %s", self.id, error)
 
 
@@ -168,7 +167,7 @@ class Background:
             told = {response_id: one.now() for response_id, one in self._running.items()}
             try:
                 wanted = await store.update(list(told.values()))
-            except sqlite3.Error as error:
+            except StoreFull as error:
                 log.warning("background responses cannot be stored now: %s", error)
                 wanted = set(told)
             else:
