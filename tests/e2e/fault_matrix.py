@@ -93,7 +93,9 @@ class Fault:
     @property
     def closes(self) -> bool:
         """Whether connections that nobody has taken yet may break: the port closes, for a while or for good."""
-        return self.cuts or (self.process in _MINDED and self.act in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP"))
+        # libuv takes connections for which there is no descriptor and closes them, so that it hears of the next ones.
+        ending = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "accept")
+        return self.cuts or (self.process in _MINDED and self.act in ending)
 
 
 def draw(random_: random.Random) -> Fault:

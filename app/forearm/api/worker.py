@@ -101,7 +101,8 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         refreshing = asyncio.create_task(self._refresh_ssl()) if self.ssl_refresh else None
         self.config.app = self.wsgi
         server = DrainingServer(self)
-        self._install_sigquit_handler()
+        # uvicorn-worker's own handler tells gunicorn's half alone, and the worker would go on for ever.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, server.handle_exit, signal.SIGQUIT, None)
         try:
             await server.serve(sockets=self.sockets)
         finally:
