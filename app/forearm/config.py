@@ -247,7 +247,8 @@ class EngineConfig(Common):
     )
     kv_cache_memory_bytes: int | None = setting(
         None,
-        "memory for keys and values (VLLM_CPU_KVCACHE_SPACE is in GiB, decimals too); absent: what weights leave",
+        "memory for keys and values of each rank (VLLM_CPU_KVCACHE_SPACE is in GiB, decimals too); absent: what "
+        "weights leave, but no more than --max-num-seqs sequences of full length fill",
         flag="--kv-cache-memory-bytes",
         env="VLLM_CPU_KVCACHE_SPACE",
         unit="bytes",

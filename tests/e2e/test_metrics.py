@@ -253,3 +253,11 @@ def test_the_figures_go_up_as_work_is_done(served: Served) -> None:
     assert after[1] - before[1] == prompt
     assert value('vllm:request_success_total{engine="0",finished_reason="length"') > 0
     assert after[3] > 0
+
+
+def test_the_kv_cache_is_as_large_as_was_asked_for_and_not_what_sequences_fill(tmp_path: Path) -> None:
+    with serve(tmp_path, "--max-num-seqs", "2", env={"VLLM_CPU_KVCACHE_SPACE": "0.25"}) as served:
+        text = served.http.get("/metrics").text
+
+        assert f'num_gpu_blocks="{(1 << 28) // (32 * 3072)}"' in text
+        assert "KV cache 0.25 GiB of bfloat16 in 2730 blocks" in served.log.read_text()

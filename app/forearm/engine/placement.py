@@ -48,9 +48,8 @@ def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
     One thread goes to each physical core: two on one core share its multipliers and only add barriers. With four cores
     or more the API gets one of its own (two from 32), else it shares. The last cores are the API's, so that the
     engine's stay together. A quota gives time, not cores, and every container on the host would pin itself to the same
-    ones: there nothing is pinned unless the cores are named.
-
-    Each engine has --tensor-parallel-size ranks; where that is 1, one on each NUMA node of its cores.
+    ones: there nothing is pinned unless the cores are named. Each engine has --tensor-parallel-size ranks; where that
+    is 1, one on each NUMA node of its cores.
 
     Raises: ConfigError naming the variable, its value and the remedy.
     """
@@ -222,10 +221,9 @@ def memory(config: EngineConfig, root: str = "") -> Memory:
 def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
     """How many KV blocks to allocate, once `needed_bytes` more (weights and scratch not yet in memory) are taken off.
 
-    Unset, what memory leaves after the share that stays free; never more than --max-num-seqs sequences of full length
-    can fill.
+    Unset, what memory leaves after the share that stays free, up to what --max-num-seqs sequences of full length fill.
 
-    Raises: ConfigError with the arithmetic when not even one sequence of `model_len` tokens fits.
+    Raises: ConfigError with the arithmetic when what was asked for or one sequence of `model_len` tokens does not fit.
     """
     kept_free = kept_free_bytes(config, memory)
     room = memory.available_bytes - kept_free - needed_bytes
@@ -234,22 +232,27 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
         f"less {in_gib(needed_bytes)} for weights, scratch and grammars, less {in_gib(kept_free)} kept free "
         f"(--gpu-memory-utilization {config.memory_utilization:g}), leaves {in_gib(max(0, room))}"
     )
-    asked = config.kv_cache_memory_bytes
+    asked, parts = kv_bytes_asked(config), config.tensor_parallel_size
     if asked is not None and asked > room:
+        of_ranks = f" ({parts} ranks of {in_gib(asked // parts)})" if parts > 1 else ""
         raise ConfigError(
-            f"KV cache of {in_gib(asked)} does not fit: {arithmetic}. "
+            f"KV cache of {in_gib(asked)}{of_ranks} does not fit: {arithmetic}. "
             "Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or leave them out"
         )
     sequence = -(-model_len // BLOCK_TOKENS)
-    blocks = min((room if asked is None else asked) // block_bytes, config.max_num_seqs * sequence)
+    blocks = min(room // block_bytes, config.max_num_seqs * sequence) if asked is None else asked // block_bytes
     if blocks < sequence:
-        fitting = max(0, blocks) * BLOCK_TOKENS
         raise ConfigError(
             f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"
             f"{'' if asked is None else f', of {in_gib(asked)} asked for'}: {arithmetic}. "
-            f"Use --max-model-len {fitting or 'auto'} or less, or a smaller model"
+            f"Use --max-model-len {max(0, blocks) * BLOCK_TOKENS or 'auto'} or less, or a smaller model"
         )
     return blocks
+
+
+def kv_bytes_asked(config: EngineConfig) -> int | None:
+    """The KV cache that was asked for, of all ranks together: the setting is of one, as vLLM's."""
+    return config.kv_cache_memory_bytes and config.kv_cache_memory_bytes * config.tensor_parallel_size
 
 
 def kept_free_bytes(config: EngineConfig, memory: Memory) -> int:
@@ -260,8 +263,7 @@ def kept_free_bytes(config: EngineConfig, memory: Memory) -> int:
 def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
     """The longest sequence that memory allows, at most `model_len` tokens: what --max-model-len auto asks for."""
     room = memory.available_bytes - kept_free_bytes(config, memory) - needed_bytes
-    if config.kv_cache_memory_bytes is not None:
-        room = min(room, config.kv_cache_memory_bytes)
+    room = min(room, kv_bytes_asked(config) or room)
     return max(BLOCK_TOKENS, min(model_len, room // block_bytes * BLOCK_TOKENS))
 
 

@@ -311,12 +311,24 @@ def test_a_small_container_keeps_room_for_the_http_processes() -> None:
     assert kv_blocks(config, 256, 1 << 20, GIB // 2, small) == 256
 
 
-def test_kv_blocks_never_exceed_what_all_sequences_fill() -> None:
+def test_kv_blocks_nobody_asked_for_do_not_exceed_what_all_sequences_fill() -> None:
     assert kv_blocks(EngineConfig(max_num_seqs=2), 100, 1 << 20, 0, ROOMY) == 8
 
 
 def test_kv_blocks_follow_the_bytes_asked_for() -> None:
     assert kv_blocks(EngineConfig(kv_cache_memory_bytes=GIB), 4096, 1 << 20, 0, ROOMY) == 1024
+    few = EngineConfig(kv_cache_memory_bytes=GIB, max_num_seqs=2)
+    assert kv_blocks(few, 100, 1 << 20, 0, ROOMY) == 1024  # beyond what sequences fill: for prefixes
+
+
+def test_bytes_asked_for_are_of_each_rank() -> None:
+    two = EngineConfig(kv_cache_memory_bytes=GIB, tensor_parallel_size=2)
+    assert kv_blocks(two, 4096, 1 << 20, 0, ROOMY) == 2048
+    assert longest(two, 131072, 1 << 20, 0, ROOMY) == 65536
+    with pytest.raises(
+        ConfigError, match=r"KV cache of 96\.00 GiB \(2 ranks of 48\.00 GiB\) does not fit: 90\.00 GiB are"
+    ):
+        kv_blocks(EngineConfig(kv_cache_memory_bytes=48 * GIB, tensor_parallel_size=2), 4096, 1 << 20, 0, ROOMY)
 
 
 def test_more_kv_than_fits_is_refused_with_the_arithmetic() -> None:
