@@ -21,7 +21,7 @@ that over the default. Names are vLLM's wherever the thing is the same; `_` and 
 put off with `--no-` before its name. Numbers may be written 4k (4000) or 4K (4096). A wrong value ends the start with
 exit status 78 and a line that names the value and the remedy; unknown `VLLM_*` and `FOREARM_*` variables are listed.
 
-This page is made by `tools/settings_page.py` from `app/forearm/config.py` and `app/forearm/foreign.py`.
+This page is made by `tools/settings_page.py` from `app/forearm/config.py`, `foreign.py` and `foreign_flags.py`.
 """
 MORE = """
 ## Read elsewhere
@@ -30,6 +30,18 @@ MORE = """
 |---|---|
 | `FOREARM_TIER` | forces a kernel tier by name, for tests and comparisons; one that this CPU can't run ends the start |
 | `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE` and the like | as Hugging Face's library has them |
+"""
+
+
+FROM_VLLM = """
+## Scripts of vLLM's
+
+Each of the 344 flags of `vllm serve --help` (0.33) is above, or in a table below with what becomes of it. Parts of JSON
+may be given by themselves: `--speculative-config.method ngram`, `--a-config.list+ x`; in the file also with points.
+
+`vllm serve ...` is `forearm serve ...`. No `vllm` command is installed, because it would hide a real one; `pip install
+./packages/forearm-vllm` adds it, with `python -m vllm.entrypoints.openai.api_server` and `from vllm import LLM,
+SamplingParams` (the async engine, outputs, prompts), all forearm's. It refuses to be imported beside a real vLLM.
 """
 
 
@@ -45,7 +57,7 @@ def page() -> str:
     ):
         rows = rows_of(config, skip=set() if config is Common else common)
         parts.append(f"\n## {title}\n\n| Flag | Variable | Default | What it is |\n|---|---|---|---|\n" + rows)
-    return "".join((*parts, MORE, foreign_tables()))
+    return "".join((*parts, MORE, FROM_VLLM, foreign_tables()))
 
 
 def rows_of(config: type[Common], skip: set[str]) -> str:

@@ -1,0 +1,5 @@
+"""What LLM.beam_search returns."""
+
+from forearm.offline.beams import BeamSearchOutput, BeamSearchSequence
+
+__all__ = ["BeamSearchOutput", "BeamSearchSequence"]

@@ -1,0 +1,5 @@
+"""The engine within an asyncio program."""
+
+from forearm import AsyncLLMEngine
+
+__all__ = ["AsyncLLMEngine"]

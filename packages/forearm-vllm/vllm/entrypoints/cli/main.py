@@ -1,0 +1,10 @@
+"""The `vllm` command is the `forearm` command."""
+
+import sys
+
+from forearm.cli import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""Log-probabilities of tokens."""
+
+from forearm.outputs import Logprob
+
+__all__ = ["Logprob"]

@@ -1,0 +1,27 @@
+"""What calls return, as vLLM names it."""
+
+from forearm.outputs import CompletionOutput, RequestOutput
+from forearm.outputs_pooling import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+)
+
+ClassificationRequestOutput = PoolingRequestOutput[ClassificationOutput]
+EmbeddingRequestOutput = PoolingRequestOutput[EmbeddingOutput]
+ScoringRequestOutput = PoolingRequestOutput[ScoringOutput]
+
+__all__ = [
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
+    "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "PoolingOutput",
+    "PoolingRequestOutput",
+    "RequestOutput",
+    "ScoringOutput",
+    "ScoringRequestOutput",
+]

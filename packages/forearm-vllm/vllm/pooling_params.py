@@ -1,0 +1,5 @@
+"""How texts are pooled."""
+
+from forearm import PoolingParams
+
+__all__ = ["PoolingParams"]
