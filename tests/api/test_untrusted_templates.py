@@ -43,7 +43,7 @@ def test_a_requests_own_template_is_rendered(server: Server) -> None:
     ("template", "param", "words"),
     [
         (SPIN, "chat_template", f"longer than {RENDER_S:g} s"),
-        (GROWS, "chat_template", "MB"),
+        (GROWS, "chat_template", "32 Mi characters"),
         ("{% for %}", "chat_template", "malformed"),
         ("{{ messages.x.y }}", "messages", "cannot render"),
         ("{{ raise_exception('no') }}", "messages", "no"),

@@ -24,7 +24,13 @@ from forearm.config import ApiConfig
 from forearm.errors import InvalidRequest, ModelNotFound
 from forearm.model.generation import sampling_defaults
 from forearm.model.pooling import PoolingPlan, asked_of, pooling_plan
-from forearm.text.chat_template import ChatTemplate, UntrustedTemplates, find_chat_template, find_tool_template
+from forearm.text.chat_template import (
+    ChatTemplate,
+    UntrustedTemplates,
+    check_rendering,
+    find_chat_template,
+    find_tool_template,
+)
 from forearm.text.dialect import Dialect, find_dialect
 from forearm.text.grammar_check import GrammarCheck
 from forearm.text.infill import Infill, infill_of
@@ -266,6 +272,10 @@ def load_served(config: ApiConfig) -> Served:
         for find in (find_chat_template, find_tool_template)
         for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)]
     )
+    if not tokenizer.is_kept:  # else the same files were looked at before
+        for one in (template, tool_template):
+            if one is not None:
+                check_rendering(one)
     dialect = _dialect(config, tool_template or template, tokenizer)
     engine, meter = (
         EngineClient(config.engine_sockets, config.execute_model_timeout_s),

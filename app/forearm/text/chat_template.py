@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import jinja2
 
 from forearm.errors import ConfigError, InvalidRequest
+from forearm.text.bounded_template import TooMuch, bounded
 from forearm.text.forked import Forked
 
 Message = Mapping[str, Any]
 # Renders one conversation with these variables, of which `chat_template` is the source.
 Render = Callable[[list[dict[str, Any]], dict[str, Any]], str]
 MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own; the longest of known models has some 20,000
+_MOST_SOURCE = 1 << 20  # characters of a model's own
 _SHOWN_CHARACTERS = 1000  # of what a template raises
 # Names that rendering itself gives the template.
 _TAKEN = {"messages", "conversations", "return_assistant_tokens_mask"}
@@ -107,23 +109,50 @@ def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> s
 
     Raises: InvalidRequest; MemoryError, which is for who sets the limit.
     """
-    # Here: importing transformers takes most of a second, and a start need not wait for it.
-    from transformers.utils.chat_template_utils import render_jinja_template
-
     try:
-        return str(render_jinja_template([conversation], **variables)[0][0])
+        return str(_renderer()([conversation], **variables)[0][0])
     except MemoryError:
         raise
     except jinja2.TemplateSyntaxError as error:
         raise InvalidRequest(f"the chat template is malformed: {error}", "chat_template") from error
+    except TooMuch as error:
+        raise InvalidRequest(
+            f"the chat template takes too much for these messages: {error}", "chat_template"
+        ) from error
     except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
         shown = f"{error}"[:_SHOWN_CHARACTERS]
         raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
 
 
+@lru_cache(1)
+def _renderer() -> Callable[..., Any]:
+    """Return transformers' rendering, with bounds (bounded_template.py) for whatever it compiles.
+
+    Here: importing transformers takes most of a second, and a start need not wait for it.
+    """
+    module: Any = import_module("transformers.utils.chat_template_utils")
+    plain = module._compile_jinja_template.__wrapped__
+    module._compile_jinja_template = lru_cache(lambda source: bounded(plain(""), source))
+    render: Callable[..., Any] = module.render_jinja_template
+    return render
+
+
+def check_rendering(template: ChatTemplate) -> None:
+    """Render a greeting, as a start with unknown files does.
+
+    Raises: ConfigError if not even that stays within the bounds. What the template raises itself is for requests: it
+    may want more than a greeting.
+    """
+    try:
+        template.render([{"role": "user", "content": "Hello."}])
+    except InvalidRequest as refused:
+        if isinstance(refused.__cause__, TooMuch):
+            raise ConfigError(f"{refused}; give another with --chat-template") from None
+
+
 def prepare_rendering() -> None:
     """Import what the first rendering would."""
-    import_module("transformers.utils.chat_template_utils")
+    _renderer()
 
 
 class UntrustedTemplates:
@@ -166,8 +195,26 @@ def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any)
     `tokenizer_template` is `chat_template` of tokenizer_config.json: a string, or several by name ("default" counts).
     Raises: ConfigError if what was given is neither a file nor a template.
     """
-    if given is not None:
-        return _given(given)
+    found = _given(given) if given is not None else _own_template(folder, tokenizer_template)
+    if found is not None and len(found) > _MOST_SOURCE:
+        raise ConfigError(f"the chat template of {folder} has {len(found)} characters; at most {_MOST_SOURCE} are read")
+    return None if found is None else encodable(found, f"the chat template of {folder}")
+
+
+def encodable(text: str, what: str) -> str:
+    """The text, where it is Unicode.
+
+    Raises: ConfigError for half a surrogate pair, which JSON can write and no tokenizer reads.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        shown = ascii(text[problem.start : problem.end])
+        raise ConfigError(f"{what} has {shown}, half a surrogate pair, at character {problem.start}") from None
+    return text
+
+
+def _own_template(folder: Path, tokenizer_template: Any) -> str | None:
     for name in ("chat_template.jinja", "chat_template.json"):
         file = folder / name
         if file.is_file():

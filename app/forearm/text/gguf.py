@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+from forearm.errors import ConfigError
 from forearm.model.gguf import read_gguf
 from forearm.model.keys import Keys
 
@@ -100,7 +101,13 @@ def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
     if name not in _WORDS:
         raise keys.wrong("tokenizer.ggml.pre", f"one of {', '.join(_WORDS)}")
     words = _WORDS[name]
-    merges: Any = [tuple(merge.split(" ", 1)) for merge in _strings(keys, "tokenizer.ggml.merges")]
+    listed = _strings(keys, "tokenizer.ggml.merges")
+    odd = next((merge for merge in listed if " " not in merge[1:-1]), None)
+    if odd is not None:
+        raise ConfigError(
+            f"{keys.source}: tokenizer.ggml.merges has {odd!r:.100}; each should be two pieces, a space between them"
+        )
+    merges: Any = [tuple(merge.split(" ", 1)) for merge in listed]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=words.whole))
     if words.composed:
@@ -186,7 +193,7 @@ def _around(keys: Keys, special: Mapping[str, str], tokens: list[str], bos: bool
 
 def _strings(keys: Keys, key: str) -> list[str]:
     value = keys.get(key)
-    if not isinstance(value, list) or not value or not isinstance(value[0], str):
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
         raise keys.wrong(key, "a list of strings")
     return value
 

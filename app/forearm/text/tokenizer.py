@@ -46,6 +46,11 @@ class Tokenizer:
         """Of transformers'."""
         return self.backend.class_name if isinstance(self.backend, KeptTokenizer) else type(self.backend).__name__
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is from a cache, which knows the files' contents."""
+        return isinstance(self.backend, KeptTokenizer)
+
     @cached_property
     def as_transformers(self) -> TokenizersBackend:
         """transformers' own; loaded now, where this one is from a cache."""
@@ -140,7 +145,26 @@ def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
     """
     tokenizer = Tokenizer(_kept_or_read(folder, cache))
     _give_back()
+    _check(tokenizer, folder)
     return tokenizer
+
+
+def _check(tokenizer: Tokenizer, folder: Path) -> None:
+    """Refuse a vocabulary without text, and one that its library gives up on.
+
+    Raises: ConfigError.
+    """
+    if tokenizer.vocab_size <= len(tokenizer.special_ids):
+        raise ConfigError(
+            f"the tokenizer of {_blamed(folder)} has {tokenizer.vocab_size} tokens, all of them control tokens: no "
+            "text can be written with it; give another with --tokenizer"
+        )
+    try:
+        tokenizer.decode(tokenizer.encode("Some text, 12."))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise _unreadable(folder, error) from error
 
 
 def _kept_or_read(folder: Path, cache: str) -> TokenizersBackend | KeptTokenizer:
@@ -187,8 +211,24 @@ def load_backend(folder: Path) -> TokenizersBackend:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # whatever a broken file raises in two libraries; a panic of Rust is no Exception
-        shown = f"{str(error)[:300]}; give another with --tokenizer"
-        raise ConfigError(f"cannot load the tokenizer of {_blamed(folder)}: {shown}") from error
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: BaseException) -> ConfigError:
+    """The error for what a library raised, in words that do not take knowing its code."""
+    shown = " ".join(str(error).split())[:300]
+    if isinstance(error, ConfigError):
+        why = shown
+    elif type(error).__name__ == "PanicException":
+        why = f"the tokenizers library gave up on it ({shown})"
+    elif found := re.search(r"untagged enum (\w+?)(Wrapper|Untagged|Helper|Enum)?\b", shown):
+        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1]).lower()
+        why = f"its {kind} is of no kind that this version of tokenizers reads"
+    elif "Py" in shown and "enum" in shown:
+        why = "its vocabulary or merges are not lists of strings, each merge of two parts"
+    else:
+        why = shown or type(error).__name__
+    return ConfigError(f"cannot load the tokenizer of {_blamed(folder)}: {why}; give another with --tokenizer")
 
 
 def _blamed(folder: Path) -> Path:

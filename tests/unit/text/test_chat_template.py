@@ -8,7 +8,14 @@ import pytest
 
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.hub import DEMO_MODEL
-from forearm.text.chat_template import ChatTemplate, Message, find_chat_template, find_tool_template
+from forearm.text import bounded_template
+from forearm.text.chat_template import (
+    ChatTemplate,
+    Message,
+    check_rendering,
+    find_chat_template,
+    find_tool_template,
+)
 from forearm.text.tokenizer import load_tokenizer
 
 TURNS = (
@@ -107,3 +114,22 @@ def test_the_demo_models_template_renders_as_transformers_renders_it() -> None:
     assert rendered == expected
     token_ids = tokenizer.backend.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
     assert tokenizer.encode(rendered, add_special_tokens=False) == token_ids
+
+
+def test_a_template_that_cannot_render_a_greeting_within_bounds_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounded_template, "MOST_S", 0.2)
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+    with pytest.raises(ConfigError, match=r"takes more than 0\.2 s; give another with --chat-template"):
+        check_rendering(ChatTemplate(endless, {}))
+
+    check_rendering(ChatTemplate("{{ raise_exception('a tool, please') }}", {}))
+
+
+def test_half_a_surrogate_pair_and_megabytes_are_no_template(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'\\ud800', half a surrogate pair, at character 2"):
+        find_chat_template(tmp_path, None, "ab\ud800")
+    with pytest.raises(ConfigError, match="at most 1048576 are read"):
+        find_chat_template(tmp_path, None, "x" * 1_048_577)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.api.letters import write_letters
 
 from forearm.errors import ConfigError
 from forearm.text.tokenizer import Tokenizer, load_tokenizer
@@ -50,3 +54,23 @@ def test_the_text_layer_does_not_complain_where_there_is_no_torch() -> None:
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
 
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": {"type": "BPE", "vocab": 5, "merges": []}}, "expected a map"),
+        ({"pre_tokenizer": {"type": "Odd"}}, "its pre_tokenizer is of no kind"),
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []}, "control tokens"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_tokenizer_that_cannot_be_read_is_told_in_words_of_its_file(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    file = write_letters(tmp_path, template=None) / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+
+    with pytest.raises(ConfigError, match=words) as refused:
+        load_tokenizer(tmp_path)
+    assert not re.search("untagged|Wrapper|Py[A-Z]", str(refused.value))
