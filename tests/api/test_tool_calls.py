@@ -19,6 +19,7 @@ KNOWS_TOOLS = (
     "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
 )
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CLOSED = {**SCHEMA, "additionalProperties": False}
 WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
 NOW: Any = {"type": "function", "function": {"name": "now"}}
 CALLED = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -158,7 +159,7 @@ def test_a_call_that_must_be_is_imposed_in_the_models_own_format(knowing: Server
     reply = knowing.chat(CALLED, tools=[NOW, WEATHER], tool_choice=choice).json()["choices"][0]
     stream = knowing.chat(CALLED, tools=[NOW, WEATHER], tool_choice=choice, stream=True).text
 
-    assert SCHEMA in imposed(knowing)
+    assert CLOSED in imposed(knowing)
     assert len(imposed(knowing)) == (2 if choice == "required" else 1)
     [call] = reply["message"]["tool_calls"]
     assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
@@ -176,7 +177,7 @@ def test_elsewhere_a_required_call_is_imposed_as_json(listing: Server, stream: b
     [schema] = imposed(listing)
     options = schema["items"]["anyOf"]
     assert [one["properties"]["name"]["const"] for one in options] == ["get_weather", "now"]
-    assert options[0]["properties"]["parameters"] == SCHEMA
+    assert options[0]["properties"]["parameters"] == CLOSED
     assert listing.engine.submits[-1].params.grammar_after is None
     if stream:
         assert '"finish_reason":"tool_calls"' in reply.text
@@ -191,7 +192,7 @@ def test_elsewhere_a_named_functions_arguments_are_the_whole_answer(listing: Ser
 
     reply = listing.chat('{"city": "Oslo"}', tools=[WEATHER, NOW], tool_choice=choice).json()["choices"][0]
 
-    assert imposed(listing) == [SCHEMA]
+    assert imposed(listing) == [CLOSED]
     [call] = reply["message"]["tool_calls"]
     assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
     assert (reply["finish_reason"], reply["message"]["content"]) == ("tool_calls", None)
@@ -225,7 +226,7 @@ def test_a_strict_tools_arguments_fit_its_schema_where_the_model_chooses_to_call
     with_strict = imposed(knowing)
     knowing.chat("x", tools=[WEATHER, NOW])
 
-    assert with_strict == [SCHEMA, {"type": "object"}]
+    assert with_strict == [CLOSED, {"type": "object"}]
     assert knowing.engine.submits[-1].params.grammar is None
 
 
@@ -272,8 +273,8 @@ def test_an_answer_that_must_be_json_may_be_a_call_instead(knowing: Server) -> N
     knowing.chat("{}", tools=[WEATHER], response_format=form, tool_choice="required")
 
     assert called["finish_reason"] == "tool_calls"
-    assert schemas == [answer, {"type": "object"}]
-    assert imposed(knowing) == [SCHEMA]
+    assert schemas == [{**answer, "additionalProperties": False}, {"type": "object"}]
+    assert imposed(knowing) == [CLOSED]
 
 
 def test_other_constraints_cannot_go_with_a_call_that_must_be(knowing: Server) -> None:

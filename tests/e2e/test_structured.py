@@ -382,3 +382,29 @@ def test_a_form_that_grows_too_complex_is_the_clients_error(served: Served, path
     assert reply.status_code == (200 if stream else 400)
     counted = series(served.http.get("/metrics").text)
     assert not any(value for name, value in counted.items() if name.startswith("vllm:corrupted_requests_total"))
+
+
+_UNIQUE = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "uniqueItems": True, "maxItems": 3}},
+    "required": ["a"],
+}
+_FORM: dict[str, Any] = {"type": "json_schema", "schema": _UNIQUE}
+_WARNED_BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": PROMPT, "response_format": _FORM, "max_tokens": 9},
+    "/v1/chat/completions": {"messages": _MESSAGES, "response_format": _FORM, "max_tokens": 9},
+    "/v1/responses": {"input": PROMPT, "text": {"format": {"name": "a", **_FORM}}, "max_output_tokens": 16},
+    "/v1/messages": {"messages": _MESSAGES, "max_tokens": 9, "output_config": {"format": _FORM}},
+}
+
+
+@pytest.mark.parametrize("path", _WARNED_BODIES)
+def test_what_is_not_imposed_is_told_in_the_answer(served: Served, path: str) -> None:
+    body = {"model": "demo", **_WARNED_BODIES[path]}
+
+    whole = served.http.post(path, json=body)
+    stream = served.http.post(path, json={**body, "stream": True}).text
+
+    [warning] = whole.json()["warnings"]
+    assert "properties/a: uniqueItems is not imposed" in warning
+    assert json.dumps(warning) in stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
@@ -14,16 +14,25 @@ from forearm.api.output import Tally
 from forearm.api.replies import CachedTokens, ChunkHead, DraftMetrics, ReasoningTokens, RequestMetrics, Usage, encoder
 from forearm.api.schema import ChatRequest, GenerationBody
 from forearm.api.served import Served
+from forearm.text.lark import warnings_of
 
 
 @dataclass(frozen=True)
 class Heading:
-    """Stands over an answer. The id is the client's own, where it (or its header) brought one."""
+    """Stands over an answer. The id is the client's own, where it (or its header) brought one.
+
+    warnings: what was asked of the answer and is imposed in part, or not at all.
+    """
 
     id: str
     created: int
     model: str
     system_fingerprint: str | None
+    warnings: list[str] | UnsetType = UNSET
+
+    def under(self, grammar: str | None) -> Heading:
+        """The same over an answer that follows this grammar."""
+        return replace(self, warnings=warnings_of(grammar) or UNSET)
 
     def of_chunks(self, kind: str) -> ChunkHead:
         """The same over every chunk of a stream."""
@@ -33,6 +42,7 @@ class Heading:
             created=self.created,
             model=self.model,
             system_fingerprint=self.system_fingerprint,
+            warnings=self.warnings,
         )
 
 

@@ -38,8 +38,6 @@ async def answer_grammar(body: GenerationBody, served: Served) -> str | None:
     asked, rules = listed[0], served.config.structured_outputs_config or {}
     if rules.get("disable_any_whitespace"):
         asked = replace(asked, any_whitespace=False)
-    if rules.get("disable_additional_properties"):
-        asked = replace(asked, additional_properties=False)
     return await asyncio.wrap_future(served.grammars.start(asked))
 
 

@@ -160,6 +160,7 @@ async def _whole(turn: Turn, form: Form) -> ChatCompletion:
         prompt_token_ids=turn.prompt if turn.body.return_token_ids else None,
         prompt_text=turn.prompt_text if turn.body.return_prompt_text else UNSET,
         metrics=request_metrics(turn.tally, len(choices), form.served),
+        warnings=turn.head.warnings,
     )
 
 

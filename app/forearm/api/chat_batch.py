@@ -91,4 +91,5 @@ async def _whole(turns: Sequence[Turn], form: Form) -> ChatCompletion:
         system_fingerprint=head.system_fingerprint,
         choices=[chat_choice(index, answer[0], turns[index].body, form) for index, answer in enumerate(answers)],
         usage=form.usage.usage(total),
+        warnings=head.warnings,
     )

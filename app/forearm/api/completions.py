@@ -70,8 +70,9 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     head = heading("cmpl", body, request.headers.get("x-request-id"), served)
     prompts = [await _prompt(prompt, body, served) for prompt in _prompts(body)]
     n = body.n or served.defaults.get("n", 1)
-    work = Work(body, head, prompts, n, token_names(body, served), usage_plan(body, served))
     grammar = await answer_grammar(body, served)
+    names, usage = token_names(body, served), usage_plan(body, served)
+    work = Work(body, head.under(grammar), prompts, n, names, usage)
     params = [
         _ending(sampling_params(body, served, len(prompt.token_ids), work.scores, grammar), body, served)
         for prompt in prompts
@@ -190,6 +191,7 @@ async def _whole(work: Work, answer: Answer) -> Completion:
         choices=[_choice(index, choice, work, answer) for index, choice in enumerate(choices)],
         usage=work.usage.usage(answer.tally),
         metrics=request_metrics(answer.tally, len(choices), answer.served),
+        warnings=work.head.warnings,
     )
 
 

@@ -81,7 +81,7 @@ class Writing:
             self._blocks.take(piece)
             last = piece
         self._blocks.end()
-        reply = message(self._turn.head.model, self._turn.tally)
+        reply = message(self._turn.head, self._turn.tally)
         return {**reply, "content": self._blocks.content, **self._stop(last)}
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -92,10 +92,7 @@ class Writing:
         last: TurnPiece | None = None
         async for piece in spaced(self._turn.parts(), self._turn.body.stream_interval):
             if last is None:
-                yield (
-                    _event({"type": "message_start", "message": message(self._turn.head.model, self._turn.tally)})
-                    + PING
-                )
+                yield (_event({"type": "message_start", "message": message(self._turn.head, self._turn.tally)}) + PING)
             told = self._blocks.take(piece)
             if told:
                 yield b"".join(map(_event, told))

@@ -7,7 +7,9 @@ import uuid
 from typing import Any
 
 import pydantic_core
+from msgspec import UNSET
 
+from forearm.api.answer import Heading
 from forearm.api.output import Tally
 from forearm.api.responses_input import pack_reasoning
 from forearm.api.turn import TurnPiece
@@ -80,17 +82,19 @@ class Blocks:
         return [{"type": "content_block_start", "index": len(self.content) - 1, "content_block": dict(block)}]
 
 
-def message(model: str, tally: Tally) -> Json:
+def message(head: Heading, tally: Tally) -> Json:
     """One that has no content yet."""
+    warnings = {} if head.warnings is UNSET else {"warnings": head.warnings}
     return {
         "id": f"msg_{uuid.uuid4().hex}",
         "type": "message",
         "role": "assistant",
-        "model": model,
+        "model": head.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
         "usage": usage(tally),
+        **warnings,
     }
 
 

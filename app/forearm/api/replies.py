@@ -152,6 +152,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     prompt_text: str | UnsetType = UNSET
     kv_transfer_params: None = None
     metrics: RequestMetrics | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, kw_only=True):
@@ -207,6 +208,7 @@ class Completion(msgspec.Struct, kw_only=True):
     usage: Usage
     kv_transfer_params: None = None
     metrics: RequestMetrics | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class ChunkHead(msgspec.Struct, kw_only=True):
@@ -217,6 +219,7 @@ class ChunkHead(msgspec.Struct, kw_only=True):
     created: int
     model: str
     system_fingerprint: str | None
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Permission(msgspec.Struct, kw_only=True):

@@ -9,6 +9,7 @@ import uuid
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from msgspec import UNSET
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
@@ -201,6 +202,8 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
     if store is not None:
         store.check(len(encoder.encode(reply)) + len(encoder.encode(question.own)))
     turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
+    if turn.head.warnings is not UNSET:
+        reply["warnings"] = turn.head.warnings
     form = Form(
         names=token_names(chat, served),
         logprobs=body.wants_logprobs,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -182,7 +184,9 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     )
     grammar = await answer_grammar(body, served)
     params = sampling_params(body, served, len(prompt), body.prompt_logprobs, grammar)
-    params = replace(params, **constraints(served, body, choice, wanted, params.grammar))
+    # On another thread where there are tools: their schemas become grammars.
+    imposed = partial(constraints, served, body, choice, wanted, params.grammar)
+    params = replace(params, **(await asyncio.to_thread(imposed) if body.tools else imposed()))
     if params.grammar is not None and params.grammar != grammar:
         await checked_grammar(params.grammar, "tools", served)
     generation = await submit(served, body, [prompt], [params])
@@ -190,6 +194,7 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     shown = frozenset(special[mark] for mark in served.dialect.marks(wanted.calls) if mark in special)
     answer = Answer(served, generation, [prompt], params.n, dataclasses.replace(text_options(body), shown=shown))
     readers = [Reader(served.dialect, wanted) for _ in range(params.n)]
+    head = head.under(params.grammar)
     return Turn(body, head, prompt, text, answer, readers, choice.must_call, served.meter)
 
 

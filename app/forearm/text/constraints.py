@@ -15,6 +15,7 @@ from typing import Any
 from forearm.errors import InvalidRequest
 from forearm.text import json_schema
 from forearm.text.lark import Lark, either
+from forearm.text.schema_strings import Strings, plain_patterns
 from forearm.text.structural_tags import structural_tag
 
 # In the order in which they are looked for.
@@ -23,7 +24,8 @@ KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 MAX_REGEX_CHARACTERS, MAX_GRAMMAR_CHARACTERS = 16 << 10, 64 << 10
 MAX_CHOICES, MAX_CHOICE_CHARACTERS = 10_000, 256 << 10
 # Between the parts of JSON. Models have lost themselves in endless white space; no layout needs so much in a row.
-_WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+# llama.cpp's: one space, or one or two ends of lines and what the next one is indented by.
+_WHITE_SPACE = r"\x20|\n{1,2}[\x20\t]{0,20}"
 _LARK = re.compile(r"^\s*\??start\s*:(?!:=)", re.MULTILINE)
 
 
@@ -32,7 +34,6 @@ class Asked:
     """One constraint. `kind` of KINDS; `field` is the request's, for errors.
 
     any_whitespace: JSON may have white space between its parts; white_space: a regular expression for it, or "".
-    additional_properties: False forbids them where the schema lists properties and says nothing else.
     """
 
     kind: str
@@ -40,7 +41,6 @@ class Asked:
     field: str
     any_whitespace: bool = True
     white_space: str = ""
-    additional_properties: bool = True
 
     def options(self) -> dict[str, Any]:
         """llguidance's, for JSON."""
@@ -65,7 +65,6 @@ def asked_of(given: Mapping[str, Any], field: str) -> Asked:
         field,
         any_whitespace=not given.get("disable_any_whitespace"),
         white_space=given.get("whitespace_pattern") or "",
-        additional_properties=not given.get("disable_additional_properties"),
     )
 
 
@@ -109,7 +108,7 @@ def _expression(asked: Asked, lark: Lark) -> str:
 
 
 def _json(asked: Asked, lark: Lark) -> str:
-    schema = json_schema.prepared(asked.value, asked.field, additional_properties=asked.additional_properties)
+    schema = json_schema.prepared(asked.value, asked.field, lark.strings)
     if schema is False:
         raise InvalidRequest(f"{asked.field}: the schema false has no values", asked.field)
     if asked.white_space:
@@ -127,7 +126,10 @@ def _regex(asked: Asked, lark: Lark) -> str:
     if not isinstance(asked.value, str):
         raise InvalidRequest(f"{asked.field}: a regular expression is a text, not {asked.value!r:.60}", asked.field)
     _check_regex(asked.value, asked.field)
-    return lark.regex(asked.value)
+    patterns, exact = plain_patterns(asked.value, whole=True)
+    if not exact:
+        lark.strings.warnings.append(f"{asked.field}: the regular expression is imposed without its look-around")
+    return lark.regex(patterns[0]) if len(patterns) == 1 else lark.all_of(patterns)
 
 
 def _check_regex(pattern: str, field: str) -> None:
@@ -185,7 +187,7 @@ def _check_schemas(lark: str, field: str) -> None:
         with contextlib.suppress(ValueError, RecursionError):
             schemas.append(decoder.raw_decode(lark, match.end())[0])
     if schemas:
-        json_schema.prepared({"anyOf": schemas}, field)  # all at once: their multiples may meet at one place
+        json_schema.prepared({"anyOf": schemas}, field, Strings())  # all at once: their multiples may meet at one place
 
 
 def _structural_tag(asked: Asked, lark: Lark) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -13,11 +14,13 @@ from typing import Any
 from forearm.errors import InvalidRequest
 from forearm.text.constraints import Asked
 from forearm.text.forked import Forked
+from forearm.text.lark import warnings_of
 from forearm.text.tokenizer import Tokenizer
 
 _REMEMBERED_CHARACTERS = 32 << 20  # of grammars that were right
 
 Json = dict[str, Any]
+log = logging.getLogger(__name__)
 
 
 class GrammarCheck:
@@ -66,6 +69,8 @@ class GrammarCheck:
             error = answer.exception()
             if error is None:
                 grammar: str = answer.result()["grammar"]
+                for warning in warnings_of(grammar):
+                    log.warning("%s", warning)
                 right.keep(key, grammar)
                 found.set_result(grammar)
             else:

@@ -8,18 +8,23 @@ Source: json-schema.org, drafts 4 to 2020-12; docs/json_schema.md of guidance-ai
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from itertools import combinations
+from itertools import combinations, permutations
 from math import lcm
 from typing import Any
 
 from forearm.errors import InvalidRequest
+from forearm.text.closed_schema import closed, target
+from forearm.text.schema_strings import OF_FORMAT, Strings
 
 MAX_CHARACTERS = 256 << 10  # of a schema as JSON: seconds of compilation
 MAX_DEPTH = 64  # of containers in one another
 # Every remainder is a state of the number's automaton: 0.02 s for 10,000 of them, 20 s and 700 MB for 1,234,567.
 MAX_MULTIPLE, MAX_DECIMALS = 10_000, 15
+_REMARKS = ("contentSchema", "deprecated", "discriminator")  # without effect, which llguidance does not know
+_MAX_ORDERS = 4  # values whose orders are listed: 64 of them
 _NODES = 20_000
 _MAX_PATTERNS = 32  # of patternProperties, each compared with each; 8 times so many in all: 0.3 s
 _MAX_OPTIONAL = 1000  # properties of one object: the parser follows all of them at once, 1.5 ms for so many
@@ -29,16 +34,15 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE = ("additionalProperties", "items", "additionalItems")
 _UNSUPPORTED = frozenset(
     (
-        *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames"),
+        *("not", "if", "then", "else", "contains", "minContains", "maxContains"),
         *("dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
         *("$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy", "x-guidance"),
     )
 )
 
 
-def prepared(schema: Any, field: str, *, additional_properties: bool = True) -> Any:
-    """The schema in the form that llguidance takes. `additional_properties` False: objects that list their properties
-    have no others, unless they say otherwise.
+def prepared(schema: Any, field: str, strings: Strings) -> Any:
+    """The schema in the form that llguidance takes.
 
     Raises: InvalidRequest naming the field, and where in the schema what is wrong.
     """
@@ -47,7 +51,7 @@ def prepared(schema: Any, field: str, *, additional_properties: bool = True) -> 
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{field}: a JSON schema is an object, not {_shown(schema)}", field)
     _check_size(schema, field)
-    return _Schema(schema, field, additional_properties).prepared()
+    return _Schema(closed(schema), field, strings).prepared()
 
 
 def _parsed(text: str, field: str) -> Any:
@@ -83,8 +87,8 @@ def _containers(node: Any) -> Iterator[Any]:
 class _Schema:
     """One document."""
 
-    def __init__(self, root: Any, field: str, additional_properties: bool) -> None:
-        self._root, self._field, self._additional = root, field, additional_properties
+    def __init__(self, root: Any, field: str, strings: Strings) -> None:
+        self._root, self._field, self._strings = root, field, strings
         self._multiples: list[int] = []
         self._patterns = 0
 
@@ -107,10 +111,12 @@ class _Schema:
             raise self._wrong(path, f"a schema is an object, not {_shown(node)}")
         self._check_keywords(node, path)
         made = {key: self._below(key, value, f"{path}/{key}") for key, value in node.items()}
-        if made.get("uniqueItems") is False:
-            del made["uniqueItems"]
-        if not self._additional and ("properties" in made or "patternProperties" in made):
-            made.setdefault("additionalProperties", False)
+        made = {key: value for key, value in made.items() if key not in _REMARKS}
+        if made.pop("uniqueItems", None) is True:
+            made = self._unique(made, path)
+        if "propertyNames" in made:
+            made = self._named(made, path)
+        made = self._strings.prepared(made, self._field, path)
         if isinstance(node.get("oneOf"), list) and "anyOf" not in made and self._apart(node["oneOf"]):
             made["anyOf"] = made.pop("oneOf")  # the same where no two options can both hold
         return made
@@ -130,8 +136,7 @@ class _Schema:
     def _check_keywords(self, node: Mapping[str, Any], path: str) -> None:
         """Raises: InvalidRequest naming the keyword."""
         for keyword in sorted(_UNSUPPORTED & node.keys()):
-            if not (keyword == "uniqueItems" and node[keyword] is False):
-                raise self._wrong(path, f"the keyword {keyword!r} is not supported; leave it out")
+            raise self._wrong(path, f"the keyword {keyword!r} is not supported; leave it out")
         if "$ref" in node and not (isinstance(node["$ref"], str) and node["$ref"].startswith("#")):
             raise self._wrong(path, f"$ref is {_shown(node['$ref'])}; only references within the schema (#/…) are read")
         patterns = len(_mapping(node.get("patternProperties")))
@@ -158,6 +163,51 @@ class _Schema:
             raise self._wrong(path, f"multipleOf is {_shown(value)}; at most {MAX_MULTIPLE} can be imposed")
         return digits
 
+    def _warn(self, path: str, what: str) -> None:
+        where = f" at {path[1:]}" if path else ""
+        self._strings.warnings.append(f"{self._field}: the JSON schema{where}: {what}"[:500])
+
+    def _unique(self, made: dict[str, Any], path: str) -> dict[str, Any]:
+        """An array whose items differ: of few values all orders are listed."""
+        values = _all_values(self._resolved(made.get("items")))
+        if values is None or "prefixItems" in made:
+            if not (isinstance(made.get("maxItems"), int) and made["maxItems"] < 2):
+                self._warn(path, "uniqueItems is not imposed; items may be the same")
+            return made
+        least, most = made.get("minItems", 0), min(made.get("maxItems", len(values)), len(values))
+        if len(values) > _MAX_ORDERS or made.get("type") != "array" or not isinstance(least, int):
+            self._warn(path, f"uniqueItems is not imposed on more than {_MAX_ORDERS} values; items may be the same")
+            return {**made, "maxItems": most}
+        orders = [order for size in range(least, most + 1) for order in permutations(values, size)]
+        listed = [{"const": list(order)} for order in orders]
+        others = {key: value for key, value in made.items() if key not in ("type", "items", "minItems", "maxItems")}
+        return {**others, "allOf": [*made.get("allOf", []), {"anyOf": listed}]}
+
+    def _named(self, made: dict[str, Any], path: str) -> dict[str, Any]:
+        """An object whose properties' names fit a schema, as patterns of names."""
+        given = made.pop("propertyNames")
+        names = self._resolved(given)
+        if "properties" in made or "patternProperties" in made or made.get("additionalProperties") is False:
+            self._warn(path, "propertyNames is not imposed beside properties, patternProperties or closed objects")
+            return made
+        if names and (patterns := self._of_names(names, path)):
+            if len(patterns) > 1:
+                self._warn(path, f"propertyNames is imposed in part: {patterns[0][:100]}")
+            listed = {patterns[0]: made.pop("additionalProperties", True)}
+            return {**made, "patternProperties": listed, "additionalProperties": False}
+        return made if given is not False else {**made, "additionalProperties": False}
+
+    def _of_names(self, names: dict[str, Any], path: str) -> list[str]:
+        values = _values(names)
+        if values is not None:
+            return [f"^(?:{'|'.join(re.escape(one) for one in values if isinstance(one, str))})$"]
+        found = [OF_FORMAT[names["format"]]] if names.get("format") in OF_FORMAT else []
+        if isinstance(names.get("pattern"), str):
+            found += self._strings.read(names["pattern"], self._field, path)
+        if "minLength" in names or "maxLength" in names:
+            found.append(f"^(?s:.{{{names.get('minLength', 0)},{names.get('maxLength', '')}}})$")
+        return found
+
     # --- oneOf
 
     def _apart(self, options: list[Any]) -> bool:
@@ -172,15 +222,8 @@ class _Schema:
                 return {}
             if not isinstance(schema.get("$ref"), str) or len(schema) > 1:
                 return schema
-            schema = self._target(schema["$ref"])
+            schema = target(self._root, schema["$ref"])
         return {}
-
-    def _target(self, reference: str) -> Any:
-        node = self._root
-        for part in reference[1:].split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            node = node.get(part) if isinstance(node, dict) else None
-        return node
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:
@@ -188,6 +231,14 @@ def _values(schema: Mapping[str, Any]) -> list[Any] | None:
     if "const" in schema:
         return [schema["const"]]
     return schema["enum"] if isinstance(schema.get("enum"), list) else None
+
+
+def _all_values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """All values that fit, each once, where they are few."""
+    if schema.get("type") == "boolean":
+        return [False, True]
+    values = _values(schema)
+    return None if values is None else list({json.dumps(one, sort_keys=True): one for one in values}.values())
 
 
 def _types(schema: Mapping[str, Any]) -> set[str] | None:

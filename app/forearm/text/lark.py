@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from forearm.text.schema_strings import Strings
+
 ANY_TEXT = "/(?s:.*)/"  # newlines too
 
 
@@ -24,6 +26,7 @@ class Lark:
         self._special = special
         self._rules: list[str] = []
         self._others: list[dict[str, str]] = []
+        self.strings = Strings()
         self._cut = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True)))) if special else None
 
     def literal(self, text: str) -> str:
@@ -43,6 +46,10 @@ class Lark:
         from llguidance import regex_to_lark
 
         return f"/{regex_to_lark(pattern, 'dw')}/"
+
+    def all_of(self, patterns: Sequence[str]) -> str:
+        """Text that all of these regular expressions match."""
+        return self.rule(self.terminal(" & ".join(map(self.regex, patterns))))
 
     def grammar(self, lark: str) -> str:
         """Text of another grammar, whose names are its own."""
@@ -82,7 +89,9 @@ class Lark:
     def text(self, start: str) -> str:
         """The grammar of which `start` is the whole."""
         lark = "\n".join([f"start: {start}", *self._rules, ""])
-        return json.dumps({"grammars": [{"name": "main", "lark_grammar": lark}, *self._others]}, ensure_ascii=False)
+        warnings = {"warnings": self.strings.warnings} if self.strings.warnings else {}
+        grammars = [{"name": "main", "lark_grammar": lark}, *self._others]
+        return json.dumps({**warnings, "grammars": grammars}, ensure_ascii=False)
 
     def _pieces(self, text: str) -> list[str]:
         if self._cut is None:
@@ -97,6 +106,17 @@ class Lark:
         if piece in self._special:
             return f"<[{self._special[piece]}]>"
         return self.plain(piece)
+
+
+_WARNINGS = '{"warnings": '
+
+
+def warnings_of(grammar: str | None) -> list[str]:
+    """What this grammar, made by Lark.text, imposes in part."""
+    if grammar is None or not grammar.startswith(_WARNINGS):
+        return []
+    found: list[str] = json.JSONDecoder().raw_decode(grammar, len(_WARNINGS))[0]
+    return found
 
 
 def either(options: Iterable[str]) -> str:

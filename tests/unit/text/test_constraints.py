@@ -123,10 +123,23 @@ def test_every_text_of_a_grammar_is_of_its_language(grammar: str) -> None:
 def test_white_space_between_the_parts_of_json_has_an_end() -> None:
     grammar = schema_grammar({"type": "array", "items": {"type": "null"}}, "f")
     matcher = WRITER.grammars.start(grammar).result()
-    space = WRITER.tokenizer.encode(" ", add_special_tokens=False)
-    assert len(space) == 1
+    for space, most in ((" ", 1), ("\n", 2), ("\t", 0)):
+        (token,) = WRITER.tokenizer.encode(space, add_special_tokens=False)
+        assert matcher.allowed_prefix([*WRITER.tokenizer.encode("["), *[token] * 100]) == 1 + most
 
-    assert matcher.allowed_prefix([*WRITER.tokenizer.encode("["), *space * 100]) == 65
+
+def test_json_may_be_printed_over_lines() -> None:
+    value = {"a": [{"b": [1, {"c": None}]}], "d": {"e": "x"}}
+    for text in (
+        json.dumps(value),
+        json.dumps(value, indent=2),
+        json.dumps(value, indent=4),
+        json.dumps(value, indent="\t"),
+    ):
+        matcher = WRITER.grammars.start(schema_grammar({"type": "object"}, "f")).result()
+        tokens = WRITER.tokenizer.encode(text, add_special_tokens=False)
+
+        assert matcher.allowed_prefix(tokens) == len(tokens)
 
 
 def test_a_schema_can_be_a_part_of_a_grammar() -> None:

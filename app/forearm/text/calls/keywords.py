@@ -18,6 +18,7 @@ from forearm.text.calls import pythonic, qwen_coder
 from forearm.text.calls.shapes import Tool
 from forearm.text.constraints import schema_expression
 from forearm.text.lark import Lark, either
+from forearm.text.schema_strings import FORMATS
 
 FIELD = "tools"
 # Of a tool's schema: what is imposed argument by argument, and remarks.
@@ -131,7 +132,7 @@ def _qwen_value(lark: Lark, tool: str, argument: Argument) -> str:
         return f"{_json(lark, _unmarked(schema))} {end}"
     known = schema if isinstance(schema, Mapping) else {}
     for key in ("pattern", "format"):
-        if key in known:
+        if key in known and (key == "pattern" or known[key] in FORMATS):
             raise _wrong(tool, f"{key} cannot be imposed on {argument.name!r:.60}, which is written without quotes")
     if "enum" in known or "const" in known:
         listed = [known["const"]] if "const" in known else known["enum"]
