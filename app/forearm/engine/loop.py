@@ -210,7 +210,7 @@ class EngineLoop:
         self.over = True
         for request in list(self._requests.values()):
             for index in request.open_indexes:
-                self.outbox.append((request.connection, replies.end(request.request_id, index, "abort")))
+                self.outbox.append((request.connection, replies.end(request, index, "abort")))
             self._end(request, "abort")
 
     # --- compute, sample
@@ -220,6 +220,7 @@ class EngineLoop:
         start_s = time.monotonic()
         slices = self._speculation.plan(slices, self.scheduler.limits, self.scheduler.blocks)
         outcomes = self._stepper.compute(slices)
+        self.meter.prefilled_tokens += sum(piece.prefills for piece in slices)
         now_s = time.monotonic()
         for outcome in outcomes:
             if outcome.piece.sequence.finish_reason is None:  # else another output of its request met a NaN
@@ -246,8 +247,7 @@ class EngineLoop:
         if growth.failed is not None:
             self._broken(sequence, growth.failed)
         elif growth.over:
-            request = sequence.request
-            self.outbox.append((request.connection, replies.end(request.request_id, sequence.index, "stop")))
+            self.outbox.append((sequence.request.connection, replies.end(sequence.request, sequence.index, "stop")))
             self._end_output(sequence, "stop")
         elif growth.finish_reason is not None:
             self._end_output(sequence, growth.finish_reason)

@@ -29,7 +29,8 @@ _SLEEP_STATES = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
 class Meter:
     """The registry of one engine. The loop's thread writes, any thread may read `text`.
 
-    prompt_tokens, prompt_tokens_cached, generated_tokens: so far. max_model_len: where histograms of tokens end.
+    prompt_tokens, prompt_tokens_cached, generated_tokens: so far; a prompt counts when it is done, as in vLLM.
+    prefilled_tokens: of prompts, as they are computed, for rates. max_model_len: where histograms of tokens end.
     old_names: also under the names that vLLM has given up.
     """
 
@@ -56,8 +57,9 @@ class Meter:
         self._gaps_s: Counter[float] = Counter()  # between tokens, of the step that is being told
         self.prompt_tokens = 0
         self.prompt_tokens_cached = 0
+        self.prefilled_tokens = 0
         self.generated_tokens = 0
-        # (time.monotonic(), prompt tokens, generated tokens), a second apart at least, as far back as _RATE_S
+        # (time.monotonic(), prefilled tokens, generated tokens), a second apart at least, as far back as _RATE_S
         self._history: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)], maxlen=2 * int(_RATE_S))
         self._start_series(kv_dtype, blocks, max_model_len)
         ProcessCollector(registry=self._registry)  # of the engine: behind HTTP, each scrape meets another worker
@@ -104,12 +106,12 @@ class Meter:
         return generate_latest(self._registry).decode()
 
     def throughput(self) -> tuple[float, float]:
-        """Prompt and generated tokens a second, of the last ten seconds."""
+        """Prefilled and generated tokens a second, of the last ten seconds."""
         now_s = time.monotonic()
         seen = tuple(self._history)
-        then_s, prompt, generated = next((one for one in reversed(seen) if now_s - one[0] >= _RATE_S), seen[0])
+        then_s, prefilled, generated = next((one for one in reversed(seen) if now_s - one[0] >= _RATE_S), seen[0])
         span_s = max(now_s - then_s, 1.0)
-        return (self.prompt_tokens - prompt) / span_s, (self.generated_tokens - generated) / span_s
+        return (self.prefilled_tokens - prefilled) / span_s, (self.generated_tokens - generated) / span_s
 
     def drafted(self, tokens: int, accepted: int) -> None:
         """A draft of so many tokens was verified; the first `accepted` were right."""
@@ -138,7 +140,7 @@ class Meter:
         self._gaps_s.clear()
         now_s = time.monotonic()
         if now_s - self._history[-1][0] >= 1.0:
-            self._history.append((now_s, self.prompt_tokens, self.generated_tokens))
+            self._history.append((now_s, self.prefilled_tokens, self.generated_tokens))
 
     def rejected(self, reason: str) -> None:
         """A request was refused at the door."""

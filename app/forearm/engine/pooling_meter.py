@@ -11,6 +11,11 @@ from forearm.engine.pooling_requests import PoolingRequest
 class PoolingMeter(Meter):
     """A Meter fed by a PoolingLoop."""
 
+    def step(self, tokens: int) -> None:
+        """A step of so many tokens was computed, all of prompts."""
+        super().step(tokens)
+        self.prefilled_tokens += tokens
+
     def filled(self, running: int, waiting: int) -> None:
         """How full the engine is now."""
         self._plain["vllm:num_requests_running"].set(running)
@@ -18,7 +23,7 @@ class PoolingMeter(Meter):
         self._count("vllm:num_requests_waiting_by_reason", reason="capacity").set(waiting)
         now_s = time.monotonic()
         if now_s - self._history[-1][0] >= 1.0:
-            self._history.append((now_s, self.prompt_tokens, self.generated_tokens))
+            self._history.append((now_s, self.prefilled_tokens, self.generated_tokens))
 
     def request_ended(self, request: PoolingRequest, reason: str, now_s: float) -> None:
         """All texts of a request are computed, or it ends without: abort, error."""

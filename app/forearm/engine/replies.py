@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forearm import wire
 from forearm.engine.growth import Growth
-from forearm.engine.sequence import Sequence
+from forearm.engine.sequence import Request, Sequence
 from forearm.errors import ForearmError
 
 
@@ -30,9 +30,9 @@ def tokens(sequence: Sequence, growth: Growth, drafted: int) -> wire.Tokens:
     )
 
 
-def end(request_id: str, index: int, reason: str) -> wire.Tokens:
+def end(request: Request, index: int, reason: str) -> wire.Tokens:
     """The output has ended with what was told."""
-    return wire.Tokens(request_id=request_id, index=index, token_ids=[], finish_reason=reason)
+    return wire.Tokens(request_id=request.request_id, index=index, token_ids=[], finish_reason=reason)
 
 
 def refusal(request_id: str, error: ForearmError) -> wire.Refused:

@@ -223,6 +223,11 @@ class Slice(NamedTuple):
         return self.end - self.start + len(self.drafts)
 
     @property
+    def prefills(self) -> int:
+        """Tokens of the prompt."""
+        return max(0, min(self.end, len(self.sequence.request.prompt)) - self.start)
+
+    @property
     def rows(self) -> int:
         """Rows of logits."""
         return len(self.scores) + (1 + len(self.drafts) if self.samples else 0)

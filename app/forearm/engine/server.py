@@ -102,14 +102,15 @@ class EngineServer:
 
     async def log_figures(self, interval_s: float) -> None:
         """A line of figures every so often while there is something to tell."""
-        meter, before = self._loop.meter, (0, 0, 0)
+        meter, before = self._loop.meter, (0, 0, 0, 0)
         while True:
             await asyncio.sleep(interval_s)
-            now, seen = (meter.prompt_tokens, meter.generated_tokens, meter.prompt_tokens_cached), self._loop.snapshot
+            now = (meter.prefilled_tokens, meter.generated_tokens, meter.prompt_tokens, meter.prompt_tokens_cached)
+            seen = self._loop.snapshot
             if now != before or seen.running:
-                prompt, generated, cached = (a - b for a, b in zip(now, before, strict=True))
+                prefilled, generated, prompt, cached = (a - b for a, b in zip(now, before, strict=True))
                 figures = {
-                    "prompt_tokens_per_s": prompt / interval_s,
+                    "prompt_tokens_per_s": prefilled / interval_s,
                     "generation_tokens_per_s": generated / interval_s,
                     "running": seen.running,
                     "waiting": seen.waiting,

@@ -410,5 +410,17 @@ def test_metrics_tell_of_every_token_and_request() -> None:
     assert "vllm:cache_config_info{" + shape in client.meter.text()
 
 
+def test_a_prompt_counts_for_the_rate_as_it_is_computed_and_for_the_metrics_when_it_is_done() -> None:
+    client = Client(limits=Limits(16, 2, 2))
+    client.submit("a", [1] * 40, max_tokens=2)
+
+    rates = []
+    while client.loop.busy:
+        client.step()
+        rates.append((client.meter.prefilled_tokens, client.metric("vllm:prompt_tokens_total{")))
+
+    assert rates == [(16, 0), (32, 0), (40, 40), (40, 40)]
+
+
 def submit(request_id: str, prompt: list[int]) -> Submit:
     return Submit(request_id=request_id, prompt_token_ids=prompt, params=SamplingParams())
