@@ -12,10 +12,12 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from forearm.api.json_size import MOST_MEMBERS, JsonStructure
 from forearm.api.served import Served
 from forearm.errors import BodyTooLarge, InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
+MOST_UNKNOWN = 256  # each is counted, and logged once
 # What pydantic calls the members of a union: str, list[int], constrained-str; or a body by its class.
 _TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]")
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
@@ -38,6 +40,11 @@ def json_body(model: type[Model]) -> Callable[[Request], AsyncIterator[Model]]:
             except ValidationError as error:
                 raise invalid(error) from None
             content.clear()
+            if len(body.model_extra or ()) > MOST_UNKNOWN:
+                raise InvalidRequest(
+                    f"the body has {len(body.model_extra or ())} fields that this server does not know; the limit is "
+                    f"{MOST_UNKNOWN}"
+                )
             yield body
 
     return read
@@ -71,7 +78,8 @@ def _inlined(node: Any, parts: dict[str, Any], above: tuple[str, ...] = ()) -> A
 async def content_of(request: Request) -> AsyncIterator[bytearray]:
     """The whole body. Its bytes, and what is made of them, count as held until the block ends.
 
-    Raises: BodyTooLarge, BodyMemoryFull, before more than that is in memory."""
+    Raises: BodyTooLarge, BodyMemoryFull, InvalidRequest for too many values; all before more than that is in memory.
+    """
     served: Served = request.app.state.served
     limit, memory = served.config.max_body_bytes, served.body_memory
     too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
@@ -80,7 +88,7 @@ async def content_of(request: Request) -> AsyncIterator[bytearray]:
         if int(declared) > limit:
             raise too_large
         memory.check(int(declared))
-    content, held = bytearray(), 0
+    content, held, structure = bytearray(), 0, JsonStructure()
     try:
         async for part in request.stream():
             if held + len(part) > limit:
@@ -88,6 +96,8 @@ async def content_of(request: Request) -> AsyncIterator[bytearray]:
             memory.hold(len(part))
             held += len(part)
             content += part
+            if held > MOST_MEMBERS:
+                structure.read(content)
         yield content
     finally:
         memory.release(held)
@@ -98,17 +108,25 @@ def invalid(error: ValidationError) -> InvalidRequest:
 
     Where a field may be of several types, of the one that agrees with what the client wrote for longest.
     """
-    found = error.errors(include_url=False, include_context=False)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
     first = found[0]["loc"]
     field = first[: next((at for at, part in enumerate(first) if _is_type(part)), len(first))]
     by_type: dict[tuple[int | str, ...], ErrorDetails] = {}
     for one in found:
         if one["loc"][: len(field)] == field:
             by_type.setdefault(one["loc"][len(field) : len(field) + 1], one)
-    meant = max(by_type.values(), key=lambda one: [part if isinstance(part, int) else 0 for part in _place(one)])
+    meant = max(by_type.values(), key=_agreement)
     place = [str(part) for part in _place(meant)]
     shown = f"{'.'.join(place)}: {meant['msg']}" if place else meant["msg"]
+    if meant["type"] == "string_too_long":
+        inputs = (one["input"] for one in error.errors() if one["loc"] == meant["loc"])
+        shown += f", and it has {len(next(inputs))}"
     return InvalidRequest(shown, place[0] if place else None)
+
+
+def _agreement(error: ErrorDetails) -> tuple[list[int], bool]:
+    """How much of what the client wrote is of this type: how far in lists, and whether it is only too long."""
+    return [part if isinstance(part, int) else 0 for part in _place(error)], error["type"].endswith("too_long")
 
 
 def _place(error: ErrorDetails) -> list[int | str]:

@@ -14,6 +14,7 @@ from forearm.api.answer import json_response
 from forearm.api.body import describes, invalid, json_body
 from forearm.api.chat import Form, chat_choice, form_of
 from forearm.api.dependencies import Served
+from forearm.api.json_size import json_size
 from forearm.api.output import Tally
 from forearm.api.replies import ChatCompletion
 from forearm.api.schema import ChatBatchRequest, ChatRequest
@@ -23,6 +24,9 @@ from forearm.api.turn import Turn, begin
 from forearm.errors import InvalidRequest
 
 router = APIRouter()
+# Rendering and tokenising one may take the loop's thread 10 ms, and they all begin in one turn of the loop.
+_AT_ONCE = 8
+MOST_SHARED = 16 << 20  # characters of fields that hold for every conversation, as they are copied for each
 Batch = Annotated[ChatBatchRequest, Depends(json_body(ChatBatchRequest))]
 
 
@@ -52,6 +56,12 @@ def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
     limit = served.config.max_completion_prompts
     if len(body.messages) > limit:
         raise InvalidRequest(f"messages has {len(body.messages)} conversations; the limit is {limit}", "messages")
+    if json_size(others, MOST_SHARED // len(body.messages)) > MOST_SHARED // len(body.messages):
+        raise InvalidRequest(
+            f"the other fields are too long for {len(body.messages)} conversations; {MOST_SHARED} characters may come "
+            "for all of them together",
+            "messages",
+        )
     try:
         return [
             ChatRequest.model_validate({**others, "model": body.model, "messages": one, "n": 1})
@@ -63,7 +73,12 @@ def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
 
 async def _begun(chats: Sequence[ChatRequest], served: ServedState, request_id: str | None) -> list[Turn]:
     """All of them, or none: those that were taken are withdrawn. Raises: what the first one raised that was not."""
-    found = await asyncio.gather(*(begin(served, chat, request_id) for chat in chats), return_exceptions=True)
+    found: list[Turn | BaseException] = []
+    for at in range(0, len(chats), _AT_ONCE):
+        some = (begin(served, chat, request_id) for chat in chats[at : at + _AT_ONCE])
+        found += await asyncio.gather(*some, return_exceptions=True)
+        if any(isinstance(one, BaseException) for one in found):
+            break
     turns = [one for one in found if isinstance(one, Turn)]
     for one in found:
         if isinstance(one, BaseException):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET
+from msgspec.structs import replace as replace_params
 from starlette.responses import Response
 
 from forearm import wire
@@ -17,7 +18,7 @@ from forearm.api.body import describes
 from forearm.api.dependencies import CompletionBody, Served
 from forearm.api.logprobs import TokenNames, completion_logprobs, prompt_logprobs
 from forearm.api.output import Answer, Choice, Piece, spaced, submit
-from forearm.api.params import sampling_params, text_options
+from forearm.api.params import max_tokens, sampling_params, text_options
 from forearm.api.refusals import check_completion
 from forearm.api.replies import Completion, CompletionChoice, CompletionLogprobs, encoder
 from forearm.api.schema import CompletionRequest
@@ -68,16 +69,16 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     check_completion(body, served.config)
     served.note_unknown_fields(body.model_extra)
     head = heading("cmpl", body, request.headers.get("x-request-id"), served)
-    prompts = [await _prompt(prompt, body, served) for prompt in _prompts(body)]
+    given = _prompts(body)
+    characters = sum(len(prompt) for prompt in given if isinstance(prompt, str))
+    prompts = [await _prompt(prompt, characters, body, served) for prompt in given]
     n = body.n or served.defaults.get("n", 1)
     grammar = await answer_grammar(body, served)
     names, usage = token_names(body, served), usage_plan(body, served)
     work = Work(body, head.under(grammar), prompts, n, names, usage)
-    params = [
-        _ending(sampling_params(body, served, len(prompt.token_ids), work.scores, grammar), body, served)
-        for prompt in prompts
-    ]
     token_ids = [prompt.token_ids for prompt in prompts]
+    first = _ending(sampling_params(body, served, len(token_ids[0]), work.scores, grammar), body, served)
+    params = [replace_params(first, max_tokens=max_tokens(body, served, len(prompt))) for prompt in token_ids]
     generation = await submit(served, body, token_ids, params)
     answer = Answer(served, generation, token_ids, n, text_options(body))
     if body.stream:
@@ -98,14 +99,18 @@ def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
     return [prompt] if isinstance(prompt[0], int) else prompt
 
 
-async def _prompt(prompt: str | list[int], body: CompletionRequest, served: ServedState) -> Prompt:
-    """Raises: InvalidRequest."""
-    asked = await served.encode(prompt, body.add_special_tokens) if isinstance(prompt, str) else prompt
+async def _prompt(prompt: str | list[int], characters: int, body: CompletionRequest, served: ServedState) -> Prompt:
+    """The prompt as the engine gets it. `characters`: of all prompts of the request.
+
+    Raises: InvalidRequest.
+    """
+    asked = await served.encode(prompt, body.add_special_tokens, characters) if isinstance(prompt, str) else prompt
     if body.suffix is not None:
         asked = await _infilled(asked, body.suffix, served)
     token_ids = served.truncated(asked, body)
     if not token_ids:
         raise InvalidRequest("prompt has no tokens; write at least one", "prompt")
+    max_tokens(body, served, len(token_ids))  # a prompt that does not fit is refused before the next one is read
     if not body.echo:
         return Prompt(token_ids, "")
     whole = isinstance(prompt, str) and len(token_ids) == len(asked)
@@ -116,7 +121,7 @@ def _ending(params: wire.SamplingParams, body: CompletionRequest, served: Served
     """A middle ends where the model would go on to another file."""
     if body.suffix is None or served.infill is None or not served.infill.stops:
         return params
-    return msgspec.structs.replace(params, stop_token_ids=[*(params.stop_token_ids or ()), *served.infill.stops])
+    return replace_params(params, stop_token_ids=[*(params.stop_token_ids or ()), *served.infill.stops])
 
 
 async def _infilled(prefix: list[int], suffix: str, served: ServedState) -> list[int]:
@@ -127,7 +132,7 @@ async def _infilled(prefix: list[int], suffix: str, served: ServedState) -> list
             "suffix",
         )
     served.check_length(suffix)
-    return served.infill.prompt(prefix, suffix)
+    return await asyncio.to_thread(served.infill.prompt, prefix, suffix)
 
 
 async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from forearm.api.json_size import MOST_CHARACTERS
 from forearm.api.schema import Message
 from forearm.errors import InvalidRequest
 from forearm.text.chat_template import ChatTemplate
@@ -95,8 +96,14 @@ def _tool_call(number: int, call: Any) -> Any:
     Raises: InvalidRequest.
     """
     try:
-        arguments = _arguments(call["function"].get("arguments"))
-        return {**call, "function": {**call["function"], "arguments": arguments}}
+        written = call["function"].get("arguments")
+        if isinstance(written, str) and len(written) > MOST_CHARACTERS:
+            raise InvalidRequest(
+                f"messages[{number}].tool_calls has arguments of {len(written)} characters; the limit is "
+                f"{MOST_CHARACTERS}",
+                "messages",
+            )
+        return {**call, "function": {**call["function"], "arguments": _arguments(written)}}
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error
 

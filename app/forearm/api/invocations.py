@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
+import msgspec
+from msgspec import UNSET
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -19,6 +19,16 @@ _ROUTES = (
     (("query", "documents"), "/rerank"),
     (("text_1", "text_2"), "/score"),
     (("queries", "documents"), "/score"),
+)
+
+
+# What they say is looked at where they belong: here it would take as long as there.
+_Fields = msgspec.defstruct(
+    "_Fields",
+    [
+        (name, msgspec.Raw | msgspec.UnsetType, UNSET)
+        for name in sorted({name for fields, _ in _ROUTES for name in fields})
+    ],
 )
 
 
@@ -51,13 +61,12 @@ class Invocations:
 def route_of(content: bytes | bytearray) -> str:
     """Raises: InvalidRequest."""
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
+        body = msgspec.json.decode(content, type=_Fields)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         raise InvalidRequest("the body must be a JSON object") from None
-    if isinstance(body, dict):
-        for fields, path in _ROUTES:
-            if all(field in body for field in fields):
-                return path
+    for fields, path in _ROUTES:
+        if all(getattr(body, field) is not UNSET for field in fields):
+            return path
     known = " or ".join("+".join(fields) for fields, _ in _ROUTES)
     raise InvalidRequest(f"the body has none of the fields that tell what to do with it: {known}")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, StringConstraints
 
-from forearm.api.schema import MOST_MESSAGES, Body, Int64, NonEmpty
+from forearm.api.schema import Body, Int64, JsonObject, JsonObjects, Name, Some, StopString, Text
 from forearm.errors import InvalidRequest
 
 # Refused where they say anything.
@@ -40,7 +40,7 @@ class ToolChoice(Body):
     """Whether tools may or must be called, and whether several at once."""
 
     type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
+    name: Name | None = None
     disable_parallel_tool_use: bool = False
 
 
@@ -48,7 +48,7 @@ class OutputConfig(Body):
     """What the answer is to be."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: dict[str, Any] | None = None
+    format: JsonObject | None = None
 
 
 class Metadata(Body):
@@ -74,16 +74,16 @@ class ClearThinking(Body):
 class ContextManagement(Body):
     """How the conversation is edited before the model sees it; what clients send of tools' results stays."""
 
-    edits: Annotated[list[ClearThinking], Field(default_factory=list)]
+    edits: Annotated[Some[ClearThinking], Field(default_factory=list)]
 
 
 class CountRequest(Body):
     """POST /v1/messages/count_tokens."""
 
-    model: str | None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_MESSAGES)]
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    model: Name | None = None
+    messages: Annotated[Some[dict[str, Any]], Field(min_length=1)]
+    system: Text | Some[dict[str, Any]] | None = None
+    tools: JsonObjects | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -104,13 +104,13 @@ class MessagesRequest(CountRequest):
     """POST /v1/messages."""
 
     max_tokens: Annotated[Int64, Field(ge=1)]
-    stop_sequences: list[NonEmpty] | None = None
+    stop_sequences: Some[StopString] | None = None
     stream: bool | None = None
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_k: Int64 | None = None
     top_p: FiniteFloat | None = None
     metadata: Metadata | None = None
-    service_tier: str | None = None
+    service_tier: Name | None = None
 
 
 def check_messages(body: CountRequest) -> None:

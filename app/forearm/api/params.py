@@ -37,7 +37,7 @@ def sampling_params(
     chosen.update({name: value for name in _DEFAULTED if (value := getattr(body, name)) is not None})
     return SamplingParams(
         **chosen,
-        max_tokens=_max_tokens(body, served, prompt_tokens),
+        max_tokens=max_tokens(body, served, prompt_tokens),
         seed=None if body.seed == -1 else body.seed,
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,
@@ -63,7 +63,7 @@ def text_options(body: GenerationBody) -> TextOptions:
     )
 
 
-def _max_tokens(body: GenerationBody, served: Served, prompt_tokens: int) -> int | None:
+def max_tokens(body: GenerationBody, served: Served, prompt_tokens: int) -> int | None:
     """What was asked for, at most the operator's or the model's limit; None: what the context leaves.
 
     Raises: InvalidRequest.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, StringConstraints
 
-from forearm.api.schema import Body, Int64, Messages, TokenId
+from forearm.api.schema import Body, Int64, JsonObject, Many, Messages, Name, PromptIds, Source, Text
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
-Texts = str | list[str]
+Texts = Text | Many[Text]
 Cut = Annotated[int, Field(ge=-1)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -17,8 +17,8 @@ Count = Annotated[int, Field(ge=0)]
 class PoolingFields(Body):
     """What all of them have in common. None: the model's own way."""
 
-    model: str | None = None
-    user: str | None = None
+    model: Name | None = None
+    user: Name | None = None
     truncate_prompt_tokens: Cut | None = None
     truncation_side: Literal["left", "right"] | None = None
     padding: Literal["max_length", "do_not_pad"] | None = None
@@ -34,13 +34,13 @@ class PoolingFields(Body):
 class InputFields(PoolingFields):
     """Texts, token ids, several of either, or a chat that is rendered to one text."""
 
-    input: str | list[TokenId] | list[str] | list[list[TokenId]] | None = None
+    input: Text | PromptIds | Many[Text] | Many[PromptIds] | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None  # None: of texts; a chat's template brings its own
     add_generation_prompt: bool = False
     continue_final_message: bool = False
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: Source | None = None
+    chat_template_kwargs: JsonObject | None = None
 
 
 class VectorFields(InputFields):
@@ -71,8 +71,8 @@ class PairFields(PoolingFields):
 
     max_tokens_per_query: Count = 0
     max_tokens_per_doc: Count = 0
-    instruction: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    instruction: Text | None = None
+    chat_template_kwargs: JsonObject | None = None
 
 
 class ScoreRequest(PairFields):
@@ -97,13 +97,13 @@ class ScoreRequest(PairFields):
 class RerankDocument(Body):
     """A document as Cohere's clients may send it."""
 
-    text: str
+    text: Text
 
 
 class RerankRequest(PairFields):
     """POST /rerank. top_n 0: all."""
 
-    query: str
-    documents: list[str | RerankDocument]
+    query: Text
+    documents: Many[Text | RerankDocument]
     top_n: Count | None = 0
     return_documents: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forearm.api.json_size import MOST_VALUES
 from forearm.api.schema import Body, ChatRequest, CompletionRequest, GenerationBody
 from forearm.config import ApiConfig
 from forearm.errors import InvalidRequest
@@ -105,6 +106,19 @@ def check_completion(body: CompletionRequest, config: ApiConfig) -> None:
         raise InvalidRequest("max_tokens is 0; it must be at least 1 unless `echo` is set", "max_tokens")
     if isinstance(body.prompt, list) and not _is_token_ids(body.prompt):
         _at_most("prompt", len(body.prompt), config.max_completion_prompts, "prompts")
+        _check_lists(body, len(body.prompt))
+
+
+def _check_lists(body: CompletionRequest, prompts: int) -> None:
+    """The engine gets lists once for each prompt. Raises: InvalidRequest."""
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
+        count = len(getattr(body, name) or ())
+        if count * prompts > MOST_VALUES:
+            raise InvalidRequest(
+                f"{name} has {count} entries, and prompt has {prompts} prompts; {MOST_VALUES} entries may come for all "
+                "prompts together",
+                name,
+            )
 
 
 def _is_token_ids(prompt: list[Any]) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, StringConstraints
+from pydantic import BeforeValidator, Field, FiniteFloat, StringConstraints
 
-from forearm.api.schema import Body, Int64
+from forearm.api.schema import Body, Int64, JsonObject, JsonObjects, Name, Some, Text, few_members
 from forearm.errors import InvalidRequest
 
 ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
@@ -16,6 +16,7 @@ Id = Annotated[str, StringConstraints(max_length=256)]
 Positive = Annotated[Int64, Field(ge=1)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16), BeforeValidator(few_members)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 # OpenAI's or vLLM's, and not to be had here: refused where they say anything.
@@ -61,7 +62,7 @@ class ReasoningOptions(Body):
 class TextFields(Body):
     """What the text is to be."""
 
-    format: dict[str, Any] | None = None
+    format: JsonObject | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -74,33 +75,35 @@ class ResponsesStreamOptions(Body):
 class ResponsesRequest(Body):
     """POST /v1/responses."""
 
-    model: str | None = None
-    input: str | list[dict[str, Any]] | None = None
-    instructions: str | None = None
+    model: Name | None = None
+    input: Text | Some[dict[str, Any]] | None = None
+    instructions: Text | None = None
     previous_response_id: Id | None = None
     background: bool | None = None
     store: bool | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
-    include: list[str] | None = None
+    include: Some[Name] | None = None
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None  # of built-in tools, of which there are none
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16), BeforeValidator(few_members)] | None = (
+        None
+    )
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     text: TextFields | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: JsonObjects | None = None
+    tool_choice: Name | JsonObject | None = None
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: FiniteFloat | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    service_tier: str | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    service_tier: Name | None = None
+    user: Name | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
-    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_options: JsonObject | None = None
 
     @property
     def wants_logprobs(self) -> bool:

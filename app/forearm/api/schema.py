@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    TypeAdapter,
+)
+from pydantic_core import PydanticCustomError
 
+from forearm.api.json_size import MOST_CHARACTERS, short_json
+
+One = TypeVar("One")
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-NonEmpty = Annotated[str, StringConstraints(min_length=1)]
-# Bounds that no honest request meets: a million ids took a worker a second, 200,000 messages 6 s, in which it served
-# nobody else (tests/e2e/test_hostile_http.py's machine).
+# Every field has a bound that no honest request meets (tests/api/test_bounds.py), because the whole worker waits for
+# what one request needs. A list ends at its first wrong member: a million complaints took a minute.
+Name = Annotated[str, StringConstraints(max_length=1024)]  # of a model, a role, a user
+# Goes into the prompt, for which the context is the bound; one of the longest body (FOREARM_MAX_BODY_BYTES) is read.
+Text = Annotated[str, StringConstraints(max_length=1 << 25)]
+Source = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]  # of a template, grammar or schema
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-TokenIds = Annotated[list[TokenId], Field(max_length=1 << 18)]  # the largest vocabularies have as many
+BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]  # 128 of them are tokenised in 15 ms
+TokenIds = Annotated[list[TokenId], Field(max_length=1 << 18, fail_fast=True)]  # the largest vocabularies have as many
+PromptIds = Annotated[list[TokenId], Field(max_length=1 << 20, fail_fast=True)]  # as long as the longest contexts
 MOST_MESSAGES = 10_000
+Some = Annotated[list[One], Field(max_length=MOST_MESSAGES, fail_fast=True)]
+Many = Annotated[list[One], Field(max_length=1 << 16, fail_fast=True)]  # prompts and texts; settings have less
+# Of free form, for templates and grammars.
+JsonObject = Annotated[dict[str, Any], AfterValidator(short_json)]
+JsonObjects = Annotated[Some[dict[str, Any]], AfterValidator(short_json)]
 LogprobCount = Annotated[int, Field(ge=-1, lt=1 << 31)]
+
+
+def few_members(value: Any) -> Any:
+    """Refuse an object before each of its members is wrong. Raises: PydanticCustomError."""
+    if isinstance(value, dict) and len(value) > _FEW:
+        raise PydanticCustomError(
+            "too_long", "it has {count} members; the limit is {most}", {"count": len(value), "most": _FEW}
+        )
+    return value
+
+
+def first_wrong(value: Any) -> Any:
+    """Find a wrong member of a long object without looking at all of them. Raises: ValidationError."""
+    if isinstance(value, dict) and len(value) > _FEW:
+        members = iter(value.items())
+        while some := dict(islice(members, _FEW)):
+            _BIASES.validate_python(some)
+    return value
+
+
+_FEW = 100
+_BIASES = TypeAdapter(dict[TokenId, FiniteFloat])
+LogitBias = Annotated[dict[TokenId, FiniteFloat], Field(max_length=1 << 18), BeforeValidator(first_wrong)]
 
 
 class Body(BaseModel):
@@ -33,10 +80,13 @@ class StreamOptions(BaseModel):
 class JsonSchemaFormat(Body):
     """A schema by its name. `strict` or not, answers fit it."""
 
-    name: str
-    description: str | None = None
-    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
+    name: Name
+    description: Source | None = None
+    schema_: Annotated[JsonObject | bool | None, Field(alias="schema")] = None
     strict: bool | None = None
+
+
+Choices = Annotated[Some[Source], AfterValidator(short_json)]
 
 
 class ResponseFormat(Body):
@@ -51,17 +101,17 @@ class StructuredOutputs(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    json_: Annotated[dict[str, Any] | bool | str | None, Field(alias="json")] = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
+    json_: Annotated[JsonObject | bool | Source | None, Field(alias="json")] = None
+    regex: Source | None = None
+    choice: Choices | None = None
+    grammar: Source | None = None
     json_object: bool | None = None
-    structural_tag: str | dict[str, Any] | None = None
+    structural_tag: Source | JsonObject | None = None
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
-    whitespace_pattern: str | None = None
+    whitespace_pattern: Source | None = None
     disable_fallback: bool = False  # of vLLM's backends, of which there is one here
-    backend: str | None = None
+    backend: Name | None = None
 
 
 class RepetitionDetection(BaseModel):
@@ -75,7 +125,7 @@ class RepetitionDetection(BaseModel):
 class GenerationBody(Body):
     """What chat and completions have in common. None: the model's default, else SamplingParams'."""
 
-    model: str | None = None
+    model: Name | None = None
     n: int | None = None
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: FiniteFloat | None = None
@@ -85,18 +135,18 @@ class GenerationBody(Body):
     frequency_penalty: FiniteFloat | None = None
     repetition_penalty: FiniteFloat | None = None
     seed: Int64 | None = None
-    stop: StopString | list[StopString] | None = None
+    stop: StopString | Some[StopString] | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: Int64 | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    logit_bias: dict[TokenId, FiniteFloat] | None = None
+    logit_bias: LogitBias | None = None
     allowed_token_ids: TokenIds | None = None
-    bad_words: list[NonEmpty] | None = None
+    bad_words: Some[BadWord] | None = None
     prompt_logprobs: LogprobCount | None = None
-    logprob_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    logprob_token_ids: Annotated[list[TokenId], Field(max_length=128, fail_fast=True)] | None = None
     repetition_detection: RepetitionDetection | None = None
     use_beam_search: bool | None = None
     length_penalty: Annotated[FiniteFloat, Field(ge=-10, le=10)] = 1.0  # of beams
@@ -110,19 +160,19 @@ class GenerationBody(Body):
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")] | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    response_format: Annotated[ResponseFormat, AfterValidator(short_json)] | None = None
+    structured_outputs: Annotated[StructuredOutputs, BeforeValidator(few_members)] | None = None
     # vLLM's names before 0.12, which other servers still have
-    guided_json: dict[str, Any] | bool | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
+    guided_json: JsonObject | bool | Source | None = None
+    guided_regex: Source | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Source | None = None
     guided_json_object: bool | None = None
-    guided_whitespace_pattern: str | None = None
-    guided_decoding_backend: str | None = None
+    guided_whitespace_pattern: Source | None = None
+    guided_decoding_backend: Name | None = None
     # llama.cpp's
-    grammar: str | None = None
-    json_schema: dict[str, Any] | bool | None = None
+    grammar: Source | None = None
+    json_schema: JsonObject | bool | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -143,11 +193,11 @@ class GenerationBody(Body):
 class Message(Body):
     """One turn. What else it has (name, tool_calls, reasoning_content) is the template's to read."""
 
-    role: str
-    content: str | list[dict[str, Any]] | None = None
+    role: Name
+    content: Text | Some[dict[str, Any]] | None = None
 
 
-Messages = Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+Messages = Annotated[Some[Message], Field(min_length=1)]
 
 
 class Document(Body):
@@ -162,8 +212,8 @@ class ChatRequest(GenerationBody):
     max_completion_tokens: Int64 | None = None
     logprobs: bool | None = False
     top_logprobs: LogprobCount | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: JsonObjects | None = None
+    tool_choice: Name | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool = True
     thinking_token_budget: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
@@ -171,9 +221,9 @@ class ChatRequest(GenerationBody):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     add_special_tokens: bool = False
-    documents: list[Document] | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    documents: Some[Document] | None = None
+    chat_template: Source | None = None
+    chat_template_kwargs: JsonObject | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     return_prompt_text: bool | None = None
 
@@ -189,18 +239,18 @@ class ChatRequest(GenerationBody):
 class ChatBatchRequest(Body):
     """POST /v1/chat/completions/batch: several conversations; every other field is a chat's, and holds for all."""
 
-    model: str | None = None
-    messages: Annotated[list[Annotated[list[dict[str, Any]], Field(max_length=MOST_MESSAGES)]], Field(min_length=1)]
+    model: Name | None = None
+    messages: Annotated[Many[Some[dict[str, Any]]], Field(min_length=1)]
 
 
 class CompletionRequest(GenerationBody):
     """POST /v1/completions. A prompt is text or token ids; several of either may come at once."""
 
-    prompt: str | list[TokenId] | list[str] | list[list[TokenId]] | None = None
+    prompt: Text | PromptIds | Many[Text] | Many[PromptIds] | None = None
     max_tokens: Int64 | None = 16
     logprobs: LogprobCount | None = None
     echo: bool = False
-    suffix: str | None = None
+    suffix: Text | None = None
     best_of: int | None = None
     add_special_tokens: bool = True
 
@@ -216,21 +266,21 @@ class CompletionRequest(GenerationBody):
 class TokenizeRequest(Body):
     """POST /tokenize: a text, or a chat to be rendered first."""
 
-    model: str | None = None
-    prompt: str | None = None
+    model: Name | None = None
+    prompt: Text | None = None
     messages: Messages | None = None
     # None: true for a text; false for a chat, whose template brings the special tokens
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    chat_template: Source | None = None
+    chat_template_kwargs: JsonObject | None = None
+    tools: JsonObjects | None = None
 
 
 class DetokenizeRequest(Body):
     """POST /detokenize."""
 
-    model: str | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+    model: Name | None = None
+    tokens: PromptIds

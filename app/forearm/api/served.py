@@ -18,6 +18,7 @@ from forearm.api.body_memory import BodyMemory
 from forearm.api.conversation import conversation
 from forearm.api.engine_client import EngineClient
 from forearm.api.http_meter import HttpMeter
+from forearm.api.json_size import json_size
 from forearm.api.refusals import IGNORED, check_template
 from forearm.api.schema import GenerationBody, Message
 from forearm.config import ApiConfig
@@ -42,8 +43,6 @@ _LONG_TEXT = 20_000
 # So many times what the context can hold is not tokenised at all; what is cut afterwards (truncate_prompt_tokens) may
 # be longer than the context.
 _HOPELESS = 4
-# A message costs rendering what so many characters cost encoding: 10 to 40 us (x86-64).
-_MESSAGE = 100
 _WAITING = 64  # requests with a template of their own; later ones wait until a thread waits for nobody
 _UNKNOWN_FIELDS = 1000  # clients choose their names: what is kept of them has an end
 
@@ -160,13 +159,13 @@ class Served:
                 param,
             )
 
-    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids.
+    async def encode(self, text: str, add_special_tokens: bool, characters: int = 0) -> list[int]:
+        """Token ids. `characters`: of all texts of the request, where it has several.
 
         Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it.
         """
         self.check_length(text)
-        if len(text) < _LONG_TEXT:
+        if max(len(text), characters) < _LONG_TEXT:
             return self.tokenizer.encode(text, add_special_tokens)
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
 
@@ -203,7 +202,7 @@ class Served:
         in_some_form = partial(_in_some_form, rendered, bool(tools) and not template.shows_tools)
         if chat_template is not None:
             return await asyncio.get_running_loop().run_in_executor(self._template_threads, in_some_form)
-        if _size(messages) + _MESSAGE * len(tools or ()) < _LONG_TEXT:
+        if json_size([messages, tools, documents, kwargs], _LONG_TEXT) < _LONG_TEXT:
             return in_some_form()
         return await asyncio.to_thread(in_some_form)
 
@@ -250,13 +249,6 @@ def _in_some_form(rendered: Callable[[str, str], str], tells_of_tools: bool) -> 
             return rendered("user", "object") if tells_of_tools else rendered("system", "text")
         except InvalidRequest:
             raise error from None
-
-
-def _size(messages: Sequence[Message]) -> int:
-    """In characters, as far as rendering takes its time for them."""
-    contents = (message.content for message in messages)
-    parts = sum(len(one) * (1 if isinstance(one, str) else _MESSAGE) for one in contents if one is not None)
-    return _MESSAGE * len(messages) + parts
 
 
 def load_served(config: ApiConfig) -> Served:
