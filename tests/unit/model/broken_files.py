@@ -1,7 +1,7 @@
 """Reads broken copies of a model's files: `python -m tests.unit.model.broken_files FILE COUNT SEED`.
 
 A process of its own, so that a reader that ends it, takes gigabytes or never comes back is seen. A line of JSON is
-written before each case (its number), and one after it: null where the copy is taken, or [kind of error, text].
+written before each case (its number), and one after it: [word, text], as `outcome` has them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tests.api.letters import write_letters
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 from tests.unit.model.test_gguf_config import opened
@@ -26,12 +28,22 @@ from tests.unit.model.test_gguf_config import opened
 from forearm.api.served import load_served
 from forearm.config import ApiConfig
 from forearm.errors import ConfigError
+from forearm.model import weights
 from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.generation import generation_defaults
+from forearm.model.gguf import read_gguf_file
 from forearm.model.pooling import PoolingAsked, pooling_plan
 from forearm.model.weights import load_native
 from forearm.text.grammar_tokens import tokenizer_text
 
+MORE: dict[str, Any] = {
+    "rope_theta": 5e5, "rms_norm_eps": 1e-5, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+    "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "bos_token_id": 1, "torch_dtype": "float32", "transformers_version": "4.51.0",
+}  # fmt: skip
 MOST_S = 5  # of one case
 MOST_BYTES = 3 << 30  # of address space beyond what the process has with everything imported
 MOST_LOADED = 64 << 20  # larger models are not loaded: that they would be is no fault of the file's reader
@@ -47,7 +59,9 @@ def changed(dice: random.Random, value: Any) -> Any:
     made = copy.deepcopy(value)
     for _ in range(dice.randint(1, 3)):
         holder, key = dice.choice(list(_places(made))[:3000])
-        if dice.random() < 0.2:
+        if dice.random() < 0.5:
+            nearly(dice, holder, key)
+        elif dice.random() < 0.2:
             del holder[key]
         elif dice.random() < 0.15:
             holder[key] = [holder[key]]
@@ -56,6 +70,21 @@ def changed(dice: random.Random, value: Any) -> Any:
         if not made:
             break
     return made
+
+
+def nearly(dice: random.Random, holder: Any, key: Any) -> None:
+    """A change that leaves everything plausible: a number beside the right one, a sibling's value, another name."""
+    value = holder[key]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        holder[key] = dice.choice((value - 1, value + 1, 2 * value, value / 2, -value, float(value)))
+    elif isinstance(value, bool):
+        holder[key] = not value
+    elif isinstance(holder, dict) and dice.random() < 0.5:
+        holder[f"{key}{dice.choice(('', '_', '2'))}"] = holder[dice.choice(list(holder))]
+    elif isinstance(holder, dict):
+        holder[str(key).replace("0", "1").replace("weight", "bias")] = holder.pop(key)
+    else:
+        holder[key] = dice.choice(holder)
 
 
 def _places(node: Any) -> Iterator[tuple[Any, Any]]:
@@ -125,42 +154,83 @@ def broken_gguf(dice: random.Random, content: bytes) -> bytes:
     if dice.random() < 0.5:
         return garbled(dice, content[:head]) + content[head:]
     data, at = bytearray(content), dice.randrange(head - 8)
+    if dice.random() < 0.5:
+        data[at] = (data[at] + dice.choice((1, -1))) % 256
+        return bytes(data)
     data[at : at + 8] = dice.choice((0, 1, 255, 1 << 31, 1 << 40, 1 << 62, (1 << 64) - 1)).to_bytes(8, "little")
     return bytes(data)
 
 
-def read_folder(folder: Path) -> None:
+def broken_weights(dice: random.Random, content: bytes) -> bytes:
+    """Bytes or a bit changed, anywhere."""
+    if dice.random() < 0.5:
+        return garbled(dice, content)
+    data, bit = bytearray(content), dice.randrange(8 * len(content))
+    data[bit // 8] ^= 1 << bit % 8
+    return bytes(data)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says: logits of a prompt, ids of a text; and what it says it by.
+
+    settings: GGUF's keys, which change answers as other values of config.json do.
+    """
+
+    logits: bytes
+    ids: tuple[int, ...]
+    layers: int
+    settings: str = ""
+
+
+def read_folder(folder: Path) -> Answer:
     """All that serve reads of a folder, and its weights."""
     asked = PoolingAsked()
     plan = pooling_plan(folder, asked)
     checkpoint = open_checkpoint(folder, pooling=plan)
     generation_defaults(folder)
-    _load(checkpoint)
-    _read_text(folder)
+    return Answer(_logits(checkpoint), _read_text(folder), len(checkpoint.config.layers))
 
 
-def read_gguf_model(folder: Path) -> None:
+def read_gguf_model(folder: Path) -> Answer:
     """The same of a .gguf file."""
-    _load(open_checkpoint(folder / "m.gguf"))
-    _read_text(folder / "m.gguf")
+    checkpoint = open_checkpoint(folder / "m.gguf")
+    settings = repr(sorted(read_gguf_file(folder / "m.gguf").metadata.items()))
+    return Answer(_logits(checkpoint), _read_text(folder / "m.gguf"), len(checkpoint.config.layers), settings)
 
 
-def _load(checkpoint: Checkpoint) -> None:
-    if checkpoint.packed_bytes < MOST_LOADED and checkpoint.stored_bytes < MOST_LOADED:
-        load_native(checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1, progress=False)
+def read_kept(folder: Path) -> Answer:
+    """The same of a folder with a weight cache."""
+    checkpoint, cache = open_checkpoint(folder), str(folder / "cache")
+    return Answer(_logits(checkpoint, cache), _read_text(folder, cache), len(checkpoint.config.layers))
 
 
-def _read_text(path: Path) -> None:
-    served = load_served(ApiConfig(model_folder=str(path)))
+def _logits(checkpoint: Checkpoint, cache: str = "") -> bytes:
+    """Those behind four tokens; nothing of a model that is too large."""
+    if max(checkpoint.packed_bytes, checkpoint.stored_bytes) > MOST_LOADED:
+        return b""
+    executor = load_native(
+        checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1, progress=False,
+        weight_cache=cache,
+    )  # fmt: skip
+    executor.allocate_kv(1)
+    ids, positions, ends, one = (np.array(v, np.int32) for v in ([7, 8, 9, 7], range(4), [0, 4], [0, 1]))
+    executor.forward(ids, positions, ends, one, np.zeros(1, np.int32), np.array([3], np.int32))
+    return executor.logits().tobytes()
+
+
+def _read_text(path: Path, cache: str = "") -> tuple[int, ...]:
+    served = load_served(ApiConfig(model_folder=str(path), weight_cache=cache))
     tokenizer_text(path)
-    served.tokenizer.encode("Some text, 12.")
     served.tokenizer.longest_token  # noqa: B018
     if served.template is not None:
         served.template.names  # noqa: B018
+    return tuple(served.tokenizer.encode("Some text, 12."))
 
 
 Break = Callable[[random.Random, bytes], bytes]
-FILES: dict[str, tuple[Break, Callable[[Path], None]]] = {
+Read = Callable[[Path], Answer]
+FILES: dict[str, tuple[Break, Read]] = {
     "config.json": (broken_json, read_folder),
     "generation_config.json": (broken_json, read_folder),
     "model.safetensors.index.json": (broken_json, read_folder),
@@ -169,23 +239,41 @@ FILES: dict[str, tuple[Break, Callable[[Path], None]]] = {
     "tokenizer_config.json": (broken_json, read_folder),
     "chat_template.jinja": (garbled, read_folder),
     "m.gguf": (broken_gguf, read_gguf_model),
+    "cache/*.weights": (broken_weights, read_kept),
+    "cache/*.tokenizer": (garbled, read_kept),
 }
+# Another value in one of these may be another model as good as the first; in the others it may not.
+SETTINGS = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+)  # fmt: skip
 
 
 def write_model(folder: Path, file: str) -> None:
-    """A whole one, small: a Llama of zeros with a token a byte."""
+    """A whole one, small: a Llama of random weights with a token a byte."""
     if file == "m.gguf":
         opened(folder, **_gguf_vocabulary())
         return
     write_letters(folder)
-    llama(folder, vocab_size=258)
+    llama(folder, vocab_size=258, **MORE)
+    fill(folder / "model.safetensors")
+    if file.startswith("cache/"):
+        read_kept(folder)
     if file == "model.safetensors.index.json":
         shapes = llama_shapes(LLAMA | {"vocab_size": 258})
         (folder / "model.safetensors").unlink()
         for number, half in enumerate((list(shapes)[::2], list(shapes)[1::2])):
             write(folder / f"model-{number}.safetensors", {name: shapes[name] for name in half})
+            fill(folder / f"model-{number}.safetensors")
         names = {name: f"model-{list(shapes).index(name) % 2}.safetensors" for name in shapes}
         (folder / file).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": names}))
+
+
+def fill(path: Path) -> None:
+    """Random float32 instead of zeros, so that no tensor can stand for another."""
+    content = path.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    values = np.random.default_rng(5).standard_normal((len(content) - data) // 4, np.float32)
+    path.write_bytes(content[:data] + values.tobytes())
 
 
 def _gguf_vocabulary() -> dict[str, Any]:
@@ -202,18 +290,34 @@ def _gguf_vocabulary() -> dict[str, Any]:
     }
 
 
-def outcome(read: Callable[[Path], None], folder: Path) -> list[str] | None:
-    """None, or what was raised."""
+class Warnings(logging.Handler):
+    """What is logged as a warning."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def outcome(read: Read, folder: Path, told: Warnings, file: str, whole: Answer | None) -> tuple[str, str]:
+    """What came of one case: a word for it, and text. `whole`: the answer of the file as it was."""
+    told.lines.clear()
     signal.alarm(MOST_S)
     try:
-        read(folder)
+        answer = read(folder)
     except ConfigError as error:
-        return ["ConfigError", str(error)]
+        return "refused", str(error)
     except BaseException as error:
-        return [type(error).__name__, "".join(traceback.format_exception(error))[-3000:]]
+        return type(error).__name__, "".join(traceback.format_exception(error))[-3000:]
     finally:
         signal.alarm(0)
-    return None
+    if whole is None or (answer.logits, answer.ids) == (whole.logits, whole.ids):
+        return ("warned", " ".join(told.lines)) if told.lines else ("same", "")
+    if answer.layers == whole.layers and (file in SETTINGS or answer.settings != whole.settings):
+        return "settings", "another value that a model may have"
+    return "other model", " ".join(told.lines)
 
 
 def too_slow(*_: object) -> None:
@@ -223,20 +327,23 @@ def too_slow(*_: object) -> None:
 
 def main(file: str, count: int, seed: int) -> None:
     """One line before each case, one after it."""
-    logging.disable(logging.CRITICAL)
+    told = Warnings()
+    logging.getLogger().addHandler(told)
     signal.signal(signal.SIGALRM, too_slow)
+    weights.check_source = lambda *_: None  # type: ignore[assignment]  # a process each
     break_, read = FILES[file]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_model(folder, file)
-        content = (folder / file).read_bytes()
-        assert (whole := outcome(read, folder)) is None, whole
+        (path,) = folder.glob(file)
+        content, whole = path.read_bytes(), read(folder)
+        assert (kind := outcome(read, folder, told, file, whole))[0] == "same", kind
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
         for number in range(count):
-            (folder / file).write_bytes(break_(random.Random(f"{file} {seed} {number}"), content))
+            path.write_bytes(break_(random.Random(f"{file} {seed} {number}"), content))
             print(json.dumps(number), flush=True)
-            print(json.dumps(outcome(read, folder)), flush=True)
+            print(json.dumps(outcome(read, folder, told, file, whole)), flush=True)
 
 
 if __name__ == "__main__":
