@@ -206,8 +206,8 @@ def read_kept(folder: Path) -> Answer:
 
 
 def _logits(checkpoint: Checkpoint, cache: str = "") -> bytes:
-    """Those behind four tokens; nothing of a model that is too large."""
-    if max(checkpoint.packed_bytes, checkpoint.stored_bytes) > MOST_LOADED:
+    """Those behind four tokens; nothing of a model that is too large, or has no room for them."""
+    if max(checkpoint.packed_bytes, checkpoint.stored_bytes) > MOST_LOADED or checkpoint.max_model_len < 4:
         return b""
     executor = load_native(
         checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1, progress=False,
