@@ -232,6 +232,7 @@ async def test_many_coroutines_are_answered_together(engine: AsyncLLMEngine, llm
     assert [ids(output) for output in outputs] == alone
     assert [output.request_id for output in outputs] == prompts
     assert engine.is_running
+    assert engine.get_tokenizer().encode("A lake") == llm.get_tokenizer().encode("A lake")
     assert await engine.get_default_sampling_params() == llm.get_default_sampling_params()
 
 

@@ -144,7 +144,7 @@ class AsyncLLMEngine:
         """Raises: why the engine takes no requests."""
         self._check_open("")
 
-    async def get_tokenizer(self) -> TokenizersBackend:
+    def get_tokenizer(self) -> TokenizersBackend:
         """The tokenizer, as transformers has it."""
         return self._llm.get_tokenizer()
 

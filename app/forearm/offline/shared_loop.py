@@ -67,11 +67,15 @@ class SharedLoop:
         try:
             yield Connection(self, number)
         finally:
-            with self._changed:
-                del self._mail[number]
-                self._inbox.append(Gone(number))
-                if not self._stepping and self._loop is not None:
-                    self._take()  # or its requests would lie there until somebody steps
+            if os.getpid() == self._process:  # else a fork drops a stream of its parent's, whose lock may be held
+                self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        with self._changed:
+            del self._mail[number]
+            self._inbox.append(Gone(number))
+            if not self._stepping and self._loop is not None:
+                self._take()  # or its requests would lie there until somebody steps
 
     def close(self) -> None:
         """Free the weights and the KV cache. Threads that still wait for answers get an EngineUnavailable."""
