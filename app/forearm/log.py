@@ -5,18 +5,26 @@ A line that is about one HTTP request carries its id: the worker puts it into `r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.config
+import os
+import sys
+import threading
+import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from pathlib import Path
+from queue import Full, Queue
 from typing import Any
 
 from forearm.config import LOG_LEVELS, Common
 
 QUIET = ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "transformers", "huggingface_hub", "opentelemetry")
+MOST_WAITING = 2_000  # lines
+LAST_LINES_S = 1.0
 LEVEL_FILE = "log_level"  # in the run folder: the level in force, where it is not the configured one
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -32,7 +40,7 @@ def set_up(config: Common, process: str) -> None:
     if config.logging_config_path:
         logging.config.dictConfig(json.loads(Path(config.logging_config_path).read_text()))
         return
-    stderr = logging.StreamHandler()
+    stderr = QueuedLines()
     stderr.setFormatter(
         JsonLines(process) if config.log_format == "json" else TextLines(process, config.logging_prefix)
     )
@@ -64,6 +72,78 @@ def change_level(run_folder: Path, configured: str) -> None:
     file.write_text(level)
     set_level(level)
     logging.getLogger(__name__).warning("lines of level %s and above are logged from now on", level)
+
+
+def dropped_lines() -> int:
+    """Lines of this process that were dropped because nobody reads its log."""
+    return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLines))
+
+
+class QueuedLines(logging.Handler):
+    """Writes lines to standard error on a thread of its own: a pipe that nobody reads stops that thread and nothing
+    else. MOST_WAITING lines wait for it; what comes then is dropped, and told of in one line once there is room.
+    """
+
+    dropped: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream = sys.stderr
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """In this process nothing waits yet. A fork has no thread; what waited in its parent is the parent's to say."""
+        self.dropped = 0
+        self._waiting: Queue[str] = Queue(MOST_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the line, or count it."""
+        try:
+            self._waiting.put_nowait(f"{self.format(record)}\n")
+        except Full:
+            self.dropped += 1
+        except Exception:
+            self.handleError(record)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Wait until all is written, a moment at most: at the end of the process, which nobody's pipe may hold up."""
+        end = time.monotonic() + LAST_LINES_S
+        while self._waiting.unfinished_tasks and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def _write_all(self) -> None:
+        waiting, told = self._waiting, 0
+        while True:
+            self._write(waiting.get())
+            if self.dropped > told:
+                told, new = self.dropped, self.dropped - told
+                text = f"{new} log lines were dropped because nobody read them"
+                record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None)
+                self._write(f"{self.format(record)}\n")
+            waiting.task_done()
+
+    def _write(self, line: str) -> None:
+        """All of it, however long that takes; whatever reads the log may also be gone."""
+        try:
+            number = self._stream.fileno()
+        except (OSError, ValueError):  # not a file, or closed
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.write(line)
+            return
+        rest = line.encode(errors="backslashreplace")
+        while rest:
+            try:
+                rest = rest[os.write(number, rest) :]
+            except OSError as error:  # noqa: PERF203  (a line is one write)
+                if not isinstance(error, BlockingIOError):
+                    self.dropped += 1
+                    return
+                time.sleep(0.05)  # a pipe that another process has set so
 
 
 class TextLines(logging.Formatter):

@@ -116,6 +116,8 @@ ENGINE = (
 )
 
 HTTP = (
+    Metric(Counter, "forearm:log_lines_dropped", "Lines of the API's log that were dropped, unread.", ()),
+    Metric(Counter, "forearm:out_of_descriptors_seconds", "Time in which no connection could be taken.", ()),
     Metric(Counter, "http_requests", "Requests answered.", ("method", "status", "handler")),
     Metric(Summary, "http_request_size_bytes", "Bytes of request bodies.", ("handler",)),
     Metric(Summary, "http_response_size_bytes", "Bytes of response bodies.", ("handler",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,6 +44,7 @@ from forearm.api.messages_errors import MessagesErrors
 from forearm.api.output_log import OutputLog
 from forearm.api.rates import RateTable
 from forearm.api.served import Served, load_served
+from forearm.api.shortage import watch_shortages
 from forearm.api.signals import on_hangup
 from forearm.api.tracing import Tracer
 from forearm.api.watching import Watcher
@@ -77,8 +79,10 @@ def create_app(config: ApiConfig) -> FastAPI:
             Thread(target=prepare_rendering, daemon=True).start()  # what a cached tokenizer's start did not wait for
         if tracer is not None:
             tracer.start()
+        watching = asyncio.create_task(watch_shortages(served.meter))
         with on_hangup(keys.reload, lambda: follow(config.run_folder)):
             yield
+        watching.cancel()
         await responses.close(app)
         await served.engine.close()
         if tracer is not None:

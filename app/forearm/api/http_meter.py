@@ -38,6 +38,14 @@ class HttpMeter:
         self._families["http_request_duration_seconds"].labels(method, handler).observe(seconds)
         self._families["http_request_duration_highr_seconds"].observe(seconds)
 
+    def log_lines_dropped(self, lines: int) -> None:
+        """Nobody reads this worker's log."""
+        self._families["forearm:log_lines_dropped"].inc(lines)
+
+    def out_of_descriptors(self, seconds: float) -> None:
+        """So long this worker could not open anything, a connection included."""
+        self._families["forearm:out_of_descriptors_seconds"].inc(seconds)
+
     def start_series(self, model_name: str) -> None:
         """What has labels is there from the start, at 0."""
         for streaming, found in product((True, False), repeat=2):

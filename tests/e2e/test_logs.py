@@ -1,0 +1,68 @@
+"""A server's log never stops the server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+from tests.e2e.served import free_port, is_ready, series, serve, stop, wait_until
+
+
+def test_a_log_that_nobody_reads_stops_nothing_and_says_what_it_has_dropped(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    # A line for each request: more than a pipe holds and may wait.
+    argv = [sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    argv += ["--access-log", "--api-server-count", "1"]
+    reading, writing = os.pipe()
+    process = subprocess.Popen(argv, stdout=writing, stderr=writing)
+    os.close(writing)
+    try:
+        with httpx.Client(base_url=url, timeout=30) as http:
+            wait_until(lambda: ready(http), 90)
+            for _ in range(3000):
+                assert http.get("/livez").status_code == 200
+            assert http.post("/v1/completions", json={"prompt": "Ice", "max_tokens": 1}).status_code == 200
+            os.set_blocking(reading, False)
+            said = bytearray()
+            wait_until(lambda: b"log lines were dropped" in said or take(reading, said), 30)
+            dropped = int(bytes(said).partition(b" log lines were dropped")[0].rpartition(b" ")[2])
+            assert 0 < dropped < 1500
+            wait_until(lambda: f"forearm:log_lines_dropped_total {dropped}.0" in http.get("/metrics").text)
+    finally:
+        stop(process)
+        os.close(reading)
+    assert process.returncode == 0
+
+
+def ready(http: httpx.Client) -> bool:
+    """Whether it takes requests."""
+    try:
+        return http.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def take(reading: int, said: bytearray) -> bool:
+    """Read what there is. Returns: False."""
+    with contextlib.suppress(BlockingIOError):
+        said += os.read(reading, 1 << 20)
+    return False
+
+
+def test_a_server_out_of_descriptors_says_so_at_once_and_serves_on(tmp_path: Path) -> None:
+    limited = ["prlimit", "--nofile=96:96"]
+    with serve(tmp_path, "--api-server-count", "1", within=limited) as served, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(address, timeout=10))
+        wait_until(lambda: "no connection can be taken" in served.log.read_text(), 20, served.log.read_text)
+        stack.close()
+        wait_until(lambda: is_ready(served), 20, served.log.read_text)
+        assert served.chat(max_tokens=3).status_code == 200
+        values = series(served.http.get("/metrics").text)
+        assert values["forearm:out_of_descriptors_seconds_total"] >= 1
