@@ -2,27 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import os
 import socket
 import ssl
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from forearm.config import ApiConfig
 from forearm.errors import ConfigError
 
+LEAVING_S = 2.0  # what a killed server has started lets go of its port within moments
 
-def check_address(api: ApiConfig) -> None:
-    """Raises: ConfigError when the address can't be listened on, before minutes are spent on loading."""
-    if api.uds:
+
+@contextlib.contextmanager
+def held_address(api: ApiConfig) -> Iterator[None]:
+    """Check that the address can be listened on, before minutes are spent on loading; a Unix socket's is locked then:
+    two servers can bind one path, and the first would never hear of it.
+
+    Raises: ConfigError.
+    """
+    if not api.uds:
+        check_port(api)
+        yield
         return
+    at, lock = Path(api.uds), f"{api.uds}.lock"
+    try:
+        held = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise ConfigError(f"--uds {at}: {lock}: {error.strerror}; choose another path") from None
+    try:
+        _lock(held, at)
+        if at.exists() and not at.is_socket():
+            raise ConfigError(f"--uds {at}: there is a file that is no socket; choose another path")
+        if answers(socket.AF_UNIX, str(at)):
+            raise ConfigError(f"--uds {at}: another program listens there; choose another path")
+        yield
+        Path(lock).unlink(missing_ok=True)
+    finally:
+        os.close(held)
+
+
+def _lock(held: int, at: Path) -> None:
+    """Raises: ConfigError if another server holds it."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(f"--uds {at}: another server listens there; stop it, or choose another path") from None
+
+
+def check_port(api: ApiConfig) -> None:
+    """Raises: ConfigError when the port can't be listened on."""
     family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((api.host, api.port))
-        except OSError as error:
-            raise ConfigError(
-                f"--host {api.host or '0.0.0.0'} --port {api.port}: {error.strerror}; choose another address"
-            ) from None
+        end = time.monotonic() + LEAVING_S
+        while True:
+            try:
+                probe.bind((api.host, api.port))
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    raise ConfigError(
+                        f"--host {api.host or '0.0.0.0'} --port {api.port}: {error.strerror}; choose another address"
+                    ) from None
+            time.sleep(0.05)
 
 
 def check_tls(api: ApiConfig) -> None:

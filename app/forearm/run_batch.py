@@ -34,6 +34,7 @@ MOST_PAUSE_S = 60.0
 WINDOW = 10_000  # answers that may wait for one before them
 POLL_S = 0.1
 INTERRUPTED = 130
+SOME_FAILED = 1
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,9 @@ class Batch:
 
 
 def run_batch(configs: Configs, batch: Batch, notes: list[str]) -> int:
-    """Answer every line of the input. Returns: the exit status, 0 also where lines have become errors.
+    """Answer every line of the input. Returns: the exit status, SOME_FAILED where lines have become errors.
 
-    Raises: ConfigError before anything is loaded; ForearmError if the output cannot be uploaded.
+    Raises: ConfigError before anything is loaded; ForearmError if the output cannot be written or uploaded.
     """
     logs.set_up(configs.serve, "run-batch")
     for note in notes:
@@ -76,6 +77,11 @@ def run_batch(configs: Configs, batch: Batch, notes: list[str]) -> int:
     if output.written != total:
         raise ForearmError(f"--input-file {shown(batch.input_file)} has changed meanwhile; nothing is put out")
     output.publish()
+    if output.failed:
+        log.error(
+            "%d of %d lines are errors, the others are answered in %s", output.failed, total, shown(batch.output_file)
+        )
+        return SOME_FAILED
     log.info("%d lines are answered in %s", total, shown(batch.output_file))
     return 0
 

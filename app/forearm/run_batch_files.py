@@ -6,6 +6,7 @@ same input goes on where it was stopped, and no other does.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -15,12 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import httpx
 
 from forearm.errors import ConfigError, ForearmError
-from forearm.run_batch_lines import lines
+from forearm.run_batch_lines import is_failed, lines
 
 UPLOADS, PAUSE_S = 5, 5.0  # tries, and the time between them; as in vLLM
 TRANSFER_TIMEOUT_S = 1000.0
@@ -94,7 +96,11 @@ def surveyed(path: Path, most_bytes: int, settings: str) -> tuple[int, str]:
 
 
 class Output:
-    """Lines in the order of the input: one that comes early waits for those before it. `written`: those in the file."""
+    """Lines in the order of the input: one that comes early waits for those before it.
+
+    written   those in the file
+    failed    those of them that are errors
+    """
 
     def __init__(self, name: str, digest: str, folder: str | None) -> None:
         """`folder`: for what is to be uploaded. Raises: ConfigError if nothing can be written there."""
@@ -102,11 +108,12 @@ class Output:
         place = Path(folder or gettempdir(), Path(urlsplit(name).path).name) if is_url(name) else Path(name)
         self._path = place.with_name(f"{place.name}.{digest}.partial")
         self._early: dict[int, bytes] = {}
+        self.written = self.failed = 0
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab+")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.written = self._whole_lines()
+            self._take_over()
         except BlockingIOError:
             self._file.close()
             raise ConfigError(f"--output-file {shown(name)}: another run-batch is at it ({self._path})") from None
@@ -114,23 +121,32 @@ class Output:
             raise ConfigError(f"--output-file {shown(name)}: {self._path}: {error.strerror}") from None
 
     def put(self, number: int, line: bytes) -> None:
-        """The answer to a request, counted from 0."""
+        """The answer to a request, counted from 0.
+
+        Raises: ForearmError if it cannot be written.
+        """
         self._early[number] = line
-        while self.written in self._early:
-            self._file.write(self._early.pop(self.written))
-            self.written += 1
-        self._file.flush()  # a killed process loses nothing that stands here
+        try:
+            while (ready := self._early.pop(self.written, None)) is not None:
+                self._file.write(ready)
+                self._count(ready)
+            self._file.flush()  # a killed process loses nothing that stands here
+        except OSError as error:
+            self._fail(error)
 
     def publish(self) -> None:
         """All is written: put it where it was to go.
 
-        Raises: ForearmError if the upload fails; what was written stays.
+        Raises: ForearmError if that fails; what was written stays.
         """
-        os.fsync(self._file.fileno())
-        self._file.close()
-        if not is_url(self._name):
-            self._path.replace(self._name)
-            return
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            if not is_url(self._name):
+                self._path.replace(self._name)
+                return
+        except OSError as error:
+            self._fail(error)
         upload(self._path, self._name)
         self._path.unlink()
 
@@ -138,15 +154,26 @@ class Output:
         """Leave it unfinished."""
         self._file.close()
 
-    def _whole_lines(self) -> int:
+    def _count(self, line: bytes) -> None:
+        self.written += 1
+        self.failed += is_failed(line)
+
+    def _fail(self, error: OSError) -> NoReturn:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        raise ForearmError(
+            f"--output-file {shown(self._name)}: {self._path}: {error.strerror}; make room: the same command goes on"
+        ) from None
+
+    def _take_over(self) -> None:
         """Count what an earlier run has written, and cut off a line that it did not finish."""
         self._file.seek(0)
-        count = end = 0
+        end = 0
         for line in self._file:
             if line.endswith(b"\n"):
-                count, end = count + 1, end + len(line)
+                self._count(line)
+                end += len(line)
         self._file.truncate(end)
-        return count
 
 
 def upload(path: Path, url: str) -> None:

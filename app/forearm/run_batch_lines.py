@@ -107,6 +107,11 @@ def failed(custom_id: str | None, status: int, kind: str, message: str, param: s
     return _line(custom_id, status, f"batch-{uuid.uuid4().hex}", None, shown)
 
 
+def is_failed(line: bytes) -> bool:
+    """Whether an answer's line is an error; the last field tells."""
+    return not line.endswith(b'"error":null}\n')
+
+
 def _object(content: bytes) -> Any:
     """The answer's JSON as it stands; text where it is none."""
     try:

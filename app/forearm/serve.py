@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm import log as logs
-from forearm.addresses import answers, api_answers, check_address, check_tls
+from forearm.addresses import answers, api_answers, check_tls, held_address
 from forearm.child import Child
 from forearm.config import ApiConfig, Configs, EngineConfig
 from forearm.drafting import drafting_asked
@@ -60,12 +60,11 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     logs.set_up(configs.serve, "serve")
     for note in notes:
         log.info("%s", note)
-    check_address(configs.api)
     check_tls(configs.api)
     placement.tier()  # before anything is started: FOREARM_TIER may name one that cannot run here
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
-    with run_folder() as runtime:
+    with held_address(configs.api), run_folder() as runtime:
         return asyncio.run(server(configs, runtime))
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from tests.e2e.served import serve, wait_until
@@ -78,3 +81,31 @@ def unwritable(*folders: str) -> list[str]:
     """The beginning of a command whose process sees these folders read-only; its working directory too."""
     mounts = " && ".join(f"mount -t tmpfs -o ro none {folder}" for folder in (*folders, "/dev/shm"))
     return ["unshare", "--mount", "sh", "-c", f'{mounts} && cd /proc && exec "$@"', "sh"]
+
+
+def test_a_unix_socket_belongs_to_one_server(tmp_path: Path, short: Path) -> None:
+    at = short / "api.sock"
+    flags = ("--uds", str(at))
+
+    def transport() -> httpx.HTTPTransport:
+        return httpx.HTTPTransport(uds=str(at))
+
+    with serve(tmp_path, *flags, transport=transport(), after=at.exists) as first:
+        argv = [sys.executable, "-m", "forearm", "serve", *flags]
+        refused = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        assert refused.returncode == 78
+        assert f"--uds {at}: another server listens there" in refused.stderr
+        assert first.chat(max_tokens=3).status_code == 200
+        for one in [psutil.Process(first.process.pid), *psutil.Process(first.process.pid).children(recursive=True)]:
+            one.send_signal(signal.SIGKILL)
+        first.process.wait()
+    assert at.is_socket()
+    log = tmp_path / "serve.log"
+    with serve(tmp_path, *flags, transport=transport(), after=lambda: "ready after" in log.read_text()) as second:
+        assert second.chat(max_tokens=3).status_code == 200
+    assert not any(short.iterdir())
+
+    at.write_text("mine")
+    with pytest.raises(AssertionError, match="a file that is no socket"), serve(tmp_path, *flags):
+        pass
+    assert at.read_text() == "mine"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +18,7 @@ from forearm import run_batch_files
 from forearm.errors import ConfigError, ForearmError
 from forearm.run_batch import MOST_TRIES, ask
 from forearm.run_batch_files import Output, check_apart, local_input, shown, surveyed
-from forearm.run_batch_lines import NoRequest, Request, answered, lines, parsed, refused
+from forearm.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
 
 MOST = 1000
 GOOD: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
@@ -270,3 +272,23 @@ async def test_refusals_while_the_next_engine_loads_are_no_deaths() -> None:
 def test_an_output_that_cannot_be_written_is_said() -> None:
     with pytest.raises(ConfigError, match="--output-file /proc/no/o"):
         Output("/proc/no/o", "d", None)
+
+
+def test_a_full_disk_is_told_with_the_remedy_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    good, bad = answered("x", 200, "id", b"{}"), failed("y", 503, "ServiceUnavailableError", "gone")
+    output = Output(str(tmp_path / "out.jsonl"), "digest", None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(good) + len(bad) + 10, hard))
+    try:
+        output.put(0, good)
+        output.put(1, bad)
+        with pytest.raises(ForearmError, match=r"File too large; make room: the same command goes on"):
+            output.put(2, good)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+    again = Output(str(tmp_path / "out.jsonl"), "digest", None)
+    assert (again.written, again.failed) == (2, 1)
+    again.close()

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from forearm import config, foreign
-from forearm.addresses import check_address
+from forearm.addresses import held_address
 from forearm.config import ApiConfig
 from forearm.doctor.finding import Finding, Host
 from forearm.engine import placement
@@ -77,7 +77,8 @@ def address(host: Host) -> Iterator[Finding]:
     api = host.configs.api
     where = api.uds or f"{api.host or '0.0.0.0'}:{api.port}"
     try:
-        check_address(api)
+        with held_address(api):
+            pass
     except ConfigError as problem:
         state = running(api)
         if state is None:
