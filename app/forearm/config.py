@@ -40,6 +40,7 @@ TOOL_CALL_PARSERS = (
 )
 REASONING_PARSERS = ("deepseek_r1", "deepseek_v3", "granite", "mistral", "openai_gptoss", "qwen3")
 METRICS_FOLDER = "metrics"  # of the API's workers, beside their config
+STORED_BYTES = 128 << 20  # of responses, where memory is not short
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -261,9 +262,10 @@ class EngineConfig(Common):
         flag="--gpu-memory-utilization --device-memory-utilization",
         parse=number(0.01, 1),
     )
-    grammar_cache_bytes: int = setting(
-        512 << 20,
-        "compiled grammars that are kept (VLLM_XGRAMMAR_CACHE_MB is in MiB)",
+    grammar_cache_bytes: int | None = setting(
+        None,
+        "compiled grammars that are kept, or in use by open requests (VLLM_XGRAMMAR_CACHE_MB is in MiB); absent: 512 "
+        "MiB, or a sixteenth of memory",
         env="VLLM_XGRAMMAR_CACHE_MB",
         unit="bytes",
         parse=whole(0),
@@ -480,9 +482,9 @@ class ApiConfig(Common):
         env="FOREARM_RESPONSES_STORE_COUNT",
         parse=whole(1, 1_000_000),
     )
-    responses_store_bytes: int = setting(
-        128 << 20,
-        "bytes of the file that holds them",
+    responses_store_bytes: int | None = setting(
+        None,
+        "bytes of the file that holds them; absent: 128 MiB, or a thirty-second of memory",
         env="FOREARM_RESPONSES_STORE_BYTES",
         unit="bytes",
         parse=whole(1 << 16),
@@ -547,6 +549,11 @@ class ApiConfig(Common):
         """The most bytes of request bodies that one worker holds at once; one of the longest always fits."""
         asked = 4 * self.max_body_bytes if self.body_memory_bytes is None else self.body_memory_bytes
         return max(asked, self.max_body_bytes)
+
+    @property
+    def held_response_bytes(self) -> int:
+        """The most bytes of stored responses."""
+        return STORED_BYTES if self.responses_store_bytes is None else self.responses_store_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

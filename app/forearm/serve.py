@@ -27,6 +27,7 @@ from forearm.child import Child
 from forearm.config import ApiConfig, Configs, EngineConfig
 from forearm.drafting import drafting_asked
 from forearm.engine import placement
+from forearm.engine.client_memory import portion
 from forearm.engine.shares import Share, allowed, describe, shares
 from forearm.errors import ConfigError
 from forearm.model.generation import sampling_defaults
@@ -94,7 +95,8 @@ def fill_in(
     sockets = tuple(str(runtime.path / f"{name}.sock") for name in names(len(parts)))
     if max(map(len, sockets)) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime.path} is too long for a Unix socket; choose a shorter one")
-    given, hub, drafting = configs.api, configs.serve.hub, drafting_asked(configs.engine)
+    given = bounded(configs.api, placement.memory(configs.engine))
+    hub, drafting = configs.serve.hub, drafting_asked(configs.engine)
     workers = given.workers or plan.api_workers
     tokenizer = ""
     if given.tokenizer:
@@ -103,7 +105,7 @@ def fill_in(
     engine = replace(
         configs.engine,
         spec_model=draft,
-        others_bytes=others_bytes(workers) // len(parts),
+        others_bytes=others_bytes(given, workers) // len(parts),
         model=str(folder),
         tokenizer=tokenizer,
         hf_token="",
@@ -148,9 +150,20 @@ def names(engines: int) -> list[str]:
     return ["engine"] if engines == 1 else [f"engine{index}" for index in range(engines)]
 
 
-def others_bytes(workers: int) -> int:
-    """Memory that a server's processes besides the engine take."""
-    return OTHERS_BYTES + workers * WORKER_BYTES
+def bounded(api: ApiConfig, memory: placement.Memory) -> ApiConfig:
+    """With bounds on what clients make it hold, where none were set, that fit this memory."""
+    bodies, stored = api.body_memory_bytes, api.responses_store_bytes
+    return replace(
+        api,
+        body_memory_bytes=portion(api.held_body_bytes, memory) if bodies is None else bodies,
+        responses_store_bytes=portion(api.held_response_bytes, memory) if stored is None else stored,
+    )
+
+
+def others_bytes(api: ApiConfig, workers: int) -> int:
+    """Memory that a server's processes besides the engine take. Of a body, its bytes and what is made of them."""
+    stored = api.held_response_bytes if api.responses_store else 0  # its folder may be in memory
+    return OTHERS_BYTES + stored + workers * (WORKER_BYTES + 2 * api.held_body_bytes)
 
 
 def prepare(

@@ -19,10 +19,11 @@ from tests.unit.engine.client import expected
 from forearm import wire
 from forearm.engine.admission import Terms
 from forearm.engine.batch import Batch
+from forearm.engine.inbox import MAX_UNTAKEN
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
 from forearm.engine.scheduler import Limits
-from forearm.engine.server import MAX_UNTAKEN, EngineServer
+from forearm.engine.server import EngineServer
 from forearm.errors import EngineFailed
 
 WAIT_S = 60.0  # a test that waits so long has failed; the machine may be slow

@@ -53,7 +53,7 @@ class ResponseStore:
 
     def __init__(self, config: ApiConfig) -> None:
         self._count = config.responses_store_count
-        self._bytes = config.responses_store_bytes
+        self._bytes = config.held_response_bytes
         self._pages = max(self._bytes // _PAGE_BYTES, _LEAST_PAGES)
         self._age_s = config.responses_store_age_s
         self._own_folder = "" if config.run_folder else tempfile.mkdtemp(prefix="forearm-")

@@ -14,6 +14,7 @@ from forearm.config import EngineConfig
 from forearm.drafting import Drafting, drafting_asked
 from forearm.engine import placement
 from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.client_memory import grammar_bytes, inbox_bytes
 from forearm.engine.scheduler import Limits
 from forearm.model.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.config import ModelConfig, WeightFormat
@@ -46,6 +47,8 @@ class Fit:
 
     draft_bytes       weights and scratch of the draft model; its keys and values are in block_bytes
     vocabulary_bytes  what grammars will need of the vocabulary, once a request brings the first one
+    grammar_bytes     of compiled grammars, at most
+    inbox_bytes       of requests that were not looked at yet, at most
     blocks            of the KV cache
     """
 
@@ -54,6 +57,8 @@ class Fit:
     scratch_bytes: int
     draft_bytes: int
     vocabulary_bytes: int
+    grammar_bytes: int
+    inbox_bytes: int
     block_bytes: int
     blocks: int
     memory: placement.Memory
@@ -70,11 +75,13 @@ def fit(
     asked = config.max_model_len
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
     block_bytes = kv_bytes(checkpoint) + (kv_bytes(draft) if draft else 0)
-    beside = draft.packed_bytes + scratch_bytes(draft, limits_of(config, checkpoint), threads) if draft else 0
-    vocabulary = vocabulary_bytes(checkpoint)
+    drafted = draft.packed_bytes + scratch_bytes(draft, limits_of(config, checkpoint), threads) if draft else 0
+    vocabulary, inbox = vocabulary_bytes(checkpoint), inbox_bytes(memory)
+    grammars = 0 if checkpoint.config.pooled else grammar_bytes(config, memory)
+    beside = drafted + vocabulary + grammars + inbox
     if asked == "auto":
         needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads)
-        needed += beside + vocabulary
+        needed += beside
         length = placement.longest(config, checkpoint.max_model_len, block_bytes, needed, memory)
         if length < checkpoint.max_model_len:
             log.warning(
@@ -83,11 +90,11 @@ def fit(
             checkpoint = _opened(config, folder, length)
     limits = limits_of(config, checkpoint)
     scratch = scratch_bytes(checkpoint, limits, threads)
-    needed = checkpoint.packed_bytes + scratch + beside + vocabulary
+    needed = checkpoint.packed_bytes + scratch + beside
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
     if checkpoint.config.pooled:  # nothing is kept between steps: what the fullest one takes, where texts begin blocks
         blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
-    return Fit(checkpoint, limits, scratch, beside, vocabulary, block_bytes, blocks, memory)
+    return Fit(checkpoint, limits, scratch, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory)
 
 
 def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from forearm.errors import ConstraintFailed, EngineFailed, InvalidRequest
+from forearm.errors import ConstraintFailed, EngineFailed, InvalidRequest, Overloaded
 from forearm.text.deep_threads import deep_threads
 from forearm.text.grammar_tokens import COMPILE_S, compiled, explained, tokenizer_text
 
@@ -33,7 +33,8 @@ _NOT_ALLOWED = "Parser Error: token "  # how llguidance begins to say it; its ot
 _THREADS = 2  # one slow grammar does not hold up the others
 # What a compiled grammar is taken to hold. Resident memory grew by 67 kB for one of 295 characters, by 127 kB for 917,
 # by 3.4 MB for 28,700 (x86-64, llguidance 1.9.1, mean of 4 to 600 schemas).
-_BYTES, _BYTES_A_CHARACTER = 64 << 10, 200
+_BYTES, _BYTES_A_CHARACTER = 128 << 10, 200
+_LEAST_BYTES = 16 << 20  # for grammars in use, whatever may be kept: some hundred small ones
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ log = logging.getLogger(__name__)
 class Matcher:
     """Where one output stands in its grammar. One thread at a time may call it; the GIL is released while it works."""
 
-    def __init__(self, matcher: LLMatcher, words: int, own_words: int) -> None:
+    def __init__(self, matcher: LLMatcher, words: int, own_words: int, held: _Held) -> None:
         self._matcher = matcher
+        self._held = held
         self._words, self._own_words = words, own_words  # of a mask: of the model's vocabulary, of the tokenizer's
 
     @property
@@ -96,7 +98,7 @@ class Matcher:
 
     def fork(self) -> Matcher:
         """Another output that stands at the same place."""
-        return Matcher(self._matcher.deep_copy(), self._words, self._own_words)
+        return Matcher(self._matcher.deep_copy(), self._words, self._own_words, self._held)
 
     def _check(self) -> None:
         if not self._matcher.is_error():
@@ -109,17 +111,19 @@ class Matcher:
         )
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    start: Matcher  # untouched; outputs get forks of it
-    held_bytes: int
+class _Held:
+    """Stands for the memory of a compiled grammar, which its outputs share; gone with the last of them."""
+
+
+def _held_bytes(source: str) -> int:
+    return _BYTES + _BYTES_A_CHARACTER * len(source)
 
 
 class Grammars:
     """Compiled grammars of one model, those used last kept.
 
     folder: of the tokenizer, or its .gguf file. eos_ids: what may end an output where its grammar may end.
-    cache_bytes: most that is kept, as far as it can be told. compile_s: time limit of one grammar.
+    most_bytes: of all that are kept or in use. compile_s: time limit of one grammar.
     All methods may be called from any thread.
     """
 
@@ -129,13 +133,14 @@ class Grammars:
         vocab_size: int,
         eos_ids: Sequence[int],
         *,
-        cache_bytes: int = 512 << 20,
+        most_bytes: int = 512 << 20,
         compile_s: float = COMPILE_S,
     ) -> None:
         self._folder, self._vocab_size, self._eos_ids = folder, vocab_size, tuple(sorted(eos_ids))
-        self._cache_bytes, self._compile_s = cache_bytes, compile_s
-        self._kept: OrderedDict[str, _Compiled] = OrderedDict()
-        self._lock = threading.Lock()
+        self._most_bytes, self._compile_s = most_bytes, compile_s
+        self._live_bytes = 0  # of all grammars that the cache or an output still has
+        self._kept: OrderedDict[str, Matcher] = OrderedDict()
+        self._lock = threading.RLock()  # a grammar's last holder may let it go while it has the lock
         self._tokenizer: LLTokenizer | None = None
         self._tokenizer_lock = threading.Lock()
         self._threads = deep_threads(_THREADS, "grammar")
@@ -144,10 +149,18 @@ class Grammars:
         """The beginning of an output under this grammar (text of llguidance), as soon as it is compiled.
 
         The future has InvalidRequest when the grammar is wrong, too large or takes too long, and then names no field.
+
+        Raises: Overloaded while the grammars of open requests take all the memory for them.
         """
         found: Future[Matcher] = Future()
         matcher = self._known(source)
         if matcher is None:
+            held, most = self._make_room(_held_bytes(source)), max(self._most_bytes, _LEAST_BYTES)
+            if held and held + _held_bytes(source) > most:
+                raise Overloaded(
+                    f"the grammars of open requests take {held} of {most} bytes (VLLM_XGRAMMAR_CACHE_MB), and this one "
+                    "does not fit"
+                )
             self._threads.submit(self._compile_for, source, found)
         else:
             found.set_result(matcher)
@@ -163,7 +176,7 @@ class Grammars:
             if compiled is None:
                 return None
             self._kept.move_to_end(source)
-            return compiled.start.fork()
+            return compiled.fork()
 
     def _compile_for(self, source: str, found: Future[Matcher]) -> None:
         """On a thread of ours. What takes too long cannot be interrupted, but nobody waits for it."""
@@ -185,16 +198,27 @@ class Grammars:
         start_s = time.monotonic()
         made = compiled(source, tokenizer)
         log.debug("a grammar of %d characters is compiled in %.3f s", len(source), time.monotonic() - start_s)
-        matcher = Matcher(made, *((size + 31) // 32 for size in (self._vocab_size, tokenizer.vocab_size)))
-        self._keep(source, _Compiled(matcher, _BYTES + _BYTES_A_CHARACTER * len(source)))
-        return matcher.fork()
-
-    def _keep(self, source: str, compiled: _Compiled) -> None:
+        words, own_words = ((size + 31) // 32 for size in (self._vocab_size, tokenizer.vocab_size))
+        held = _Held()
+        self._count(_held_bytes(source))
+        weakref.finalize(held, self._count, -_held_bytes(source)).atexit = False
+        matcher = Matcher(made, words, own_words, held)
+        found = matcher.fork()
         with self._lock:
-            self._kept[source] = compiled
-            held = sum(one.held_bytes for one in self._kept.values())
-            while held > self._cache_bytes:
-                held -= self._kept.popitem(last=False)[1].held_bytes
+            self._kept[source] = matcher
+        self._make_room(0)
+        return found
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._live_bytes += change
+
+    def _make_room(self, size: int) -> int:
+        """Forget what was used longest ago until so much more fits. Returns: what is held then."""
+        with self._lock:
+            while self._kept and self._live_bytes + size > self._most_bytes:
+                self._kept.popitem(last=False)
+            return self._live_bytes
 
     def _loaded(self) -> LLTokenizer:
         """The vocabulary as llguidance takes it, made once: a second's work for a large one.

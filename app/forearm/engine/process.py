@@ -17,7 +17,9 @@ from pathlib import Path
 
 from forearm import log as logs
 from forearm.config import EngineConfig
+from forearm.engine.client_memory import inbox_bytes
 from forearm.engine.server import EngineServer
+from forearm.engine.shares import memory_of
 from forearm.engine.start_pooling import start_any
 from forearm.errors import ConfigError
 from forearm.settings import from_json
@@ -42,7 +44,9 @@ def main(argv: Sequence[str]) -> int:
         log.error("the model cannot be loaded: %s", error)
         return ConfigError.exit_status
     try:
-        asyncio.run(_serve(EngineServer(loop, config.cores), config, outdated))
+        asyncio.run(
+            _serve(EngineServer(loop, config.cores, inbox_bytes=inbox_bytes(memory_of(config))), config, outdated)
+        )
     except Exception:
         log.exception("the engine has failed")
         return FAILED

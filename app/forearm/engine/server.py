@@ -17,20 +17,18 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from queue import SimpleQueue
 
 import msgspec
 
 from forearm import wire
 from forearm.engine import turns
+from forearm.engine.inbox import Inbox
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop, Texts
+from forearm.engine.messages import Drain, From, Gone, Outward, Stop, Texts
 from forearm.engine.pooling_loop import PoolingLoop
 
 # What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
 MAX_UNREAD_BYTES = 64 << 20
-# Messages that may wait for the end of a step; beyond them requests are refused at once.
-MAX_UNTAKEN = 4096
 _FLUSH_TIMEOUT_S = 5.0
 _TELL_S = 0.02  # between two messages on how full the engine is
 _HEAD_BYTES = 4
@@ -46,12 +44,16 @@ class EngineServer:
     """
 
     def __init__(
-        self, loop: EngineLoop | PoolingLoop, cores: Sequence[int] = (), unread_bytes: int = MAX_UNREAD_BYTES
+        self,
+        loop: EngineLoop | PoolingLoop,
+        cores: Sequence[int] = (),
+        unread_bytes: int = MAX_UNREAD_BYTES,
+        inbox_bytes: int = 64 << 20,
     ) -> None:
         self._loop = loop
         self._cores = cores
         self._unread_bytes = unread_bytes
-        self._inbox: SimpleQueue[Inward] = SimpleQueue()
+        self._inbox = Inbox(inbox_bytes)
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._numbers = itertools.count()
         self._draining = False
@@ -189,7 +191,7 @@ class EngineServer:
             self._told = None  # this one has not heard
             while True:
                 length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
-                self._take(connection, writer, wire.to_engine.decode(await reader.readexactly(length)))
+                self._take(connection, writer, wire.to_engine.decode(await reader.readexactly(length)), length)
         except (OSError, EOFError):
             pass  # the worker has gone: nothing of its is wanted any more
         except (ValueError, msgspec.MsgspecError) as error:
@@ -199,24 +201,23 @@ class EngineServer:
             del self._writers[connection]
             writer.close()
 
-    def _take(self, connection: int, writer: asyncio.StreamWriter, message: wire.ToEngine) -> None:
+    def _take(self, connection: int, writer: asyncio.StreamWriter, message: wire.ToEngine, length: int) -> None:
         if isinstance(message, wire.AskMetrics):
             self._write(writer, wire.frame(wire.Metrics(self._loop.meter.text())))
         elif isinstance(message, wire.AskState):
             self._write(writer, wire.frame(self.state()))
-        elif isinstance(message, wire.Submit | wire.Embed) and self._inbox.qsize() >= MAX_UNTAKEN:
-            text = f"{MAX_UNTAKEN} messages wait for the end of a step"
+        elif isinstance(message, wire.Submit | wire.Embed) and (text := self._inbox.too_much(length)):
             self._write(
                 writer, wire.frame(wire.Refused(request_id=message.request_id, error="Overloaded", message=text))
             )
         elif isinstance(message, wire.Embed):
-            self._take_texts(connection, writer, message)
+            self._take_texts(connection, writer, message, length)
         else:
-            self._inbox.put(From(connection, message))
+            self._inbox.put(From(connection, message), length)
 
-    def _take_texts(self, connection: int, writer: asyncio.StreamWriter, message: wire.Embed) -> None:
+    def _take_texts(self, connection: int, writer: asyncio.StreamWriter, message: wire.Embed, length: int) -> None:
         if isinstance(self._loop, PoolingLoop):
-            self._inbox.put(Texts(connection, message))
+            self._inbox.put(Texts(connection, message), length)
             return
         refused = wire.Refused(
             request_id=message.request_id, error="InvalidRequest", message="this model generates text, no vectors"

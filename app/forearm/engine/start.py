@@ -16,7 +16,7 @@ from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.draft_model import DraftModel
 from forearm.engine.executor import Executor, NativeExecutor
-from forearm.engine.fit import draft_checkpoint, fit, vocabulary_bytes
+from forearm.engine.fit import Fit, draft_checkpoint, fit
 from forearm.engine.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.meter import Meter
@@ -75,7 +75,7 @@ def start(
     executor, *others = (
         _load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
     )
-    blocks = _allocate(config, checkpoint, (executor, *others), before)
+    blocks = _allocate(config, fitting, (executor, *others), before)
     terms = terms_of(config, checkpoint, queued)
     for one in (executor, *others):
         warm_up(one, terms)
@@ -89,8 +89,7 @@ def start(
         config.old_metric_names,
     )
     tokenizer = Path(config.tokenizer) if config.tokenizer else folder
-    kept_bytes = config.grammar_cache_bytes
-    grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, cache_bytes=kept_bytes)
+    grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, most_bytes=fitting.grammar_bytes)
     speculation = _speculation(drafting, limits, others)
     return EngineLoop(executor, limits, terms, meter, grammars, speculation, spare_cpu=spare_cpu)
 
@@ -137,22 +136,22 @@ def _load(
     return NativeExecutor(native, checkpoint)
 
 
-def _allocate(
-    config: EngineConfig, checkpoint: Checkpoint, executors: Sequence[NativeExecutor], before: placement.Memory
-) -> int:
+def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExecutor], before: placement.Memory) -> int:
     """Divide what is left of memory into KV blocks, of the model and of its draft model."""
     packed = sum(one.packed_bytes for one in executors)
     scratch = sum(one.scratch_bytes for one in executors)
     block_bytes = sum(one.block_bytes for one in executors)
     # Weights are in memory by now; scratch is touched by the first large step, what grammars need of the vocabulary
-    # comes with the first. Mapped weights look like free memory, so what there was before counts where they may be.
-    memory, needed = memory_of(config, packed), scratch + vocabulary_bytes(checkpoint)
+    # comes with the first, what clients may make the engine hold with them. Mapped weights look like free memory, so
+    # what there was before counts where they may be.
+    clients = fitting.grammar_bytes + fitting.inbox_bytes
+    memory, needed = memory_of(config, packed), scratch + fitting.vocabulary_bytes + clients
     if config.weight_cache:
         memory, needed = before, packed + needed
-    blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
+    blocks = placement.kv_blocks(config, fitting.checkpoint.max_model_len, block_bytes, needed, memory)
     for one in executors:
         one.allocate(blocks)
-    _log_memory(checkpoint, packed, scratch, blocks, block_bytes)
+    _log_memory(fitting, packed, scratch, blocks, block_bytes)
     return blocks
 
 
@@ -209,10 +208,12 @@ def cores_of(config: EngineConfig) -> Cores:
     return Cores(plan.threads, plan.cores, plan.ranks)
 
 
-def _log_memory(checkpoint: Checkpoint, packed: int, scratch: int, blocks: int, block_bytes: int) -> None:
-    tokens = blocks * BLOCK_TOKENS
+def _log_memory(fitting: Fit, packed: int, scratch: int, blocks: int, block_bytes: int) -> None:
+    tokens, checkpoint = blocks * BLOCK_TOKENS, fitting.checkpoint
     log.info(
-        "memory: weights %s, scratch %s, KV cache %s of %s in %d blocks of %d tokens: %.1f sequences of %d tokens",
+        "memory: weights %s, scratch %s, KV cache %s of %s in %d blocks of %d tokens: %.1f sequences of %d tokens; "
+        "at most %s for clients' grammars, %s for requests not looked at yet",
         placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(blocks * block_bytes),
         checkpoint.kv_dtype, blocks, BLOCK_TOKENS, tokens / checkpoint.max_model_len, checkpoint.max_model_len,
+        placement.in_gib(fitting.grammar_bytes), placement.in_gib(fitting.inbox_bytes),
     )  # fmt: skip

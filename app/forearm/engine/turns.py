@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Protocol
 
+from forearm.engine.inbox import Inbox
 from forearm.engine.messages import Inward, Outward
 
 # One broken step may be its requests' fault; three in a row are the engine's, and a fresh process is the remedy.
@@ -36,7 +36,7 @@ class Loop(Protocol):
         """Compute one step, if there is anything to compute."""
 
 
-def run(loop: Loop, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]], None]) -> None:
+def run(loop: Loop, inbox: Inbox, publish: Callable[[list[Outward]], None]) -> None:
     """Step until told to end and, if drained, until all is finished. With nothing to do it sleeps in the queue.
 
     Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
@@ -51,7 +51,7 @@ def run(loop: Loop, inbox: SimpleQueue[Inward], publish: Callable[[list[Outward]
             return
 
 
-def _take_all(loop: Loop, inbox: SimpleQueue[Inward]) -> int:
+def _take_all(loop: Loop, inbox: Inbox) -> int:
     """Returns: how many there were."""
     count = 0
     while not inbox.empty() or not (count or loop.busy or loop.draining):  # this thread alone takes from it

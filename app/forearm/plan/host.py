@@ -10,7 +10,7 @@ from forearm.config import Configs, EngineConfig
 from forearm.engine import placement
 from forearm.plan.cost import Rates, rates_of
 from forearm.plan.machines import Machine, machine, write_tree
-from forearm.serve import others_bytes
+from forearm.serve import bounded, others_bytes
 
 THIS = "this"
 READ_BYTES = 1 << 30  # beyond the largest caches; no more than a quarter of what is free
@@ -83,7 +83,8 @@ def type_host(machine: Machine, configs: Configs) -> Host:
 def _placed(configs: Configs, engine: EngineConfig, root: str) -> tuple[placement.Plan, placement.Memory, EngineConfig]:
     placed = placement.plan(engine, root)
     workers = configs.api.workers or placed.api_workers
+    api = bounded(configs.api, placement.memory(engine, root))
     config = replace(
-        engine, others_bytes=others_bytes(workers), cores=placed.cores, threads=placed.threads, ranks=placed.ranks
+        engine, others_bytes=others_bytes(api, workers), cores=placed.cores, threads=placed.threads, ranks=placed.ranks
     )
     return placed, placement.memory(config, root), config

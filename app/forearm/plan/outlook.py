@@ -75,7 +75,7 @@ class Outlook:
         """The most that the server's processes take at a time: when all KV blocks are in use, or while loading."""
         fitting = self.fitting
         loaded = fitting.checkpoint.packed_bytes + fitting.scratch_bytes + fitting.draft_bytes + ENGINE_BYTES
-        loaded += fitting.vocabulary_bytes
+        loaded += fitting.vocabulary_bytes + fitting.grammar_bytes + fitting.inbox_bytes
         kv_bytes = fitting.blocks * fitting.block_bytes
         return self.engines * (loaded + max(kv_bytes, 2 * PIECE_BYTES)) + self.host.config.others_bytes
 

@@ -70,6 +70,9 @@ def _memory_json(found: Outlook) -> dict[str, Any]:
         "scratch_bytes": fitting.scratch_bytes,
         "draft_bytes": fitting.draft_bytes,
         "grammar_vocabulary_bytes": fitting.vocabulary_bytes,
+        "grammar_bytes": fitting.grammar_bytes,
+        "inbox_bytes": fitting.inbox_bytes,
+        "others_bytes": found.host.config.others_bytes,
         "kv_bytes_per_token": found.kv_token_bytes,
         "kv_dtype": checkpoint.kv_dtype,
         "kv_bytes": fitting.blocks * fitting.block_bytes,
@@ -125,11 +128,9 @@ def _memory(found: Outlook) -> str:
     fitting, checkpoint = found.fitting, found.fitting.checkpoint
     formats = ", ".join(f"{name} {in_gib(size)}" for name, size in found.formats.items())
     each = f"  (each of {found.engines} engines)" if found.engines > 1 else ""
-    kept = in_gib(found.host.config.grammar_cache_bytes)
     draft = f"{in_gib(fitting.draft_bytes)} of weights and scratch; its keys and values are in the KV cache's"
-    grammars = (
-        f"{in_gib(fitting.vocabulary_bytes)} for the vocabulary; of what stays free, up to {kept} for compiled ones"
-    )
+    compiled = in_gib(fitting.grammar_bytes)
+    grammars = f"{in_gib(fitting.vocabulary_bytes)} for the vocabulary, up to {compiled} for compiled ones"
     rows = (
         ("free", f"{in_gib(fitting.memory.available_bytes)} of {in_gib(fitting.memory.total_bytes)}{each}"),
         (
@@ -139,6 +140,8 @@ def _memory(found: Outlook) -> str:
         ("scratch", in_gib(fitting.scratch_bytes)),
         *([("draft", draft)] if fitting.draft_bytes else []),
         *([("grammars", grammars)] if fitting.vocabulary_bytes else []),
+        ("inbox", f"up to {in_gib(fitting.inbox_bytes)} of requests that wait to be looked at"),
+        ("API", f"up to {in_gib(found.host.config.others_bytes)} of serve and HTTP, with bodies and stored responses"),
         (
             "KV cache",
             f"{in_gib(fitting.blocks * fitting.block_bytes)} of {checkpoint.kv_dtype}: "

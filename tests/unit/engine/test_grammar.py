@@ -16,7 +16,7 @@ from tests.unit.text.conftest import byte_level, metaspace
 from tests.unit.text.test_gguf_tokenizer import byte_level_file, sentencepiece_file
 
 from forearm.engine.grammar import Grammars, Matcher
-from forearm.errors import ConfigError, EngineFailed, InvalidRequest
+from forearm.errors import ConfigError, EngineFailed, InvalidRequest, Overloaded
 from forearm.model.hub import DEMO_MODEL
 from forearm.text.constraints import Asked, grammar_of, schema_grammar
 from forearm.text.grammar_tokens import tokenizer_text
@@ -153,14 +153,36 @@ def test_a_grammar_that_takes_too_long_is_refused_in_time(tmp_path: Path) -> Non
 
 
 def test_a_grammar_is_compiled_once_and_the_oldest_are_forgotten() -> None:
-    grammars = Grammars(DEMO_MODEL, _VOCABULARY, [_EOS], cache_bytes=3 * 70_000)
+    grammars = Grammars(DEMO_MODEL, _VOCABULARY, [_EOS], most_bytes=3 * 150_000)
     sources = [f"start: /a{number}/" for number in range(4)]
     for source in sources:
         begun(grammars, source)
 
-    assert [source for source in sources if grammars.start(source).done()] == sources[1:]
+    assert all(grammars.start(source).done() for source in sources[1:])
+    assert not grammars.start(sources[0]).done()
     begun(grammars, sources[0])
     assert grammars.start(sources[0]).done()
+    grammars.close()
+
+
+def test_grammars_in_use_are_counted_and_too_many_are_refused() -> None:
+    grammars = Grammars(DEMO_MODEL, _VOCABULARY, [_EOS], most_bytes=0)  # nothing is kept
+    held: list[Matcher] = []
+
+    def fill() -> None:
+        for number in range(1000):
+            held.append(begun(grammars, f"start: /a{number}/"))  # noqa: PERF401  (as far as it gets)
+
+    with pytest.raises(Overloaded, match="grammars of open requests"):
+        fill()
+    assert 50 < len(held) < 150, "16 MiB of some 130 kB each"
+
+    del held[:10]
+    again = [begun(grammars, f"start: /b{number}/") for number in range(10)]
+    with pytest.raises(Overloaded):
+        grammars.start("start: /c/")
+    again[0] = held[0] = again[1].fork()  # the last holders of two
+    begun(grammars, "start: /c/")
     grammars.close()
 
 

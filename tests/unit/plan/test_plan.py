@@ -118,7 +118,7 @@ def test_what_grammars_need_of_a_vocabulary_is_kept_for_them(capsys: pytest.Capt
     assert memory["grammar_vocabulary_bytes"] == pytest.approx(128256 * 770, rel=0.15)
     held = sum(memory[name] for name in ("weights_bytes", "scratch_bytes", "grammar_vocabulary_bytes", "kv_bytes"))
     assert held <= memory["available_bytes"]
-    assert "grammars: 0.10 GiB for the vocabulary; of what stays free, up to 0.50 GiB" in capsys.readouterr().out
+    assert "grammars: 0.10 GiB for the vocabulary, up to 0.50 GiB" in capsys.readouterr().out
 
 
 def test_a_model_that_pools_is_planned_by_texts(capsys: pytest.CaptureFixture[str]) -> None:

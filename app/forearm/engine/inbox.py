@@ -1,0 +1,48 @@
+"""What waits for the loop to take it in, bounded in messages and in bytes."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+from forearm.engine.messages import Inward
+
+# Messages that may wait for the end of a step; beyond them requests are refused at once.
+MAX_UNTAKEN = 4096
+# A token id has 1 to 5 bytes in a frame and up to 36 as an object in a list.
+_BYTES_A_BYTE = 12
+
+
+class Inbox:
+    """most_bytes: of messages that wait, about, as objects; a message alone may have more.
+
+    One thread puts requests in, one takes them out; what has no size may come from any.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._queue: SimpleQueue[tuple[Inward, int]] = SimpleQueue()
+        self._put_bytes = self._got_bytes = 0  # so far; each written by one thread
+
+    def put(self, inward: Inward, frame_bytes: int = 0) -> None:
+        """Never waits."""
+        self._put_bytes += _BYTES_A_BYTE * frame_bytes
+        self._queue.put((inward, frame_bytes))
+
+    def get(self) -> Inward:
+        """The next one, as soon as there is one."""
+        inward, frame_bytes = self._queue.get()
+        self._got_bytes += _BYTES_A_BYTE * frame_bytes
+        return inward
+
+    def empty(self) -> bool:
+        """Whether `get` would wait."""
+        return self._queue.empty()
+
+    def too_much(self, frame_bytes: int) -> str:
+        """Why another one of this size should not come in now; "": it may."""
+        if self._queue.qsize() >= MAX_UNTAKEN:
+            return f"{MAX_UNTAKEN} messages wait for the end of a step"
+        held = self._put_bytes - self._got_bytes
+        if held and held + _BYTES_A_BYTE * frame_bytes > self._most_bytes:
+            return f"requests that wait for the end of a step take {held} of {self._most_bytes} bytes"
+        return ""

@@ -1,0 +1,98 @@
+"""A server in a container with little memory keeps to it, whatever clients send."""
+
+from __future__ import annotations
+
+import os
+import random
+import string
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.e2e.served import Served, serve
+
+MIB = 1 << 20
+LIMIT = 640 * MIB
+ROOT = Path("/sys/fs/cgroup")
+GRAMMARS = int(os.environ.get("FOREARM_TEST_GRAMMARS", "400"))
+
+
+class Group:
+    """A control group of memory, of version 1 or 2."""
+
+    def __init__(self) -> None:
+        first = ROOT / "memory"
+        self.old = first.is_dir()
+        self.path = (first if self.old else ROOT) / f"forearm-{uuid.uuid4().hex[:8]}"
+        self.path.mkdir()
+        self._write("memory.limit_in_bytes" if self.old else "memory.max", LIMIT)
+        self._write("memory.memsw.limit_in_bytes" if self.old else "memory.swap.max", LIMIT if self.old else 0)
+
+    def _write(self, name: str, value: int) -> None:
+        path = self.path / name
+        if path.exists():
+            path.write_text(str(value))
+
+    def enter(self) -> None:
+        """This process, and those that it starts."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+    def kills(self) -> int:
+        """Processes that the kernel has killed for want of memory."""
+        text = (self.path / ("memory.oom_control" if self.old else "memory.events")).read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.split()[0] == "oom_kill")
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    try:
+        made = Group()
+    except OSError as error:
+        pytest.skip(f"needs a control group of its own: {error}")
+    home = next(
+        line.partition("::" if not made.old else ":memory:")[2]
+        for line in Path("/proc/self/cgroup").read_text().splitlines()
+        if ("::" if not made.old else ":memory:") in line
+    )
+    made.enter()  # serve() starts processes of this one
+    yield made
+    ((ROOT / "memory" if made.old else ROOT) / home.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
+    made.path.rmdir()
+
+
+def word(dice: random.Random) -> str:
+    return "".join(dice.choices(string.ascii_lowercase, k=12))
+
+
+def body(number: int) -> dict[str, Any]:
+    """Every grammar is new; every fortieth request is of megabytes."""
+    dice = random.Random(number)
+    content = word(dice) if number % 40 else "x " * (4 << 20)
+    schema = {"type": "object", "properties": {word(dice): {"type": "integer"} for _ in range(dice.choice((1, 200)))}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 2, "response_format": form}
+
+
+def ask(served: Served, number: int) -> int:
+    try:
+        return httpx.post(f"{served.url}/v1/chat/completions", json=body(number), timeout=60).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_thousands_of_grammars_and_large_bodies_stay_below_the_limit(tmp_path: Path, group: Group) -> None:
+    with serve(tmp_path, "--api-server-count", "1", "--max-num-seqs", "16") as served:
+        before = {served.engine().pid, *(worker.pid for worker in served.workers())}
+        with ThreadPoolExecutor(12) as pool:
+            statuses = Counter(pool.map(lambda number: ask(served, number), range(GRAMMARS)))
+        after = {served.engine().pid, *(worker.pid for worker in served.workers())}
+        print(statuses, {one.name(): one.memory_info().rss // MIB for one in served._all()})
+
+    assert statuses[200] > GRAMMARS // 2
+    assert set(statuses) <= {200, 400, 413, 429, 503}, statuses
+    assert (group.kills(), after) == (0, before)

@@ -1,0 +1,20 @@
+"""What waits for the loop has an end, in messages and in bytes."""
+
+from __future__ import annotations
+
+from forearm.engine.inbox import Inbox
+from forearm.engine.messages import Drain, Gone
+
+
+def test_bytes_that_wait_are_bounded_and_one_message_always_fits() -> None:
+    inbox = Inbox(most_bytes=1200)
+    assert not inbox.too_much(1000), "nothing waits"
+    inbox.put(Gone(1), 60)
+    assert not inbox.too_much(40)
+    assert "1200 bytes" in inbox.too_much(41)
+    inbox.put(Drain())
+
+    assert isinstance(inbox.get(), Gone)
+    assert not inbox.too_much(1000)
+    assert isinstance(inbox.get(), Drain)
+    assert inbox.empty()
