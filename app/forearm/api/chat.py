@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from forearm.api.answer import UsagePlan, json_response, request_metrics, token_names, usage_plan
+from forearm.api.answer import UsagePlan, request_metrics, scored_response, token_names, usage_plan
 from forearm.api.body import describes
 from forearm.api.dependencies import ChatBody, Served
 from forearm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
@@ -58,7 +58,7 @@ async def create_chat_completion(request: Request, body: ChatBody, served: Serve
     if body.stream:
         return EventStream(_events(turn, form), turn.close, served.config.sse_keep_alive_interval_s)
     try:
-        return json_response(await unless_gone(request, _whole(turn, form)))
+        return await unless_gone(request, _whole(turn, form))
     finally:
         turn.close()
 
@@ -145,9 +145,13 @@ def _fill(delta: Delta, part: Part) -> None:
             calls.append(CallDelta(index=part.index, function=FunctionDelta(arguments=part.text)))
 
 
-async def _whole(turn: Turn, form: Form) -> ChatCompletion:
+async def _whole(turn: Turn, form: Form) -> Response:
     """The answer once every choice has ended."""
     choices = await turn.whole()
+    return await scored_response(lambda: _completion(choices, turn, form), choices, turn.tally)
+
+
+def _completion(choices: list[TurnChoice], turn: Turn, form: Form) -> ChatCompletion:
     scored = turn.tally.prompt_logprobs.get(0)
     return ChatCompletion(
         id=turn.head.id,

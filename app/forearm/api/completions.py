@@ -12,7 +12,15 @@ from msgspec.structs import replace as replace_params
 from starlette.responses import Response
 
 from forearm import wire
-from forearm.api.answer import Heading, UsagePlan, heading, json_response, request_metrics, token_names, usage_plan
+from forearm.api.answer import (
+    Heading,
+    UsagePlan,
+    heading,
+    request_metrics,
+    scored_response,
+    token_names,
+    usage_plan,
+)
 from forearm.api.answer_format import answer_grammar
 from forearm.api.body import describes
 from forearm.api.dependencies import CompletionBody, Served
@@ -84,7 +92,7 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     if body.stream:
         return EventStream(_events(work, answer), generation.close, served.config.sse_keep_alive_interval_s)
     try:
-        return json_response(await unless_gone(request, _whole(work, answer)))
+        return await unless_gone(request, _whole(work, answer))
     finally:
         generation.close()
 
@@ -182,12 +190,16 @@ def _chunk_choice(piece: Piece, first: bool, offset: int, work: Work, answer: An
     )
 
 
-async def _whole(work: Work, answer: Answer) -> Completion:
+async def _whole(work: Work, answer: Answer) -> Response:
     """The answer once every choice has ended."""
     choices = await answer.choices()
     if work.echo_only:
         choices = [Choice(finish_reason=choice.finish_reason) for choice in choices]
         answer.tally.completion_tokens = 0
+    return await scored_response(lambda: _completion(choices, work, answer), choices, answer.tally)
+
+
+def _completion(choices: list[Choice], work: Work, answer: Answer) -> Completion:
     return Completion(
         id=work.head.id,
         created=work.head.created,

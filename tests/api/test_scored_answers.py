@@ -1,0 +1,33 @@
+"""How whole answers are written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from forearm.api.answer import scored_response
+from forearm.api.output import Choice, Tally
+from forearm.wire import TokenLogprob
+
+
+@pytest.mark.parametrize(("scored", "own_thread"), [(10, False), (5000, True)])
+@pytest.mark.parametrize("of_prompt", [False, True])
+def test_many_log_probabilities_are_written_beside_the_event_loop(
+    scored: int, own_thread: bool, of_prompt: bool
+) -> None:
+    """Of 256 prompts of 400 tokens, five alternatives each, writing takes four seconds."""
+    positions = [[TokenLogprob(1, -0.5, 1)]] * scored
+    tally = Tally(1, prompt_logprobs={0: [None, *positions]} if of_prompt else {})
+    choices = [] if of_prompt else [Choice(logprobs=positions)]
+    threads: list[int] = []
+
+    def write() -> dict[str, int]:
+        threads.append(threading.get_ident())
+        return {"a": 1}
+
+    response = asyncio.run(scored_response(write, choices, tally))
+
+    assert response.body == b'{"a":1}'
+    assert (threads != [threading.get_ident()]) is own_thread
