@@ -15,12 +15,16 @@ _LISTS = ("allOf", "anyOf", "oneOf")
 _SCHEMAS = ("items", "additionalItems", "additionalProperties")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTING = ("properties", "patternProperties")
-_MOST_COPIES = 1000  # of definitions that stand within others
+_MOST_PARTS = 200_000  # schemas and names looked at, copies of definitions among them: 0.2 s
 _DEEPEST = 64
 
 
+class TooLarge(Exception):
+    """References within allOf multiply what the schema has."""
+
+
 def closed(root: Any) -> Any:
-    """The same schema with its objects closed."""
+    """The same schema with its objects closed. Raises: TooLarge."""
     return _Closing(root).at(root, True)
 
 
@@ -35,12 +39,13 @@ def target(root: Any, reference: str) -> Any:
 
 class _Closing:
     def __init__(self, root: Any) -> None:
-        self._root, self._copies = root, 0
+        self._root, self._parts_seen = root, 0
 
     def at(self, node: Any, closing: bool, depth: int = 0) -> Any:
         """`closing`: nothing around this schema has a say in what the object has."""
         if not isinstance(node, dict):
             return node
+        self._spend(1)
         alone = len(list(self._parts(node))) < 2
         made = {key: self._below(key, value, closing and alone, depth) for key, value in node.items()}
         everything = (
@@ -58,6 +63,11 @@ class _Closing:
         if said is not None and any(said[key] for key in _LISTING):
             made["allOf"] = [*made.get("allOf", []), self._shut(said)]
         return made
+
+    def _spend(self, parts: int) -> None:
+        self._parts_seen += parts
+        if self._parts_seen > _MOST_PARTS:
+            raise TooLarge
 
     def _parts(self, node: Json) -> Iterator[Any]:
         """What may say which properties an object has: the schema itself, and what stands in its place."""
@@ -83,9 +93,8 @@ class _Closing:
         """With a copy of what $ref refers to in its place: the definition itself is closed."""
         found = target(self._root, made["$ref"]) if isinstance(made.get("$ref"), str) else None
         said = self._said(found) if isinstance(found, dict) else None
-        if said is None or not any(said.values()) or depth > _DEEPEST or self._copies > _MOST_COPIES:
+        if said is None or not any(said.values()) or depth > _DEEPEST:
             return made
-        self._copies += 1
         others = {key: value for key, value in made.items() if key != "$ref"}
         return {"allOf": [self.at(found, False, depth + 1), *others.pop("allOf", [])], **others}
 
@@ -103,6 +112,7 @@ class _Closing:
         if not isinstance(node, dict) or id(node) in seen:
             return found
         seen.add(id(node))
+        self._spend(1)
         if (
             node.get("additionalProperties", False) is not False
             or node.get("unevaluatedProperties", False) is not False
@@ -110,6 +120,7 @@ class _Closing:
             return None
         for key in _LISTING:
             if isinstance(node.get(key), dict):
+                self._spend(len(node[key]))
                 found[key] |= dict.fromkeys(node[key], True)
         if isinstance(node.get("required"), list):
             found["required"] += node["required"]
@@ -120,6 +131,7 @@ class _Closing:
             said = self._said(one, seen)
             if said is None:
                 return None
+            self._spend(len(said["properties"]))
             found["properties"] |= said["properties"]
             found["patternProperties"] |= said["patternProperties"]
         return found

@@ -16,7 +16,7 @@ from math import lcm
 from typing import Any
 
 from forearm.errors import InvalidRequest
-from forearm.text.closed_schema import closed, target
+from forearm.text.closed_schema import TooLarge, closed, target
 from forearm.text.schema_strings import OF_FORMAT, Strings
 
 MAX_CHARACTERS = 256 << 10  # of a schema as JSON: seconds of compilation
@@ -51,7 +51,11 @@ def prepared(schema: Any, field: str, strings: Strings) -> Any:
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{field}: a JSON schema is an object, not {_shown(schema)}", field)
     _check_size(schema, field)
-    return _Schema(closed(schema), field, strings).prepared()
+    try:
+        shut = closed(schema)
+    except TooLarge:
+        raise InvalidRequest(f"{field}: references within allOf make the schema too large", field) from None
+    return _Schema(shut, field, strings).prepared()
 
 
 def _parsed(text: str, field: str) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import jsonschema
 import pytest
 from tests.masked import Writer
 
+from forearm.errors import InvalidRequest
 from forearm.model.hub import DEMO_MODEL
 from forearm.text.constraints import Asked
 from forearm.text.grammar_check import GrammarCheck
@@ -80,7 +82,12 @@ def test_references_that_double_at_each_level_are_not_followed_without_end() -> 
     for n in range(40):
         defs[f"d{n + 1}"] = {"allOf": [{"$ref": f"#/$defs/d{n}"}, {"$ref": f"#/$defs/d{n}"}]}
 
-    assert fits({"$ref": "#/$defs/d40", "$defs": defs}, {"a": 1})
+    begun_s = time.monotonic()
+    with pytest.raises(InvalidRequest, match="too large"):
+        fits({"$ref": "#/$defs/d40", "$defs": defs}, {"a": 1})
+    with pytest.raises(InvalidRequest):
+        fits({"$ref": "#/$defs/d", "properties": {}, "$defs": {"d": {**A, "allOf": [{"$ref": "#/$defs/d"}] * 2}}}, {})
+    assert time.monotonic() - begun_s < 10
 
 
 @pytest.mark.parametrize(
