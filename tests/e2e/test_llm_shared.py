@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import pytest
 
 from forearm import LLM, AsyncEngineArgs, AsyncLLMEngine, BeamSearchParams, RequestOutputKind, SamplingParams
@@ -207,6 +208,14 @@ def test_sampling_params_are_checked_where_they_are_made(given: dict[str, Any], 
         SamplingParams(**given)
 
     assert str(found.value).startswith(match)
+
+
+def test_sampling_params_may_be_numpys_numbers_and_any_sequence(llm: LLM) -> None:
+    params: dict[str, Any] = {"max_tokens": np.int64(3), "temperature": np.float32(0), "stop_token_ids": (5,)}
+
+    (output,) = llm.generate("a", SamplingParams(ignore_eos=True, **params), use_tqdm=False)
+
+    assert len(ids(output)) <= 3
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from forearm import wire
 from forearm.engine.checks import check_ranges
@@ -23,7 +24,8 @@ class SamplingParams(wire.SamplingParams, frozen=True, kw_only=True):
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in wire.SamplingParams.__struct_fields__}
+        fields = {name: getattr(self, name) for name in wire.SamplingParams.__struct_fields__}
+        given = {name: one.item() if isinstance(one, np.generic) else one for name, one in fields.items()}
         try:
             msgspec.convert(given, wire.SamplingParams, from_attributes=True)
         except msgspec.ValidationError as error:
