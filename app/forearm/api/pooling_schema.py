@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, StringConstraints
 
-from forearm.api.schema import Body, Int64, JsonObject, Many, Messages, Name, PromptIds, Source, Text
+from forearm.api.schema import Body, Int64, JsonObject, Many, Messages, Name, PromptIds, Source, Text, needs
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 Texts = Text | Many[Text]
@@ -33,6 +33,8 @@ class PoolingFields(Body):
 
 class InputFields(PoolingFields):
     """Texts, token ids, several of either, or a chat that is rendered to one text."""
+
+    model_config = needs("input", "messages")
 
     input: Text | PromptIds | Many[Text] | Many[PromptIds] | None = None
     messages: Messages | None = None
@@ -77,6 +79,8 @@ class PairFields(PoolingFields):
 
 class ScoreRequest(PairFields):
     """POST /score: one text and many, or as many and as many, under one of four pairs of names."""
+
+    model_config = needs("queries documents", "queries items", "data_1 data_2", "text_1 text_2")
 
     text_1: Texts | None = None
     text_2: Texts | None = None

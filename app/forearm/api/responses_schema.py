@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, StringConstraints
 
-from forearm.api.schema import Body, Int64, JsonObject, JsonObjects, Name, Some, Text, few_members
+from forearm.api.schema import Body, Int64, JsonObject, JsonObjects, Name, Some, Text, few_members, needs
 from forearm.errors import InvalidRequest
 
 ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
@@ -74,6 +74,8 @@ class ResponsesStreamOptions(Body):
 
 class ResponsesRequest(Body):
     """POST /v1/responses."""
+
+    model_config = needs("input", "previous_response_id")
 
     model: Name | None = None
     input: Text | Some[dict[str, Any]] | None = None

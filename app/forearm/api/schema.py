@@ -70,6 +70,11 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
+def needs(*alternatives: str) -> ConfigDict:
+    """What /openapi.json says of a body that must have these fields, or one set of several: the handler checks it."""
+    return ConfigDict(json_schema_extra={"anyOf": [{"required": [*names.split()]} for names in alternatives]})
+
+
 class StreamOptions(BaseModel):
     """What a stream says of its usage."""
 
@@ -246,6 +251,8 @@ class ChatBatchRequest(Body):
 class CompletionRequest(GenerationBody):
     """POST /v1/completions. A prompt is text or token ids; several of either may come at once."""
 
+    model_config = needs("prompt")
+
     prompt: Text | PromptIds | Many[Text] | Many[PromptIds] | None = None
     max_tokens: Int64 | None = 16
     logprobs: LogprobCount | None = None
@@ -265,6 +272,8 @@ class CompletionRequest(GenerationBody):
 
 class TokenizeRequest(Body):
     """POST /tokenize: a text, or a chat to be rendered first."""
+
+    model_config = needs("prompt", "messages")
 
     model: Name | None = None
     prompt: Text | None = None
