@@ -196,3 +196,27 @@ def test_openais_other_fields_are_taken_and_change_nothing(server: Server, caplo
     assert server.chat("abc", **fields).json()["choices"][0]["message"]["content"] == "abc"
 
     assert not [record for record in caplog.records if "does not know" in record.getMessage()]
+
+
+@pytest.mark.parametrize("skips", [True, False])
+@pytest.mark.parametrize("prompt", ["<bos>a<eos>b", "ab", [257, 97, 256, 98]])
+def test_offsets_find_each_token_in_an_echo_with_special_tokens(server: Server, prompt: Any, skips: bool) -> None:
+    """A token takes its characters of the text where it stands there, and none where it does not."""
+    fields = {"echo": True, "logprobs": 0, "max_tokens": 3, "ignore_eos": True, "skip_special_tokens": skips}
+    [choice] = server.complete(prompt, **fields).json()["choices"]
+    text, logprobs = choice["text"], choice["logprobs"]
+    ends = [*logprobs["text_offset"][1:], len(text)]
+    shown = [text[start:end] for start, end in zip(logprobs["text_offset"], ends, strict=True)]
+    assert "".join(shown) == text
+    for token, part in zip(logprobs["tokens"], shown, strict=True):
+        assert part == token or (part == "" and token in ("<bos>", "<eos>"))
+    if isinstance(prompt, str):
+        assert text.startswith(prompt)
+    elif not skips:
+        assert text.startswith("<bos>a<eos>b")
+
+    streamed = server.complete(prompt, stream=True, **fields).text.split("\n\n")
+    chunks = [json.loads(one.removeprefix("data: "))["choices"][0] for one in streamed if one.startswith("data: {")]
+    assert [at for chunk in chunks if chunk["logprobs"] for at in chunk["logprobs"]["text_offset"]] == logprobs[
+        "text_offset"
+    ]

@@ -39,10 +39,11 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt of a request; `text` only where it is echoed."""
+    """One prompt of a request; `text` only where it is echoed. is_whole: the tokens were made of all of the text."""
 
     token_ids: list[int]
     text: str
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,9 @@ async def _prompt(prompt: str | list[int], characters: int, body: CompletionRequ
     if not body.echo:
         return Prompt(token_ids, "")
     whole = isinstance(prompt, str) and len(token_ids) == len(asked)
-    return Prompt(token_ids, prompt if whole else served.tokenizer.decode(token_ids))  # type: ignore[arg-type]
+    if isinstance(prompt, str) and whole:
+        return Prompt(token_ids, prompt, is_whole=True)
+    return Prompt(token_ids, served.tokenizer.decode(token_ids, body.skip_special_tokens))
 
 
 def _ending(params: wire.SamplingParams, body: CompletionRequest, served: ServedState) -> wire.SamplingParams:
@@ -156,7 +159,7 @@ async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
             choice = _chunk_choice(shown, first, ends[piece.choice], work, answer)
             yield chunks.chunk(choice, work.usage.with_chunk(tally))
             if choice.logprobs is not None:
-                ends[piece.choice] += sum(work.names.length(token) for token in _told(shown, first, work))
+                ends[piece.choice] += sum(_lengths(shown.token_ids, piece.choice // work.n, work, first))
     if work.echo_only:
         tally.completion_tokens = 0
     if work.usage.at_end:
@@ -169,10 +172,13 @@ def _says_something(piece: Piece, body: CompletionRequest) -> bool:
     return bool(piece.text or piece.finish_reason or piece.logprobs or body.return_token_ids)
 
 
-def _told(piece: Piece, first: bool, work: Work) -> list[int]:
-    """The tokens whose log-probabilities a chunk has."""
-    echoed = work.prompts[piece.choice // work.n].token_ids if first and work.body.echo else []
-    return [*echoed, *piece.token_ids]
+def _lengths(token_ids: list[int], number: int, work: Work, first: bool) -> list[int]:
+    """Characters that the tokens take in the text, after those of prompt `number` where it is echoed there."""
+    skips, prompt = work.body.skip_special_tokens, work.prompts[number]
+    generated = work.names.lengths(token_ids, skips)
+    if not (first and work.body.echo):
+        return generated
+    return [*work.names.lengths(prompt.token_ids, skips, prompt.text if prompt.is_whole else None), *generated]
 
 
 def _chunk_choice(piece: Piece, first: bool, offset: int, work: Work, answer: Answer) -> CompletionChoice:
@@ -236,8 +242,8 @@ def _logprobs(
     if work.body.logprobs is None:
         return None
     positions: list[wire.PositionLogprobs | None] = list(told.logprobs)
-    token_ids = told.token_ids
+    token_ids, lengths = told.token_ids, _lengths(told.token_ids, number, work, echo)
     if echo:
         positions = [*answer.tally.prompt_logprobs.get(number, ()), *positions]
         token_ids = [*work.prompts[number].token_ids, *token_ids]
-    return completion_logprobs(token_ids, positions, work.names, offset)
+    return completion_logprobs(token_ids, positions, work.names, offset, lengths)

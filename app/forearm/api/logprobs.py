@@ -29,9 +29,22 @@ class TokenNames:
     def __call__(self, token_id: int) -> str:
         return f"token_id:{token_id}" if self._as_ids else self._tokenizer.token_text(token_id)
 
-    def length(self, token_id: int) -> int:
-        """Characters the token takes in the text."""
-        return len(self._tokenizer.token_text(token_id))
+    def lengths(self, token_ids: Iterable[int], skips_special: bool, text: str | None = None) -> list[int]:
+        """Characters each token takes in the text.
+
+        skips_special: special tokens take none. text: what the tokens were made of; there a special token takes its
+        characters if they stand in it, and none if the tokenizer added it.
+        """
+        found, at = [], 0
+        for token_id in token_ids:
+            token = self._tokenizer.token_text(token_id)
+            if token_id in self._tokenizer.special_ids and (
+                skips_special if text is None else not text.startswith(token, at)
+            ):
+                token = ""
+            found.append(len(token))
+            at += len(token)
+        return found
 
     def bytes(self, token_id: int) -> list[int]:
         """The token's own bytes: several tokens may spell one character."""
@@ -57,21 +70,26 @@ def chat_logprobs(positions: Iterable[PositionLogprobs], names: TokenNames) -> C
 
 
 def completion_logprobs(
-    token_ids: Iterable[int], positions: Iterable[PositionLogprobs | None], names: TokenNames, offset: int
+    token_ids: Iterable[int],
+    positions: Iterable[PositionLogprobs | None],
+    names: TokenNames,
+    offset: int,
+    lengths: Iterable[int],
 ) -> CompletionLogprobs:
-    """`choices[].logprobs` of completions; the first token's text begins at character `offset` of the choice's.
+    """`choices[].logprobs` of completions; the first token's text begins at character `offset` of the choice's, and
+    each takes its length of it.
 
     None stands for the first token of a prompt, which nothing predicted.
     """
     reply = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
-    for token_id, position in zip(token_ids, positions, strict=True):
+    for token_id, position, length in zip(token_ids, positions, lengths, strict=True):
         reply.text_offset.append(offset)
         reply.tokens.append(names(token_id))
         reply.token_logprobs.append(None if position is None else _finite(position[0]))
         # The chosen token last: where two tokens have one text, the chosen one's value is kept.
         ranked = None if position is None else [*position[1:], position[0]]
         reply.top_logprobs.append(None if ranked is None else {names(one.token_id): _finite(one) for one in ranked})
-        offset += names.length(token_id)
+        offset += length
     return reply
 
 
