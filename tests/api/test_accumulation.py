@@ -18,10 +18,12 @@ from openai.types.responses import ResponseStreamEvent
 from tests.api.letters import write_letters
 from tests.api.test_responses import Exact
 
+from forearm.api.answer import Heading
 from forearm.api.logprobs import TokenNames
 from forearm.api.messages_output import Blocks, message
 from forearm.api.output import Tally
 from forearm.api.responses_output import Form, Growing
+from forearm.api.responses_tools import Offered
 from forearm.api.turn import TurnPiece
 from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 from forearm.text.tokenizer import load_tokenizer
@@ -86,7 +88,7 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
     )
     def holds(turn: list[TurnPiece], reason: str | None, flags: tuple[bool, bool, bool]) -> None:
         summary, packed, obfuscated = flags
-        growing = Growing(dict(REPLY), Form(letters, False, summary, packed, obfuscated))
+        growing = Growing(dict(REPLY), Form(letters, False, summary, packed, Offered(), obfuscated))
         tally = Tally(3)
         written = growing.begin()
         for piece in turn:
@@ -115,7 +117,7 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
 @given(turn=pieces(), omitted=st.booleans())
 def test_messages_are_accumulated_to_what_they_are(turn: list[TurnPiece], omitted: bool) -> None:
     blocks = Blocks(omitted)
-    start = {"type": "message_start", "message": message("m", Tally(3))}
+    start = {"type": "message_start", "message": message(Heading("m", 0, "m", None), Tally(3))}
     events = [start, *(event for piece in turn for event in blocks.take(piece)), *blocks.end()]
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
