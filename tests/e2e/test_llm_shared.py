@@ -216,6 +216,9 @@ def test_sampling_params_may_be_numpys_numbers_and_any_sequence(llm: LLM) -> Non
     (output,) = llm.generate("a", SamplingParams(ignore_eos=True, **params), use_tqdm=False)
 
     assert len(ids(output)) <= 3
+    as_array: Any = [np.array(output.prompt_token_ids)]
+    (same,) = llm.generate(as_array, SamplingParams(ignore_eos=True, **params), use_tqdm=False)
+    assert ids(same) == ids(output)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from forearm.errors import InvalidRequest
 from forearm.text.chat_template import Message
 
@@ -40,6 +42,8 @@ def text_or_ids(prompt: Prompt) -> str | list[int]:
                 f"the prompt has {unknown[0]!r}, which is not supported: only text is served", "prompts"
             )
         given = prompt.get("prompt_token_ids", prompt.get("prompt"))
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
     if isinstance(given, str):
         return given
     if isinstance(given, Sequence) and not isinstance(given, bytes) and all(_is_id(token) for token in given):
