@@ -125,6 +125,13 @@ def test_requests_that_fail_are_counted_said_and_the_status(served: Served) -> N
     assert "failed: HTTP 404: The model `nobody` does not exist." in done.stderr
 
 
+def test_a_profile_of_a_server_that_makes_none_is_said(served: Served) -> None:
+    done = bench("serve", "--base-url", served.url, "--tokenizer", "demo_model", *RANDOM, "--num-prompts", "1",
+                 "--disable-tqdm", "--profile", status=1)  # fmt: skip
+
+    assert "--profile: /start_profile: this server does not profile" in done.stderr
+
+
 def test_the_model_and_its_tokenizer_are_the_servers_own_and_a_unix_socket_will_do(tmp_path: Path) -> None:
     uds = str(tmp_path / "socket")
     with serve(tmp_path, "--uds", uds, transport=httpx.HTTPTransport(uds=uds), after=Path(uds).exists):

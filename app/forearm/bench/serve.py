@@ -32,6 +32,7 @@ from forearm.errors import ConfigError, EngineUnavailable
 from forearm.flags import Parser
 
 RETRY_S = 1.0  # of the ready check
+_NO_PROFILES = "this server does not profile (vLLM's does with --profiler-config); leave out --profile"
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -172,7 +173,7 @@ class Bench:
         if self._args.profile:
             try:
                 reply = await http.post(path, b"", {}, lambda *_: None)
-                why = "" if reply.status == 200 else reason(reply)
+                why = "" if reply.status == 200 else _NO_PROFILES if reply.status == 404 else reason(reply)
             except (OSError, Broken, asyncio.TimeoutError) as error:
                 why = str(error)
             if why:
