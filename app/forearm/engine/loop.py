@@ -22,7 +22,7 @@ from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot
 from forearm.engine.meter import Meter
 from forearm.engine.request_queue import RequestQueue
 from forearm.engine.scheduler import Limits, Scheduler
-from forearm.engine.sequence import Request, Sequence, Slice
+from forearm.engine.sequence import Request, Sequence, Slice, prefills
 from forearm.engine.speculation import Speculation
 from forearm.engine.step import Outcome, Stepper
 from forearm.engine.turns import MAX_FAILED_STEPS
@@ -220,7 +220,7 @@ class EngineLoop:
         start_s = time.monotonic()
         slices = self._speculation.plan(slices, self.scheduler.limits, self.scheduler.blocks)
         outcomes = self._stepper.compute(slices)
-        self.meter.prefilled_tokens += sum(piece.prefills for piece in slices)
+        self.meter.prefilled_tokens += prefills(slices)
         now_s = time.monotonic()
         for outcome in outcomes:
             if outcome.piece.sequence.finish_reason is None:  # else another output of its request met a NaN

@@ -10,7 +10,7 @@ Of several clients that wait with equal priority, the one that got least is let 
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
@@ -124,8 +124,10 @@ class Scheduler:
             if count == 0:  # its grammar is being compiled, or others' prompts come first
                 index += 1
             elif self._make_room(sequence, count):
-                self._compute(sequence, count, step)
+                step.add(sequence, count, self.blocks.coming_digests(sequence, count))
                 index += 1
+        for client, tokens in step.served.items():
+            self.queue.served(client, tokens)
 
         if self.preemptions == preemptions:  # else blocks are short: whoever came in would be put out again
             self._admit(step)
@@ -164,7 +166,8 @@ class Scheduler:
             insort(self.running, sequence, key=_rank)
             count = step.share(sequence, others=0)
             self.blocks.grow(sequence, count)
-            self._compute(sequence, count, step)
+            step.add(sequence, count, self.blocks.coming_digests(sequence, count))
+            self.queue.served(sequence.request.client, count)
         for sequence in passed:
             self.queue.put(sequence)
 
@@ -177,10 +180,6 @@ class Scheduler:
         if not sequence.ready or self.blocks.next_digest(sequence) in step.coming:
             return False
         return sequence.computable > 0
-
-    def _compute(self, sequence: Sequence, count: int, step: _Step) -> None:
-        step.add(sequence, count, self.blocks.coming_digests(sequence, count))
-        self.queue.served(sequence.request, count)
 
     def _give_way(self) -> None:
         """Put out one sequence of the client that has most places, where all are taken and it is the turn of a client
@@ -226,6 +225,7 @@ class _Step:
     prompt_tokens: int
     slices: list[Slice] = field(default_factory=list)
     coming: set[bytes] = field(default_factory=set)
+    served: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))  # tokens by client
 
     def __post_init__(self) -> None:
         self.tokens = self.limits.step_tokens
@@ -240,14 +240,16 @@ class _Step:
         its output grows, but 0 while what chooses its next token is not known.
         """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
-        prompts = room if sequence.grows else self.prompt_tokens
-        return min(sequence.computable, room - others, self.limits.slice_tokens or room, prompts)
+        most = min(sequence.computable, room - others, self.limits.slice_tokens or room)
+        return most if most <= self.prompt_tokens or sequence.grows else self.prompt_tokens
 
     def add(self, sequence: Sequence, count: int, coming: list[bytes]) -> None:
         self.coming.update(coming)
         self.slices.append(Slice.next(sequence, count))
         self.tokens -= count
-        self.prompt_tokens -= 0 if sequence.grows else count
+        self.served[sequence.request.client] += count
+        if count > 1:  # an output that grows takes one
+            self.prompt_tokens -= count
         self.rows -= count if sequence.to_score else 1
 
 

@@ -223,11 +223,6 @@ class Slice(NamedTuple):
         return self.end - self.start + len(self.drafts)
 
     @property
-    def prefills(self) -> int:
-        """Tokens of the prompt."""
-        return max(0, min(self.end, len(self.sequence.request.prompt)) - self.start)
-
-    @property
     def rows(self) -> int:
         """Rows of logits."""
         return len(self.scores) + (1 + len(self.drafts) if self.samples else 0)
@@ -241,6 +236,12 @@ class Slice(NamedTuple):
             request = sequence.request
             scores = range(max(start, len(request.prompt_logprobs) - 1), min(end, len(request.prompt) - 1))
         return cls(sequence, start, end, count == sequence.pending, scores)
+
+
+def prefills(slices: list[Slice]) -> int:
+    """How many tokens of prompts these are."""
+    prompts = [piece for piece in slices if piece.start < len(piece.sequence.request.prompt)]
+    return sum(min(piece.end, len(piece.sequence.request.prompt)) - piece.start for piece in prompts)
 
 
 class Line(NamedTuple):

@@ -98,11 +98,11 @@ class Speculation:
         """A step took so long, drafting included."""
         seconds -= self._drafting_s
         newest = [piece for piece in slices if piece.samples and piece.end - piece.start == 1]
-        drafts = sum(len(piece.drafts) for piece in newest)
+        drafts = sum([len(piece.drafts) for piece in newest if piece.drafts])
         if len(newest) < len(slices):
             tokens = sum(piece.end - piece.start for piece in slices) - len(newest)
             self.times.saw_prompts(len(newest) + drafts, tokens, seconds)
-        elif not any(piece.certain for piece in slices):
+        elif not [piece for piece in slices if piece.certain]:
             self._gain.step(len(slices) + drafts, drafts, seconds)
 
     def _with_guesses(self, slices: list[Slice], tokens: int, room: _Room) -> list[Slice]:

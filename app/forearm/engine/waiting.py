@@ -81,9 +81,9 @@ class WaitingQueue:
         """The request is over."""
         self._served.leave(request.client)
 
-    def served(self, request: Request, tokens: int) -> None:
-        """So many tokens are computed for it."""
-        self._served.add(request.client, tokens)
+    def served(self, client: str, tokens: int) -> None:
+        """So many tokens are computed for a client."""
+        self._served.add(client, tokens)
 
     def put(self, sequence: Sequence) -> None:
         """It waits."""
