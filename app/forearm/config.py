@@ -356,6 +356,9 @@ class ApiConfig(Common):
         flag="--api-keys-file",
         env="FOREARM_API_KEYS_FILE",
     )
+    guard_metrics: bool = setting(
+        False, "/metrics, which has the names of keys, needs one of the keys, too", flag="--guard-metrics"
+    )
     playground: bool = setting(True, "a page at / to try the model, with live figures", flag="--playground")
     chat_template: str = setting("", "Jinja file, or the template itself; absent: the model's", flag="--chat-template")
     chat_template_content_format: str = setting(

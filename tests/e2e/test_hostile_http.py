@@ -198,6 +198,16 @@ def test_bytes_that_are_no_request(served: Served, sent: bytes) -> None:
     assert KEY.encode() not in got
 
 
+@pytest.mark.parametrize(("head", "count"), [(b"", 0), (b"Host: a\r\nhost: b\r\n", 2)], ids=["none", "two"])
+def test_a_request_has_one_host(served: Served, head: bytes, count: int) -> None:
+    got = raw(served, b"GET /livez HTTP/1.1\r\n" + head + b"\r\n")
+
+    assert got.startswith(b"HTTP/1.1 400 ")
+    assert f"{count} Host headers".encode() in got
+    assert raw(served, b"GET /livez HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert raw(served, b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
 def test_slow_senders_hold_nobody_up(served: Served) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     slow = [socket.create_connection((host, int(port))) for _ in range(200)]

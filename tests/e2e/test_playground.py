@@ -78,6 +78,18 @@ def test_an_answer_streams_and_tells_its_tokens_and_speed(page: Page) -> None:
     expect(page.get_by_text("Answer complete")).to_have_count(1)  # for screen readers
 
 
+def test_the_page_of_the_api_asks_nobody_else(browser: Browser, served: Served) -> None:
+    page, asked = browser.new_page(), list[str]()
+    page.on("request", lambda one: asked.append(one.url))
+    page.goto(f"{served.url}/docs")
+
+    page.get_by_text("POST /v1/chat/completions", exact=True).click()
+
+    expect(page.get_by_text("Answer one chat turn, whole or as a stream")).to_be_visible()
+    assert asked == [f"{served.url}/docs"]
+    page.close()
+
+
 def test_text_is_there_before_the_answer_has_ended_and_stop_ends_it(page: Page, served: Served) -> None:
     more(page, LONG)
     ask(page)

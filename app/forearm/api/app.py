@@ -23,6 +23,7 @@ from forearm.api import (
     chat_batch,
     classify,
     completions,
+    document_page,
     embeddings,
     health,
     inside,
@@ -38,9 +39,10 @@ from forearm.api.described import DescribedApp
 from forearm.api.edge import AccessLog, Edge, Watch
 from forearm.api.faults import answer_error
 from forearm.api.gate import Gate
-from forearm.api.guard import KeyGuard
+from forearm.api.guard import KeyGuard, open_paths
 from forearm.api.keys import KeyRing
 from forearm.api.messages_errors import MessagesErrors
+from forearm.api.methods import HeadAsGet
 from forearm.api.output_log import OutputLog
 from forearm.api.rates import RateTable
 from forearm.api.served import Served, load_served
@@ -88,19 +90,18 @@ def create_app(config: ApiConfig) -> FastAPI:
         if tracer is not None:
             tracer.close()
 
-    openapi_url = "/openapi.json" if config.docs else None  # without it FastAPI has no /docs and /redoc either
-    app = DescribedApp(title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url)
+    # FastAPI's own /docs and /redoc load their scripts from elsewhere.
+    app = DescribedApp(
+        title="forearm",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url="/openapi.json" if config.docs else None,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.state.served = served
     responses.open_store(app, config)
-    for noun in _NOUNS:
-        app.include_router(noun.router)
-    app.router.routes.append(invocations.route)
-    if config.tokenizer_info:
-        app.include_router(inside.tokenizer_router)
-    if config.dev_mode:
-        app.include_router(inside.dev_router)
-    if config.playground:
-        app.include_router(playground.router)
+    _add_routes(app, config)
     for kind in (ForearmError, HTTPException):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(ClientDisconnect, _nobody)
@@ -108,13 +109,31 @@ def create_app(config: ApiConfig) -> FastAPI:
     return app
 
 
+def _add_routes(app: FastAPI, config: ApiConfig) -> None:
+    """Add the routes that this config offers."""
+    for noun in _NOUNS:
+        app.include_router(noun.router)
+    app.router.routes.append(invocations.route)
+    if config.docs:
+        app.include_router(document_page.router)
+    if config.tokenizer_info:
+        app.include_router(inside.tokenizer_router)
+    if config.dev_mode:
+        app.include_router(inside.dev_router)
+    if config.playground:
+        app.include_router(playground.router)
+
+
 def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None) -> None:
     """What stands between the socket and the routes."""
     config, root_path = served.config, served.config.root_path.rstrip("/")
     # The last one added is the outermost.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(Gate, engine=served.engine, meter=served.meter)
     if keys:
-        app.add_middleware(KeyGuard, keys=keys, table=RateTable(), meter=served.meter)
+        app.add_middleware(
+            KeyGuard, open_paths=open_paths(config.guard_metrics), keys=keys, table=RateTable(), meter=served.meter
+        )
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
 
 from forearm.api.json_size import MOST_MEMBERS, JsonStructure
 from forearm.api.served import Served
@@ -78,11 +79,15 @@ def _inlined(node: Any, parts: dict[str, Any], above: tuple[str, ...] = ()) -> A
 async def content_of(request: Request) -> AsyncIterator[bytearray]:
     """The whole body. Its bytes, and what is made of them, count as held until the block ends.
 
-    Raises: BodyTooLarge, BodyMemoryFull, InvalidRequest for too many values; all before more than that is in memory.
+    Raises: HTTPException for a compressed one, BodyTooLarge, BodyMemoryFull, InvalidRequest for too many values; all
+    before more than that is in memory.
     """
     served: Served = request.app.state.served
     limit, memory = served.config.max_body_bytes, served.body_memory
     too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise HTTPException(415, f"bodies with Content-Encoding {encoding[:100]!r} are not read; send it as it is")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal():
         if int(declared) > limit:

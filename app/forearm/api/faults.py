@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from forearm import errors, wire
+from forearm.api.methods import with_allow
 from forearm.api.replies import ErrorBody, ErrorReply, encoder
 from forearm.errors import (
     BodyMemoryFull,
@@ -52,7 +53,7 @@ def error_response(error: Exception) -> Response:
 
 async def answer_error(request: Request, error: Exception) -> Response:
     """The one error handler of the app."""
-    return error_response(error)
+    return error_response(with_allow(error, request.app, request.scope))
 
 
 def error_of(refused: wire.Refused) -> ForearmError:

@@ -26,13 +26,21 @@ OPEN_PATHS = frozenset(
 )
 
 
+def open_paths(guard_metrics: bool) -> frozenset[str]:
+    """What needs no key. `guard_metrics`: /metrics, which names the keys' owners, does."""
+    return OPEN_PATHS - {"/metrics"} if guard_metrics else OPEN_PATHS
+
+
 class KeyGuard:
     """Lets through who brings one of the keys (`Authorization: Bearer …`, or Anthropic's `x-api-key`), within its
     limits, and who asks for an open path.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, table: RateTable, meter: HttpMeter) -> None:
+    def __init__(
+        self, app: ASGIApp, open_paths: frozenset[str], keys: KeyRing, table: RateTable, meter: HttpMeter
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._keys = keys
         self._table = table
         self._meter = meter
@@ -53,7 +61,7 @@ class KeyGuard:
             await self._app(scope, receive, send)
 
     def _open(self, scope: Scope) -> bool:
-        return (scope["path"].removeprefix(scope.get("root_path", "")) or "/") in OPEN_PATHS
+        return (scope["path"].removeprefix(scope.get("root_path", "")) or "/") in self._open_paths
 
     async def _with_limits(self, key: Key, scope: Scope, receive: Receive, send: Send) -> None:
         account = Account(key, self._table, self._meter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -42,7 +43,7 @@ class Invocations:
         try:
             async with content_of(request) as content:
                 path = route_of(content)
-        except ForearmError as error:
+        except (ForearmError, HTTPException) as error:
             await error_response(error)(scope, receive, send)
             return
         told = False

@@ -40,6 +40,7 @@ class Protocol(HttpToolsProtocol):
         self._had_end = False  # of a head or a body, in the last bytes: they are no head's alone
         self._named_bytes = 0  # of the head, as far as it is parsed
         self._body_bytes = 0  # since its time began
+        self._hosts = 0  # headers of that name
         self._body_end_s = math.inf  # when all of it must be there
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -71,6 +72,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = self._named_bytes = self._body_bytes = 0
         self._body_end_s = math.inf
+        self._hosts = 0
         self._expect(self.receive_timeout_s)
 
     def on_url(self, url: bytes) -> None:
@@ -82,9 +84,16 @@ class Protocol(HttpToolsProtocol):
         """Raises: ValueError as `on_url`."""
         super().on_header(name, value)
         self._count(name + value)
+        self._hosts += name.lower() == b"host"
 
     def on_headers_complete(self) -> None:
-        """The body's time begins."""
+        """The body's time begins.
+
+        Raises: ValueError where HTTP/1.1 has no Host or several (RFC 9112, 3.2), which the parser takes for a malformed
+        head.
+        """
+        if self._hosts != 1 and self.parser.get_http_version() == "1.1":
+            raise ValueError("Host")
         self._head_bytes, self._had_end = None, True
         self._body_end_s = self.loop.time() + self.body_timeout_s
         self._expect(min(self.receive_timeout_s, self.body_timeout_s))
@@ -123,7 +132,8 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP, or a head that is too long."""
-        self._refuse(400, msg)
+        wrong_host = self._head_bytes is not None and self._hosts != 1
+        self._refuse(400, f"{msg} It has {self._hosts} Host headers; send one." if wrong_host else msg)
 
     def linger(self) -> None:
         """Close, the answer being written, once the client has. If this end closed with bytes of the body unread, the
