@@ -70,5 +70,5 @@ def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> 
 
 
 def _is_id(value: object) -> bool:
-    """Whether it is a whole number; numpy's have __index__ as well."""
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    """Whether it is a whole number, Python's or numpy's."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
