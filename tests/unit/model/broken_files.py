@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import random
 import resource
 import signal
@@ -327,6 +328,8 @@ def too_slow(*_: object) -> None:
 
 def main(file: str, count: int, seed: int) -> None:
     """One line before each case, one after it."""
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # tokenizers prints of its own accord
     told = Warnings()
     logging.getLogger().addHandler(told)
     signal.signal(signal.SIGALRM, too_slow)
@@ -342,8 +345,8 @@ def main(file: str, count: int, seed: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
         for number in range(count):
             path.write_bytes(break_(random.Random(f"{file} {seed} {number}"), content))
-            print(json.dumps(number), flush=True)
-            print(json.dumps(outcome(read, folder, told, file, whole)), flush=True)
+            print(json.dumps(number), file=lines)
+            print(json.dumps(outcome(read, folder, told, file, whole)), file=lines)
 
 
 if __name__ == "__main__":
