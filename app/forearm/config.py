@@ -320,6 +320,7 @@ class EngineConfig(Common):
     engines: int = 1
     memory_share_bytes: int = 0  # what it may use of memory, being one of several; 0: what there is
     name: str = ""  # what clients call the model, as the metrics' label; absent: as `model`
+    first_kv_blocks: int = 0  # what this engine's first start planned; 0: this is the first
     socket: str = ""  # path of the Unix socket it listens on
     cores: tuple[int, ...] = ()  # one CPU id a thread; () and threads > 0: not pinned
     ranks: tuple[int, ...] = ()  # threads of each rank, in the order of `cores`; () with threads 0

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from forearm import wire
-from forearm.config import engine_config
+from forearm.config import EngineConfig, engine_config
 from forearm.errors import ConfigError
-from forearm.settings import to_json
+from forearm.settings import from_json, to_json
 
 START_S, WAIT_S = 120.0, 60.0
 
@@ -35,7 +35,7 @@ class Process:
 
     async def start(self, **settings: Any) -> None:
         given = {"threads": 1, **settings}
-        config = replace(engine_config(), socket=str(self.socket), **given)
+        config = replace(engine_config(), **{"socket": str(self.socket), **given})
         self._config.write_text(to_json(config))
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "forearm.engine.process", str(self._config), stderr=asyncio.subprocess.PIPE
@@ -193,3 +193,35 @@ async def test_auto_shortens_the_context_to_what_the_kv_memory_holds(engine: Pro
     state = await receive(reader)
     assert isinstance(state, wire.State)
     assert 32 <= state.max_model_len < 2048
+
+
+async def test_a_start_after_a_crash_plans_as_the_first_one(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    await process.start(max_model_len="auto", kv_cache_memory_bytes=64 << 20)
+    await process.connect()
+    process.process.kill()
+    await process.ended()
+    await left(process)
+
+    planned = from_json(EngineConfig, (tmp_path / "engine.json").read_text())
+
+    assert isinstance(planned.max_model_len, int)
+    assert planned.first_kv_blocks > 0
+    process = Process(tmp_path)
+    await process.start(**vars(planned))
+    await process.connect()
+    process.process.send_signal(signal.SIGTERM)
+    status, said = await process.ended()
+    await left(process)
+
+    assert status == 0
+    assert f"in {planned.first_kv_blocks} blocks" in said
+    assert from_json(EngineConfig, (tmp_path / "engine.json").read_text()) == planned
+
+
+async def left(process: Process) -> None:
+    """Close the connections to it."""
+    for writer in process.writers:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

@@ -221,18 +221,18 @@ def memory(config: EngineConfig, root: str = "") -> Memory:
 def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
     """How many KV blocks to allocate, once `needed_bytes` more (weights and scratch not yet in memory) are taken off.
 
-    Unset, what memory leaves after the share that stays free, up to what --max-num-seqs sequences of full length fill.
-
+    Unset, what memory leaves after the share that stays free, up to what --max-num-seqs sequences of full length fill,
+    or what the engine's first start planned.
     Raises: ConfigError with the arithmetic when what was asked for or one sequence of `model_len` tokens does not fit.
     """
-    kept_free = kept_free_bytes(config, memory)
+    kept_free, parts = kept_free_bytes(config, memory), config.tensor_parallel_size
     room = memory.available_bytes - kept_free - needed_bytes
     arithmetic = (
         f"{in_gib(memory.available_bytes)} are free of {in_gib(memory.total_bytes)} ({memory.limited_by}), "
         f"less {in_gib(needed_bytes)} for weights, scratch and grammars, less {in_gib(kept_free)} kept free "
         f"(--gpu-memory-utilization {config.memory_utilization:g}), leaves {in_gib(max(0, room))}"
     )
-    asked, parts = kv_bytes_asked(config), config.tensor_parallel_size
+    asked = None if config.first_kv_blocks else kv_bytes_asked(config)
     if asked is not None and asked > room:
         of_ranks = f" ({parts} ranks of {in_gib(asked // parts)})" if parts > 1 else ""
         raise ConfigError(
@@ -240,7 +240,8 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
             "Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or leave them out"
         )
     sequence = -(-model_len // BLOCK_TOKENS)
-    blocks = min(room // block_bytes, config.max_num_seqs * sequence) if asked is None else asked // block_bytes
+    most = asked // block_bytes if asked is not None else config.first_kv_blocks or config.max_num_seqs * sequence
+    blocks = min(room // block_bytes, most)
     if blocks < sequence:
         raise ConfigError(
             f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"
@@ -262,9 +263,8 @@ def kept_free_bytes(config: EngineConfig, memory: Memory) -> int:
 
 def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
     """The longest sequence that memory allows, at most `model_len` tokens: what --max-model-len auto asks for."""
-    room = memory.available_bytes - kept_free_bytes(config, memory) - needed_bytes
-    room = min(room, kv_bytes_asked(config) or room)
-    return max(BLOCK_TOKENS, min(model_len, room // block_bytes * BLOCK_TOKENS))
+    left = memory.available_bytes - kept_free_bytes(config, memory) - needed_bytes
+    return max(BLOCK_TOKENS, min(model_len, min(left, kv_bytes_asked(config) or left) // block_bytes * BLOCK_TOKENS))
 
 
 def tier() -> str:

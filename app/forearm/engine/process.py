@@ -13,16 +13,18 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from forearm import log as logs
 from forearm.config import EngineConfig
 from forearm.engine.client_memory import inbox_bytes
+from forearm.engine.loop import EngineLoop
 from forearm.engine.server import EngineServer
 from forearm.engine.shares import memory_of
 from forearm.engine.start_pooling import start_any
 from forearm.errors import ConfigError
-from forearm.settings import from_json
+from forearm.settings import from_json, to_json
 
 FAILED = 1
 _LOOK_S = 1.0
@@ -32,7 +34,8 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str]) -> int:
     """Run the engine that the file `argv[0]` describes. Returns: the exit status."""
-    config = from_json(EngineConfig, Path(argv[0]).read_text())
+    file = Path(argv[0])
+    config = from_json(EngineConfig, file.read_text())
     logs.set_up(config, "engine")
     outdated = threading.Event()
     try:
@@ -43,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
     except (MemoryError, ValueError) as error:  # of the native executor: they say what does not fit
         log.error("the model cannot be loaded: %s", error)
         return ConfigError.exit_status
+    if isinstance(loop, EngineLoop):
+        _keep_plan(file, config, loop.executor.max_model_len, loop.scheduler.blocks.count)
     try:
         asyncio.run(
             _serve(EngineServer(loop, config.cores, inbox_bytes=inbox_bytes(memory_of(config))), config, outdated)
@@ -51,6 +56,23 @@ def main(argv: Sequence[str]) -> int:
         log.exception("the engine has failed")
         return FAILED
     return FAILED if outdated.is_set() else 0
+
+
+def _keep_plan(file: Path, config: EngineConfig, max_model_len: int, kv_blocks: int) -> None:
+    """See to it that the next start, should this process die, plans as the first one did: with the same context length
+    at any rate, and with fewer KV blocks where memory is short by then.
+    """
+    if config.first_kv_blocks:
+        if kv_blocks < config.first_kv_blocks:
+            log.warning("KV cache: memory is short now, %d blocks instead of %d", kv_blocks, config.first_kv_blocks)
+        return
+    planned = replace(config, max_model_len=max_model_len, first_kv_blocks=kv_blocks)
+    part = file.with_suffix(".part")
+    try:
+        part.write_text(to_json(planned))
+        part.replace(file)
+    except OSError as error:
+        log.warning("%s: %s; after a crash memory is planned anew", file, error.strerror)
 
 
 async def _serve(server: EngineServer, config: EngineConfig, outdated: threading.Event) -> None:

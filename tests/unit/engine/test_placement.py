@@ -344,3 +344,13 @@ def test_a_sequence_that_does_not_fit_is_refused_with_a_length_that_does() -> No
 def test_the_longest_sequence_is_what_memory_allows_and_no_more_than_the_models() -> None:
     assert longest(EngineConfig(kv_cache_memory_bytes=GIB), 131072, 1 << 20, 0, ROOMY) == 32768
     assert longest(EngineConfig(kv_cache_memory_bytes=GIB), 4096, 1 << 20, 0, ROOMY) == 4096
+
+
+def test_an_engine_that_starts_again_takes_as_many_kv_blocks_as_at_first_or_what_is_left() -> None:
+    again = EngineConfig(max_num_seqs=2, kv_cache_memory_bytes=40 * GIB, first_kv_blocks=40 * 1024)
+    assert kv_blocks(again, 4096, 1 << 20, 20 * GIB, ROOMY) == 40 * 1024
+
+    short = Memory(ROOMY.total_bytes, 20 * GIB + (ROOMY.total_bytes - int(0.92 * ROOMY.total_bytes)) + GIB, "x")
+    assert 256 <= kv_blocks(again, 4096, 1 << 20, 20 * GIB, short) <= 1024
+    with pytest.raises(ConfigError, match="one sequence of 4096 tokens"):
+        kv_blocks(again, 4096, 1 << 20, 21 * GIB, short)
