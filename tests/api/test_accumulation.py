@@ -22,6 +22,7 @@ from forearm.api.answer import Heading
 from forearm.api.logprobs import TokenNames
 from forearm.api.messages_output import Blocks, message
 from forearm.api.output import Tally
+from forearm.api.replies import ErrorBody
 from forearm.api.responses_output import Form, Growing
 from forearm.api.responses_tools import Offered
 from forearm.api.turn import TurnPiece
@@ -31,6 +32,7 @@ from forearm.text.tokenizer import load_tokenizer
 TEXT = st.text('ab \n🙂"\\', min_size=1, max_size=5)
 OPENAI: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
 ANTHROPIC: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(RawMessageStreamEvent)
+BROKE = ErrorBody(message="broke", type="InternalServerError", param=None, code=500)
 EMPTY = TurnPiece(0, [], [], None, None, None)
 REPLY = {
     "id": "resp_0",
@@ -93,7 +95,7 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
         written = growing.begin()
         for piece in turn:
             written += growing.take(piece)
-        written += growing.end(reason, tally) if reason else growing.fail("broke", tally)
+        written += growing.end(reason, tally) if reason else growing.fail(BROKE, tally)
         state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
         numbers = []
         for block in written:

@@ -210,11 +210,7 @@ def kind_of(reply: httpx.Response) -> str:
 
 def test_errors_have_anthropics_form(start_server: StartServer) -> None:
     server = start_server(api_key=("secret",), max_body_bytes=3000)
-    server.engine.places = 0
 
-    assert kind_of(say(server)) == "rate_limit_error"
-    server.engine.stop()
-    assert kind_of(say(server)) == "overloaded_error"
     assert kind_of(say(server, model="nobody")) == "not_found_error"
     assert kind_of(say(server, max_tokens=0)) == "invalid_request_error"
     assert kind_of(server.http.get("/v1/messages")) == "invalid_request_error"
@@ -224,6 +220,10 @@ def test_errors_have_anthropics_form(start_server: StartServer) -> None:
     assert kind_of(unknown) == "authentication_error"
     assert say(server, [{"role": "user", "content": "x" * 4000}]).status_code == 413
     assert "error" in server.http.get("/v1/models", headers={"Authorization": "Bearer no"}).json()
+    server.engine.places = 0
+    assert kind_of(say(server)) == "rate_limit_error"
+    server.engine.stop()
+    assert kind_of(say(server, model="nobody")) == "overloaded_error", "before the body is read"
 
 
 def test_anthropics_client_raises_what_it_should(start_server: StartServer) -> None:
