@@ -16,18 +16,13 @@ from tests.e2e.served import Served, series, serve, wait_until
 
 
 def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> None:
-    with serve(tmp_path, "--max-num-seqs", "2", "--max-num-queued-reqs", "1") as served:
+    with serve(tmp_path, "--max-num-seqs", "2", "--max-num-queued-reqs", "14") as served:
         with contextlib.ExitStack() as stack:
-            for _ in range(2):
-                stack.enter_context(served.endless(n=16))
-            waiting = stack.enter_context(httpx.Client(base_url=served.url, timeout=60))
-            stack.enter_context(
-                waiting.stream(
-                    "POST",
-                    "/v1/chat/completions",
-                    json={"messages": [{"role": "user", "content": "x"}], "stream": True},
-                )
-            )
+            stack.enter_context(served.endless(n=16))  # as many as can run and wait: seconds of work
+            for _ in range(14):
+                waiting = stack.enter_context(httpx.Client(base_url=served.url, timeout=60))
+                body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+                stack.enter_context(waiting.stream("POST", "/v1/chat/completions", json=body))
             refused = served.chat()
             assert refused.status_code in (429, 503)
             assert int(refused.headers["retry-after"]) >= 1
