@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _libc = ctypes.CDLL(None)  # before any fork
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+SHORT_S = 1.0  # until a start is tried again for which the kernel had no memory, process or descriptor
 LEFT_S = 5.0  # what a child that died leaves behind has so long to end by itself
 
 
@@ -60,16 +61,30 @@ class Child:
     once_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> asyncio.subprocess.Process:
-        """Start it in a process group of its own: Ctrl-C at the terminal is for serve alone."""
+        """Start it in a process group of its own: Ctrl-C at the terminal is for serve alone.
+
+        Where memory, processes or descriptors are short it is tried again until they are not.
+        """
+        process = await self._started()
+        while process is None:
+            await asyncio.sleep(SHORT_S)
+            process = await self._started()
+        return process
+
+    async def _started(self) -> asyncio.subprocess.Process | None:
         inherited = {name: value for name, value in environment().items() if name not in self.withheld}
-        self.process = await asyncio.create_subprocess_exec(
-            *self.argv,
-            env={**inherited, **self.environment},
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=partial(self._settle, os.getpid()),
-            pass_fds=self.pass_fds,
-        )
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.argv,
+                env={**inherited, **self.environment},
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=partial(self._settle, os.getpid()),
+                pass_fds=self.pass_fds,
+            )
+        except OSError as error:
+            log.error("%s cannot be started: %s; it is tried again in %g s", self.name, error, SHORT_S)
+            return None
         return self.process
 
     def _settle(self, parent: int) -> None:

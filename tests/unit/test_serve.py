@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,29 @@ async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
     os.kill(os.getpid(), signal.SIGINT)
     assert await watching == 0
     assert all(gone(pid) for name in ("engine", "API") for pid in pids(tmp_path, name))
+
+
+async def test_a_start_for_which_memory_is_short_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel refuses the first fork, as it does where memory or processes are used up."""
+    real, refusals = asyncio.create_subprocess_exec, [OSError(12, "Cannot allocate memory")]
+
+    async def short(*argv: Any, **settings: Any) -> asyncio.subprocess.Process:
+        if refusals:
+            raise refusals.pop()
+        return await real(*argv, **settings)
+
+    monkeypatch.setattr("forearm.child.SHORT_S", 0.01)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", short)
+    engine = child("engine", LIVES, tmp_path)
+
+    process = await engine.start()
+
+    assert process.returncode is None
+    assert "engine cannot be started: [Errno 12] Cannot allocate memory" in caplog.text
+    process.kill()
+    await process.wait()
 
 
 async def test_an_engine_with_a_wrong_setting_ends_the_whole(tmp_path: Path) -> None:
