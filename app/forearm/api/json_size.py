@@ -9,16 +9,17 @@ from pydantic_core import PydanticCustomError
 
 from forearm.errors import InvalidRequest
 
-# A worker reads a million values in 0.1 s and a member of an object in 0.6 us (bench/hostile.py), and serves nobody
-# else meanwhile. 2048 texts of 512 token ids are a million values; 10,000 messages of two parts are 90,000 members.
+# A worker reads a million values in 0.1 to 0.3 s (two cores with other work on them), a member of an object in 0.6 us,
+# and serves nobody else meanwhile. 2048 texts of 512 token ids are a million values; 10,000 messages of two parts are
+# 90,000 members.
 MOST_VALUES = 1 << 20
 MOST_MEMBERS = 1 << 17
-MOST_BYTES = 12 << 20  # outside of strings: a million token ids and ", " between them; as numbers of 4000 digits 0.1 s
+MOST_BYTES = 12 << 20  # outside of strings: a million token ids and ", " between them
 # Of what templates and grammars are made of: a hundred tools of a coding agent are some 100 kB.
 MOST_CHARACTERS = 1 << 20
 _SLICE = 1 << 16
-# Characters that a value counts for beside its own: rendering a message of four values costs what encoding a hundred
-# characters does, 10 to 40 us (x86-64).
+# Characters that a value counts for beside its own: rendering a message of four values costs about what encoding a
+# hundred characters does (10 to 40 us, x86-64).
 _VALUE = 24
 
 
