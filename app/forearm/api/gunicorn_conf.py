@@ -6,6 +6,7 @@ once. serve.py has bound the master to the cores that are reserved for HTTP; the
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import resource
@@ -63,6 +64,16 @@ certfile = _config.ssl_certfile or None
 ca_certs = _config.ssl_ca_certs or None
 cert_reqs = _config.ssl_cert_reqs
 ciphers = _config.ssl_ciphers or None
+
+
+def when_ready(server: Any) -> None:
+    """Take the app's objects out of the workers' garbage collection, before they are forked.
+
+    They are 106,000. Looking through them holds up a worker for 0.1 s (two cores of an EPYC with other work) and copies
+    the pages they are on.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def post_fork(server: Any, worker: Any) -> None:

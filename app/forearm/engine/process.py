@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -46,6 +47,8 @@ def main(argv: Sequence[str]) -> int:
     except (MemoryError, ValueError) as error:  # of the native executor: they say what does not fit
         log.error("the model cannot be loaded: %s", error)
         return ConfigError.exit_status
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through it again and again would hold up steps
     if isinstance(loop, EngineLoop):
         _keep_plan(file, config, loop.executor.max_model_len, loop.scheduler.blocks.count)
     try:
