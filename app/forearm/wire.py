@@ -45,7 +45,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     `stop` and `include_stop_str_in_output` are text and act where text is: in the worker or in `LLM`; so does
     `structured_outputs`, which becomes `grammar` there.
     `top_k` 0 or -1 is off; `temperature` 0 is greedy; `logprobs` and `prompt_logprobs` count alternatives (0: the
-    chosen token alone, None: none, -1: the whole vocabulary); with `logprob_token_ids` these are the alternatives.
+    chosen token alone, None: none, -1: the whole vocabulary); with `logprob_token_ids` these and the chosen token are
+    the alternatives.
     """
 
     n: int = 1

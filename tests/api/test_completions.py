@@ -161,6 +161,13 @@ def test_what_the_engine_does_with_outputs_reaches_it(server: Server) -> None:
     assert (params.repetition_detection.max_pattern_size, params.repetition_detection.min_count) == (3, 2)
 
 
+def test_the_whole_vocabulary_may_be_asked_for_where_so_many_alternatives_may(start_server: StartServer) -> None:
+    server = start_server(max_logprobs=100_000)
+
+    assert server.complete("a", logprobs=-1).status_code == 200
+    assert server.chat("a", logprobs=True, top_logprobs=-1).status_code == 200
+
+
 def test_answers_tell_their_times_where_the_server_does(start_server: StartServer, server: Server) -> None:
     telling = start_server(per_request_metrics=True)
 
@@ -177,6 +184,9 @@ def test_answers_tell_their_times_where_the_server_does(start_server: StartServe
         assert metrics["queue_time_ms"] == 1e3 * 2**-20, "what the engine says"
         assert metrics["generation_time_ms"] == pytest.approx(intervals * metrics["mean_itl_ms"])
     assert stream.count('"metrics":{"time_to_first_token_ms"') == 1
+    one = telling.complete("hello", max_tokens=1).json()["metrics"]
+    assert "mean_itl_ms" not in one, "one token has none between it and the next"
+    assert one["tokens_per_second"] > 0
     assert "metrics" not in telling.chat("hello", n=2, temperature=1).json()
     assert "metrics" not in server.chat("hello").json()
 

@@ -91,7 +91,7 @@ def usage_plan(body: GenerationBody, served: Served) -> UsagePlan:
     asked = options is not None and options.include_usage
     return UsagePlan(
         at_end=asked or config.force_include_usage,
-        always=options is not None and options.include_usage and options.continuous_usage_stats,
+        always=config.force_include_usage or (asked and options.continuous_usage_stats),
         cached=config.prompt_tokens_details,
         reasoning=isinstance(body, ChatRequest) and served.dialect.reasoning is not None,
     )
@@ -106,12 +106,13 @@ def request_metrics(tally: Tally, choices: int, served: Served) -> RequestMetric
     if not config.per_request_metrics:
         return UNSET if drafts is None else RequestMetrics(speculative_decoding=drafts)
     generation_s, later = tally.last_s - tally.first_s, tally.completion_tokens - 1
+    computed_s = tally.last_s - tally.begun_s - tally.queue_s  # the prompt's time is in it, as in vLLM
     return RequestMetrics(
         time_to_first_token_ms=1e3 * (tally.first_s - tally.begun_s),
         generation_time_ms=1e3 * generation_s,
         queue_time_ms=1e3 * tally.queue_s,
-        mean_itl_ms=1e3 * generation_s / later if later > 0 else None,
-        tokens_per_second=later / generation_s if generation_s > 0 else None,
+        mean_itl_ms=1e3 * generation_s / later if later > 0 else UNSET,
+        tokens_per_second=tally.completion_tokens / computed_s if computed_s > 0 else UNSET,
         speculative_decoding=drafts,
     )
 

@@ -75,7 +75,7 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
     first byte.
     """
-    check_completion(body, served.config)
+    check_completion(body, served.config, served.tokenizer.vocab_size)
     served.note_unknown_fields(body.model_extra)
     head = heading("cmpl", body, request.headers.get("x-request-id"), served)
     given = _prompts(body)

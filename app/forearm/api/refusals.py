@@ -43,7 +43,7 @@ def refuse_unsupported(body: Body) -> None:
         raise InvalidRequest("modalities: this server answers with text only", "modalities")
 
 
-def check_generation(body: GenerationBody, config: ApiConfig) -> None:
+def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -> None:
     """What is neither a type (schema.py) nor a range that the engine checks.
 
     Raises: InvalidRequest naming the field.
@@ -58,15 +58,15 @@ def check_generation(body: GenerationBody, config: ApiConfig) -> None:
     _at_most("n", body.n or 1, config.max_n_sequences)
     _at_most("stop", len(body.stops), config.max_stop_strings, "stop strings")
     _at_most("bad_words", len(body.bad_words or ()), config.max_num_bad_words, "bad words")
-    _check_logprobs(
-        "top_logprobs" if isinstance(body, ChatRequest) else "logprobs", body.logprob_count, config.max_logprobs
-    )
-    _check_logprobs("prompt_logprobs", body.prompt_logprobs, config.max_logprobs)
+    counts = {"prompt_logprobs": body.prompt_logprobs}
+    counts["top_logprobs" if isinstance(body, ChatRequest) else "logprobs"] = body.logprob_count
+    for name, count in counts.items():
+        _check_logprobs(name, count, config.max_logprobs, vocab_size)
 
 
-def check_chat(body: ChatRequest, config: ApiConfig) -> None:
+def check_chat(body: ChatRequest, config: ApiConfig, vocab_size: int) -> None:
     """Raises: InvalidRequest naming the field."""
-    check_generation(body, config)
+    check_generation(body, config, vocab_size)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
     check_template(body.chat_template, body.add_generation_prompt, body.continue_final_message, config)
@@ -93,9 +93,9 @@ def check_infill(body: CompletionRequest) -> None:
         raise InvalidRequest("prompt_logprobs cannot go with suffix; leave one of them out", "prompt_logprobs")
 
 
-def check_completion(body: CompletionRequest, config: ApiConfig) -> None:
+def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int) -> None:
     """Raises: InvalidRequest naming the field."""
-    check_generation(body, config)
+    check_generation(body, config, vocab_size)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is not supported by this server; leave it out", "best_of")
     if (body.model_extra or {}).get("thinking_token_budget") is not None:
@@ -131,8 +131,8 @@ def _at_most(name: str, count: int, limit: int, what: str = "") -> None:
         raise InvalidRequest(f"{name} {shown}; the limit is {limit}", name)
 
 
-def _check_logprobs(name: str, count: int | None, limit: int) -> None:
-    if count is None or limit == -1 or 0 <= count <= limit:
+def _check_logprobs(name: str, count: int | None, limit: int, vocab_size: int) -> None:
+    if count is None or limit == -1 or 0 <= (vocab_size if count == -1 else count) <= limit:
         return
     shown = "the whole vocabulary" if count == -1 else str(count)
     raise InvalidRequest(f"Requested {name} of {shown}, which is greater than max allowed: {limit}", name)

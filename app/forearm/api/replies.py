@@ -67,8 +67,8 @@ class RequestMetrics(msgspec.Struct, kw_only=True):
     time_to_first_token_ms: float | UnsetType = UNSET
     generation_time_ms: float | UnsetType = UNSET
     queue_time_ms: float | UnsetType = UNSET
-    mean_itl_ms: float | UnsetType | None = UNSET
-    tokens_per_second: float | UnsetType | None = UNSET
+    mean_itl_ms: float | UnsetType = UNSET  # of two tokens and more
+    tokens_per_second: float | UnsetType = UNSET
     speculative_decoding: DraftMetrics | None = None
 
 

@@ -169,7 +169,7 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the first
     byte, because `submit` returns only once the engine has taken the request.
     """
-    check_chat(body, served.config)
+    check_chat(body, served.config, served.tokenizer.vocab_size)
     served.note_unknown_fields(body.model_extra)
     head = heading("chatcmpl", body, request_id, served)
     text, prompt = await rendered(served, body)

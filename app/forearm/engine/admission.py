@@ -83,7 +83,7 @@ class Admission:
         """Raises: InvalidRequest if more is asked than may be, or than one message holds."""
         for name in ("logprobs", "prompt_logprobs"):
             count, limit = getattr(params, name), self.terms.alternatives
-            if count is not None and limit != -1 and not 0 <= count <= limit:
+            if count is not None and limit != -1 and not 0 <= alternatives(count, self.terms.vocab_size) <= limit:
                 raise InvalidRequest(f"{name} is {count}; at most {limit} alternatives may be asked for", name)
         if params.prompt_logprobs is not None:
             each = alternatives(params.prompt_logprobs, self.terms.vocab_size)

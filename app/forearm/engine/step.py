@@ -128,7 +128,7 @@ class Stepper:
         return sampled_logprobs(sampled, number, alternatives(wanted, self._executor.vocab_size))
 
     def _named(self, lines: list[Line], sampled: Sampled) -> dict[int, PositionLogprobs]:
-        """By number of the line: where `logprob_token_ids` names the alternatives, the chosen token and these."""
+        """Positions by number of the line where `logprob_token_ids` names alternatives; the chosen token is one too."""
         asked = [
             (number, line.row, token)
             for number, line in enumerate(lines)
@@ -142,8 +142,9 @@ class Stepper:
         found: dict[int, PositionLogprobs] = {}
         for i, (number, _, token) in enumerate(asked):
             if number not in found:
-                found[number] = sampled_logprobs(sampled, number, 0)
-            found[number].append(TokenLogprob(token, float(scored.logprob[i]), int(scored.rank[i])))
+                found[number] = sampled_logprobs(sampled, number, 0) * 2
+            if token != found[number][0].token_id:
+                found[number].append(TokenLogprob(token, float(scored.logprob[i]), int(scored.rank[i])))
         return found
 
 

@@ -93,6 +93,32 @@ def test_a_field_out_of_range_is_refused_by_name(fields: dict[str, Any], message
     assert not client.loop.busy
 
 
+def test_the_whole_vocabulary_may_be_asked_for_where_so_many_alternatives_may() -> None:
+    client = Client(alternatives=50)
+
+    client.submit("a", [1], logprobs=-1, max_tokens=1)
+    client.finish()
+
+    assert client.outputs["a", 0].finish_reason == "length"
+
+
+def test_the_chosen_token_is_among_the_alternatives_that_are_named() -> None:
+    client = Client()
+
+    client.submit(
+        "a", [1], logprobs=0, logprob_token_ids=[9, 4], allowed_token_ids=[4, 7], logit_bias={7: 50.0}, max_tokens=1
+    )
+    client.submit("b", [1], logprobs=0, logprob_token_ids=[9, 4], allowed_token_ids=[4], max_tokens=1)
+    client.finish()
+
+    def ids(name: str) -> list[int]:
+        (message,) = client.outputs[name, 0].messages
+        return [one.token_id for one in message.logprobs[0]]
+
+    assert ids("a") == [7, 7, 9, 4]
+    assert ids("b") == [4, 4, 9], "once"
+
+
 @pytest.mark.parametrize("prompt", [[], [50], [3, -1]])
 def test_a_prompt_without_tokens_or_with_unknown_ones_is_refused(prompt: list[int]) -> None:
     client = Client()
