@@ -517,7 +517,9 @@ class ApiConfig(Common):
         parse=one_of("full", "hash", "custom", "none"),
     )
     fingerprint_value: str = setting("", "what it is when custom", flag="--fingerprint-value")
-    force_include_usage: bool = setting(False, "every stream ends with usage", flag="--enable-force-include-usage")
+    force_include_usage: bool = setting(
+        False, "every chunk of a stream tells the usage so far", flag="--enable-force-include-usage"
+    )
     tokens_as_token_ids: bool = setting(
         False, "tokens of logprobs are written token_id:N", flag="--return-tokens-as-token-ids"
     )

@@ -91,7 +91,8 @@ def usage_plan(body: GenerationBody, served: Served) -> UsagePlan:
     asked = options is not None and options.include_usage
     return UsagePlan(
         at_end=asked or config.force_include_usage,
-        always=config.force_include_usage or (asked and options.continuous_usage_stats),
+        always=config.force_include_usage
+        or (options is not None and options.include_usage and options.continuous_usage_stats),
         cached=config.prompt_tokens_details,
         reasoning=isinstance(body, ChatRequest) and served.dialect.reasoning is not None,
     )

@@ -13,7 +13,7 @@ from forearm.api.answer import UsagePlan, request_metrics, scored_response, toke
 from forearm.api.body import describes
 from forearm.api.dependencies import ChatBody, Served
 from forearm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from forearm.api.output import spaced
+from forearm.api.output import Tally, spaced
 from forearm.api.replies import (
     CallDelta,
     ChatChoice,
@@ -76,16 +76,19 @@ def _echoed(body: ChatRequest, role: str) -> str:
 
 async def _events(turn: Turn, form: Form) -> AsyncIterator[bytes]:
     """Each choice begins with its role; then come its pieces; usage comes last, where it is wanted."""
-    chunks, tally, begun = Chunks(turn.head.of_chunks("chat.completion.chunk")), turn.tally, set()
+    chunks, tally = Chunks(turn.head.of_chunks("chat.completion.chunk")), turn.tally
+    begun: set[int] = set()  # choices whose role has been told
     async for piece in spaced(turn.parts(), turn.body.stream_interval):
         if piece.choice not in begun:
+            # Before the first choice's role no token has been told, though the first one is counted.
+            told = tally if begun else Tally(tally.prompt_tokens, cached_tokens=tally.cached_tokens)
             begun.add(piece.choice)
             first = ChatChunkChoice(index=piece.choice, delta=Delta(role=form.role, content=""))
             ids = b',"prompt_token_ids":' + encoder.encode(turn.prompt) if turn.body.return_token_ids else b""
-            yield chunks.chunk(first, form.usage.with_chunk(tally), ids)
+            yield chunks.chunk(first, form.usage.with_chunk(told), ids)
             if form.echoed:
                 echo = ChatChunkChoice(index=piece.choice, delta=Delta(content=form.echoed))
-                yield chunks.chunk(echo, form.usage.with_chunk(tally))
+                yield chunks.chunk(echo, form.usage.with_chunk(told))
         if _says_something(piece, turn.body):
             for choice in _chunk_choices(piece, turn.body, form):
                 yield chunks.chunk(choice, form.usage.with_chunk(tally))
