@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from forearm.api.answer import scored_response
+from forearm.api.logprobs import completion_logprobs
 from forearm.api.output import Choice, Tally
 from forearm.wire import TokenLogprob
 
@@ -31,3 +32,16 @@ def test_many_log_probabilities_are_written_beside_the_event_loop(
 
     assert response.body == b'{"a":1}'
     assert (threads != [threading.get_ident()]) is own_thread
+
+
+def test_the_chosen_token_is_first_among_the_alternatives_of_a_completion() -> None:
+    position = [
+        TokenLogprob(7, -2.0, 3),
+        TokenLogprob(9, -0.5, 1),
+        TokenLogprob(8, -1.0, 2),
+        TokenLogprob(107, -9.0, 4),
+    ]
+
+    reply = completion_logprobs([7], [position], lambda token: str(token % 100), 0, [1])  # 107 has the text of 7
+
+    assert [*reply.top_logprobs[0].items()] == [("7", -2.0), ("9", -0.5), ("8", -1.0)]

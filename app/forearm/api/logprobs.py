@@ -86,8 +86,8 @@ def completion_logprobs(
         reply.text_offset.append(offset)
         reply.tokens.append(names(token_id))
         reply.token_logprobs.append(None if position is None else _finite(position[0]))
-        # The chosen token last: where two tokens have one text, the chosen one's value is kept.
-        ranked = None if position is None else [*position[1:], position[0]]
+        # The chosen token is first, as in vLLM, and comes again last: where two tokens have one text, its value stays.
+        ranked = None if position is None else [*position, position[0]]
         reply.top_logprobs.append(None if ranked is None else {names(one.token_id): _finite(one) for one in ranked})
         offset += length
     return reply
