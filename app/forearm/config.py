@@ -21,6 +21,7 @@ from forearm.settings import (
     model_length,
     number,
     one_of,
+    profiler,
     separated,
     setting,
     settings_of,
@@ -132,6 +133,15 @@ class Common:
     )
     logging_config_path: str = setting(
         "", "JSON for logging.config.dictConfig", flag="--log-config-file", env="VLLM_LOGGING_CONFIG_PATH"
+    )
+    profiler_config: dict[str, Any] | None = setting(
+        None,
+        "JSON: profiler torch and torch_profiler_dir, a folder: POST /start_profile and /stop_profile record what each "
+        "step takes, as a Chrome trace; delay_iterations steps are left out first, after max_iterations it ends "
+        "(torch_profiler_*, ignore_frontend: any)",
+        flag="--profiler-config",
+        env="VLLM_TORCH_PROFILER_DIR",
+        parse=profiler,
     )
 
     @property

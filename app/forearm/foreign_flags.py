@@ -122,7 +122,6 @@ FLAGS: dict[str, Foreign] = {
     **_rows(0, "the log has every process's lines", "--aggregate-engine-logging --log-error-stack --enable-log-deltas"),
     **_rows(0, "unknown variables are named in the log", "--fail-on-environ-validation"),
     **_rows(0, "there is no profiler of that kind", "--enable-layerwise-nvtx-tracing --ray-workers-use-nsight"),
-    **_rows(1, "there is no profiler of that kind", "--profiler-config"),
     **_rows(1, "serve watches its processes", "--watchdog-config --fault-tolerance-config"),
     **_rows(0, "serve watches its processes", "--enable-fault-tolerance"),
     **_rows(0, "see --fastapi-docs", "--enable-offline-docs"),

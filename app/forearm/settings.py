@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from forearm.errors import ConfigError
@@ -13,6 +14,7 @@ from forearm.errors import ConfigError
 Parse = Callable[[str], Any]
 Config = TypeVar("Config")
 _KEY = "setting"
+PROFILER_FOLDER, _COUNTS = "torch_profiler_dir", ("delay_iterations", "max_iterations")  # of --profiler-config
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,30 @@ def structured_outputs(value: str) -> dict[str, Any]:
         if name in ("reasoning_parser_plugin", "enable_in_reasoning") and given:
             raise ValueError(f"{name} is not supported; leave it out")
     return {name: parsed[name] for name in switches if name in parsed}
+
+
+def profiler(value: str) -> dict[str, Any]:
+    """vLLM's --profiler-config, as JSON or as a folder alone: which steps are recorded, and where; {}: none."""
+    given = json_object(
+        value if value.lstrip().startswith("{") else json.dumps({"profiler": "torch", PROFILER_FOLDER: value})
+    )
+    for name in given:
+        if name not in (PROFILER_FOLDER, "profiler", "ignore_frontend", *_COUNTS) and not name.startswith(
+            "torch_profiler_"
+        ):
+            raise ValueError(f"{name} is not supported; write profiler, {PROFILER_FOLDER}, {', '.join(_COUNTS)}")
+    kind, folder = given.get("profiler"), given.get(PROFILER_FOLDER, "")
+    if kind in (None, "None"):
+        return {}
+    if kind != "torch":
+        raise ValueError(f"profiler is {kind!r}; write torch")
+    if not isinstance(folder, str) or not folder or "://" in folder:
+        raise ValueError(f"{PROFILER_FOLDER} is {folder!r}; name a folder of this machine")
+    counts = {name: given.get(name, 0) for name in _COUNTS}
+    for name, count in counts.items():
+        if type(count) is not int or count < 0:
+            raise ValueError(f"{name} is {count!r}; write a whole number, at least 0")
+    return {"profiler": kind, PROFILER_FOLDER: str(Path(folder).expanduser().absolute()), **counts}
 
 
 def _json(value: str) -> Any:

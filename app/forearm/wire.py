@@ -153,7 +153,13 @@ class ForgetPrefixes(msgspec.Struct, tag=True):
     """Nothing computed so far is to be found in the prefix cache any more."""
 
 
-ToEngine = Submit | Embed | Abort | AskMetrics | AskState | ForgetPrefixes
+class Profile(msgspec.Struct, tag=True):
+    """Begin to record steps, or end it. Answered by `Profiled`, between two steps."""
+
+    start: bool
+
+
+ToEngine = Submit | Embed | Abort | AskMetrics | AskState | ForgetPrefixes | Profile
 
 
 # --- engine to worker ---
@@ -212,6 +218,12 @@ class Metrics(msgspec.Struct, tag=True):
     text: str
 
 
+class Profiled(msgspec.Struct, tag=True):
+    """A recording has begun, or its file is complete. `error`: why not; "": it is so."""
+
+    error: str = ""
+
+
 class State(msgspec.Struct, tag=True, kw_only=True):
     """What an engine says of itself: at connection and when asked."""
 
@@ -234,7 +246,7 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     retry_after_s: int
 
 
-FromEngine = Accepted | Refused | Tokens | Embedded | Metrics | State | Load
+FromEngine = Accepted | Refused | Tokens | Embedded | Metrics | Profiled | State | Load
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -30,6 +30,8 @@ class EchoEngine:
     draining: bool = False
     step_age_s: float = 0.0
     load: wire.Load | None = None  # told with each connection, and by `tell`
+    disk_full: bool = False  # for recordings
+    profiled: list[bool] = field(default_factory=list)  # what /start_profile and /stop_profile have come to
     submits: list[wire.Submit] = field(default_factory=list)
     running: set[tuple[str, int]] = field(default_factory=set)
 
@@ -97,6 +99,9 @@ class EchoEngine:
             writer.write(wire.frame(self._state()))
         elif isinstance(message, wire.AskMetrics):
             writer.write(wire.frame(wire.Metrics(f"vllm:num_requests_running {len(self.running)}.0\n")))
+        elif isinstance(message, wire.Profile):
+            self.profiled.append(message.start)
+            writer.write(wire.frame(wire.Profiled("the disk is full" if self.disk_full else "")))
         elif isinstance(message, wire.Abort):
             for output in [one for one in self.running if one[0] == message.request_id]:
                 if message.index in (None, output[1]):

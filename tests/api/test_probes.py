@@ -106,6 +106,23 @@ def test_the_tokenizer_is_told_with_its_flag_alone(server: Server, start_server:
     assert "messages" in told["chat_template"]
 
 
+def test_a_profile_is_made_with_its_flag_alone_and_wants_a_key(server: Server, start_server: StartServer) -> None:
+    assert server.http.post("/start_profile").status_code == 404
+    own = start_server(profiler_config={"profiler": "torch", "torch_profiler_dir": "/there"}, api_key=("very-secret",))
+
+    assert httpx.post(f"{own.url}/start_profile").status_code == 401
+    assert own.http.get("/start_profile").status_code == 405
+    assert own.http.post("/start_profile").status_code == 200
+    assert own.http.post("/stop_profile").status_code == 200
+    assert own.engine.profiled == [True, False]
+
+    own.engine.disk_full = True
+    failed = own.http.post("/stop_profile")
+    assert (failed.status_code, failed.json()["error"]["message"]) == (500, "the disk is full")
+    own.engine.stop()
+    wait_until(lambda: own.http.post("/start_profile").status_code == 503)
+
+
 def test_developers_see_the_settings_and_no_secret(server: Server, start_server: StartServer) -> None:
     assert server.http.get("/server_info").status_code == 404
     assert server.http.post("/reset_prefix_cache").status_code == 404

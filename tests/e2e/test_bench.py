@@ -129,7 +129,7 @@ def test_a_profile_of_a_server_that_makes_none_is_said(served: Served) -> None:
     done = bench("serve", "--base-url", served.url, "--tokenizer", "demo_model", *RANDOM, "--num-prompts", "1",
                  "--disable-tqdm", "--profile", status=1)  # fmt: skip
 
-    assert "--profile: /start_profile: this server does not profile" in done.stderr
+    assert "--profile: /start_profile: this server was started without --profiler-config" in done.stderr
 
 
 def test_the_model_and_its_tokenizer_are_the_servers_own_and_a_unix_socket_will_do(tmp_path: Path) -> None:

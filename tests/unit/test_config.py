@@ -36,6 +36,9 @@ def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_defau
     assert line("--config", str(file), *flags).configs.engine.kv_cache_memory_bytes == 3 * 2**30
 
 
+PROFILED = {"profiler": "torch", "torch_profiler_dir": "/t", "delay_iterations": 0, "max_iterations": 0}
+
+
 @pytest.mark.parametrize(
     ("argv", "field", "value"),
     [
@@ -54,6 +57,19 @@ def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_defau
         (["facebook/opt-125m"], "model", "facebook/opt-125m"),
         (["--port", "1", "facebook/opt-125m"], "model", "facebook/opt-125m"),
         (["--model", "facebook/opt-125m"], "model", "facebook/opt-125m"),
+        (["--profiler-config", '{"torch_profiler_dir": "/t"}'], "profiler_config", {}),
+        (
+            [
+                "--profiler-config.profiler",
+                "torch",
+                "--profiler-config.torch_profiler_dir",
+                "/t",
+                "--profiler-config.torch_profiler_use_gzip",
+                "true",
+            ],
+            "profiler_config",
+            PROFILED,
+        ),
     ],
 )
 def test_an_engine_flag_is_read(argv: list[str], field: str, value: object) -> None:
@@ -85,6 +101,7 @@ def test_an_api_flag_is_read(argv: list[str], field: str, value: object) -> None
         ("VLLM_CPU_NUM_OF_RESERVED_CPU", "2", "num_of_reserved_cpu", 2),
         ("OMP_NUM_THREADS", "16", "omp_num_threads", 16),
         ("VLLM_LOGGING_LEVEL", "DEBUG", "logging_level", "DEBUG"),
+        ("VLLM_TORCH_PROFILER_DIR", "/t", "profiler_config", PROFILED),
     ],
 )
 def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: str, field: str, value: object) -> None:
@@ -105,6 +122,9 @@ def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: st
         (["--gpu-memory-utilization", "1.5"], r"--gpu-memory-utilization 1.5: it must be from 0.01 to 1"),
         (["--override-generation-config", "{"], r"--override-generation-config \{: it is not JSON"),
         (["--allowed-origins", "[1]"], r"--allowed-origins \[1\]: write a JSON list of strings"),
+        (["--profiler-config", '{"profiler": "cuda"}'], r"profiler is 'cuda'; write torch"),
+        (["--profiler-config", '{"profiler": "torch"}'], r"torch_profiler_dir is ''; name a folder"),
+        (["--profiler-config", '{"profiler": "torch", "wait_iterations": 1}'], r"wait_iterations is not supported"),
         (["--prot", "1"], r"unknown flag --prot; did you mean --port\?"),
         (["--port"], r"--port"),
         (["a", "b"], r"one model is served, not 2: a b"),

@@ -120,6 +120,8 @@ def _add_routes(app: FastAPI, config: ApiConfig) -> None:
         app.include_router(inside.tokenizer_router)
     if config.dev_mode:
         app.include_router(inside.dev_router)
+    if config.profiler_config:
+        app.include_router(inside.profile_router)
     if config.playground:
         app.include_router(playground.router)
 

@@ -44,6 +44,7 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
         self._states: deque[asyncio.Future[wire.State]] = deque()
         self._metrics: deque[asyncio.Future[str]] = deque()
+        self._profiled: deque[asyncio.Future[str]] = deque()
         self.on_lost: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
@@ -84,12 +85,21 @@ class Connection:
         """Raises: EngineUnavailable."""
         return await self._ask(wire.AskMetrics(), self._metrics)
 
+    async def profile(self, start: bool, timeout_s: float) -> str:
+        """Begin to record the engine's steps, or end it; it answers between two steps. Returns: why not; "": it is so.
+
+        Raises: EngineUnavailable.
+        """
+        return await self._ask(wire.Profile(start), self._profiled, timeout_s)
+
     def fail_open(self, error: ForearmError) -> None:
         """Every open request gets this error."""
         for generation in list(self.open.values()):
             generation.fail(error)
 
-    async def _ask(self, question: wire.ToEngine, waiting: deque[asyncio.Future[Answer]]) -> Answer:
+    async def _ask(
+        self, question: wire.ToEngine, waiting: deque[asyncio.Future[Answer]], timeout_s: float = _ANSWER_TIMEOUT_S
+    ) -> Answer:
         if self.state is None:
             raise EngineUnavailable("the engine is not running")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -97,9 +107,9 @@ class Connection:
         self.send(question)
         try:
             # shield: a question given up keeps its place in line, so that its answer is not taken for the next one's
-            return await asyncio.wait_for(asyncio.shield(answer), _ANSWER_TIMEOUT_S)
+            return await asyncio.wait_for(asyncio.shield(answer), timeout_s)
         except asyncio.TimeoutError:
-            raise EngineUnavailable(f"the engine has not answered for {_ANSWER_TIMEOUT_S:g} s") from None
+            raise EngineUnavailable(f"the engine has not answered for {timeout_s:g} s") from None
 
     async def _stay_connected(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -129,6 +139,8 @@ class Connection:
             _answer(self._states, message)
         elif isinstance(message, wire.Metrics):
             _answer(self._metrics, message.text)
+        elif isinstance(message, wire.Profiled):
+            _answer(self._profiled, message.error)
         elif isinstance(message, wire.Load):
             self._load, self._accepted = message, 0
         elif (generation := self.open.get(message.request_id)) is not None:
@@ -146,6 +158,7 @@ class Connection:
         self.on_lost()
         _answer_none(self._states, gone)
         _answer_none(self._metrics, gone)
+        _answer_none(self._profiled, gone)
 
 
 def _answer(waiting: deque[asyncio.Future[Answer]], answer: Answer) -> None:

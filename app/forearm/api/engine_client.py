@@ -12,7 +12,7 @@ from forearm import wire
 from forearm.api.connection import Connection
 from forearm.api.faults import error_of
 from forearm.api.watching import sender, watchers
-from forearm.errors import EngineUnavailable, ForearmError
+from forearm.errors import EngineFailed, EngineUnavailable, ForearmError
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
 Taken = TypeVar("Taken")
@@ -155,6 +155,18 @@ class EngineClient:
         if len(known) < len(loads):
             return None
         return wire.Load(sum(max(load.room, 0) for load in known), min(load.retry_after_s for load in known))
+
+    async def profile(self, start: bool) -> None:
+        """Begin to record the steps of every engine that runs, or end it.
+
+        Raises: EngineUnavailable; EngineFailed if one of them cannot.
+        """
+        running = [connection for connection in self.connections if connection.state is not None]
+        if not running:
+            raise EngineUnavailable(_NONE_RUNS)
+        errors = await asyncio.gather(*(connection.profile(start, self._accept_s) for connection in running))
+        if any(errors):
+            raise EngineFailed("; ".join(filter(None, errors)))
 
     async def submit(self, requests: Sequence[wire.Submit], watched: bool = True) -> Generation:
         """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.

@@ -1,4 +1,5 @@
-"""What shows the server's inside: /tokenizer_info with its flag, /server_info and /reset_prefix_cache for developers.
+"""What shows the server's inside: /tokenizer_info with its flag, /server_info and /reset_prefix_cache for developers,
+/start_profile and /stop_profile with --profiler-config.
 
 All of it wants a key, where there are keys.
 """
@@ -20,6 +21,7 @@ from forearm.config import ApiConfig
 
 tokenizer_router = APIRouter()
 dev_router = APIRouter()
+profile_router = APIRouter()
 
 _SECRETS = ("api_key", "hf_token", "api_keys_file", "ssl_keyfile")
 
@@ -51,6 +53,20 @@ async def reset_prefix_cache(served: Served) -> Response:
     """The engines forget what they have computed; requests that use it go on."""
     for connection in served.engine.connections:
         connection.send(wire.ForgetPrefixes())
+    return Response()
+
+
+@profile_router.post("/start_profile")
+async def start_profile(served: Served) -> Response:
+    """Every engine records its steps from now on."""
+    await served.engine.profile(start=True)
+    return Response()
+
+
+@profile_router.post("/stop_profile")
+async def stop_profile(served: Served) -> Response:
+    """Answer once the files are complete."""
+    await served.engine.profile(start=False)
     return Response()
 
 

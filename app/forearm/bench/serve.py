@@ -32,7 +32,7 @@ from forearm.errors import ConfigError, EngineUnavailable
 from forearm.flags import Parser
 
 RETRY_S = 1.0  # of the ready check
-_NO_PROFILES = "this server does not profile (vLLM's does with --profiler-config); leave out --profile"
+_NO_PROFILES = "this server was started without --profiler-config, so it does not profile; leave out --profile"
 
 
 def serve(argv: Sequence[str]) -> int:

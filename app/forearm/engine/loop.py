@@ -13,18 +13,18 @@ from forearm import wire
 from forearm.engine import replies
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.blocks import BlockPool, blocks_for
-from forearm.engine.checks import MAX_OUTPUTS
 from forearm.engine.constraint import Constraint
 from forearm.engine.executor import Executor
 from forearm.engine.grammar import Grammars
 from forearm.engine.growth import Growth, grow, nothing_to_choose
-from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot
+from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Profiling, Snapshot
 from forearm.engine.meter import Meter
 from forearm.engine.request_queue import RequestQueue
 from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Request, Sequence, Slice, prefills
 from forearm.engine.speculation import Speculation
 from forearm.engine.step import Outcome, Stepper
+from forearm.engine.step_trace import StepTrace
 from forearm.engine.turns import MAX_FAILED_STEPS
 from forearm.errors import (
     ConstraintFailed,
@@ -32,7 +32,6 @@ from forearm.errors import (
     EngineUnavailable,
     ForearmError,
     InvalidRequest,
-    Overloaded,
 )
 
 _COMPILING_S = 0.01  # that a step waits for a grammar where there is nothing else to do; messages are taken in between
@@ -45,7 +44,7 @@ class EngineLoop:
 
     outbox: what the last step has to say, and to whom; turns.py takes it and empties it.
     grammars: None: requests with a grammar are refused. speculation: guesses ahead; None: nobody does.
-    spare_cpu: there is a CPU beside those that compute.
+    spare_cpu: there is a CPU beside those that compute. trace: of its steps; None: nothing is recorded.
     """
 
     def __init__(
@@ -58,6 +57,7 @@ class EngineLoop:
         speculation: Speculation | None = None,
         *,
         spare_cpu: bool = True,
+        trace: StepTrace | None = None,
     ) -> None:
         assert executor.blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
         self.executor = executor
@@ -67,7 +67,8 @@ class EngineLoop:
         self.outbox: list[Outward] = []
         self.over = False
         self.terms, self._admission = terms, Admission(terms)
-        self._stepper = Stepper(executor, spare_cpu=spare_cpu)
+        self.trace = trace or StepTrace()
+        self._stepper = Stepper(executor, self.trace, spare_cpu=spare_cpu)
         self._grammars = grammars
         self._compiling: list[Request] = []
         self._requests: dict[tuple[int, str], Request] = {}
@@ -89,6 +90,8 @@ class EngineLoop:
                 self.scheduler.blocks.forget_prefixes()
             else:
                 self._abort(inward.connection, inward.message)
+        elif isinstance(inward, Profiling):
+            self.outbox.append((inward.connection, self.trace.answer(inward.message)))
         elif isinstance(inward, Gone):
             for request in [r for r in self._requests.values() if r.connection == inward.connection]:
                 self._end(request, "abort")
@@ -100,6 +103,7 @@ class EngineLoop:
     def step(self) -> None:
         """Compute one step, if there is anything to compute."""
         self._take_grammars()
+        self.trace.begin("schedule")
         slices = self.scheduler.schedule()
         if slices:
             self.look()
@@ -113,7 +117,7 @@ class EngineLoop:
                 self._failed_steps = 0
             except Exception as error:
                 self._step_failed(slices, error)
-            self.meter.step(sum(piece.end - piece.start for piece in slices))
+            self.meter.step(sum([piece.end - piece.start for piece in slices]))
         elif self.busy:
             grammars = [request.compiling for request in self._compiling if request.compiling is not None]
             assert grammars, "whoever is there can go on"
@@ -177,20 +181,7 @@ class EngineLoop:
             raise EngineUnavailable("the server is shutting down")
         if (connection, submit.request_id) in self._requests:
             raise InvalidRequest(f"request_id {submit.request_id} is in use", "request_id")
-        limit, running = self._admission.terms.queued, self.scheduler.limits.running
-        if submit.params.n > limit + running:
-            raise InvalidRequest(
-                f"n is {submit.params.n}; at most {limit + running} outputs can run and wait "
-                f"(--max-num-seqs {running}, --max-num-queued-reqs {limit})",
-                "n",
-            )
-        load = self._queue.load(len(self.scheduler.running))
-        if load.room <= 0:
-            raise Overloaded(f"{self._queue.length} requests are waiting; the limit is {limit}", load.retry_after_s)
-        waiting, most = self.scheduler.waiting, max(limit + running, MAX_OUTPUTS)
-        if waiting + submit.params.n > most:
-            said = f"{waiting} outputs are waiting, {submit.params.n} more are asked for; the limit is {most}"
-            raise Overloaded(said, load.retry_after_s)
+        self._queue.check(submit.params.n, len(self.scheduler.running), self.scheduler.waiting)
 
     def _abort(self, connection: int, abort: wire.Abort) -> None:
         """The client may abort what has just finished: then there is nothing to do."""
@@ -218,14 +209,20 @@ class EngineLoop:
     def _compute(self, slices: list[Slice]) -> None:
         """The whole step. State moves on only after the executor's last call: a broken step changes nothing."""
         start_s = time.monotonic()
+        self.trace.part("draft")
         slices = self._speculation.plan(slices, self.scheduler.limits, self.scheduler.blocks)
         outcomes = self._stepper.compute(slices)
-        self.meter.prefilled_tokens += prefills(slices)
+        self.trace.part("advance")
+        prompt_tokens = prefills(slices)
+        self.meter.prefilled_tokens += prompt_tokens
         now_s = time.monotonic()
         for outcome in outcomes:
             if outcome.piece.sequence.finish_reason is None:  # else another output of its request met a NaN
                 self._advance(outcome, now_s)
         self._speculation.measured(slices, time.monotonic() - start_s)
+        if self.trace.on:
+            tokens, waiting = sum(piece.computes for piece in slices), self.scheduler.waiting
+            self.trace.end(tokens=tokens, prompt_tokens=prompt_tokens, sequences=len(slices), waiting=waiting)
 
     def _advance(self, outcome: Outcome, now_s: float) -> None:
         """The slice is computed: its output goes on, its full blocks can be shared."""

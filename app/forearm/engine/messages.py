@@ -24,6 +24,14 @@ class Texts:
 
 
 @dataclass(frozen=True)
+class Profiling:
+    """A connection's wish about the recording of steps."""
+
+    connection: int
+    message: wire.Profile
+
+
+@dataclass(frozen=True)
 class Gone:
     """A connection has closed: nobody waits for what was its."""
 
@@ -40,7 +48,7 @@ class Stop:
     """End now; what is open is aborted."""
 
 
-Inward = From | Texts | Gone | Drain | Stop
+Inward = From | Texts | Profiling | Gone | Drain | Stop
 Outward = tuple[int, wire.FromEngine]  # to this connection
 
 

@@ -10,11 +10,12 @@ import time
 from collections import Counter, deque
 
 from forearm import wire
-from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Snapshot, Texts
+from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Profiling, Snapshot, Texts
 from forearm.engine.pooler import Pooler
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingAdmission, PoolingRequest, Text
 from forearm.engine.request_queue import RequestQueue
+from forearm.engine.step_trace import StepTrace
 from forearm.engine.turns import MAX_FAILED_STEPS
 from forearm.engine.waiting import Served
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest, Overloaded
@@ -25,13 +26,21 @@ log = logging.getLogger(__name__)
 class PoolingLoop:
     """State and step of one engine.
 
-    step_tokens, step_texts: most of one step. outbox: what the last step has to say, and to whom.
+    step_tokens, step_texts: most of one step. outbox: what the last step has to say, and to whom. trace: of its steps;
+    None: nothing is recorded.
     """
 
-    def __init__(self, executor: Pooler, step_tokens: int, step_texts: int, meter: PoolingMeter) -> None:
+    def __init__(
+        self,
+        executor: Pooler,
+        step_tokens: int,
+        step_texts: int,
+        meter: PoolingMeter,
+        trace: StepTrace | None = None,
+    ) -> None:
         assert step_tokens >= executor.max_model_len, "one text of full length must fit a step"
         self.executor = executor
-        self.meter = meter
+        self.meter, self.trace = meter, trace or StepTrace()
         self.outbox: list[Outward] = []
         self.over = False
         self._step_tokens, self._step_texts = step_tokens, step_texts
@@ -53,6 +62,8 @@ class PoolingLoop:
             self._embed(inward.connection, inward.message)
         elif isinstance(inward, From):
             self._take_message(inward.connection, inward.message)
+        elif isinstance(inward, Profiling):
+            self.outbox.append((inward.connection, self.trace.answer(inward.message)))
         elif isinstance(inward, Gone):
             for request in [r for r in self._requests.values() if r.connection == inward.connection]:
                 self._end(request, "abort")
@@ -63,6 +74,7 @@ class PoolingLoop:
 
     def step(self) -> None:
         """Compute one step, if there is anything to compute."""
+        self.trace.begin("schedule")
         texts = self._choose()
         if texts:
             self.look()
@@ -71,7 +83,9 @@ class PoolingLoop:
                 self._failed_steps = 0
             except Exception as error:
                 self._step_failed(texts, error)
-            self.meter.step(sum(len(text.prompt.token_ids) for text in texts))
+            tokens = sum(len(text.prompt.token_ids) for text in texts)
+            self.meter.step(tokens)
+            self.trace.end(tokens=tokens, texts=len(texts))
         self.look()
 
     # --- in
@@ -157,7 +171,9 @@ class PoolingLoop:
         return [ranked[at] for at in sorted(range(len(ranked)), key=keys.__getitem__)]
 
     def _compute(self, texts: list[Text]) -> None:
+        self.trace.part("forward")
         vectors = self.executor.compute(texts)
+        self.trace.part("advance")
         for text, vector in zip(texts, vectors, strict=True):
             request = text.request
             if isinstance(vector, EngineFailed):

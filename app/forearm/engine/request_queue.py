@@ -6,6 +6,8 @@ import math
 import time
 from collections import deque
 
+from forearm.engine.checks import MAX_OUTPUTS
+from forearm.errors import InvalidRequest, Overloaded
 from forearm.wire import Load
 
 # The last requests that ended are looked at, so many of them: seconds of a busy engine, minutes of a slow one.
@@ -38,6 +40,23 @@ class RequestQueue:
     def load(self, taken: int) -> Load:
         """How many more may come, so many places being taken, and when to try again where none may."""
         return Load(self._limit + self._places - taken - self.length, self._wait_s())
+
+    def check(self, outputs: int, running: int, waiting: int) -> None:
+        """Raises: why a request for so many outputs is not taken, while so many others run and wait."""
+        most = self._limit + self._places
+        if outputs > most:
+            raise InvalidRequest(
+                f"n is {outputs}; at most {most} outputs can run and wait "
+                f"(--max-num-seqs {self._places}, --max-num-queued-reqs {self._limit})",
+                "n",
+            )
+        load = self.load(running)
+        if load.room <= 0:
+            raise Overloaded(f"{self.length} requests are waiting; the limit is {self._limit}", load.retry_after_s)
+        most = max(most, MAX_OUTPUTS)
+        if waiting + outputs > most:
+            said = f"{waiting} outputs are waiting, {outputs} more are asked for; the limit is {most}"
+            raise Overloaded(said, load.retry_after_s)
 
     def _wait_s(self) -> int:
         """Seconds until who waits will have left, at the rate of late: 1 to 60; 1 while no rate is known."""

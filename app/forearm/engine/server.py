@@ -24,7 +24,7 @@ from forearm import wire
 from forearm.engine import turns
 from forearm.engine.inbox import Inbox
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import Drain, From, Gone, Outward, Stop, Texts
+from forearm.engine.messages import Drain, From, Gone, Outward, Profiling, Stop, Texts
 from forearm.engine.pooling_loop import PoolingLoop
 
 # What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
@@ -212,6 +212,8 @@ class EngineServer:
             )
         elif isinstance(message, wire.Embed):
             self._take_texts(connection, writer, message, length)
+        elif isinstance(message, wire.Profile):
+            self._inbox.put(Profiling(connection, message))
         else:
             self._inbox.put(From(connection, message), length)
 

@@ -82,7 +82,7 @@ class Speculation:
         """The slices of a step, with the drafts that are worth it and find room."""
         self._drafting_s = 0.0
         guesses = self._drafter is not None and _light(slices)
-        if not guesses and all(piece.sequence.constraint is None for piece in slices):
+        if not guesses and not [piece for piece in slices if piece.sequence.constraint is not None]:
             return slices
         tokens, rows = (sum(getattr(piece, name) for piece in slices) for name in ("computes", "rows"))
         room = _Room(limits.step_tokens - tokens, limits.step_rows - rows, blocks)

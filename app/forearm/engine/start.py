@@ -26,6 +26,7 @@ from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Line, Slice
 from forearm.engine.shares import memory_of
 from forearm.engine.speculation import Drafter, Speculation
+from forearm.engine.step_trace import StepTrace, recording_of
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.hub import find_model
@@ -61,6 +62,7 @@ def start(
     outdated: called from a thread if weights that were mapped turn out to be those of other files.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
+    trace = StepTrace(recording_of(config.profiler_config), config.index)
     folder = find_model(config.model, revision=config.revision, **config.hub)
     cores = cores_of(config)
     spare_cpu = len(os.sched_getaffinity(0)) > cores.threads  # this thread is not pinned yet
@@ -91,7 +93,7 @@ def start(
     tokenizer = Path(config.tokenizer) if config.tokenizer else folder
     grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, most_bytes=fitting.grammar_bytes)
     speculation = _speculation(drafting, limits, others)
-    return EngineLoop(executor, limits, terms, meter, grammars, speculation, spare_cpu=spare_cpu)
+    return EngineLoop(executor, limits, terms, meter, grammars, speculation, spare_cpu=spare_cpu, trace=trace)
 
 
 def open_draft(config: EngineConfig, drafting: Drafting) -> Checkpoint:

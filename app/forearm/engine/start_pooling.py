@@ -19,6 +19,7 @@ from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingAdmission, PoolingTerms, Text
 from forearm.engine.shares import memory_of
 from forearm.engine.start import QUEUED_PER_PLACE, cores_of, start
+from forearm.engine.step_trace import StepTrace, recording_of
 from forearm.errors import ConfigError, EngineFailed
 from forearm.model.checkpoint import Checkpoint
 from forearm.model.hub import find_model
@@ -62,6 +63,7 @@ def start_pooling(
     """The same of a model that pools, as `plan` says."""
     if drafting_asked(config) is not None:
         raise ConfigError("--speculative-config: a model that pools generates no tokens; leave it out")
+    trace = StepTrace(recording_of(config.profiler_config), config.index)
     folder = find_model(config.model, revision=config.revision, **config.hub)
     cores = cores_of(config)
     fitting = fit(config, folder, memory_of(config), cores.threads)
@@ -92,7 +94,7 @@ def start_pooling(
         config.name or config.model or folder.name, str(config.index), checkpoint.kv_dtype, fitting.blocks, False,
         checkpoint.max_model_len, config.old_metric_names,
     )  # fmt: skip
-    return PoolingLoop(pooler, limits.step_tokens, limits.running, meter)
+    return PoolingLoop(pooler, limits.step_tokens, limits.running, meter, trace)
 
 
 def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan, queued: int | None) -> PoolingTerms:

@@ -13,6 +13,7 @@ from forearm.engine.constraint import Choice
 from forearm.engine.executor import Executor
 from forearm.engine.sampling import StepColumns, alternatives, sampled_logprobs, scored_logprobs
 from forearm.engine.sequence import Line, Slice
+from forearm.engine.step_trace import StepTrace
 from forearm.errors import ForearmError
 from forearm.wire import PositionLogprobs, TokenLogprob
 
@@ -40,15 +41,16 @@ class Outcome(NamedTuple):
 
 
 class Stepper:
-    """Takes slices through an executor. One thread calls it.
+    """Takes slices through an executor. One thread calls it. trace: told where the parts of a step begin.
 
     spare_cpu: there is a CPU beside those that compute. Another thread works out masks on it during the forward; on a
     CPU that computes, the others would wait for that one at every barrier: 16 masks of strings, 0.3 ms, cost 2.1 to
     2.7 % of a step before the forward and 3.1 to 3.4 % beside it (bench/results/structured-xeon-2-cores.md).
     """
 
-    def __init__(self, executor: Executor, *, spare_cpu: bool = True) -> None:
+    def __init__(self, executor: Executor, trace: StepTrace, *, spare_cpu: bool = True) -> None:
         self._executor = executor
+        self._trace = trace
         self._columns = StepColumns(executor.vocab_size)
         self._masking = ThreadPoolExecutor(1, thread_name_prefix="masks") if spare_cpu else None
         if self._masking is not None:
@@ -62,6 +64,7 @@ class Stepper:
     def compute(self, slices: list[Slice]) -> list[Outcome]:
         """The whole step; no sequence is changed."""
         choices = self._forward(slices)
+        self._trace.part("sample")
         lines: list[Line] = []
         scored: list[list[PositionLogprobs] | None] = []
         row = 0
@@ -89,12 +92,21 @@ class Stepper:
         """Compute all tokens. Returns: what each constrained slice's lines may choose, by id of the slice."""
         constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
         if self._masking is None or not constrained:
+            if constrained:
+                self._trace.part("masks")
             choices = _choices(constrained)
-            self._executor.forward(pack(slices))
+            self._compute(slices)
             return choices
         masking = self._masking.submit(_choices, constrained)
-        self._executor.forward(pack(slices))
+        self._compute(slices)
+        self._trace.part("masks")
         return masking.result()
+
+    def _compute(self, slices: list[Slice]) -> None:
+        self._trace.part("pack")
+        batch = pack(slices)
+        self._trace.part("forward")
+        self._executor.forward(batch)
 
     def _score(self, piece: Slice, row: int) -> list[PositionLogprobs] | None:
         """Log-probabilities of the prompt tokens after the positions `piece.scores`, whose logits start at `row`."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from forearm.engine.inbox import Inbox
 from forearm.engine.messages import Inward, Outward
+from forearm.engine.step_trace import StepTrace
 
 # One broken step may be its requests' fault; three in a row are the engine's, and a fresh process is the remedy.
 MAX_FAILED_STEPS = 3
@@ -16,9 +17,10 @@ class Loop(Protocol):
     """State and step of one engine, of text or of vectors.
 
     outbox: what the last step has to say, and to whom. over: it was told to end at once. draining: it takes nothing
-    new. busy: there is something to compute.
+    new. busy: there is something to compute. trace: of its steps.
     """
 
+    trace: StepTrace
     outbox: list[Outward]
     over: bool
     draining: bool
@@ -41,14 +43,17 @@ def run(loop: Loop, inbox: Inbox, publish: Callable[[list[Outward]], None]) -> N
 
     Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
     """
-    while True:
-        if _take_all(loop, inbox):
-            loop.look()  # of several workers each sees in time what the others have filled
-        _publish(loop, publish)  # a client learns that it was taken in before a step that may be long
-        loop.step()
-        _publish(loop, publish)
-        if loop.over or (loop.draining and not loop.busy):
-            return
+    try:
+        while True:
+            if _take_all(loop, inbox):
+                loop.look()  # of several workers each sees in time what the others have filled
+            _publish(loop, publish)  # a client learns that it was taken in before a step that may be long
+            loop.step()
+            _publish(loop, publish)
+            if loop.over or (loop.draining and not loop.busy):
+                return
+    finally:
+        loop.trace.close()
 
 
 def _take_all(loop: Loop, inbox: Inbox) -> int:

@@ -220,6 +220,14 @@ class LLM(PoolingCalls):
             self._shared.put(From(connection.number, wire.ForgetPrefixes()))
         return True
 
+    def start_profile(self) -> None:
+        """Record what steps take from now on, as `profiler_config` says. Raises: EngineFailed."""
+        self._shared.profile(start=True)
+
+    def stop_profile(self) -> None:
+        """End the file. Raises: EngineFailed if it could not be written."""
+        self._shared.profile(start=False)
+
     # --- what AsyncLLMEngine uses as well
 
     @property
@@ -267,10 +275,8 @@ class LLM(PoolingCalls):
         Raises: InvalidRequest.
         """
         self._check_generates()
-        return [
-            self._in_ids(one)
-            for one in params_of(self.get_default_sampling_params() if given is None else given, count)
-        ]
+        chosen = self.get_default_sampling_params() if given is None else given
+        return [self._in_ids(one) for one in params_of(chosen, count)]
 
     def _in_ids(self, params: EngineParams) -> EngineParams:
         changes: dict[str, Any] = {}

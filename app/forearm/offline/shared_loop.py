@@ -15,9 +15,9 @@ from contextlib import contextmanager
 
 from forearm import wire
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import From, Gone, Inward, Texts
+from forearm.engine.messages import From, Gone, Inward, Profiling, Texts
 from forearm.engine.pooling_loop import PoolingLoop
-from forearm.errors import EngineUnavailable
+from forearm.errors import EngineFailed, EngineUnavailable
 
 
 class SharedLoop:
@@ -84,6 +84,8 @@ class SharedLoop:
         with self._changed:
             while self._stepping:
                 self._changed.wait()
+            if self._loop is not None:
+                self._loop.trace.close()
             self._loop = None
             self._changed.notify_all()
 
@@ -91,6 +93,14 @@ class SharedLoop:
         """Hand a message to the loop, which takes it before the next step. Raises: EngineUnavailable."""
         self.check_open()
         self._inbox.append(inward)
+
+    def profile(self, *, start: bool) -> None:
+        """Begin to record the loop's steps, or end it. Raises: EngineUnavailable, EngineFailed."""
+        with self.connection() as connection:
+            self.put(Profiling(connection.number, wire.Profile(start)))
+            for message in connection.messages():
+                if isinstance(message, wire.Profiled) and message.error:
+                    raise EngineFailed(message.error)
 
     def messages(self, number: int) -> list[wire.FromEngine]:
         """Return what has come for a connection, after a step of this thread or of another where there was nothing.

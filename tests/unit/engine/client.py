@@ -17,6 +17,7 @@ from forearm.engine.meter import Meter
 from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import output_seed
 from forearm.engine.speculation import Speculation
+from forearm.engine.step_trace import StepTrace
 
 
 @dataclass
@@ -40,13 +41,16 @@ class Client:
         speculation: Speculation | None = None,
         *,
         spare_cpu: bool = True,
+        trace: StepTrace | None = None,
         **terms: Any,
     ) -> None:
         self.executor = executor or HistoryExecutor()
         agreed = Terms(vocab_size=self.executor.vocab_size, max_model_len=self.executor.max_model_len, **terms)
         self.meter = Meter("m", "0", "float32", self.executor.blocks, agreed.prefix_caching)
         limits = limits or Limits(64, 8, 8)
-        self.loop = EngineLoop(self.executor, limits, agreed, self.meter, grammars, speculation, spare_cpu=spare_cpu)
+        self.loop = EngineLoop(
+            self.executor, limits, agreed, self.meter, grammars, speculation, spare_cpu=spare_cpu, trace=trace
+        )
         self.outputs: dict[tuple[str, int], Output] = {}
         self.refused: dict[str, wire.Refused] = {}
 

@@ -16,6 +16,7 @@ from forearm.engine.pooler import Pooler, finished
 from forearm.engine.pooling_loop import PoolingLoop
 from forearm.engine.pooling_meter import PoolingMeter
 from forearm.engine.pooling_requests import PoolingTerms
+from forearm.engine.step_trace import StepTrace
 from forearm.engine.turns import MAX_FAILED_STEPS, run
 from forearm.errors import EngineFailed
 from forearm.model.pooling import PoolingPlan
@@ -52,12 +53,18 @@ class TokenSums:
 class Engine:
     """A loop over TokenSums, and what it has said."""
 
-    def __init__(self, plan: PoolingPlan | None = None, queued: int = 2, priorities: bool = False) -> None:
+    def __init__(
+        self,
+        plan: PoolingPlan | None = None,
+        queued: int = 2,
+        priorities: bool = False,
+        trace: StepTrace | None = None,
+    ) -> None:
         self.sums = TokenSums()
         plan = plan or PoolingPlan("embed", "mean", "none")
         terms = PoolingTerms(plan, 100, 8, COLUMNS, 2, queued, priorities)
         meter = PoolingMeter("m", "0", "float32", 8, False)
-        self.loop = PoolingLoop(Pooler(self.sums, terms), step_tokens=10, step_texts=3, meter=meter)
+        self.loop = PoolingLoop(Pooler(self.sums, terms), 10, 3, meter, trace)  # tokens, texts of a step
         self.said: list[Outward] = []
 
     def ask(self, name: str, *texts: list[int], connection: int = 0, task: Any = "embed", **fields: Any) -> None:
