@@ -61,5 +61,8 @@ async def is_stopped(pid: int, stopped_s: float) -> str:
 
 
 def _process_state(pid: int) -> str:
-    """As proc(5) names it: R, S, T and so on."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    """As proc(5) names it: R, S, T and so on; "" where it cannot be read now, or has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forearm import wire
-from forearm.watchdog import engine_hangs
+from forearm.watchdog import engine_hangs, is_stopped
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,17 @@ async def test_an_engine_hangs_when_three_looks_in_a_row_say_so(
 
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+async def test_a_process_whose_state_cannot_be_read_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Path] = []
+
+    def fail(path: Path) -> str:
+        looks.append(path)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(is_stopped(1, 0.03), 0.3)
+
+    assert len(looks) > 3, "it goes on looking"
