@@ -97,12 +97,12 @@ def check_tls(api: ApiConfig) -> None:
 
 def answers(family: socket.AddressFamily, address: object) -> bool:
     """Whether somebody listens there."""
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1)
             probe.connect(address)  # type: ignore[arg-type]
-        except OSError:
-            return False
+    except OSError:  # nobody does, or there is no descriptor to ask with just now
+        return False
     return True
 
 
