@@ -65,6 +65,25 @@ def test_a_stream_comes_to_the_same_message(agent: Server, claude: anthropic.Ant
     assert {"thinking", "signature", "text", "input_json"} <= set(kinds)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "told"),
+    [
+        ("bash_20250124", "bash", "bash session"),
+        ("text_editor_20250728", "str_replace_based_edit_tool", "old_str"),
+        ("memory_20250818", "memory", "/memories"),
+        ("computer_20250124", "computer", "screen"),
+    ],
+)
+def test_a_tool_that_clients_run_is_offered_without_a_schema(agent: Server, kind: str, name: str, told: str) -> None:
+    call = f'Hm.\n</think>\n\n<tool_call>\n{{"name": "{name}", "arguments": {{"command": "ls"}}}}\n</tool_call>'
+    tool = {"type": kind, "name": name, "cache_control": {"type": "ephemeral"}}
+    reply = say(agent, [{"role": "user", "content": call}], tools=[tool], max_tokens=200).json()
+
+    used = [block for block in reply["content"] if block["type"] == "tool_use"]
+    assert [(block["name"], block["input"]) for block in used] == [(name, {"command": "ls"})]
+    assert told in prompt_of(agent)
+
+
 def test_blocks_are_numbered_and_never_overlap(agent: Server) -> None:
     events = events_of(say(agent, USER, tools=TOOLS, max_tokens=500, stream=True).text)
 
@@ -313,8 +332,8 @@ def test_a_stream_that_waits_is_pinged(start_server: StartServer) -> None:
         ({"system": [{"type": "image"}]}, "system[0]"),
         ({"system": 5}, "system"),
         (
-            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
-            "tools[0]: tools of type 'bash_20250124'",
+            {"tools": [{"type": "oven_20250124", "name": "oven"}]},
+            "tools[0]: tools of type 'oven_20250124'",
         ),
         ({"tools": [{"name": "x"}]}, "input_schema"),
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name: 'g'"),

@@ -24,6 +24,17 @@ _RUN_ELSEWHERE = (
     *("web_search_", "web_fetch_", "code_execution_", "bash_code_execution_", "text_editor_code_execution_"),
     *("tool_search_tool_", "mcp_"),
 )
+# Tools that clients run and whose input Anthropic's models know without a schema; other models have to be told.
+_RUN_BY_CLIENTS = {
+    "bash_": "Run a command in a bash session that stays open. Input: command; or restart: true.",
+    "text_editor_": "View and edit files. Input: command, which is view, create, str_replace or insert, and path; "
+    "view_range; file_text; old_str and new_str; insert_line, and insert_text or new_str.",
+    "memory_": "Keep notes in files under /memories. Input: command, which is view, create, str_replace, insert, "
+    "delete or rename, and path; view_range; file_text; old_str and new_str; insert_line and insert_text; old_path and "
+    "new_path.",
+    "computer_": "Use a computer by its screen, mouse and keyboard. Input: action, such as screenshot, left_click, "
+    "type or key; coordinate; text.",
+}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 # Claude Code begins its system prompt with a block of this kind, which changes from one request to the next: prompts
 # would never share a prefix. It says nothing to the model.
@@ -162,11 +173,14 @@ def _run_by_clients(given: list[Json], served: Served) -> list[Json]:
 
 
 def _tools(given: list[Json]) -> list[Json]:
-    """Raises: InvalidRequest for tools that Anthropic has trained its models on."""
+    """Raises: InvalidRequest for a tool of an unknown type, or without a name."""
     found = []
     for number, tool in enumerate(given):
         kind, where = tool.get("type"), f"tools[{number}]"
-        if kind not in (None, "custom"):
+        known = next((text for prefix, text in _RUN_BY_CLIENTS.items() if str(kind).startswith(prefix)), None)
+        if known is not None:
+            tool = {"description": known, "input_schema": {"type": "object"}, **tool}
+        elif kind not in (None, "custom"):
             refuse(
                 f"{where}: tools of type {str(kind)[:100]!r} are not supported; describe it as a custom one", "tools"
             )
