@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from typing import Any
 
 import httpx
 import pytest
 from tests.api.server import Server, StartServer, wait_until
+
+from forearm.api.chat import chat_choice
 
 
 def test_the_answer_has_exactly_the_shape_that_clients_know(server: Server) -> None:
@@ -302,3 +305,22 @@ def test_a_field_does_in_a_batch_what_it_does_in_a_chat(server: Server, field: s
         assert batch.json()["choices"] == [choice, {**choice, "index": 1}]
     else:
         assert batch.json() == alone.json()
+
+
+def test_many_log_probabilities_of_a_batch_are_written_beside_the_event_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return chat_choice(*given)
+
+    monkeypatch.setattr("forearm.api.chat_batch.chat_choice", noted)
+    talks = [[{"role": "user", "content": "abcdef"}]] * 4
+    for tokens in (2, 300):
+        body = {"messages": talks, "max_tokens": tokens, "logprobs": True, "ignore_eos": True}
+        choices = server.http.post("/v1/chat/completions/batch", json=body).json()["choices"]
+        assert [len(choice["logprobs"]["content"]) for choice in choices] == [tokens] * 4
+
+    assert [name == "uvicorn" for name in threads] == [True] * 4 + [False] * 4

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from forearm.api.answer import json_response
+from forearm.api.answer import scored_response
 from forearm.api.body import describes, invalid, json_body
 from forearm.api.chat import Form, chat_choice, form_of
 from forearm.api.dependencies import Served
@@ -20,7 +20,7 @@ from forearm.api.replies import ChatCompletion
 from forearm.api.schema import ChatBatchRequest, ChatRequest
 from forearm.api.served import Served as ServedState
 from forearm.api.sse import unless_gone
-from forearm.api.turn import Turn, begin
+from forearm.api.turn import Turn, TurnChoice, begin
 from forearm.errors import InvalidRequest
 
 router = APIRouter()
@@ -39,7 +39,7 @@ async def create_chat_batch(request: Request, body: Batch, served: Served) -> Re
     chats = _chats(body, served)
     turns = await _begun(chats, served, request.headers.get("x-request-id"))
     try:
-        return json_response(await unless_gone(request, _whole(turns, form_of(chats[0], served))))
+        return await unless_gone(request, _whole(turns, form_of(chats[0], served)))
     finally:
         for turn in turns:
             turn.close()
@@ -88,9 +88,13 @@ async def _begun(chats: Sequence[ChatRequest], served: ServedState, request_id: 
     return turns
 
 
-async def _whole(turns: Sequence[Turn], form: Form) -> ChatCompletion:
+async def _whole(turns: Sequence[Turn], form: Form) -> Response:
     """The answer once every conversation has ended."""
-    answers = await asyncio.gather(*(turn.whole() for turn in turns))
+    choices = [answer[0] for answer in await asyncio.gather(*(turn.whole() for turn in turns))]
+    return await scored_response(lambda: _completion(choices, turns, form), choices, turns[0].tally)
+
+
+def _completion(choices: Sequence[TurnChoice], turns: Sequence[Turn], form: Form) -> ChatCompletion:
     tallies = [turn.tally for turn in turns]
     total = Tally(
         prompt_tokens=sum(tally.prompt_tokens for tally in tallies),
@@ -104,7 +108,7 @@ async def _whole(turns: Sequence[Turn], form: Form) -> ChatCompletion:
         created=head.created,
         model=head.model,
         system_fingerprint=head.system_fingerprint,
-        choices=[chat_choice(index, answer[0], turns[index].body, form) for index, answer in enumerate(answers)],
+        choices=[chat_choice(index, choice, turns[index].body, form) for index, choice in enumerate(choices)],
         usage=form.usage.usage(total),
         warnings=head.warnings,
     )
