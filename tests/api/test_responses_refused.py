@@ -40,7 +40,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {}}
         ({"input": [{"type": ["x"], "role": "user"}]}, "input", "input[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input", "call_id 'c'"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": 5, "arguments": ""}]}, "input", "input[0].name"),
-        ({"input": [{"type": "reasoning", "encrypted_content": "gAAAA"}]}, "input", "encrypted_content"),
+        ({"input": [{"type": "reasoning", "encrypted_content": 5}]}, "input", "encrypted_content"),
         ({"input": [{"type": "reasoning", "content": [{"text": 5}]}]}, "input", "input[0].content"),
         ({"input": [{"type": "item_reference", "id": "x"}] * 101}, "input", "100"),
         ({"input": [MESSAGE] * 10_001}, "input", "10000"),

@@ -113,6 +113,18 @@ def test_reasoning_comes_back_packed(agent: Server) -> None:
     assert prompt_of(agent).startswith("uxaHm, yes.\ny")
 
 
+@pytest.mark.parametrize("summary", [[], [{"type": "summary_text", "text": "Hm."}]])
+def test_reasoning_that_another_server_packed_is_left_out_and_told(agent: Server, summary: list[Any]) -> None:
+    sealed = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "gAAAAABo_-x5"}
+    reply = respond(agent, [{"role": "user", "content": "x"}, sealed, {"role": "assistant", "content": "y"}])
+
+    assert reply.status_code == 200
+    assert reply.json()["warnings"] == [
+        "input: encrypted_content of reasoning comes from another server; it was left out"
+    ]
+    assert prompt_of(agent).startswith("uxaHm.y" if summary else "uxay")
+
+
 def test_a_round_of_calls_goes_on_in_one_conversation(agent: Server) -> None:
     first = agent.openai.responses.create(model="letters", input=SAID, tools=[WEATHER, NOW])
     calls = [item for item in first.output if item.type == "function_call"]

@@ -15,6 +15,7 @@ from forearm.api.responses_input import (
     refuse,
     response_format,
     without_old_reasoning,
+    without_others_packed,
 )
 from forearm.api.responses_schema import ResponsesRequest
 from forearm.api.responses_tools import Offered, chat_tool_choice, offered
@@ -48,7 +49,10 @@ class Asked:
 
 async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str, most_bytes: int) -> Asked:
     """Raises: InvalidRequest, ResponseNotFound."""
-    tools, own = offered(body.tools or ()), items_of(body.input)
+    tools = offered(body.tools or ())
+    own, foreign = without_others_packed(items_of(body.input))
+    if foreign:
+        tools.warnings.append("input: encrypted_content of reasoning comes from another server; it was left out")
     if store is None:
         return Asked(body, tools, own, [])
     references = [number for number, item in enumerate(own) if item["type"] == "item_reference"]

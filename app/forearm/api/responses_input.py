@@ -169,11 +169,33 @@ def reasoning_text(where: str, item: Json) -> str:
     if item.get("content"):
         return "".join(part["text"] for part in item["content"])
     if packed is not None:
-        try:
-            return base64.b64decode(packed.removeprefix(_PACKED), validate=True).decode()
-        except (binascii.Error, ValueError, TypeError, AttributeError):
+        text = _unpacked(packed) if isinstance(packed, str) else None
+        if text is None:
             refuse(f"{where}.encrypted_content: it does not come from this server; leave the reasoning item out")
+        return text
     return "\n\n".join(part["text"] for part in item.get("summary") or ())
+
+
+def _unpacked(packed: str) -> str | None:
+    try:
+        return base64.b64decode(packed.removeprefix(_PACKED), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def without_others_packed(items: list[Json]) -> tuple[list[Json], bool]:
+    """Items without encrypted_content that another server has packed, and whether there is any: an agent that changes
+    servers in the middle of a session goes on, and the summaries stay.
+    """
+    foreign = [
+        item["type"] == "reasoning"
+        and not item.get("content")
+        and isinstance(item.get("encrypted_content"), str)
+        and _unpacked(item["encrypted_content"]) is None
+        for item in items
+    ]
+    kept = [{**item, "encrypted_content": None} if other else item for item, other in zip(items, foreign, strict=True)]
+    return kept, any(foreign)
 
 
 def without_old_reasoning(items: list[Json], wheres: list[str]) -> tuple[list[Json], list[str]]:
