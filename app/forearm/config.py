@@ -336,6 +336,13 @@ class EngineConfig(Common):
     ranks: tuple[int, ...] = ()  # threads of each rank, in the order of `cores`; () with threads 0
     threads: int = 0  # 0: placement.plan() is asked
 
+    @property
+    def computed_as(self) -> str:
+        """What may change answers of one model: numbers it is computed in, and changes to its positions and config."""
+        numbers = (self.dtype, self.quantization, self.quantization_embeddings, self.quantization_activations)
+        changes = (self.rope_scaling, self.rope_theta, self.hf_overrides, self.ignore_unread_tensors)
+        return repr((*numbers, self.kv_cache_dtype, *changes))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ApiConfig(Common):
@@ -556,6 +563,7 @@ class ApiConfig(Common):
     dev_mode: bool = setting(False, "/reset_prefix_cache and /server_info", env="VLLM_SERVER_DEV_MODE")
     engine_sockets: tuple[str, ...] = ()  # Unix sockets of the engines
     priorities: bool = False  # whether the engine goes by them
+    computed_as: str = ""  # EngineConfig's
     model_folder: str = ""  # where `model` lies on disk
     run_folder: str = ""  # of this server alone, gone when it stops; "": there is one worker, which makes its own
     metrics_folder: str = ""  # where the workers of one server keep their counters together; "": there is one worker

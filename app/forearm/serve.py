@@ -122,6 +122,7 @@ def fill_in(
         engine_sockets=sockets,
         workers=workers,
         priorities=configs.engine.scheduling_policy == "priority",
+        computed_as=configs.engine.computed_as,
     )
     return engines, api
 

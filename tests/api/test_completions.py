@@ -230,3 +230,10 @@ def test_offsets_find_each_token_in_an_echo_with_special_tokens(server: Server, 
     assert [at for chunk in chunks if chunk["logprobs"] for at in chunk["logprobs"]["text_offset"]] == logprobs[
         "text_offset"
     ]
+
+
+def test_the_fingerprint_changes_with_how_the_model_is_computed(server: Server, start_server: StartServer) -> None:
+    other = start_server(computed_as="--rope-theta 1e6")
+
+    prints = {one.complete("a").json()["system_fingerprint"] for one in (server, other, other)}
+    assert len(prints) == 2

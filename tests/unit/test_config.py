@@ -11,8 +11,12 @@ import pytest
 from forearm import config, foreign
 from forearm.config import ApiConfig, EngineConfig, engine_config
 from forearm.drafting import Drafting, drafting_asked
+from forearm.engine.placement import Plan
+from forearm.engine.shares import Share
 from forearm.errors import ConfigError
 from forearm.flags import Line, Parser, read_line
+from forearm.run_folder import RunFolder
+from forearm.serve import fill_in
 from forearm.settings import from_json, to_json
 
 
@@ -305,3 +309,24 @@ def test_every_setting_is_used() -> None:
     unused = {name for name in fields if f".{name}" not in code}
 
     assert not unused
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--rope-theta", "1e6"],
+        ["--rope-scaling", '{"rope_type": "linear", "factor": 2}'],
+        ["--hf-overrides", '{"rope_theta": 1000000}'],
+        ["--dtype", "float32"],
+        ["-q", "int8"],
+        ["--kv-cache-dtype", "int8"],
+    ],
+)
+def test_what_may_change_answers_is_told_to_the_api(argv: list[str], tmp_path: Path) -> None:
+    """It goes into system_fingerprint."""
+    plan, parts = Plan(1, (), (), 1, (), (1,)), (Share((), 1, "", 0, (1,)),)
+    told = set()
+    for given in ([], argv, ["--max-num-seqs", "8"]):
+        _, api = fill_in(line(*given).configs, plan, parts, tmp_path, RunFolder(tmp_path, 0))
+        told.add(api.computed_as)
+    assert len(told) == 2

@@ -72,10 +72,11 @@ class Served:
 
     @cached_property
     def fingerprint(self) -> str | None:
-        """Changes with whatever may change answers: this software and the model; or as the operator says."""
+        """Changes with what may change answers: software, model and how it is computed; or as the operator says."""
         if self.config.fingerprint_mode in ("custom", "none"):
             return self.config.fingerprint_value if self.config.fingerprint_mode == "custom" else None
-        digest = hashlib.sha256(f"{__version__} {self.config.model_folder} {self.defaults}".encode()).hexdigest()
+        about = f"{__version__} {self.config.model_folder} {self.config.computed_as} {self.defaults}"
+        digest = hashlib.sha256(about.encode()).hexdigest()
         return f"forearm-{__version__}-{digest[:8]}"
 
     @cached_property
