@@ -39,6 +39,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
+def profile_of(served: Served, traces: Path, *argv: str) -> list[dict[str, Any]]:
+    """The events of the one trace that `bench serve --profile` leaves in this folder."""
+    bench("serve", "--base-url", served.url, "--tokenizer", "demo_model", *RANDOM, "--num-prompts", "4",
+          "--disable-tqdm", "--profile", *argv)  # fmt: skip
+    [file] = traces.glob("forearm-0-*.trace.json")
+    events: list[dict[str, Any]] = json.loads(file.read_text())
+    return events
+
+
 def ask(served: Served, folder: Path, *argv: str) -> list[dict[str, Any]]:
     """The results of a run, as saved."""
     file = folder / "result.json"
@@ -130,6 +139,24 @@ def test_a_profile_of_a_server_that_makes_none_is_said(served: Served) -> None:
                  "--disable-tqdm", "--profile", status=1)  # fmt: skip
 
     assert "--profile: /start_profile: this server was started without --profiler-config" in done.stderr
+
+
+def test_a_profile_has_each_step_of_the_run_and_its_parts(tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    flags = ("--profiler-config.profiler", "torch", "--profiler-config.torch_profiler_dir", str(traces))
+    with serve(tmp_path, *flags) as served:
+        events = profile_of(served, traces)
+        served.chat(max_tokens=2)  # no longer recorded
+        served.http.post("/start_profile")
+        served.chat(max_tokens=2)
+
+    first, second = (json.loads(file.read_text()) for file in sorted(traces.iterdir()))
+    assert first == events
+    steps = [event for event in events if event["name"] == "step"]
+    assert sum(step["args"]["prompt_tokens"] for step in steps) == 4 * 24
+    assert sum(step["args"]["tokens"] for step in steps) == 4 * (24 + 5)  # the last of 6 tokens is not computed
+    assert {"schedule", "pack", "forward", "sample", "advance"} <= {event["name"] for event in events}
+    assert any(event["name"] == "step" for event in second), "a server that stops ends its file"
 
 
 def test_the_model_and_its_tokenizer_are_the_servers_own_and_a_unix_socket_will_do(tmp_path: Path) -> None:
