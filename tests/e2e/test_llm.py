@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 from forearm import LLM, SamplingParams
-from forearm.errors import ConfigError, InvalidRequest
+from forearm.errors import ConfigError, EngineFailed, InvalidRequest
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 QUESTION = [{"role": "user", "content": "What is a glacier?"}]
@@ -187,3 +189,18 @@ def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_err
         LLM(skip_tokenizer_init=True)
     with pytest.raises(TypeError, match="no_such_argument"):
         LLM(no_such_argument=1)
+
+
+def test_a_profile_has_the_steps_between_its_start_and_its_stop(llm: LLM, tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="--profiler-config"):
+        llm.start_profile()
+    asked = {"profiler": "torch", "torch_profiler_dir": str(tmp_path)}
+    with LLM(max_model_len=256, max_num_seqs=4, profiler_config=asked) as profiled:
+        profiled.generate("A glacier is", GREEDY, use_tqdm=False)
+        profiled.start_profile()
+        profiled.generate("A glacier is", GREEDY, use_tqdm=False)
+        profiled.stop_profile()
+
+    [file] = tmp_path.iterdir()
+    steps = [event for event in json.loads(file.read_text()) if event["name"] == "step"]
+    assert [step["args"]["prompt_tokens"] > 0 for step in steps] == [True] + [False] * 11
