@@ -484,3 +484,17 @@ def test_markers_that_are_special_tokens_are_seen_and_others_left_out(
     assert '"name":"now"' in stream
     assert "other" not in stream
     assert shown == "a<|other|>b"
+
+
+@pytest.mark.parametrize("content", [None, "", []])
+def test_templates_that_look_into_the_content_of_calls_find_text(start_server: StartServer, content: Any) -> None:
+    server = start_server(  # as Qwen3's first ones have it
+        chat_template="{% for m in messages %}{% if '</think>' not in m.content %}<{{ m.content }}>{% endif %}"
+        "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{{ eos_token }}{% endif %}{% endfor %}"
+    )
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content, "tool_calls": [call]}]
+
+    reply = server.http.post("/v1/chat/completions", json={"messages": messages}).json()
+
+    assert reply["choices"][0]["message"]["content"] == "<hi><>f"

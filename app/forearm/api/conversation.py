@@ -24,17 +24,20 @@ def conversation(
     as_parts: bool,
     tools_in: str,
     arguments: str,
+    beside_calls: str | None,
 ) -> list[Json]:
     """The messages; where the template knows no tools, they tell of them.
 
     as_parts: contents are lists of parts. tools_in: the role whose first message tells of tools. arguments: of calls
-    made earlier, each an object or text.
+    made earlier, each an object or text. beside_calls: the content of a message that only calls.
     Raises: InvalidRequest naming the message.
     """
     plain = [_plain(number, message, as_parts) for number, message in enumerate(messages)]
     try:
         for message in plain:
             _renamed(message, template, arguments)
+            if message.get("tool_calls") and message["content"] is None:
+                message["content"] = beside_calls
         if tools and template.shows_tools_of_messages:
             return with_tools_key(plain, tools)
         if tools and not template.shows_tools:

@@ -190,9 +190,9 @@ class Served:
         as_parts = self.config.chat_template_content_format == "openai"
         prompted = not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
-        def rendered(tools_in: str, arguments: str) -> str:
+        def rendered(tools_in: str, arguments: str, beside_calls: str | None) -> str:
             return template.render(
-                conversation(messages, tools, template, as_parts, tools_in, arguments),
+                conversation(messages, tools, template, as_parts, tools_in, arguments, beside_calls),
                 add_generation_prompt=prompted,
                 continue_final_message=continue_final_message,
                 tools=tools if template.shows_tools else None,
@@ -200,7 +200,12 @@ class Served:
                 kwargs={**(self.config.default_chat_template_kwargs or {}), **(kwargs or {})},
             )
 
-        in_some_form = partial(_in_some_form, rendered, bool(tools) and not template.shows_tools)
+        # Some templates know no system's message; DeepSeek's take arguments as they were written. Qwen3's first ones,
+        # which GGUF files still carry, look into the content beside calls.
+        tells_of_tools = bool(tools) and not template.shows_tools  # a message does
+        second = ("user", "object", None) if tells_of_tools else ("system", "text", None)
+        forms = (("system", "object", None), second, ("system", "object", ""))
+        in_some_form = partial(_in_some_form, rendered, forms)
         if chat_template is not None:
             return await asyncio.get_running_loop().run_in_executor(self._template_threads, in_some_form)
         if json_size([messages, tools, documents, kwargs], _LONG_TEXT) < _LONG_TEXT:
@@ -235,19 +240,18 @@ class Served:
         return token_ids[:limit] if body.truncation_side == "right" else token_ids[len(token_ids) - limit :]
 
 
-def _in_some_form(rendered: Callable[[str, str], str], tells_of_tools: bool) -> str:
-    """A prompt in the first form that the template takes. `tells_of_tools`: a message does, not the template.
+def _in_some_form(rendered: Callable[[str, str, str | None], str], forms: Sequence[tuple[str, str, str | None]]) -> str:
+    """A prompt in the first form that the template takes.
 
-    Raises: InvalidRequest.
+    Raises: InvalidRequest, of the first form.
     """
     try:
-        return rendered("system", "object")
+        return rendered(*forms[0])
     except InvalidRequest as error:
-        if error.param != "messages":
+        if error.param != "messages" or len(forms) == 1:
             raise
         try:
-            # Some templates know no system's message; DeepSeek's take arguments as they were written.
-            return rendered("user", "object") if tells_of_tools else rendered("system", "text")
+            return _in_some_form(rendered, forms[1:])
         except InvalidRequest:
             raise error from None
 
