@@ -59,11 +59,17 @@ def whole_files(judged: Iterable[str]) -> list[str]:
     return [prefix for prefix in judged if prefix.endswith(".py")]
 
 
+def _names(prefix: str, test: str) -> bool:
+    """Whether a prefix names this test: it ends where a name, a word of it or a parameter may."""
+    rest = test.removeprefix(prefix)
+    return rest != test and ("[" in prefix or prefix.endswith("_") or rest[:1] in ("", "[", ":"))
+
+
 def score(results: Iterable[Result], judged: dict[str, str]) -> Score:
     """Sort results; a test has the reason of the longest prefix that it begins with."""
     sorted_, differing = Score(), set()
     for result in results:
-        prefix = max((p for p in judged if result.test.startswith(p)), key=len, default=None)
+        prefix = max((p for p in judged if _names(p, result.test)), key=len, default=None)
         if result.outcome == "passed":
             sorted_.passed.append(result)
         elif result.outcome == "skipped":

@@ -27,14 +27,15 @@ def test_results_are_passed_judged_or_unexpected() -> None:
         Result("unit/test_text.py::test_agrees", "passed"),
         Result("unit/test_text.py::test_other", "failed", "500"),
         Result("unit/test_text.py::test_slow", "skipped"),
+        Result("unit/test_text.py::test_words_of_another", "failed"),
     ]
 
     came = score(results, judged)
 
     assert [why for _, why in came.judged] == ["no such model", "another form"], "the longest prefix says why"
-    assert came.unexpected == [results[3]]
+    assert came.unexpected == [results[3], results[5]], "a prefix ends where a name does"
     assert came.agreeing == ["unit/test_text.py::test_agrees"]
-    assert str(came) == "1 of 4 pass, 2 judged differences, 1 unexpected, 1 skipped by themselves"
+    assert str(came) == "1 of 5 pass, 2 judged differences, 2 unexpected, 1 skipped by themselves"
     assert whole_files(judged) == ["unit/test_pictures.py"]
 
 
