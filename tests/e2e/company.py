@@ -68,8 +68,11 @@ def answers(loop: EngineLoop, submits: list[wire.Submit]) -> Answers:
             if isinstance(message, wire.Tokens):
                 answer = found.setdefault((message.request_id, message.index), [])
                 answer += zip(message.token_ids, message.logprobs or [[]] * len(message.token_ids), strict=True)
-                if message.prompt_logprobs or message.finish_reason:
-                    answer.append((message.prompt_logprobs, message.finish_reason))
+                # First and last, however many tokens come with them: a step may have drafts beside a prompt's end.
+                if message.prompt_logprobs:
+                    answer.insert(0, (message.prompt_logprobs,))
+                if message.finish_reason:
+                    answer.append((message.finish_reason,))
         loop.outbox = []
     assert loop.scheduler.blocks.used == 0
     return found
