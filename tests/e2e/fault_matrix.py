@@ -83,6 +83,8 @@ class Fault:
     @property
     def ends_process(self) -> bool:
         """Whether the process does not outlive it."""
+        if self.process == "helper" and self.act in ("SIGTERM", "SIGINT"):
+            return False  # they come to all of a terminal or a service; it ends with its worker or engine
         return self.act.startswith("SIG") and self.act not in ("SIGHUP", "SIGUSR2", "SIGSTOP", "SIGPIPE")
 
     @property
