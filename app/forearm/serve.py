@@ -182,7 +182,7 @@ def prepare(
             name="API",
             argv=[sys.executable, "-m", "gunicorn", "--config", "python:forearm.api.gunicorn_conf"],
             cores=plan.api_cores,
-            on_death=signal.SIGTERM,  # gunicorn passes it on; at SIGQUIT its uvicorn workers would hang for 30 s
+            on_death=signal.SIGTERM,  # gunicorn passes it on, and its workers drain
             ready=lambda: api_answers(api),
             withheld=SECRETS,
             pass_fds=(runtime.lock,),

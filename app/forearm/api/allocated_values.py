@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class AllocatedDict(MmapedDict):
-    """As MmapedDict, for writing."""
+    """A MmapedDict whose pages are there before it writes to them."""
 
     def __init__(self, filename: str) -> None:
         try:

@@ -131,7 +131,7 @@ class BeamGeneration:
         return await self._engine.submit(requests, watched=False) if requests else None
 
     async def _take(self, generation: Generation) -> None:
-        """What the engine says of this round, to each search.
+        """Pass on what the engine says of this round to each search.
 
         Raises: EngineFailed, EngineUnavailable.
         """

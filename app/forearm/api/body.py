@@ -130,7 +130,7 @@ def invalid(error: ValidationError) -> InvalidRequest:
 
 
 def _agreement(error: ErrorDetails) -> tuple[list[int], bool]:
-    """How much of what the client wrote is of this type: how far in lists, and whether it is only too long."""
+    """Rank how well the client's value fits this type: how far in lists, and whether it is only too long."""
     return [part if isinstance(part, int) else 0 for part in _place(error)], error["type"].endswith("too_long")
 
 

@@ -50,7 +50,7 @@ class Connection:
 
     @property
     def load(self) -> wire.Load | None:
-        """What the engine said last, less what it has accepted since; None: it has said nothing."""
+        """Return the engine's last load less what it has accepted since; None before it has told any."""
         if self._load is None or not self._accepted:
             return self._load
         return wire.Load(self._load.room - self._accepted, self._load.retry_after_s)

@@ -144,7 +144,7 @@ class EngineClient:
 
     @property
     def load(self) -> wire.Load | None:
-        """Of all engines that run together; None: one of them has not told it.
+        """Return the load of all engines together; None while one of them has not told its own.
 
         Raises: EngineUnavailable if none runs.
         """

@@ -76,14 +76,14 @@ class Gate:
 
 
 class _Place:
-    """Of one request, in front of the engines' queue. Watches for the engine to accept it."""
+    """A request's place in front of the engines' queue, until the engine accepts it."""
 
     def __init__(self, others: set[_Place]) -> None:
         self._others = others
         self.taken = False
 
     def take(self) -> None:
-        """Its body is there."""
+        """Count the request, now that its body is there."""
         self.taken = True
         self._others.add(self)
 

@@ -27,7 +27,7 @@ OPEN_PATHS = frozenset(
 
 
 def open_paths(guard_metrics: bool) -> frozenset[str]:
-    """What needs no key. `guard_metrics`: /metrics, which names the keys' owners, does."""
+    """Return the paths that need no key. `guard_metrics`: /metrics, which names the keys' owners, needs one."""
     return OPEN_PATHS - {"/metrics"} if guard_metrics else OPEN_PATHS
 
 
