@@ -38,10 +38,6 @@ class StepTimes:
         known = self._seconds.get(size, seconds)
         self._seconds[size] = known + _NEW * (min(seconds, 2 * known) - known)
 
-    def knows(self, tokens: int) -> bool:
-        """Whether a step of about so many tokens was measured."""
-        return rounded(tokens) in self._seconds
-
     def of(self, tokens: npt.NDArray[np.int64]) -> Float64Array:
         """Seconds of steps of so many tokens; more tokens never take less time."""
         sizes = sorted(self._seconds)
