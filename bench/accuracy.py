@@ -36,9 +36,9 @@ from bench.ggml import rounded, write_gguf
 from bench.shapes import SHAPES, Shape
 
 from forearm import LLM, SamplingParams, _native
-from forearm.model.config import WeightFormat, uniform_formats
-from forearm.model.gguf_codes import BLOCK_TYPES, decode_rows
-from forearm.model.hub import DEMO_MODEL
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.model.families.config import WeightFormat, uniform_formats
+from forearm.model.gguf.gguf_codes import BLOCK_TYPES, decode_rows
 
 Floats = npt.NDArray[np.float32]
 

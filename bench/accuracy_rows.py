@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from forearm.model.config import WeightFormat
-from forearm.model.quantization import AT_LOAD
+from forearm.model.families.config import WeightFormat
+from forearm.model.quantization.quantization import AT_LOAD
 
 
 @dataclass(frozen=True)

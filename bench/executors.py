@@ -8,8 +8,8 @@ import numpy as np
 from bench.shapes import POOL, Shape, bfloat16
 
 from forearm import _native
-from forearm.model.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
-from forearm.model.quantization import AT_LOAD
+from forearm.model.families.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.quantization.quantization import AT_LOAD
 
 KV_DTYPE = "bfloat16"
 FLOATS = ("float32", "float16", "bfloat16")

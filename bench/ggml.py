@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter, quants
 
-from forearm.model.keys import read_json
-from forearm.model.shards import Mapping, read_tensors, widened
+from forearm.model.checkpoint.shards import Mapping, read_tensors, widened
+from forearm.model.families.keys import read_json
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]

@@ -27,10 +27,10 @@ from bench.executors import KV_DTYPE, config_of, formats_of, make_executor
 from bench.shapes import SHAPES, Shape
 
 from forearm import _native
-from forearm.engine.placement import Plan
-from forearm.model.checkpoint import Checkpoint
-from forearm.model.names import parts
-from forearm.model.shards import StoredTensor
+from forearm.engine.host.placement import Plan
+from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.checkpoint.names import parts
+from forearm.model.checkpoint.shards import StoredTensor
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost, Rates
 from forearm.plan.work import Work, work_of

@@ -30,10 +30,10 @@ from bench.engine import circumstances
 from bench.shapes import SHAPES, Shape, write_model
 
 from forearm import LLM, SamplingParams
-from forearm.config import engine_config
-from forearm.engine import placement
-from forearm.engine.ngrams import Ngrams
-from forearm.engine.speculation import Speculation
+from forearm.config.configs import engine_config
+from forearm.engine.host import placement
+from forearm.engine.speculation.ngrams import Ngrams
+from forearm.engine.speculation.speculation import Speculation
 
 # Share of tokens that follow the one before, where 0 is none: what is asked for, and about what comes of it.
 TEXTS = {"quoted": 0.99, "summarised": 0.9, "loosely": 0.7, "random": 0.0}

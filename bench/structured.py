@@ -31,7 +31,7 @@ from bench.engine import circumstances
 from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, StructuredOutputsParams
-from forearm.engine.constraint import Constraint
+from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.sequence import Slice
 
 _ENDLESS = 100_000

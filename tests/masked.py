@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from forearm.engine.grammar import Grammars
-from forearm.text.tokenizer import Tokenizer, load_tokenizer
+from forearm.engine.constraints.grammar import Grammars
+from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 _CLOSING = {b'"', b"}", b"]", b'"}', b'"]', b'",', b'":', b","}
 

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from config.py and foreign.py: every flag and variable. tests/house checks that it is current.
+"""Write docs/settings.md from app/forearm/config: every flag and variable. tests/house checks that it is current.
 
 python tools/settings_page.py
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from forearm import foreign
-from forearm.config import ApiConfig, Common, EngineConfig, ServeConfig
-from forearm.settings import settings_of
+from forearm.config import vllm_compat
+from forearm.config.api_config import ApiConfig
+from forearm.config.common import Common
+from forearm.config.engine_config import EngineConfig
+from forearm.config.serve_config import ServeConfig
+from forearm.config.settings import settings_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 
@@ -21,7 +24,7 @@ that over the default. Names are vLLM's wherever the thing is the same; `_` and 
 put off with `--no-` before its name. Numbers may be written 4k (4000) or 4K (4096). A wrong value ends the start with
 exit status 78 and a line that names the value and the remedy; unknown `VLLM_*` and `FOREARM_*` variables are listed.
 
-This page is made by `tools/settings_page.py` from `app/forearm/config.py`, `foreign.py` and `foreign_flags.py`.
+This page is made by `tools/settings_page.py` from `app/forearm/config/`, `vllm_compat.py` and `vllm_flags.py`.
 """
 MORE = """
 ## Read elsewhere
@@ -76,12 +79,12 @@ def rows_of(config: type[Common], skip: set[str]) -> str:
 
 def foreign_tables() -> str:
     """What is accepted without effect, what with some values only, and what is refused."""
-    accepted = [(f"`{flag}`", one.reason) for flag, one in foreign.FLAGS.items() if one.allowed is None]
-    accepted += [(f"`{name}`", reason) for name, reason in foreign.VARIABLES.items()]
+    accepted = [(f"`{flag}`", one.reason) for flag, one in vllm_compat.FLAGS.items() if one.allowed is None]
+    accepted += [(f"`{name}`", reason) for name, reason in vllm_compat.VARIABLES.items()]
     limited = [
-        (f"`{flag}` {' or '.join(one.allowed)}", one.reason) for flag, one in foreign.FLAGS.items() if one.allowed
+        (f"`{flag}` {' or '.join(one.allowed)}", one.reason) for flag, one in vllm_compat.FLAGS.items() if one.allowed
     ]
-    refused = [(f"`{flag}`", one.reason) for flag, one in foreign.REFUSED.items()]
+    refused = [(f"`{flag}`", one.reason) for flag, one in vllm_compat.REFUSED.items()]
     return (
         table("Of vLLM, accepted with one log line", "Why it has no effect", accepted)
         + table("Of vLLM, accepted with these values alone", "Why the others are refused", limited)

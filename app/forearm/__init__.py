@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from forearm.offline.arguments import AsyncEngineArgs, EngineArgs
     from forearm.offline.async_llm import AsyncLLMEngine
     from forearm.offline.llm import LLM
+    from forearm.offline.outputs import CompletionOutput, RequestOutput, RequestOutputKind
+    from forearm.offline.pooling_outputs import PoolingParams
     from forearm.offline.sampling_params import SamplingParams
-    from forearm.outputs import CompletionOutput, RequestOutput, RequestOutputKind
-    from forearm.outputs_pooling import PoolingParams
     from forearm.wire import StructuredOutputsParams
 
 __version__ = "0.1.0"
@@ -41,11 +41,11 @@ _MODULES = {
     "AsyncEngineArgs": "offline.arguments",
     "AsyncLLMEngine": "offline.async_llm",
     "BeamSearchParams": "beam_search",
-    "CompletionOutput": "outputs",
+    "CompletionOutput": "offline.outputs",
     "EngineArgs": "offline.arguments",
-    "PoolingParams": "outputs_pooling",
-    "RequestOutput": "outputs",
-    "RequestOutputKind": "outputs",
+    "PoolingParams": "offline.pooling_outputs",
+    "RequestOutput": "offline.outputs",
+    "RequestOutputKind": "offline.outputs",
     "SamplingParams": "offline.sampling_params",
     "StructuredOutputsParams": "wire",
 }

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm.engine.batch import Float32Array, Int32Array, UInt32Array, UInt64Array
-from forearm.model.config import ModelConfig, WeightFormat
+from forearm.model.families.config import ModelConfig, WeightFormat
 
 def tier() -> str:
     """Name of the kernel tier in use; chosen at the first call.
@@ -43,9 +43,9 @@ def limits(cores: Sequence[int], threads: int, megabytes: int = 1024, seconds: f
 class Executor:
     """One model in memory, its KV cache, its threads. Calls come from one thread at a time.
 
-    config: read through the attributes of model/config.py's dataclass.
+    config: read through the attributes of model/families/config.py's dataclass.
     formats: of each packed matrix, by name: embed, positions, types, head, layers.{i}.{qkv,o,up,down}, dense.{i}. `up`
-    is gate and up. Every matrix of the model has one, and nothing else: model/config.py's uniform_formats gives the
+    is gate and up. Every matrix of the model has one, and nothing else: families' uniform_formats gives the
     names.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().

@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
-from forearm.config import LOG_LEVELS, Common
+from forearm.config.common import LOG_LEVELS, Common
 
 QUIET = ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "transformers", "huggingface_hub", "opentelemetry")
 MOST_WAITING = 2_000  # lines

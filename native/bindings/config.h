@@ -8,7 +8,7 @@
 
 namespace forearm {
 
-// Reads the attributes of app/forearm/model/config.py's dataclass.
+// Reads the attributes of app/forearm/model/families/config.py's dataclass.
 // Throws std::invalid_argument naming a value that the executor does not know.
 Config config_of(const pybind11::object& config);
 

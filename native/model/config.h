@@ -1,4 +1,4 @@
-// One model as the executor reads it: app/forearm/model/config.py's ModelConfig in C++.
+// One model as the executor reads it: app/forearm/model/families/config.py's ModelConfig in C++.
 #pragma once
 #include <cstdint>
 #include <map>

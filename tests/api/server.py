@@ -18,7 +18,7 @@ from tests.api.echo_engine import EchoEngine, echo_engine
 from tests.api.letters import write_letters
 
 from forearm.api.app import create_app
-from forearm.config import ApiConfig
+from forearm.config.api_config import ApiConfig
 
 
 @dataclass

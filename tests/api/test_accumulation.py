@@ -18,16 +18,16 @@ from openai.types.responses import ResponseStreamEvent
 from tests.api.letters import write_letters
 from tests.api.test_responses import Exact
 
-from forearm.api.answer import Heading
-from forearm.api.logprobs import TokenNames
-from forearm.api.messages_output import Blocks, message
-from forearm.api.output import Tally
-from forearm.api.replies import ErrorBody
-from forearm.api.responses_output import Form, Growing
-from forearm.api.responses_tools import Offered
-from forearm.api.turn import TurnPiece
-from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
-from forearm.text.tokenizer import load_tokenizer
+from forearm.api.anthropic.content_blocks import Blocks, message
+from forearm.api.generation.chat_turn import TurnPiece
+from forearm.api.generation.logprobs import TokenNames
+from forearm.api.generation.output_stream import Tally
+from forearm.api.generation.response_bodies import ErrorBody
+from forearm.api.generation.usage import Heading
+from forearm.api.responses.output_items import Form, Growing
+from forearm.api.responses.tools import Offered
+from forearm.text.tokenizer.tokenizer import load_tokenizer
+from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 
 TEXT = st.text('ab \n🙂"\\', min_size=1, max_size=5)
 OPENAI: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from tests.api.letters import write_letters
 from tests.api.server import Server, StartServer
 
-from forearm.engine.grammar import Grammars
+from forearm.engine.constraints.grammar import Grammars
 
 _EOS = 256
 PERSON = {

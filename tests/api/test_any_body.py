@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.api.server import Server, started
 
-from forearm.api.schema import ChatRequest, CompletionRequest
+from forearm.api.generation.request_bodies import ChatRequest, CompletionRequest
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}{{ call.function.name }}"

@@ -12,11 +12,14 @@ from pydantic import AfterValidator, BaseModel, StringConstraints
 from pydantic.fields import FieldInfo
 from tests.api.server import Server
 
-from forearm.api import messages_schema, pooling_schema, responses_schema, schema
-from forearm.api.json_size import MOST_BYTES, MOST_CHARACTERS, MOST_MEMBERS, MOST_VALUES, JsonStructure, short_json
+from forearm.api.anthropic import request_bodies as anthropic_bodies
+from forearm.api.generation import request_bodies
+from forearm.api.http.json_size import MOST_BYTES, MOST_CHARACTERS, MOST_MEMBERS, MOST_VALUES, JsonStructure, short_json
+from forearm.api.pooling import request_bodies as pooling_bodies
+from forearm.api.responses import request_bodies as responses_bodies
 from forearm.errors import InvalidRequest
 
-MODULES = (schema, pooling_schema, responses_schema, messages_schema)
+MODULES = (request_bodies, pooling_bodies, responses_bodies, anthropic_bodies)
 MODELS = sorted(
     {one for module in MODULES for one in vars(module).values() if isinstance(one, type) and issubclass(one, BaseModel)}
     - {BaseModel},
@@ -67,11 +70,11 @@ def is_short(constraint: Any) -> bool:
 def test_the_walk_finds_what_has_no_bound() -> None:
     text = Annotated[str, StringConstraints(max_length=1)]
     assert list(unbounded(text | None)) == []
-    assert list(unbounded(schema.Some[text])) == []
-    assert list(unbounded(schema.JsonObject)) == []
+    assert list(unbounded(request_bodies.Some[text])) == []
+    assert list(unbounded(request_bodies.JsonObject)) == []
 
     assert list(unbounded(str)) == ["str"]
-    assert list(unbounded(schema.Some[str])) == ["str"]
+    assert list(unbounded(request_bodies.Some[str])) == ["str"]
     assert "list" in list(unbounded(list[text]))
     assert list(unbounded(dict[str, Any] | None)) == ["dict"]
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.api.server import Server, StartServer, wait_until
 
-from forearm.api.chat import chat_choice
+from forearm.api.openai.chat import chat_choice
 
 
 def test_the_answer_has_exactly_the_shape_that_clients_know(server: Server) -> None:
@@ -316,7 +316,7 @@ def test_many_log_probabilities_of_a_batch_are_written_beside_the_event_loop(
         threads.append(threading.current_thread().name)
         return chat_choice(*given)
 
-    monkeypatch.setattr("forearm.api.chat_batch.chat_choice", noted)
+    monkeypatch.setattr("forearm.api.openai.chat_batch.chat_choice", noted)
     talks = [[{"role": "user", "content": "abcdef"}]] * 4
     for tokens in (2, 300):
         body = {"messages": talks, "max_tokens": tokens, "logprobs": True, "ignore_eos": True}

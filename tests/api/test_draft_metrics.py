@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forearm.api.replies import DraftMetrics
+from forearm.api.generation.response_bodies import DraftMetrics
 
 
 def test_the_figures_are_vllms() -> None:

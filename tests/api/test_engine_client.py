@@ -12,7 +12,7 @@ from tests.api.echo_engine import EchoEngine, echo_engine
 from tests.api.server import wait_until
 
 from forearm import wire
-from forearm.api.engine_client import EngineClient
+from forearm.api.engine_client.engine_client import EngineClient
 from forearm.errors import EngineUnavailable
 
 
@@ -131,7 +131,7 @@ async def test_a_submit_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -
 async def test_an_answer_that_comes_late_is_not_the_next_questions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forearm.api.connection._ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("forearm.api.engine_client.connection._ANSWER_TIMEOUT_S", 0.2)
     release = asyncio.Event()
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +189,9 @@ def state(running: int) -> wire.State:
     return wire.State(max_model_len=1, vocab_size=1, running=running, waiting=0, kv_usage=0.0, last_step_age_s=0.0)
 
 
-@pytest.mark.parametrize("modules", [("forearm.api.app",), ("forearm.api.app", "forearm.cli", "forearm.serve")])
+@pytest.mark.parametrize(
+    "modules", [("forearm.api.app",), ("forearm.api.app", "forearm.cli.main", "forearm.supervisor.supervisor")]
+)
 def test_serving_imports_no_torch(modules: Sequence[str]) -> None:
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from forearm.api.exposition import labelled, merged
+from forearm.api.ops.exposition import labelled, merged
 
 ONE = """# HELP a_total Counts.
 # TYPE a_total counter

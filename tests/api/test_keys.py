@@ -13,9 +13,9 @@ import openai
 import pytest
 from tests.api.server import StartServer
 
-from forearm.api.account import duration
-from forearm.api.keys import KeyRing, digest_of, read_keys
-from forearm.api.rates import KEYS, Limits, RateTable
+from forearm.api.http.api_keys import KeyRing, digest_of, read_keys
+from forearm.api.http.quota import duration
+from forearm.api.http.rate_limit import KEYS, Limits, RateTable
 from forearm.errors import ConfigError
 
 SECRET = "sk-team-a-0123456789"

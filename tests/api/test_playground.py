@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.api.server import Server, StartServer, started
 from tests.browser import POOR_CONTRASTS, chromium, opened
 
-from forearm.api import playground
+from forearm.api.ops import playground
 
 WEB = Path(playground.__file__).parent / "web"
 # A turn of the model begins by what the chat says; tool results and answers after them are said again too.

@@ -11,7 +11,7 @@ import pytest
 from tests.api.letters import write_letters
 from tests.api.server import Server, StartServer, serving, wait_until
 
-from forearm.config import ApiConfig
+from forearm.config.api_config import ApiConfig
 
 
 def test_a_probe_for_each_question(start_server: StartServer) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from forearm.api.response_store import ResponseStore
-from forearm.api.response_tables import News, Stored
-from forearm.config import ApiConfig
+from forearm.api.responses.store import ResponseStore
+from forearm.api.responses.store_schema import News, Stored
+from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
 
 Open = Callable[..., ResponseStore]

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from forearm.api.answer import scored_response
-from forearm.api.logprobs import completion_logprobs
-from forearm.api.output import Choice, Tally
+from forearm.api.generation.logprobs import completion_logprobs
+from forearm.api.generation.output_stream import Choice, Tally
+from forearm.api.generation.usage import scored_response
 from forearm.wire import TokenLogprob
 
 

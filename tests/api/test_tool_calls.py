@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionMessageFunctionToolCall as FunctionC
 from tests.api.letters import write_letters
 from tests.api.server import Server, StartServer, started
 
-from forearm.text.dialect import find_dialect
+from forearm.text.tool_parsers.output_parser import find_dialect
 
 KNOWS_TOOLS = (
     "{% for message in messages %}{{ message.content }}{% endfor %}{{ eos_token }}"

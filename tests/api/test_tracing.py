@@ -12,7 +12,7 @@ import pytest
 from tests.api.server import Server, StartServer, wait_until
 from tests.otlp import Receiver, attributes, over_grpc, over_http
 
-from forearm.api.tracing import Tracer
+from forearm.api.http.tracing import Tracer
 from forearm.errors import ConfigError
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

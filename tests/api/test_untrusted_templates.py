@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.api.server import Server, started
 
-from forearm.text.template_process import RENDER_S
+from forearm.text.templates.template_process import RENDER_S
 
 SPIN = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = a * b %}{% endfor %}{% endfor %}"
 GROWS = "{% set ns = namespace(x='xxxxxxxx') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from forearm import wire
-from forearm.config import engine_config
+from forearm.config.configs import engine_config
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import From
 from forearm.engine.start import start

@@ -15,7 +15,7 @@ import pytest
 
 from forearm import LLM, AsyncEngineArgs, AsyncLLMEngine, BeamSearchParams, RequestOutputKind, SamplingParams
 from forearm.errors import EngineUnavailable, InvalidRequest
-from forearm.outputs import RequestOutput
+from forearm.offline.outputs import RequestOutput
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 ENDLESS = SamplingParams(max_tokens=200, ignore_eos=True)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 from tests.e2e.served import Served, serve
 
-from forearm.api.schema import ChatRequest, CompletionRequest
+from forearm.api.generation.request_bodies import ChatRequest, CompletionRequest
 
 ODD: tuple[Any, ...] = (
     *(None, True, 0, -1, 1, 3, 1 << 31, 1 << 63, -(1 << 64), 0.5, -0.001, 1e308, 1e-300),

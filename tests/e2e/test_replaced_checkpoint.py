@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tests.e2e.served import READY_TIMEOUT_S, is_ready, serve, wait_until
 
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.hub import DEMO_MODEL
-from forearm.model.shards import StoredTensor
-from forearm.model.weight_cache import PAGE_BYTES, key_of
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.model.checkpoint.shards import StoredTensor
+from forearm.model.checkpoint.weight_cache import PAGE_BYTES, key_of
 
 
 def change_unseen(folder: Path) -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from forearm import LLM
 from forearm.errors import InvalidRequest
-from forearm.text.pairs import _AFTER, _BEFORE, DEFAULT_INSTRUCTION
+from forearm.text.tokenizer.text_pairs import _AFTER, _BEFORE, DEFAULT_INSTRUCTION
 
 QUERY, DOCUMENTS = "what is a cat", ["a cat is an animal", "trains go fast", "cat", "no"]
 

@@ -12,13 +12,13 @@ from tests.model.cases import Case, make
 import forearm
 from forearm import wire
 from forearm.engine.blocks import BlockPool
-from forearm.engine.gain import Gain
 from forearm.engine.loop import EngineLoop
-from forearm.engine.ngrams import Ngrams
 from forearm.engine.sequence import Sequence
-from forearm.engine.speculation import Speculation
+from forearm.engine.speculation.draft_length import Gain
+from forearm.engine.speculation.ngrams import Ngrams
+from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
-from forearm.model.hub import find_model
+from forearm.model.checkpoint.hub import find_model
 
 DEMO = find_model("")
 SMALLER = {"method": "draft_model", "model": str(DEMO), "quantization": "int4", "num_speculative_tokens": 4}

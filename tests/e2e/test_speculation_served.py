@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.e2e.served import Served, series, serve, wait_until
 
-from forearm.model.hub import find_model
+from forearm.model.checkpoint.hub import find_model
 
 FLAGS = ("--max-model-len", "1024", "--served-model-name", "demo")
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_min": 1, "prompt_lookup_max": 4}'

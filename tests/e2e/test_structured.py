@@ -25,9 +25,9 @@ from tests.json_schemas import HARD, schemas
 from forearm import LLM, SamplingParams, StructuredOutputsParams
 from forearm.engine.executor import NativeExecutor
 from forearm.errors import InvalidRequest
-from forearm.model.hub import DEMO_MODEL
-from forearm.outputs import CompletionOutput
-from forearm.text.constraints import schema_grammar
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.offline.outputs import CompletionOutput
+from forearm.text.grammars.constraints import schema_grammar
 
 PERSON = {
     "type": "object",

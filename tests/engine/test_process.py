@@ -1,4 +1,4 @@
-"""The engine as serve.py starts it: a process of its own on the demo model, told by a file and by signals."""
+"""The engine as supervisor.py starts it: a process of its own on the demo model, told by a file and by signals."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from forearm import wire
-from forearm.config import EngineConfig, engine_config
+from forearm.config.configs import engine_config
+from forearm.config.engine_config import EngineConfig
+from forearm.config.settings import from_json, to_json
 from forearm.errors import ConfigError
-from forearm.settings import from_json, to_json
 
 START_S, WAIT_S = 120.0, 60.0
 

@@ -21,7 +21,7 @@ from forearm.engine.admission import Terms
 from forearm.engine.batch import Batch
 from forearm.engine.inbox import MAX_UNTAKEN
 from forearm.engine.loop import EngineLoop
-from forearm.engine.meter import Meter
+from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.scheduler import Limits
 from forearm.engine.server import EngineServer
 from forearm.errors import EngineFailed

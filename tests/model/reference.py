@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from forearm.model.checkpoint import Checkpoint, open_checkpoint
-from forearm.model.config import Layer, ModelConfig
-from forearm.model.pooling import PoolingAsked, pooling_plan
-from forearm.model.shards import Mapping, widened
+from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.checkpoint.shards import Mapping, widened
+from forearm.model.families.config import Layer, ModelConfig
+from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
 

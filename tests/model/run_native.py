@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from forearm import _native
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.quantization import Asked
-from forearm.model.weights import load_native
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.weights import load_native
+from forearm.model.quantization.quantization import Asked
 
 CHUNK = 33  # a prompt is computed in steps of so many tokens, so that steps begin inside blocks
 BLOCK = 32

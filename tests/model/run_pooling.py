@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from forearm import _native, wire
-from forearm.engine.pooler import Pooler
-from forearm.engine.pooling_requests import PoolingAdmission, PoolingTerms, Text
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.pooling import PoolingAsked, pooling_plan
-from forearm.model.quantization import Asked
-from forearm.model.weights import load_native
+from forearm.engine.pooling.executor import Pooler
+from forearm.engine.pooling.requests import PoolingAdmission, PoolingTerms, Text
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.weights import load_native
+from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.quantization.quantization import Asked
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from tests.model.run_pooling import Run
 from transformers import PreTrainedModel
 
 from forearm import _native
-from forearm.config import engine_config
-from forearm.engine import placement
-from forearm.engine.fit import fit
-from forearm.model.weights import load_native
+from forearm.config.configs import engine_config
+from forearm.engine.host import placement
+from forearm.engine.host.memory_plan import fit
+from forearm.model.checkpoint.weights import load_native
 
 TIERS = _native.tier_names()
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -202,6 +202,6 @@ def test_what_is_said_to_fit_takes_no_more(name: str, quantization: str, made: d
 
 
 def test_every_family_of_encoders_has_a_case(made: dict[str, Made]) -> None:
-    from forearm.model.encoders import ENCODERS
+    from forearm.model.families.encoders import ENCODERS
 
     assert set(ENCODERS) <= {one.model.config.model_type for one in made.values()}

@@ -12,7 +12,7 @@ from tests.kernels.sampling_reference import Line, arrays
 
 from forearm import _native
 from forearm.engine.batch import Int32Array
-from forearm.model.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.families.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
 
 CONFIG = ModelConfig(
     model_type="llama",

@@ -12,7 +12,7 @@ import pytest
 
 from forearm import _native
 from forearm.engine.batch import Float32Array, Int32Array
-from forearm.model.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.families.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
 
 CONFIG = ModelConfig(
     model_type="llama",

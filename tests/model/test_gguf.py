@@ -21,10 +21,10 @@ from tests.model.run_native import Run
 from transformers import PreTrainedModel
 
 from forearm import LLM, SamplingParams, _native
-from forearm.api.served import load_served
-from forearm.config import ApiConfig
-from forearm.model.gguf_codes import BLOCK_TYPES
-from forearm.model.hub import DEMO_MODEL
+from forearm.api.generation.serving_context import load_served
+from forearm.config.api_config import ApiConfig
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.model.gguf.gguf_codes import BLOCK_TYPES
 
 _BY_NAME = {case.name: case for case in CASES}
 _BIASED = replace(_BY_NAME["llama-gqa"], name="llama-biases", settings={"attention_bias": True, "mlp_bias": True})

@@ -148,7 +148,7 @@ def _check_greedy(before: np.ndarray, chosen: np.ndarray, allowed: float) -> Non
 
 
 def test_every_family_has_a_case() -> None:
-    from forearm.model.families import FAMILIES
+    from forearm.model.families.families import FAMILIES
 
     covered: Iterator[str] = (case.make_config().model_type for case in CASES)
     assert set(FAMILIES) - set(covered) == {"gemma3"}  # the multimodal wrapper: test_families.py

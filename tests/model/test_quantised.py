@@ -27,9 +27,9 @@ from tests.model.stored_codes import FORMATS, Format
 from transformers import AutoModelForCausalLM
 
 from forearm import _native
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.codes import CodedMatrix
-from forearm.model.quantization import Asked
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.quantization.codes import CodedMatrix
+from forearm.model.quantization.quantization import Asked
 
 TIERS = _native.tier_names()
 SUMS, BFLOAT16 = 2.0**-24, 2.0**-8

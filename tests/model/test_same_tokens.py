@@ -10,7 +10,15 @@ import numpy.typing as npt
 import pytest
 
 from forearm import _native
-from forearm.model.config import DTypeName, KvDTypeName, Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.families.config import (
+    DTypeName,
+    KvDTypeName,
+    Layer,
+    ModelConfig,
+    Rope,
+    WeightFormat,
+    uniform_formats,
+)
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]

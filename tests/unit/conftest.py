@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from forearm import config
+from forearm.config import configs
 
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in config.environment():  # torch, where another test has imported it, sets its own
+    for name in configs.environment():  # torch, where another test has imported it, sets its own
         if name.startswith(("VLLM_", "FOREARM_", "OMP_", "KMP_", "CPU_VISIBLE", "TORCHINDUCTOR_")):
             monkeypatch.delenv(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.mmap_dict import MmapedDict
 
-from forearm.api.allocated_values import AllocatedDict
+from forearm.api.worker.metric_files import AllocatedDict
 
 
 def read_by_others(path: Path) -> dict[str, float]:

@@ -22,11 +22,11 @@ from tests.unit.bench.raw_server import chunked, plain, raw_server
 
 from forearm.bench.load import Run
 from forearm.bench.statistics import Outcome
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.codes import CodedMatrix
-from forearm.model.gguf_codes import decode_rows
-from forearm.model.shards import Files
-from forearm.text.tokenizer import load_tokenizer
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.shards import Files
+from forearm.model.gguf.gguf_codes import decode_rows
+from forearm.model.quantization.codes import CodedMatrix
+from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 TINY = Shape("qwen2", 600, 64, 96, 2, 4, 2, 1e4, tied=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forearm import cli
+from forearm.cli import main
 
 
 class TinyServer(ThreadingHTTPServer):
@@ -74,7 +74,7 @@ def server() -> Iterator[TinyServer]:
 
 
 def test_one_quick_message_is_answered(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
-    status = cli.main(
+    status = main.main(
         ["chat", "--url", server.url, "-q", "hello", "--system-prompt", "be kind", "--max-tokens", "9", "--stats"]
     )
 
@@ -100,7 +100,7 @@ def test_a_conversation_remembers_what_was_said(
     typed = iter(["one", "two", ""])
     monkeypatch.setattr("builtins.input", lambda _: next(typed))
 
-    assert cli.main(["chat", "--url", server.url, "--model-name", "other"]) == 0
+    assert main.main(["chat", "--url", server.url, "--model-name", "other"]) == 0
 
     assert capsys.readouterr().out == "ONE\nTWO\n"
     assert [message["content"] for message in server.bodies[1]["messages"]] == ["one", "ONE", "two"]
@@ -110,14 +110,14 @@ def test_a_conversation_remembers_what_was_said(
 def test_thought_is_shown_apart_from_the_answer(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.thought = "Hm."
 
-    assert cli.main(["chat", "--url", server.url, "-q", "hello"]) == 0
+    assert main.main(["chat", "--url", server.url, "-q", "hello"]) == 0
 
     out = capsys.readouterr()
     assert (out.out, out.err) == ("HELLO\n", "Hm.\n\n")
 
 
 def test_complete_goes_on_from_one_text(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["complete", "--url", server.url, "-q", "hello", "--max-tokens", "9", "--stats"]) == 0
+    assert main.main(["complete", "--url", server.url, "-q", "hello", "--max-tokens", "9", "--stats"]) == 0
 
     out = capsys.readouterr()
     assert out.out == "HELLO\n"
@@ -139,7 +139,7 @@ def test_complete_begins_anew_with_every_line(
     typed = iter(["one", "two", ""])
     monkeypatch.setattr("builtins.input", lambda _: next(typed))
 
-    assert cli.main(["complete", "--url", server.url]) == 0
+    assert main.main(["complete", "--url", server.url]) == 0
 
     assert capsys.readouterr().out == "ONE\nTWO\n"
     assert [body["prompt"] for body in server.bodies] == ["one", "two"]
@@ -148,23 +148,23 @@ def test_complete_begins_anew_with_every_line(
 def test_the_key_goes_along(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.key = "sesame"
     monkeypatch.setenv("VLLM_API_KEY", "sesame")
-    assert cli.main(["chat", "--url", server.url, "-q", "x"]) == 0
+    assert main.main(["chat", "--url", server.url, "-q", "x"]) == 0
 
 
 def test_what_the_server_refuses_is_said(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.key = "sesame"
 
-    assert cli.main(["chat", "--url", server.url, "-q", "x", "--api-key", "wrong"]) == 1
+    assert main.main(["chat", "--url", server.url, "-q", "x", "--api-key", "wrong"]) == 1
     assert capsys.readouterr().err == "forearm chat: the server says 401: the API key is wrong\n"
 
 
 def test_a_stream_that_breaks_is_an_error(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.breaks = True
 
-    assert cli.main(["chat", "--url", server.url, "-q", "hello"]) == 1
+    assert main.main(["chat", "--url", server.url, "-q", "hello"]) == 1
     assert capsys.readouterr().err == "forearm chat: the engine went away\n"
 
 
 def test_no_server_is_said_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["chat", "--url", "http://127.0.0.1:9/v1", "-q", "x"]) == 1
+    assert main.main(["chat", "--url", "http://127.0.0.1:9/v1", "-q", "x"]) == 1
     assert "is `forearm serve` running there? (--url)" in capsys.readouterr().err

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from forearm import __version__, cli
+from forearm import __version__
+from forearm.cli import main
 
 HEAVY = ("torch", "transformers", "numpy", "fastapi", "pydantic", "gunicorn", "httpx", "yaml")
 
@@ -22,7 +23,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_is_there_before_one_can_blink_and_brings_nothing_heavy() -> None:
     code = (
-        "import sys, time; t = time.process_time(); import forearm.cli; took = time.process_time() - t; "
+        "import sys, time; t = time.process_time(); import forearm.cli.main; took = time.process_time() - t; "
         f"print(took, [m for m in {HEAVY!r} if m in sys.modules])"
     )
 
@@ -33,7 +34,7 @@ def test_the_command_is_there_before_one_can_blink_and_brings_nothing_heavy() ->
 
 
 def test_the_server_can_be_loaded_without_torch() -> None:
-    modules = "forearm.serve, forearm.offline.llm, forearm.api.app"
+    modules = "forearm.supervisor.supervisor, forearm.offline.llm, forearm.api.app"
     code = f"import sys; sys.modules['torch'] = None; import {modules}; print('fine')"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -68,7 +69,7 @@ def test_no_command_and_an_unknown_one_print_the_usage_and_fail() -> None:
 def test_a_mistake_is_one_line_and_the_status_of_a_wrong_setting(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = cli.main(argv)
+    status = main.main(argv)
 
     said = capsys.readouterr().err
     assert status == 78
@@ -79,7 +80,7 @@ def test_a_mistake_is_one_line_and_the_status_of_a_wrong_setting(
 def test_a_model_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "missing"
 
-    assert cli.main(["serve", str(missing), "--port", "0"]) == 78
+    assert main.main(["serve", str(missing), "--port", "0"]) == 78
     assert str(missing) in capsys.readouterr().err
 
 
@@ -92,7 +93,7 @@ def test_a_port_in_use_is_found_before_anything_is_loaded(capsys: pytest.Capture
         port = taken.getsockname()[1]
         started = time.monotonic()
 
-        assert cli.main(["serve", "--host", "127.0.0.1", "--port", str(port)]) == 78
+        assert main.main(["serve", "--host", "127.0.0.1", "--port", str(port)]) == 78
 
     assert f"--port {port}: Address already in use" in capsys.readouterr().err
     assert time.monotonic() - started < 5
@@ -132,11 +133,11 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
 
 
 def test_help_of_serve_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    from forearm import config
+    from forearm.config import configs
 
     with pytest.raises(SystemExit) as end:
-        cli.main(["serve", "--help"])
+        main.main(["serve", "--help"])
 
     shown = capsys.readouterr().out
     assert end.value.code == 0
-    assert [flag for s in config.SETTINGS.values() for flag in s.flags if flag not in shown] == []
+    assert [flag for s in configs.SETTINGS.values() for flag in s.flags if flag not in shown] == []

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from forearm import config, foreign
-from forearm.config import ApiConfig, EngineConfig, engine_config
-from forearm.drafting import Drafting, drafting_asked
-from forearm.engine.placement import Plan
-from forearm.engine.shares import Share
+from forearm.config import configs, vllm_compat
+from forearm.config.api_config import ApiConfig
+from forearm.config.configs import engine_config
+from forearm.config.engine_config import EngineConfig
+from forearm.config.flags import Line, Parser, read_line
+from forearm.config.settings import from_json, to_json
+from forearm.config.speculative import Drafting, drafting_asked
+from forearm.engine.host.placement import Plan
+from forearm.engine.host.split_engines import Share
 from forearm.errors import ConfigError
-from forearm.flags import Line, Parser, read_line
-from forearm.run_folder import RunFolder
-from forearm.serve import fill_in
-from forearm.settings import from_json, to_json
+from forearm.supervisor.run_folder import RunFolder
+from forearm.supervisor.supervisor import fill_in
 
 
 def line(*argv: str) -> Line:
@@ -210,20 +212,20 @@ def test_what_is_not_there_is_refused_with_the_reason(argv: list[str], message: 
         line(*argv)
 
 
-@pytest.mark.parametrize("flag", [flag for flag, one in foreign.FLAGS.items() if one.allowed is None])
+@pytest.mark.parametrize("flag", [flag for flag, one in vllm_compat.FLAGS.items() if one.allowed is None])
 def test_a_flag_without_effect_gives_one_line_and_leaves_the_model_alone(flag: str) -> None:
-    read = line("model", flag, *["1", "2"][: foreign.FLAGS[flag].values])
+    read = line("model", flag, *["1", "2"][: vllm_compat.FLAGS[flag].values])
 
-    assert read.notes == [f"{flag} has no effect: {foreign.FLAGS[flag].reason}"]
+    assert read.notes == [f"{flag} has no effect: {vllm_compat.FLAGS[flag].reason}"]
     assert read.configs.engine.model == "model"
 
 
 def test_no_flag_is_both_a_setting_and_foreign() -> None:
-    own = {flag for setting in config.SETTINGS.values() for flag in (*setting.flags, *setting.off_flags)}
+    own = {flag for setting in configs.SETTINGS.values() for flag in (*setting.flags, *setting.off_flags)}
 
-    assert not own & set(foreign.FLAGS)
-    assert not own & set(foreign.REFUSED)
-    assert not set(foreign.FLAGS) & set(foreign.REFUSED)
+    assert not own & set(vllm_compat.FLAGS)
+    assert not own & set(vllm_compat.REFUSED)
+    assert not set(vllm_compat.FLAGS) & set(vllm_compat.REFUSED)
 
 
 def test_unknown_variables_are_listed_and_those_without_effect_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,15 +298,17 @@ def test_speculation_that_is_not_built_is_refused_by_name(given: dict[str, objec
 
 
 def test_every_setting_has_a_help_and_a_way_in() -> None:
-    for name, setting in config.SETTINGS.items():
+    for name, setting in configs.SETTINGS.items():
         assert setting.help, name
         assert setting.flags or setting.env, name
 
 
 def test_every_setting_is_used() -> None:
-    folder = Path(config.__file__).parent
-    code = "".join(p.read_text() for p in folder.rglob("*.py") if p.name not in ("config.py", "settings.py"))
-    fields = {f.name for c in config.CONFIGS for f in dataclasses.fields(c)}
+    folder = Path(configs.__file__).parents[1]
+    code = "".join(
+        p.read_text() for p in folder.rglob("*.py") if not p.name.endswith(("_config.py", "settings.py", "common.py"))
+    )
+    fields = {f.name for c in configs.CONFIGS for f in dataclasses.fields(c)}
 
     unused = {name for name in fields if f".{name}" not in code}
 

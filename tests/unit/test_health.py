@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from forearm import health
-from forearm.cli import main
+from forearm.cli import health
+from forearm.cli.main import main
 
 
 class Readiness(http.server.BaseHTTPRequestHandler):

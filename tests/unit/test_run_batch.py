@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from forearm import run_batch_files
+from forearm.cli import run_batch_files
+from forearm.cli.run_batch import MOST_TRIES, ask
+from forearm.cli.run_batch_files import Output, check_apart, local_input, shown, surveyed
+from forearm.cli.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
 from forearm.errors import ConfigError, ForearmError
-from forearm.run_batch import MOST_TRIES, ask
-from forearm.run_batch_files import Output, check_apart, local_input, shown, surveyed
-from forearm.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
 
 MOST = 1000
 GOOD: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from forearm import config, serve
-from forearm.child import Child
-from forearm.serve import keep, watch
-from forearm.watchdog import is_stopped
+from forearm.child_process import Child
+from forearm.config import configs
+from forearm.supervisor import supervisor
+from forearm.supervisor.supervisor import keep, watch
+from forearm.supervisor.watchdog import is_stopped
 
 # Writes its process id, says it is ready, and lives until it is asked to end.
 LIVES = """
@@ -69,17 +70,17 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(serve, "GRACE_S", 5.0)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(supervisor, "GRACE_S", 5.0)
 
 
-def configs(**settings: str) -> config.Configs:
-    return config.read({name: [value] for name, value in settings.items()}, {})
+def settings(**given: str) -> configs.Configs:
+    return configs.read({name: [value] for name, value in given.items()}, {})
 
 
 async def test_a_signal_ends_the_api_first_and_then_the_engine(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", LIVES, tmp_path)
-    watching = asyncio.create_task(watch([engine], api, configs(), tmp_path))
+    watching = asyncio.create_task(watch([engine], api, settings(), tmp_path))
     await until(lambda: engine.once_ready.is_set() and api.once_ready.is_set())
 
     os.kill(os.getpid(), signal.SIGTERM)
@@ -92,7 +93,7 @@ async def test_a_signal_ends_the_api_first_and_then_the_engine(tmp_path: Path) -
 
 async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", LIVES, tmp_path)
-    watching = asyncio.create_task(watch([engine], api, configs(), tmp_path))
+    watching = asyncio.create_task(watch([engine], api, settings(), tmp_path))
     await until(lambda: len(pids(tmp_path, "engine")) == 1 and api.once_ready.is_set())
 
     os.kill(pids(tmp_path, "engine")[0], signal.SIGKILL)
@@ -114,7 +115,7 @@ async def test_a_start_for_which_memory_is_short_is_tried_again(
             raise refusals.pop()
         return await real(*argv, **settings)
 
-    monkeypatch.setattr("forearm.child.SHORT_S", 0.01)
+    monkeypatch.setattr("forearm.child_process.SHORT_S", 0.01)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", short)
     engine = child("engine", LIVES, tmp_path)
 
@@ -129,7 +130,7 @@ async def test_a_start_for_which_memory_is_short_is_tried_again(
 async def test_an_engine_with_a_wrong_setting_ends_the_whole(tmp_path: Path) -> None:
     engine, api = child("engine", "raise SystemExit(78)", tmp_path), child("API", LIVES, tmp_path)
 
-    assert await watch([engine], api, configs(), tmp_path) == 78
+    assert await watch([engine], api, settings(), tmp_path) == 78
     assert all(gone(pid) for pid in pids(tmp_path, "API"))
 
 
@@ -180,7 +181,7 @@ while True: time.sleep(0.01)
 async def test_what_a_dead_process_leaves_ends_before_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forearm.child.LEFT_S", 0.1)
+    monkeypatch.setattr("forearm.child_process.LEFT_S", 0.1)
     one = child("API", LEAVES_ONE, tmp_path)
     one.on_death = signal.SIGTERM
     keeping = asyncio.create_task(keep(one, ready_timeout_s=10))
@@ -212,14 +213,14 @@ async def test_an_engine_that_takes_too_long_is_killed(tmp_path: Path, caplog: p
 async def test_an_api_that_cannot_start_is_given_up_at_once(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", "raise SystemExit(3)", tmp_path)
 
-    assert await watch([engine], api, configs(), tmp_path) == 3
+    assert await watch([engine], api, settings(), tmp_path) == 3
     assert all(gone(pid) for pid in pids(tmp_path, "engine"))
 
 
 async def test_what_ignores_the_signal_is_killed_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(serve, "GRACE_S", 0.2)
+    monkeypatch.setattr(supervisor, "GRACE_S", 0.2)
     stubborn = child("API", IGNORES, tmp_path)
     await stubborn.start()
     await until(stubborn.ready)
@@ -232,7 +233,7 @@ async def test_what_ignores_the_signal_is_killed_in_time(
 
 async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     engine, api = child("engine", LIVES, tmp_path), child("API", IGNORES, tmp_path)
-    watching = asyncio.create_task(watch([engine], api, configs(shutdown_timeout_s="60"), tmp_path))
+    watching = asyncio.create_task(watch([engine], api, settings(shutdown_timeout_s="60"), tmp_path))
     await until(lambda: engine.once_ready.is_set() and api.once_ready.is_set())
     started = time.monotonic()
 
@@ -249,9 +250,9 @@ async def test_nobody_outlives_a_killed_serve(tmp_path: Path) -> None:
 import asyncio, sys
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
-from tests.unit.test_serve import LIVES, child, configs, watch
+from tests.unit.test_serve import LIVES, child, settings, watch
 folder = Path({str(tmp_path)!r})
-asyncio.run(watch([child("engine", LIVES, folder)], child("API", LIVES, folder), configs(), folder))
+asyncio.run(watch([child("engine", LIVES, folder)], child("API", LIVES, folder), settings(), folder))
 """
     server = subprocess.Popen([sys.executable, "-c", program])
     await until(lambda: pids(tmp_path, "engine") and pids(tmp_path, "API"))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from forearm import config, foreign
+from forearm.config import configs, vllm_compat
+from forearm.config.flags import Line, Parser, add_foreign, add_settings, nested, read_line
+from forearm.config.settings import inverses
 from forearm.errors import ConfigError
-from forearm.flags import Line, Parser, add_foreign, add_settings, nested, read_line
-from forearm.settings import inverses
 
 KINDS = dict(line.split() for line in (Path(__file__).parent / "vllm_serve_flags.txt").read_text().splitlines())
-OWN = {flag for setting in config.SETTINGS.values() for flag in (*setting.flags, *setting.off_flags)} | {"--config"}
+OWN = {flag for setting in configs.SETTINGS.values() for flag in (*setting.flags, *setting.off_flags)} | {"--config"}
 VALUES = {"switch": 0, "one": 1, "many": 2}
 # Where a checkpoint says how; they must not be ignored. Old ones that are gone from the list as well.
 APPLIED = ("--rope-scaling", "--rope-theta", "--hf-overrides")
@@ -43,13 +43,13 @@ def parser() -> Parser:
 def test_a_flag_of_vllm_is_set_accepted_or_refused_with_a_reason(flag: str, parser: Parser) -> None:
     count = VALUES[KINDS[flag]]
 
-    verdicts = [flag in OWN, flag in foreign.FLAGS, flag in foreign.REFUSED]
+    verdicts = [flag in OWN, flag in vllm_compat.FLAGS, flag in vllm_compat.REFUSED]
 
     assert sum(verdicts) == 1, f"{flag} has no verdict, or several"
-    if flag in foreign.REFUSED:
-        assert foreign.REFUSED[flag].values == count
+    if flag in vllm_compat.REFUSED:
+        assert vllm_compat.REFUSED[flag].values == count
         return
-    known = foreign.FLAGS.get(flag)
+    known = vllm_compat.FLAGS.get(flag)
     allowed = "1" if known is None or known.allowed is None else known.allowed[0]
     _, over = parser.parse_known_args([flag, *[allowed] * count])
     assert over == []  # it takes as many values as vLLM's

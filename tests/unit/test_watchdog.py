@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forearm import wire
-from forearm.watchdog import engine_hangs, is_stopped
+from forearm.supervisor.watchdog import engine_hangs, is_stopped
 
 
 @pytest.mark.parametrize(

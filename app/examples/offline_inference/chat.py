@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from forearm import LLM, SamplingParams
-from forearm.outputs import RequestOutput
+from forearm.offline.outputs import RequestOutput
 
 CONVERSATION = [
     {"role": "system", "content": "You explain words in one short sentence."},

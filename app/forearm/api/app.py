@@ -18,47 +18,36 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from forearm import __version__
-from forearm.api import (
-    chat,
-    chat_batch,
-    classify,
-    completions,
-    document_page,
-    embeddings,
-    health,
-    inside,
-    invocations,
-    messages,
-    models,
-    playground,
-    responses,
-    score,
-    tokens,
-)
-from forearm.api.described import DescribedApp
-from forearm.api.edge import AccessLog, Edge, Watch
-from forearm.api.faults import answer_error
-from forearm.api.gate import Gate
-from forearm.api.guard import KeyGuard, open_paths
-from forearm.api.keys import KeyRing
-from forearm.api.messages_errors import MessagesErrors
-from forearm.api.methods import HeadAsGet
-from forearm.api.output_log import OutputLog
-from forearm.api.rates import RateTable
-from forearm.api.served import Served, load_served
-from forearm.api.shortage import watch_shortages
-from forearm.api.signals import on_hangup
-from forearm.api.tracing import Tracer
-from forearm.api.watching import Watcher
-from forearm.config import METRICS_FOLDER, ApiConfig, api_config_path
+from forearm.api.anthropic import messages
+from forearm.api.anthropic.errors import MessagesErrors
+from forearm.api.generation.serving_context import Served, load_served
+from forearm.api.http.access import AccessLog, Edge, Watch
+from forearm.api.http.api_keys import KeyRing
+from forearm.api.http.auth import KeyGuard, open_paths
+from forearm.api.http.early_refusal import Gate
+from forearm.api.http.errors import answer_error
+from forearm.api.http.methods import HeadAsGet
+from forearm.api.http.output_log import OutputLog
+from forearm.api.http.rate_limit import RateTable
+from forearm.api.http.request_observers import Watcher
+from forearm.api.http.tracing import Tracer
+from forearm.api.openai import chat, chat_batch, completions, models, tokenize
+from forearm.api.ops import admin, docs_page, health, playground, sagemaker
+from forearm.api.ops.openapi_document import DescribedApp
+from forearm.api.pooling import classify, embeddings, score
+from forearm.api.responses import responses
+from forearm.api.worker.shortage import watch_shortages
+from forearm.api.worker.signals import on_hangup
+from forearm.config.api_config import METRICS_FOLDER, ApiConfig
+from forearm.config.configs import api_config_path
+from forearm.config.settings import from_json
 from forearm.errors import ConfigError, ForearmError
 from forearm.log import follow
-from forearm.settings import from_json
-from forearm.text.chat_template import prepare_rendering
+from forearm.text.templates.chat_template import prepare_rendering
 
 _NOUNS = (
     *(chat, chat_batch, completions, responses, messages),
-    *(embeddings, classify, score, models, tokens, health),
+    *(embeddings, classify, score, models, tokenize, health),
 )
 
 log = logging.getLogger(__name__)
@@ -113,15 +102,15 @@ def _add_routes(app: FastAPI, config: ApiConfig) -> None:
     """Add the routes that this config offers."""
     for noun in _NOUNS:
         app.include_router(noun.router)
-    app.router.routes.append(invocations.route)
+    app.router.routes.append(sagemaker.route)
     if config.docs:
-        app.include_router(document_page.router)
+        app.include_router(docs_page.router)
     if config.tokenizer_info:
-        app.include_router(inside.tokenizer_router)
+        app.include_router(admin.tokenizer_router)
     if config.dev_mode:
-        app.include_router(inside.dev_router)
+        app.include_router(admin.dev_router)
     if config.profiler_config:
-        app.include_router(inside.profile_router)
+        app.include_router(admin.profile_router)
     if config.playground:
         app.include_router(playground.router)
 
@@ -179,9 +168,9 @@ def _watch(served: Served, tracer: Tracer | None) -> Watch:
 
 
 def worker_app() -> FastAPI:
-    """The app as gunicorn starts it, from the config that serve.py has written.
+    """The app as gunicorn starts it, from the config that supervisor.py has written.
 
-    Raises: SystemExit with ConfigError's status: serve.py does not try such a config again.
+    Raises: SystemExit with ConfigError's status: supervisor.py does not try such a config again.
     """
     path = Path(api_config_path())
     config = from_json(ApiConfig, path.read_text(encoding="utf-8"))

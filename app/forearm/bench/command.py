@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from forearm.config.flags import Parser
 from forearm.errors import ConfigError
-from forearm.flags import Parser
 
 USAGE = """usage: forearm bench KIND ...
 

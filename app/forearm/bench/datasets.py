@@ -14,8 +14,8 @@ from typing import Any
 
 from forearm.bench.random_prompts import RandomPrompts
 from forearm.errors import ConfigError
-from forearm.text.chat_template import ChatTemplate
-from forearm.text.tokenizer import Tokenizer
+from forearm.text.templates.chat_template import ChatTemplate
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 SONNETS = Path(__file__).with_name("sonnets.txt")
 SONNET_TASK = "Pick as many lines as you can from these poem lines:\n"

@@ -17,13 +17,14 @@ from forearm import log
 from forearm.bench import datasets, options
 from forearm.bench.datasets import Sample
 from forearm.bench.text import load_text
-from forearm.config import Configs, EngineConfig
+from forearm.config.configs import Configs
+from forearm.config.engine_config import EngineConfig
+from forearm.config.flags import Parser, read_line
 from forearm.errors import ConfigError
-from forearm.flags import Parser, read_line
-from forearm.generate import changed
-from forearm.model.hub import DEMO_MODEL
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.offline.arguments import changed_settings
 from forearm.offline.llm import LLM
-from forearm.outputs import RequestOutput
+from forearm.offline.outputs import RequestOutput
 from forearm.wire import SamplingParams
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -157,7 +158,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 def load(engine: EngineConfig, configs: Configs) -> LLM:
     """The engine that the flags describe."""
-    return LLM(tokenizer=configs.api.tokenizer or None, **changed(engine))
+    return LLM(tokenizer=configs.api.tokenizer or None, **changed_settings(engine))
 
 
 def sampling(args: argparse.Namespace, output_tokens: int) -> SamplingParams:

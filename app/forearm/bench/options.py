@@ -13,8 +13,8 @@ from forearm.bench.ask import ENDPOINTS
 from forearm.bench.datasets import Wanted
 from forearm.bench.report import METRICS
 from forearm.bench.statistics import OBJECTIVES
+from forearm.config.flags import Parser
 from forearm.errors import ConfigError
-from forearm.flags import Parser
 
 SAMPLING = ("top_p", "top_k", "min_p", "temperature", "frequency_penalty", "presence_penalty", "repetition_penalty")
 # vLLM's, accepted because they ask for nothing that is not done anyway: (flags, value follows).

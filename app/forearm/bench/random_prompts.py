@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from forearm.errors import ConfigError
-from forearm.text.tokenizer import Tokenizer
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 TRIES = 10  # of getting the number of tokens right; as in vLLM
 

@@ -19,7 +19,6 @@ from typing import Any
 import uvloop
 from tqdm import tqdm
 
-from forearm import config
 from forearm.bench import datasets, options, plot, report, speculation, statistics
 from forearm.bench.arrivals import RampUp
 from forearm.bench.ask import ENDPOINTS, POOLING, Form, ask
@@ -28,8 +27,9 @@ from forearm.bench.http import Broken, Http, reason
 from forearm.bench.load import Run, Traffic, run
 from forearm.bench.report import Result
 from forearm.bench.text import load_text
+from forearm.config import configs
+from forearm.config.flags import Parser
 from forearm.errors import ConfigError, EngineUnavailable
-from forearm.flags import Parser
 
 RETRY_S = 1.0  # of the ready check
 _NO_PROFILES = "this server was started without --profiler-config, so it does not profile; leave out --profile"
@@ -264,7 +264,7 @@ def address(args: argparse.Namespace) -> str:
 
 def headers(args: argparse.Namespace) -> dict[str, str]:
     """The key from the environment, and what --header gives."""
-    key = config.client_api_key()
+    key = configs.client_api_key()
     return {**({"Authorization": f"Bearer {key}"} if key else {}), **options.pairs("--header", args.header)}
 
 

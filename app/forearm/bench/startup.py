@@ -21,22 +21,22 @@ from tqdm import tqdm
 
 from forearm.bench import options
 from forearm.bench.offline import percentiles, save
-from forearm.config import EngineConfig
+from forearm.config.engine_config import EngineConfig
+from forearm.config.flags import Parser, read_line
+from forearm.config.settings import to_json
 from forearm.errors import ConfigError, ForearmError
-from forearm.flags import Parser, read_line
-from forearm.model.hub import find_model
-from forearm.settings import to_json
+from forearm.model.checkpoint.hub import find_model
 
 ONCE = """import sys, time
-from forearm.config import EngineConfig
+from forearm.config.engine_config import EngineConfig
 from forearm.errors import ConfigError
-from forearm.generate import changed
-from forearm.settings import from_json
+from forearm.offline.arguments import changed_settings
+from forearm.config.settings import from_json
 from forearm.offline.llm import LLM
 config = from_json(EngineConfig, open(sys.argv[1]).read())
 begin = time.perf_counter()
 try:
-    llm = LLM(**changed(config))
+    llm = LLM(**changed_settings(config))
 except ConfigError as error:
     sys.exit(str(error))
 print(time.perf_counter() - begin)

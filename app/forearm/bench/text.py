@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from forearm.bench.datasets import Text
 from forearm.errors import ConfigError
-from forearm.model.hub import DEMO_MODEL, find_tokenizer, local_model
-from forearm.text.chat_template import ChatTemplate, find_chat_template
-from forearm.text.tokenizer import load_tokenizer
+from forearm.model.checkpoint.hub import DEMO_MODEL, find_tokenizer, local_model
+from forearm.text.templates.chat_template import ChatTemplate, find_chat_template
+from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 
 def load_text(name: str) -> Text:

@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from forearm import __version__, config
-from forearm.config import ApiConfig, Configs, EngineConfig, ServeConfig
+from forearm import __version__
+from forearm.config.api_config import ApiConfig
+from forearm.config.configs import Configs, environment
+from forearm.config.engine_config import EngineConfig
+from forearm.config.flags import Parser, read_line
+from forearm.config.serve_config import ServeConfig
 from forearm.doctor import limits, processor, surroundings
 from forearm.doctor.finding import ORDER, Check, Finding, Host
 from forearm.errors import ConfigError
-from forearm.flags import Parser, read_line
 
 CHECKS: tuple[Check, ...] = (
     processor.kernel,
@@ -46,13 +49,13 @@ def run(argv: Sequence[str], root: str = "") -> int:
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a warning or an error")
     wrong: list[Finding] = []
     try:
-        configs = read_line(parser, argv).configs
+        chosen = read_line(parser, argv).configs
     except ConfigError as problem:
-        if re.split("[ =]", str(problem), maxsplit=1)[0] not in config.environment():
+        if re.split("[ =]", str(problem), maxsplit=1)[0] not in environment():
             raise
-        configs = Configs(EngineConfig(), ApiConfig(), ServeConfig())
+        chosen = Configs(EngineConfig(), ApiConfig(), ServeConfig())
         wrong = [Finding("settings", "error", str(problem), "the environment", surroundings.SET_RIGHT)]
-    found = list(dict.fromkeys([*wrong, *examine(Host(configs, config.environment(), root))]))
+    found = list(dict.fromkeys([*wrong, *examine(Host(chosen, environment(), root))]))
     print(json.dumps(as_json(found), indent=2) if "--json" in argv else as_text(found))
     amiss = any(finding.status in ("error", "warning") for finding in found)
     return int(amiss and "--strict" in argv)

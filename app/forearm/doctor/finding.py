@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from forearm.config import Configs
+from forearm.config.configs import Configs
 
 Status = Literal["ok", "note", "warning", "error"]
 ORDER: tuple[Status, ...] = ("error", "warning", "note", "ok")  # as they are printed

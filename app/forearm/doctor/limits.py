@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from forearm.doctor.finding import Finding, Host
-from forearm.engine import placement
-from forearm.engine.placement import in_gib
+from forearm.engine.host import placement
+from forearm.engine.host.placement import in_gib
 
 LEAST_FILES = 4096  # a connection each, in every worker
 LEAST_TASKS = 512

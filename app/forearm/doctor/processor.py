@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from forearm.doctor.finding import Finding, Host
-from forearm.engine import placement
+from forearm.engine.host import placement
 from forearm.errors import ConfigError
 from forearm.plan.machines import GRAVITON2, GRAVITON3, GRAVITON4, Generation
 

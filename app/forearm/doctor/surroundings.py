@@ -19,17 +19,17 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from forearm import config, foreign
-from forearm.addresses import held_address
-from forearm.config import ApiConfig
+from forearm.config import configs, vllm_compat
+from forearm.config.api_config import ApiConfig
 from forearm.doctor.finding import Finding, Host
-from forearm.engine import placement
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.fit import fit
-from forearm.engine.placement import in_gib
+from forearm.engine.host import placement
+from forearm.engine.host.memory_plan import fit
+from forearm.engine.host.placement import in_gib
 from forearm.errors import ConfigError
-from forearm.model.headers import find_headers
-from forearm.model.hub import local_model
+from forearm.model.checkpoint.headers import find_headers
+from forearm.model.checkpoint.hub import local_model
+from forearm.supervisor.addresses import held_address
 
 ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
 WAIT_S = 3.0
@@ -58,9 +58,9 @@ def allocator(host: Host) -> Iterator[Finding]:
 
 def settings(host: Host) -> Iterator[Finding]:
     """Variables that have no effect, or ask for what can't be served."""
-    known = {setting.env for setting in config.SETTINGS.values()} | set(config.READ_ELSEWHERE)
+    known = {setting.env for setting in configs.SETTINGS.values()} | set(configs.READ_ELSEWHERE)
     try:
-        lines = foreign.check_variables(host.environ, known)
+        lines = vllm_compat.check_variables(host.environ, known)
     except ConfigError as problem:
         yield Finding("settings", "error", str(problem), "the environment", SET_RIGHT)
         return

@@ -6,11 +6,11 @@ import random
 from array import array
 from dataclasses import dataclass
 
-from forearm.engine.checks import check
 from forearm.engine.prefix_cache import root_digest
 from forearm.engine.sampling import alternatives, lasting
 from forearm.engine.scheduler import due_s, level
 from forearm.engine.sequence import Request
+from forearm.engine.validation import check
 from forearm.errors import InvalidRequest
 from forearm.wire import MAX_FRAME_BYTES, SamplingParams, Submit
 

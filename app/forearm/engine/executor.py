@@ -9,7 +9,7 @@ from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, Scored
 
 if TYPE_CHECKING:
     from forearm import _native
-    from forearm.model.checkpoint import Checkpoint
+    from forearm.model.checkpoint.checkpoint import Checkpoint
 
 
 class Executor(Protocol):

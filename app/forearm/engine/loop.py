@@ -1,6 +1,6 @@
 """The engine's loop: take in, schedule, compute, sample, publish. One thread owns all state below.
 
-Messages come in through a queue and go out in one list a step (turns.py).
+Messages come in through a queue and go out in one list a step (run_loop.py).
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from forearm import wire
 from forearm.engine import replies
 from forearm.engine.admission import Admission, Terms
+from forearm.engine.advance import Growth, grow, nothing_to_choose
 from forearm.engine.blocks import BlockPool, blocks_for
-from forearm.engine.constraint import Constraint
+from forearm.engine.constraints.grammar import Grammars
+from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.executor import Executor
-from forearm.engine.grammar import Grammars
-from forearm.engine.growth import Growth, grow, nothing_to_choose
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Profiling, Snapshot
-from forearm.engine.meter import Meter
+from forearm.engine.metrics.engine_metrics import Meter
+from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.request_queue import RequestQueue
+from forearm.engine.run_loop import MAX_FAILED_STEPS
 from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Request, Sequence, Slice, prefills
-from forearm.engine.speculation import Speculation
+from forearm.engine.speculation.speculation import Speculation
 from forearm.engine.step import Outcome, Stepper
-from forearm.engine.step_trace import StepTrace
-from forearm.engine.turns import MAX_FAILED_STEPS
 from forearm.errors import (
     ConstraintFailed,
     EngineFailed,
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 class EngineLoop:
     """State and step of one engine.
 
-    outbox: what the last step has to say, and to whom; turns.py takes it and empties it.
+    outbox: what the last step has to say, and to whom; run_loop.py takes it and empties it.
     grammars: None: requests with a grammar are refused. speculation: guesses ahead; None: nobody does.
     spare_cpu: there is a CPU beside those that compute. trace: of its steps; None: nothing is recorded.
     """

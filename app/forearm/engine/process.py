@@ -18,14 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from forearm import log as logs
-from forearm.config import EngineConfig
-from forearm.engine.client_memory import inbox_bytes
+from forearm.config.engine_config import EngineConfig
+from forearm.config.settings import from_json, to_json
+from forearm.engine.host.client_memory import inbox_bytes
+from forearm.engine.host.split_engines import memory_of
 from forearm.engine.loop import EngineLoop
+from forearm.engine.pooling.start import start_any
 from forearm.engine.server import EngineServer
-from forearm.engine.shares import memory_of
-from forearm.engine.start_pooling import start_any
 from forearm.errors import ConfigError
-from forearm.settings import from_json, to_json
 
 FAILED = 1
 _LOOK_S = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forearm import wire
-from forearm.engine.growth import Growth
+from forearm.engine.advance import Growth
 from forearm.engine.sequence import Request, Sequence
 from forearm.errors import ForearmError
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 
-from forearm.engine.checks import MAX_OUTPUTS
+from forearm.engine.validation import MAX_OUTPUTS
 from forearm.errors import InvalidRequest, Overloaded
 from forearm.wire import Load
 

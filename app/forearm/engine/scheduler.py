@@ -14,8 +14,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
+from forearm.engine.metrics.step_times import StepTimes
 from forearm.engine.sequence import Rank, Request, Sequence, Slice
-from forearm.engine.step_times import StepTimes
 from forearm.engine.waiting import WaitingQueue, place
 from forearm.errors import ConfigError
 

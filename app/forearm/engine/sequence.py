@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from forearm.engine.constraint import Choice, Constraint
-from forearm.engine.grammar import Matcher
-from forearm.engine.repetition import Repetition
+from forearm.engine.constraints.grammar import Matcher
+from forearm.engine.constraints.output_constraint import Choice, Constraint
+from forearm.engine.constraints.repetition import Repetition
 from forearm.wire import PositionLogprobs, SamplingParams
 
 # (due, order of arrival, index of the output): the lower goes first, and no two are equal.

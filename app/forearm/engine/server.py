@@ -21,11 +21,11 @@ from pathlib import Path
 import msgspec
 
 from forearm import wire
-from forearm.engine import turns
+from forearm.engine import run_loop
 from forearm.engine.inbox import Inbox
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import Drain, From, Gone, Outward, Profiling, Stop, Texts
-from forearm.engine.pooling_loop import PoolingLoop
+from forearm.engine.pooling.loop import PoolingLoop
 
 # What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
 MAX_UNREAD_BYTES = 64 << 20
@@ -142,7 +142,7 @@ class EngineServer:
             try:
                 if self._cores:
                     os.sched_setaffinity(0, self._cores[:1])
-                turns.run(self._loop, self._inbox, publish)
+                run_loop.run(self._loop, self._inbox, publish)
                 here.call_soon_threadsafe(done.set_result, None)
             except BaseException as error:
                 here.call_soon_threadsafe(done.set_exception, error)

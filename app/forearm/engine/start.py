@@ -8,29 +8,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forearm.config import EngineConfig
-from forearm.drafting import Drafting, drafting_asked
-from forearm.engine import placement
+from forearm.config.engine_config import EngineConfig
+from forearm.config.speculative import Drafting, drafting_asked
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.draft_model import DraftModel
+from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.executor import Executor, NativeExecutor
-from forearm.engine.fit import Fit, draft_checkpoint, fit
-from forearm.engine.grammar import Grammars
+from forearm.engine.host import placement
+from forearm.engine.host.memory_plan import Fit, draft_checkpoint, fit
+from forearm.engine.host.split_engines import memory_of
 from forearm.engine.loop import EngineLoop
-from forearm.engine.meter import Meter
-from forearm.engine.ngrams import Ngrams
+from forearm.engine.metrics.engine_metrics import Meter
+from forearm.engine.metrics.step_trace import StepTrace, recording_of
 from forearm.engine.sampling import StepColumns
 from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import Line, Slice
-from forearm.engine.shares import memory_of
-from forearm.engine.speculation import Drafter, Speculation
-from forearm.engine.step_trace import StepTrace, recording_of
+from forearm.engine.speculation.draft_model import DraftModel
+from forearm.engine.speculation.ngrams import Ngrams
+from forearm.engine.speculation.speculation import Drafter, Speculation
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import Checkpoint
-from forearm.model.hub import find_model
-from forearm.model.weights import load_native
+from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.checkpoint.hub import find_model
+from forearm.model.checkpoint.weights import load_native
 from forearm.wire import SamplingParams, Submit
 
 # Unset, so many requests may wait for each one that can run: minutes of work, not hours.
@@ -201,7 +201,7 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -
 
 
 def cores_of(config: EngineConfig) -> Cores:
-    """Those serve.py has planned, else a plan of our own."""
+    """Those supervisor.py has planned, else a plan of our own."""
     if config.threads:
         return Cores(config.threads, config.cores, config.ranks)
     plan = placement.plan(config)

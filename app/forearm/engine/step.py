@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from forearm.engine.batch import Sampled, pack
-from forearm.engine.constraint import Choice
+from forearm.engine.constraints.output_constraint import Choice
 from forearm.engine.executor import Executor
+from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.sampling import StepColumns, alternatives, sampled_logprobs, scored_logprobs
 from forearm.engine.sequence import Line, Slice
-from forearm.engine.step_trace import StepTrace
 from forearm.errors import ForearmError
 from forearm.wire import PositionLogprobs, TokenLogprob
 

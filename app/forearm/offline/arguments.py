@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from forearm import config, foreign
-from forearm.config import EngineConfig
+from forearm.config import configs, vllm_compat
+from forearm.config.engine_config import EngineConfig
 from forearm.errors import ConfigError
 
 _RENAMED = {"gpu_memory_utilization": "memory_utilization", "task": "runner", "override_pooler_config": "pooler_config"}
@@ -35,7 +36,7 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
     Raises: ConfigError for what would be needed but is not there; TypeError for unknown names.
     """
     known = {field.name for field in fields(EngineConfig)}
-    of_the_server = {flag for setting in config.SETTINGS.values() for flag in setting.flags}
+    of_the_server = {flag for setting in configs.SETTINGS.values() for flag in setting.flags}
     settings: dict[str, Any] = {}
     for name, value in others.items():
         flag = "--" + name.replace("_", "-")
@@ -43,13 +44,13 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
             settings["log_stats"] = not value
         elif (field := _RENAMED.get(name, name)) in known:
             settings[field] = value
-        elif flag in foreign.FLAGS:
+        elif flag in vllm_compat.FLAGS:
             if value is not None:
-                for line in foreign.check_flag(flag, str(value)):
+                for line in vllm_compat.check_flag(flag, str(value)):
                     log.info("%s", line)
-        elif flag in foreign.REFUSED or name in _NOT_BUILT:
+        elif flag in vllm_compat.REFUSED or name in _NOT_BUILT:
             if value:
-                reason = foreign.REFUSED[flag].reason if flag in foreign.REFUSED else "it is not built yet"
+                reason = vllm_compat.REFUSED[flag].reason if flag in vllm_compat.REFUSED else "it is not built yet"
                 raise ConfigError(f"{name}={value!r}: {reason}")
         elif flag in of_the_server:
             if value:
@@ -57,3 +58,10 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
         else:
             raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
     return settings
+
+
+def changed_settings(config: EngineConfig) -> dict[str, Any]:
+    """Return the settings of `config` that are not at their default, by field name."""
+    default = EngineConfig()
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}

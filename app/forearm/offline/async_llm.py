@@ -19,10 +19,10 @@ from forearm import wire
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
 from forearm.offline.arguments import EngineArgs
 from forearm.offline.llm import LLM
+from forearm.offline.outputs import Answers, RequestOutput, RequestOutputKind, View
 from forearm.offline.prompts import Prompt
 from forearm.offline.run import take
 from forearm.offline.sampling_params import SamplingParams
-from forearm.outputs import Answers, RequestOutput, RequestOutputKind, View
 from forearm.wire import SamplingParams as EngineParams
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from forearm import wire
 from forearm.beam_search import Beam, BeamSearch, BeamSearchParams, step_params
 from forearm.errors import EngineFailed, InvalidRequest
+from forearm.offline.outputs import Candidates, candidates
 from forearm.offline.shared_loop import Connection
-from forearm.outputs import Candidates, candidates
-from forearm.text.tokenizer import Tokenizer
+from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.wire import PositionLogprobs
 
 

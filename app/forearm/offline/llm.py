@@ -2,7 +2,7 @@
 loop as the server's, without sockets.
 
 Arguments of vLLM's LLM that mean nothing here (enforce_eager, swap_space, trust_remote_code, …) are accepted with a log
-line; forearm/foreign.py lists them.
+line; forearm/config/vllm_compat.py lists them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import msgspec
 
 from forearm import wire
 from forearm.beam_search import BeamSearchParams
-from forearm.config import engine_config
+from forearm.config.configs import engine_config
 from forearm.engine.messages import From
-from forearm.engine.start_pooling import start_any
+from forearm.engine.pooling.start import start_any
 from forearm.errors import InvalidRequest
-from forearm.model.generation import sampling_defaults
-from forearm.model.hub import find_model, find_tokenizer
+from forearm.model.checkpoint.hub import find_model, find_tokenizer
+from forearm.model.families.generation import sampling_defaults
 from forearm.offline.arguments import settings_of
 from forearm.offline.beams import BeamSearchOutput, search, sequence_of
+from forearm.offline.outputs import RequestOutput, RequestOutputKind, View
 from forearm.offline.pooling import PoolingCalls
 from forearm.offline.prompts import Prompt, conversations, listed, text_or_ids
 from forearm.offline.run import Asked, Bars, Progress, Run
 from forearm.offline.sampling_params import SamplingParams, params_of
 from forearm.offline.shared_loop import Connection, SharedLoop
-from forearm.outputs import RequestOutput, RequestOutputKind, View
-from forearm.text.bad_words import bad_words_token_ids
-from forearm.text.chat_template import ChatTemplate, Message, find_chat_template
-from forearm.text.constraints import asked_of
-from forearm.text.grammar_check import GrammarCheck
-from forearm.text.tokenizer import Tokenizer, load_tokenizer
+from forearm.text.grammars.constraints import asked_of
+from forearm.text.grammars.grammar_check import GrammarCheck
+from forearm.text.templates.chat_template import ChatTemplate, Message, find_chat_template
+from forearm.text.tokenizer.bad_words import bad_words_token_ids
+from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from forearm.wire import SamplingParams as EngineParams
 
 if TYPE_CHECKING:

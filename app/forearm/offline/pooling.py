@@ -12,12 +12,9 @@ import numpy.typing as npt
 
 from forearm import wire
 from forearm.engine.loop import EngineLoop
-from forearm.engine.pooling_loop import PoolingLoop
+from forearm.engine.pooling.loop import PoolingLoop
 from forearm.errors import EngineFailed, InvalidRequest
-from forearm.offline.prompts import Prompt, listed, text_or_ids
-from forearm.offline.run import Bars, bar
-from forearm.offline.shared_loop import Connection, SharedLoop
-from forearm.outputs_pooling import (
+from forearm.offline.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,
     PoolingOutput,
@@ -25,9 +22,12 @@ from forearm.outputs_pooling import (
     PoolingRequestOutput,
     ScoringOutput,
 )
-from forearm.text.chat_template import ChatTemplate
-from forearm.text.pairs import PairForm
-from forearm.text.tokenizer import Tokenizer
+from forearm.offline.prompts import Prompt, listed, text_or_ids
+from forearm.offline.run import Bars, bar
+from forearm.offline.shared_loop import Connection, SharedLoop
+from forearm.text.templates.chat_template import ChatTemplate
+from forearm.text.tokenizer.text_pairs import PairForm
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.float32]
 Output = TypeVar("Output")

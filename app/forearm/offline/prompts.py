@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from forearm.errors import InvalidRequest
-from forearm.text.chat_template import Message
+from forearm.text.templates.chat_template import Message
 
 # A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]

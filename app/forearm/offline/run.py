@@ -13,9 +13,9 @@ from tqdm.auto import tqdm
 
 from forearm import wire
 from forearm.errors import InvalidRequest
+from forearm.offline.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
 from forearm.offline.shared_loop import Connection, SharedLoop
-from forearm.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
-from forearm.text.tokenizer import Tokenizer
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 # Whether there are bars; vLLM also takes what makes them, as tqdm does.
 Bars = bool | Callable[..., Any]

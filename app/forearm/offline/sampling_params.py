@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from forearm import wire
-from forearm.engine.checks import check_ranges
+from forearm.engine.validation import check_ranges
 from forearm.errors import InvalidRequest
-from forearm.outputs import RequestOutputKind
+from forearm.offline.outputs import RequestOutputKind
 
 
 class SamplingParams(wire.SamplingParams, frozen=True, kw_only=True):

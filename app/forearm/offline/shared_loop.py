@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from forearm import wire
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import From, Gone, Inward, Profiling, Texts
-from forearm.engine.pooling_loop import PoolingLoop
+from forearm.engine.pooling.loop import PoolingLoop
 from forearm.errors import EngineFailed, EngineUnavailable
 
 

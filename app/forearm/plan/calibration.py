@@ -16,12 +16,12 @@ import numpy as np
 
 from forearm.engine.batch import Int32Array
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.placement import Plan
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.config import WeightFormat
-from forearm.model.formats import is_codes
-from forearm.model.quantization import AT_LOAD, Asked
-from forearm.model.weights import load_native
+from forearm.engine.host.placement import Plan
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.formats import is_codes
+from forearm.model.checkpoint.weights import load_native
+from forearm.model.families.config import WeightFormat
+from forearm.model.quantization.quantization import AT_LOAD, Asked
 from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
 from forearm.plan.shapes import small_shape, write_shape
 from forearm.plan.work import work_of

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from forearm.config import Configs
-from forearm.drafting import drafting_asked
+from forearm.config.configs import Configs
+from forearm.config.flags import Parser, read_line
+from forearm.config.speculative import drafting_asked
 from forearm.errors import ConfigError
-from forearm.flags import Parser, read_line
-from forearm.model.headers import find_headers
+from forearm.model.checkpoint.headers import find_headers
 from forearm.plan import fleet, report, sizing
 from forearm.plan.host import THIS, host_of
 from forearm.plan.load import Lengths, Slo

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from forearm.config import Configs
+from forearm.config.configs import Configs
 from forearm.errors import ConfigError
 from forearm.plan.host import type_host
 from forearm.plan.load import at_rate

@@ -6,11 +6,12 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forearm.config import Configs, EngineConfig
-from forearm.engine import placement
+from forearm.config.configs import Configs
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.host import placement
 from forearm.plan.cost import Rates, rates_of
 from forearm.plan.machines import Machine, machine, write_tree
-from forearm.serve import bounded, others_bytes
+from forearm.supervisor.supervisor import bounded, others_bytes
 
 THIS = "this"
 READ_BYTES = 1 << 30  # beyond the largest caches; no more than a quarter of what is free

@@ -1,4 +1,4 @@
-"""Graviton instance types as plain data, and a /sys and /proc tree of one for engine/placement.py to read."""
+"""Graviton instance types as plain data, and a /sys and /proc tree of one for engine/host/placement.py to read."""
 
 from __future__ import annotations
 

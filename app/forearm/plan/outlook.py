@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forearm.drafting import drafting_asked
+from forearm.config.speculative import drafting_asked
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.fit import Fit, draft_checkpoint, fit
+from forearm.engine.host.memory_plan import Fit, draft_checkpoint, fit
 from forearm.errors import ConfigError
-from forearm.model.weights import PIECE_BYTES
+from forearm.model.checkpoint.weights import PIECE_BYTES
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost
 from forearm.plan.host import Host

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.placement import in_gib
-from forearm.model.formats import described
+from forearm.engine.host.placement import in_gib
+from forearm.model.checkpoint.formats import described
 from forearm.plan.load import Batch, Open
 from forearm.plan.outlook import Outlook, Wish
 

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from forearm.model.families import read_config
-from forearm.model.names import parts
+from forearm.model.checkpoint.names import parts
+from forearm.model.families.families import read_config
 
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
 _QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "rms_norm_eps": 1e-6}

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from forearm.config import ApiConfig, Configs, EngineConfig, ServeConfig
-from forearm.engine.placement import GIB
+from forearm.config.api_config import ApiConfig
+from forearm.config.configs import Configs
+from forearm.config.engine_config import EngineConfig
+from forearm.config.serve_config import ServeConfig
+from forearm.engine.host.placement import GIB
 from forearm.errors import ConfigError
 from forearm.plan.host import Host, type_host
 from forearm.plan.load import Lengths, Slo

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from forearm.model.checkpoint import Checkpoint
-from forearm.model.config import WeightFormat
-from forearm.model.formats import described, packed_bytes, packed_name
+from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.checkpoint.formats import described, packed_bytes, packed_name
+from forearm.model.families.config import WeightFormat
 
 Shapes = dict[WeightFormat, list[tuple[int, ...]]]
 

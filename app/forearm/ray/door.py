@@ -13,8 +13,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from forearm.api.faults import error_reply, error_response
-from forearm.api.replies import encoder
+from forearm.api.generation.response_bodies import encoder
+from forearm.api.http.errors import error_reply, error_response
 from forearm.errors import BodyTooLarge, EngineUnavailable, ForearmError
 from forearm.ray.server import Head
 from forearm.routing import TEXT_PIECE_BYTES, chain

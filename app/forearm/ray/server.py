@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from forearm.child import Child
+from forearm.child_process import Child
 from forearm.errors import EngineUnavailable
 from ray import serve
 

@@ -1,5 +1,5 @@
 """Log-probabilities of tokens."""
 
-from forearm.outputs import Logprob
+from forearm.offline.outputs import Logprob
 
 __all__ = ["Logprob"]

@@ -1,7 +1,7 @@
 """What calls return, as vLLM names it."""
 
-from forearm.outputs import CompletionOutput, RequestOutput
-from forearm.outputs_pooling import (
+from forearm.offline.outputs import CompletionOutput, RequestOutput
+from forearm.offline.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,
     PoolingOutput,

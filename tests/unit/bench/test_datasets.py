@@ -11,7 +11,7 @@ import pytest
 from forearm.bench.datasets import Text, Wanted, samples
 from forearm.bench.text import load_text
 from forearm.errors import ConfigError
-from forearm.model.hub import DEMO_MODEL
+from forearm.model.checkpoint.hub import DEMO_MODEL
 
 
 @pytest.fixture(scope="module")

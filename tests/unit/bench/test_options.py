@@ -7,11 +7,11 @@ import shlex
 
 import pytest
 
-from forearm import cli
 from forearm.bench import options
 from forearm.bench.serve import Bench, address, form
+from forearm.cli import main
+from forearm.config.flags import Parser
 from forearm.errors import ConfigError
-from forearm.flags import Parser
 
 # Flags of `vllm bench serve` (docs.vllm.ai, cli/bench/serve) that scripts give it.
 VLLM = shlex.split("""--seed 1 --num-prompts 5 --dataset-name random --no-stream --no-oversample --skip-chat-template
@@ -122,12 +122,12 @@ def test_what_a_backend_does_not_do_is_refused(argv: str, message: str) -> None:
 @pytest.mark.parametrize("kind", ["serve", "throughput", "latency", "startup", "plot"])
 def test_every_kind_has_help(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["bench", kind, "--help"])
+        main.main(["bench", kind, "--help"])
 
     assert f"forearm bench {kind}" in capsys.readouterr().out
 
 
 def test_no_kind_and_an_unknown_one_say_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench"]) == 2
-    assert cli.main(["bench", "fast"]) == 78
+    assert main.main(["bench"]) == 2
+    assert main.main(["bench", "fast"]) == 78
     assert "there is no kind fast" in capsys.readouterr().err

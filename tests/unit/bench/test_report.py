@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from forearm import cli
 from forearm.bench import plot, report, speculation
+from forearm.cli import main
 from forearm.errors import ConfigError
 
 RESULT: dict[str, Any] = {
@@ -175,9 +175,9 @@ def test_plot_reads_files_of_vllm_and_ours(tmp_path: Path, capsys: pytest.Captur
         report.save(result, tmp_path / f"{number}.json", append=False)
     names = [str(path) for path in sorted(tmp_path.glob("*.json"))]
 
-    assert cli.main(["bench", "plot", *names, "--out", str(tmp_path / "f.svg")]) == 0
+    assert main.main(["bench", "plot", *names, "--out", str(tmp_path / "f.svg")]) == 0
     assert "mean TTFT" in (tmp_path / "f.svg").read_text()
-    assert cli.main(["bench", "plot", str(tmp_path / "f.svg"), "--out", str(tmp_path / "g.svg")]) == 78
+    assert main.main(["bench", "plot", str(tmp_path / "f.svg"), "--out", str(tmp_path / "g.svg")]) == 78
     assert "f.svg" in capsys.readouterr().err
 
 

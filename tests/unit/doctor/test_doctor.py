@@ -12,12 +12,15 @@ from threading import Thread
 
 import pytest
 
-from forearm.config import ApiConfig, Configs, EngineConfig, ServeConfig
+from forearm.config.api_config import ApiConfig
+from forearm.config.configs import Configs
+from forearm.config.engine_config import EngineConfig
+from forearm.config.serve_config import ServeConfig
 from forearm.doctor import command, surroundings
 from forearm.doctor.command import examine, run
 from forearm.doctor.finding import Finding, Host
 from forearm.errors import ConfigError
-from forearm.model.hub import DEMO_MODEL
+from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.plan.machines import machine, write_tree
 
 FEATURES = {

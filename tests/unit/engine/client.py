@@ -10,14 +10,14 @@ from tests.history_executor import HistoryExecutor, choose, logits_after
 from forearm import wire
 from forearm.engine.admission import Terms
 from forearm.engine.blocks import blocks_for
-from forearm.engine.grammar import Grammars
+from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import From
-from forearm.engine.meter import Meter
+from forearm.engine.metrics.engine_metrics import Meter
+from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import output_seed
-from forearm.engine.speculation import Speculation
-from forearm.engine.step_trace import StepTrace
+from forearm.engine.speculation.speculation import Speculation
 
 
 @dataclass

@@ -8,7 +8,7 @@ import numpy as np
 from tests.history_executor import choose, logits_after
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from forearm.engine.grammar import Matcher
+from forearm.engine.constraints.grammar import Matcher
 from forearm.engine.sequence import output_seed
 
 _MERGES = ["t r", "u e", "tr ue", "s e", "f a", "fa l", "fal se", "n u", "l l", "nu ll"]

@@ -9,9 +9,9 @@ import numpy as np
 from tests.history_executor import HistoryExecutor, choose, logits_after
 
 from forearm.engine.blocks import BlockPool
-from forearm.engine.gain import Gain
 from forearm.engine.sequence import Sequence
-from forearm.engine.speculation import Speculation
+from forearm.engine.speculation.draft_length import Gain
+from forearm.engine.speculation.speculation import Speculation
 
 VOCAB = HistoryExecutor().vocab_size
 

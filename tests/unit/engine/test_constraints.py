@@ -16,11 +16,11 @@ from tests.unit.engine.client import Client
 from tests.unit.engine.letters import END, VOCAB, ids
 from tests.unit.engine.teller import Eager, Teller
 
-from forearm.engine.constraint import Constraint, Mark
-from forearm.engine.grammar import Grammars, Matcher
+from forearm.engine.constraints.grammar import Grammars, Matcher
+from forearm.engine.constraints.output_constraint import Constraint, Mark
 from forearm.engine.messages import Drain, From
 from forearm.engine.scheduler import Limits
-from forearm.engine.speculation import Speculation
+from forearm.engine.speculation.speculation import Speculation
 from forearm.wire import Abort, Accepted, RepetitionDetection, SamplingParams, Submit
 
 PROMPT = [1, 2, 3]

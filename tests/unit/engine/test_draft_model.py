@@ -8,9 +8,9 @@ from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, expected
 from tests.unit.engine.teller import Eager
 
-from forearm.engine.draft_model import DraftModel
 from forearm.engine.scheduler import Limits
-from forearm.engine.speculation import Speculation
+from forearm.engine.speculation.draft_model import DraftModel
+from forearm.engine.speculation.speculation import Speculation
 
 MAX_MODEL_LEN = 160
 

@@ -11,14 +11,14 @@ from bench.executors import config_of, formats_of
 from bench.shapes import SHAPES
 
 from forearm import _native
-from forearm.config import EngineConfig
-from forearm.engine.fit import fit, scratch_bytes
-from forearm.engine.placement import Memory, kv_blocks
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.host.memory_plan import fit, scratch_bytes
+from forearm.engine.host.placement import Memory, kv_blocks
 from forearm.engine.scheduler import Limits
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import Checkpoint
-from forearm.model.hub import DEMO_MODEL
-from forearm.model.weights import load_native
+from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.model.checkpoint.weights import load_native
 
 SIZES = {name: shape.cut(2) for name, shape in SHAPES.items()}
 MIB = 1 << 20
@@ -101,7 +101,7 @@ def test_what_grammars_need_of_a_vocabulary_is_counted_no_smaller_than_it_is() -
     program = (
         "import re, sys, llguidance, numpy\n"
         "from pathlib import Path\n"
-        "from forearm.engine.grammar import Grammars\n"
+        "from forearm.engine.constraints.grammar import Grammars\n"
         "rss = lambda: int(re.search(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = rss()\n"
         "made = Grammars(Path(sys.argv[1]), int(sys.argv[2]), [1])\n"

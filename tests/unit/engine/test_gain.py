@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from forearm.engine.gain import Gain, Share
+from forearm.engine.speculation.draft_length import Gain, Share
 
 
 class Machine:

@@ -15,12 +15,12 @@ from tests.api.letters import write_letters
 from tests.unit.text.conftest import byte_level, metaspace
 from tests.unit.text.test_gguf_tokenizer import byte_level_file, sentencepiece_file
 
-from forearm.engine.grammar import Grammars, Matcher
+from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.errors import ConfigError, EngineFailed, InvalidRequest, Overloaded
-from forearm.model.hub import DEMO_MODEL
-from forearm.text.constraints import Asked, grammar_of, schema_grammar
-from forearm.text.grammar_tokens import tokenizer_text
-from forearm.text.tokenizer import Tokenizer, load_tokenizer
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.text.grammars.constraints import Asked, grammar_of, schema_grammar
+from forearm.text.grammars.grammar_tokens import tokenizer_text
+from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 _VOCABULARY, _EOS = 6144, 2
 PERSON = {

@@ -10,8 +10,8 @@ from tests.history_executor import HistoryExecutor, log_softmax, logits_after
 from tests.unit.engine.client import Client, expected
 
 from forearm.engine.messages import Drain, From, Gone, Stop
+from forearm.engine.run_loop import MAX_FAILED_STEPS
 from forearm.engine.scheduler import Limits
-from forearm.engine.turns import MAX_FAILED_STEPS
 from forearm.errors import EngineFailed
 from forearm.wire import SamplingParams, Submit
 

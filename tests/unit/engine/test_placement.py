@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from forearm import _native
-from forearm.config import EngineConfig
-from forearm.engine.placement import GIB, Memory, Plan, kv_blocks, longest, memory, plan
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.host.placement import GIB, Memory, Plan, kv_blocks, longest, memory, plan
 from forearm.errors import ConfigError
 
 KIB = 1024

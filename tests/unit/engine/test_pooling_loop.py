@@ -12,14 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from forearm import wire
 from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop, Texts
-from forearm.engine.pooler import Pooler, finished
-from forearm.engine.pooling_loop import PoolingLoop
-from forearm.engine.pooling_meter import PoolingMeter
-from forearm.engine.pooling_requests import PoolingTerms
-from forearm.engine.step_trace import StepTrace
-from forearm.engine.turns import MAX_FAILED_STEPS, run
+from forearm.engine.metrics.step_trace import StepTrace
+from forearm.engine.pooling.executor import Pooler, finished
+from forearm.engine.pooling.loop import PoolingLoop
+from forearm.engine.pooling.metrics import PoolingMeter
+from forearm.engine.pooling.requests import PoolingTerms
+from forearm.engine.run_loop import MAX_FAILED_STEPS, run
 from forearm.errors import EngineFailed
-from forearm.model.pooling import PoolingPlan
+from forearm.model.pooling.pooling import PoolingPlan
 
 COLUMNS = 3
 BROKEN, NAN = 98, 99  # tokens

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.engine.test_placement import Machine, cpus, small
 
-from forearm.config import EngineConfig
-from forearm.engine.placement import plan
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.host.placement import plan
 from forearm.errors import ConfigError
 
 

@@ -14,11 +14,11 @@ from tests.unit.engine.client import Client
 from tests.unit.engine.letters import END, VOCAB, ids
 from tests.unit.engine.teller import Eager, Teller
 
-from forearm.engine.draft_model import DraftModel
-from forearm.engine.grammar import Grammars
-from forearm.engine.ngrams import Ngrams
+from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.scheduler import Limits
-from forearm.engine.speculation import Drafter, Speculation
+from forearm.engine.speculation.draft_model import DraftModel
+from forearm.engine.speculation.ngrams import Ngrams
+from forearm.engine.speculation.speculation import Drafter, Speculation
 from forearm.wire import RepetitionDetection
 
 MAX_MODEL_LEN = 160

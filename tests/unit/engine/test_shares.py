@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from forearm.config import EngineConfig
-from forearm.engine import placement, shares
-from forearm.engine.shares import Share, allowed, divided, memory_of
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.host import placement, split_engines
+from forearm.engine.host.split_engines import Share, allowed, divided, memory_of
 from forearm.errors import ConfigError
 
 NODES = {cpu: cpu // 4 for cpu in range(8)}
@@ -44,11 +44,11 @@ def test_engines_of_several_ranks_have_neighbouring_ones(monkeypatch: pytest.Mon
     monkeypatch.setattr(placement, "nodes", lambda root="": NODES)
     config = EngineConfig(tensor_parallel_size=2)
 
-    found = shares.shares(replace(PLAN, ranks=(1, 2, 1, 2)), config, 2)
+    found = split_engines.shares(replace(PLAN, ranks=(1, 2, 1, 2)), config, 2)
 
     assert [(part.cores, part.ranks) for part in found] == [((0, 1, 2), (1, 2)), ((3, 4, 5), (1, 2))]
-    assert shares.describe(found)[0].startswith("engine 0: 3 threads on CPUs 0 | 1-2 in 2 ranks, ")
-    loose = shares.shares(replace(PLAN, cores=(), ranks=(1, 2, 1, 2)), config, 2)
+    assert split_engines.describe(found)[0].startswith("engine 0: 3 threads on CPUs 0 | 1-2 in 2 ranks, ")
+    loose = split_engines.shares(replace(PLAN, cores=(), ranks=(1, 2, 1, 2)), config, 2)
     assert [(part.threads, part.ranks) for part in loose] == [(3, (1, 2)), (3, (1, 2))]
 
 
@@ -56,18 +56,18 @@ def test_an_engine_has_a_rank_on_each_node_of_its_cores(monkeypatch: pytest.Monk
     monkeypatch.setattr(placement, "memory", lambda config, root="": placement.Memory(1000, 900, "this machine"))
     monkeypatch.setattr(placement, "nodes", lambda root="": NODES)
 
-    assert [part.ranks for part in shares.shares(PLAN, EngineConfig(), 1)] == [(4, 2)]
-    assert [part.ranks for part in shares.shares(PLAN, EngineConfig(), 3)] == [(2,), (2,), (2,)]
+    assert [part.ranks for part in split_engines.shares(PLAN, EngineConfig(), 1)] == [(4, 2)]
+    assert [part.ranks for part in split_engines.shares(PLAN, EngineConfig(), 3)] == [(2,), (2,), (2,)]
     bound = EngineConfig(omp_threads_bind="0,4|1,5")
-    assert [part.ranks for part in shares.shares(PLAN, bound, 2)] == [(1, 1), (1, 1)]
+    assert [part.ranks for part in split_engines.shares(PLAN, bound, 2)] == [(1, 1), (1, 1)]
 
 
 def test_memory_and_threads_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "memory", lambda config, root="": placement.Memory(1000, 900, "this machine"))
-    found = shares.shares(replace(PLAN, cores=(), threads=3), EngineConfig(), 2)
+    found = split_engines.shares(replace(PLAN, cores=(), threads=3), EngineConfig(), 2)
     assert [(part.threads, part.memory_bytes) for part in found] == [(1, 450), (2, 450)]
     with pytest.raises(ConfigError, match="choose at most 6"):
-        shares.shares(PLAN, EngineConfig(), 7)
+        split_engines.shares(PLAN, EngineConfig(), 7)
 
     config = EngineConfig(engines=2, memory_share_bytes=450)
     assert memory_of(config, 100) == placement.Memory(500, 350, "the share of one of 2 engines")

@@ -11,11 +11,11 @@ from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, Output, expected
 from tests.unit.engine.teller import told
 
-from forearm.engine.gain import Gain, Share
-from forearm.engine.ngrams import Index, Ngrams
+from forearm.engine.metrics.step_times import StepTimes
 from forearm.engine.scheduler import Limits
-from forearm.engine.speculation import Speculation
-from forearm.engine.step_times import StepTimes
+from forearm.engine.speculation.draft_length import Gain, Share
+from forearm.engine.speculation.ngrams import Index, Ngrams
+from forearm.engine.speculation.speculation import Speculation
 
 PROMPT = [1, 2, 3]
 WIDE = Limits(64, 8, 40)  # rows for drafts as well

@@ -8,10 +8,10 @@ import pytest
 
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.blocks import BlockPool
+from forearm.engine.metrics.step_times import PROMPT_TILE
 from forearm.engine.scheduler import Limits, Scheduler
 from forearm.engine.sequence import Slice
-from forearm.engine.speculation import Speculation
-from forearm.engine.step_times import PROMPT_TILE
+from forearm.engine.speculation.speculation import Speculation
 from forearm.wire import SamplingParams, Submit
 
 

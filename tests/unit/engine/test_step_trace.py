@@ -12,7 +12,7 @@ from tests.unit.engine.test_pooling_loop import Engine
 
 from forearm import wire
 from forearm.engine.messages import Profiling
-from forearm.engine.step_trace import Recording, StepTrace, recording_of
+from forearm.engine.metrics.step_trace import Recording, StepTrace, recording_of
 from forearm.errors import ConfigError
 
 

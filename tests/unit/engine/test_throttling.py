@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forearm.engine.throttling import Throttling
+from forearm.engine.host.throttling import Throttling
 
 
 def told(throttling: Throttling) -> list[float]:

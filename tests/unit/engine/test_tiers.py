@@ -7,12 +7,12 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from forearm.engine import placement, tiers
+from forearm.engine.host import kernel_tiers, placement
 
 
 def test_a_sound_machine_has_one_tier_and_none_quarantined() -> None:
     registry = CollectorRegistry()
-    registry.register(tiers.Tiers())
+    registry.register(kernel_tiers.Tiers())
     text = generate_latest(registry).decode()
     assert f'forearm:kernel_tier_info{{tier="{placement.tier()}"}} 1.0' in text
     assert "forearm:kernel_tiers_quarantined 0.0" in text
@@ -20,12 +20,12 @@ def test_a_sound_machine_has_one_tier_and_none_quarantined() -> None:
 
 def test_a_wrong_tier_is_counted_and_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     registry = CollectorRegistry()
-    registry.register(tiers.Tiers("neon_mm", [("sve256", "gemm")]))
+    registry.register(kernel_tiers.Tiers("neon_mm", [("sve256", "gemm")]))
     text = generate_latest(registry).decode()
     assert 'forearm:kernel_tier_info{tier="neon_mm"} 1.0' in text
     assert "forearm:kernel_tiers_quarantined 1.0" in text
 
     monkeypatch.setattr(placement, "quarantined", lambda: [("sve256", "gemm")])
     with caplog.at_level(logging.ERROR):
-        tiers.tell()
+        kernel_tiers.tell()
     assert "sve256 gives wrong results in gemm" in caplog.text

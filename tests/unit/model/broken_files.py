@@ -26,16 +26,16 @@ from tests.api.letters import write_letters
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 from tests.unit.model.test_gguf_config import opened
 
-from forearm.api.served import load_served
-from forearm.config import ApiConfig
+from forearm.api.generation.serving_context import load_served
+from forearm.config.api_config import ApiConfig
 from forearm.errors import ConfigError
-from forearm.model import weights
-from forearm.model.checkpoint import Checkpoint, open_checkpoint
-from forearm.model.generation import generation_defaults
-from forearm.model.gguf import read_gguf_file
-from forearm.model.pooling import PoolingAsked, pooling_plan
-from forearm.model.weights import load_native
-from forearm.text.grammar_tokens import tokenizer_text
+from forearm.model.checkpoint import weights
+from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.checkpoint.weights import load_native
+from forearm.model.families.generation import generation_defaults
+from forearm.model.gguf.gguf import read_gguf_file
+from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.text.grammars.grammar_tokens import tokenizer_text
 
 MORE: dict[str, Any] = {
     "rope_theta": 5e5, "rms_norm_eps": 1e-5, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,

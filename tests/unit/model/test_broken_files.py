@@ -15,10 +15,10 @@ from tests.unit.model.mutations import GOOD
 from tests.unit.model.stored import LLAMA, llama
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.hub import find_model
-from forearm.text.chat_template import find_chat_template
-from forearm.text.tokenizer import load_tokenizer
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.hub import find_model
+from forearm.text.templates.chat_template import find_chat_template
+from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[3]
 CASES = 60

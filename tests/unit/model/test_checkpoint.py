@@ -9,7 +9,7 @@ import pytest
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import open_checkpoint
+from forearm.model.checkpoint.checkpoint import open_checkpoint
 
 
 def rewrite(folder: Path, shapes: dict[str, list[int]], dtype: str = "F32") -> None:

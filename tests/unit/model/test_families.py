@@ -13,9 +13,9 @@ from tests.unit.model.published import PUBLISHED
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from forearm.errors import ConfigError
-from forearm.model.config import ModelConfig
-from forearm.model.families import FAMILIES, read_config
-from forearm.model.names import parts
+from forearm.model.checkpoint.names import parts
+from forearm.model.families.config import ModelConfig
+from forearm.model.families.families import FAMILIES, read_config
 
 
 def folder_of(folder: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> Path:

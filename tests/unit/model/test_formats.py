@@ -13,9 +13,9 @@ from tests.model.stored_codes import Format, awq, gptq
 from tests.unit.model.stored import LLAMA, llama, llama_shapes
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.config import WeightFormat
-from forearm.model.quantization import Asked
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.families.config import WeightFormat
+from forearm.model.quantization.quantization import Asked
 
 INT8 = WeightFormat("int8")
 INT4 = WeightFormat("int4", 128, "float16")

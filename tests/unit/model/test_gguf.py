@@ -10,8 +10,8 @@ import pytest
 from tests.unit.model.gguf_files import random_blocks, write_gguf
 
 from forearm.errors import ConfigError
-from forearm.model.gguf import read_gguf
-from forearm.model.shards import Mapping
+from forearm.model.checkpoint.shards import Mapping
+from forearm.model.gguf.gguf import read_gguf
 
 KEYS = {
     "llama.block_count": 2,

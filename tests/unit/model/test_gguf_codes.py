@@ -12,10 +12,10 @@ from tests.unit.model.ggml_blocks import PLAIN
 from tests.unit.model.gguf_files import random_blocks, write_gguf
 
 from forearm.errors import ConfigError
-from forearm.model.codes import CodedMatrix, Codes, common_format, expressed
-from forearm.model.gguf import read_gguf
-from forearm.model.gguf_codes import BLOCK_TYPES, decode_rows, gguf_matrices
-from forearm.model.shards import Files
+from forearm.model.checkpoint.shards import Files
+from forearm.model.gguf.gguf import read_gguf
+from forearm.model.gguf.gguf_codes import BLOCK_TYPES, decode_rows, gguf_matrices
+from forearm.model.quantization.codes import CodedMatrix, Codes, common_format, expressed
 
 COLUMNS = 768
 SHIFTED = ("Q4_1", "Q4_K")  # their codes 0 .. 15 become -8 .. 7, and 8 scales join the offset

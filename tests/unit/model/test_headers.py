@@ -13,15 +13,15 @@ from tests.unit.model import stored
 from tests.unit.model.gguf_files import write_gguf
 from tests.unit.model.header_hub import header_hub
 
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.hub import DEMO_MODEL
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.hub import DEMO_MODEL
 
 ASK = """
 import json, sys, tempfile
 from pathlib import Path
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.headers import find_headers
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.headers import find_headers
 with tempfile.TemporaryDirectory() as into:
     try:
         found = find_headers(sys.argv[1], Path(into), download_dir=sys.argv[2])

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from forearm.errors import ConfigError
-from forearm.model.hub import DEMO_MODEL, find_model
+from forearm.model.checkpoint.hub import DEMO_MODEL, find_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ASK = """
 import sys
 from forearm.errors import ConfigError
-from forearm.model import hub
+from forearm.model.checkpoint import hub
 try:
     print(getattr(hub, sys.argv[4])(sys.argv[1], revision=sys.argv[2], download_dir=sys.argv[3]))
 except ConfigError as problem:

@@ -13,12 +13,12 @@ from tests.unit.model.published_encoders import ENCODERS, MODULES
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from forearm.errors import ConfigError
-from forearm.model.config import Dense
-from forearm.model.families import read_config
-from forearm.model.names import parts
-from forearm.model.pooled_checkpoint import with_pooling
-from forearm.model.pooling import PoolingAsked, PoolingPlan, pooling_plan
-from forearm.model.unread import unread_names
+from forearm.model.checkpoint.names import parts
+from forearm.model.checkpoint.unread import unread_names
+from forearm.model.families.config import Dense
+from forearm.model.families.families import read_config
+from forearm.model.pooling.pooled_checkpoint import with_pooling
+from forearm.model.pooling.pooling import PoolingAsked, PoolingPlan, pooling_plan
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "vocab_size": 100}
 CLASSIFIER = "LlamaForSequenceClassification"

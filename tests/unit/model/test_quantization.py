@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from tests.model.stored_codes import FORMATS, Format, Stored, awq, compressed, fp8, gptq, mxfp4
 
 from forearm.errors import ConfigError
-from forearm.model.codes import CodedMatrix, Codes, common_format, expressed
-from forearm.model.config import WeightFormat
-from forearm.model.formats import packed_bytes
-from forearm.model.keys import Keys
-from forearm.model.quantization import Asked, find_coded, quantisation_of
-from forearm.model.shards import Files, read_tensors
+from forearm.model.checkpoint.formats import packed_bytes
+from forearm.model.checkpoint.shards import Files, read_tensors
+from forearm.model.families.config import WeightFormat
+from forearm.model.families.keys import Keys
+from forearm.model.quantization.codes import CodedMatrix, Codes, common_format, expressed
+from forearm.model.quantization.quantization import Asked, find_coded, quantisation_of
 
 AS_IT_IS = Asked()
 MODULE = "model.layers.0.mlp.up_proj"

@@ -10,8 +10,8 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from forearm.model.keys import Keys
-from forearm.model.rope import Lengths, position_limit, rope
+from forearm.model.families.keys import Keys
+from forearm.model.families.rope import Lengths, position_limit, rope
 
 FACTORS = [1.0 + i / 7 for i in range(32)]
 KINDS: dict[str, dict[str, Any]] = {

@@ -18,11 +18,11 @@ from tests.unit.model.test_formats import quantised
 from tests.unit.model.test_weights import logits, random_llama
 
 from forearm import _native
-from forearm.model import weights
-from forearm.model.checkpoint import open_checkpoint, stored_bytes
-from forearm.model.quantization import Asked
-from forearm.model.shards import StoredTensor
-from forearm.model.weight_cache import PAGE_BYTES, check_source, key_of, map_weights, save_weights
+from forearm.model.checkpoint import weights
+from forearm.model.checkpoint.checkpoint import open_checkpoint, stored_bytes
+from forearm.model.checkpoint.shards import StoredTensor
+from forearm.model.checkpoint.weight_cache import PAGE_BYTES, check_source, key_of, map_weights, save_weights
+from forearm.model.quantization.quantization import Asked
 
 AS_IT_IS = Asked()
 

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from tests.unit.model.stored import LLAMA, llama, llama_shapes
 
 from forearm import _native
-from forearm.model import weights
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.shards import widened
+from forearm.model.checkpoint import weights
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.shards import widened
 
 GIBIBYTE = 1 << 30
 
@@ -131,8 +131,8 @@ PEAK = """
 import sys
 from pathlib import Path
 from typing import Any
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.weights import load_native
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.weights import load_native
 
 def kibibytes(what):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what))

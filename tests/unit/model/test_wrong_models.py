@@ -14,8 +14,8 @@ from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 from tests.unit.model.test_gguf_config import HIDDEN, opened
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint import open_checkpoint
-from forearm.model.gguf import read_gguf_file
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.gguf.gguf import read_gguf_file
 
 LAYER = "model.layers.0"
 BEYOND = {f"model.layers.2.{name}": shape for name, shape in {"mlp.up_proj.weight": [40, 24]}.items()}

@@ -11,9 +11,9 @@ import pytest
 from bench.executors import config_of, formats_of
 from bench.shapes import SHAPES
 
-from forearm.model.checkpoint import Checkpoint
-from forearm.model.names import parts
-from forearm.model.shards import StoredTensor
+from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.checkpoint.names import parts
+from forearm.model.checkpoint.shards import StoredTensor
 from forearm.plan.cost import Cost, Rates
 from forearm.plan.load import Lengths, Slo, at_batch, at_rate, most_requests_s
 from forearm.plan.work import work_of

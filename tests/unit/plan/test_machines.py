@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forearm.config import EngineConfig
-from forearm.engine.placement import memory, plan
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.host.placement import memory, plan
 from forearm.errors import ConfigError
 from forearm.plan.cost import rates_of
 from forearm.plan.machines import GIB, machine, machines, write_tree

@@ -15,7 +15,7 @@ from tests.unit.model import stored
 from tests.unit.model.header_hub import header_hub
 
 from forearm.errors import ConfigError
-from forearm.model.hub import DEMO_MODEL
+from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.plan.command import run
 from forearm.plan.machines import machines
 from forearm.plan.shapes import SHAPES, write_shape

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from forearm.text.tokenizer import Tokenizer as ForearmTokenizer
+from forearm.text.tokenizer.tokenizer import Tokenizer as ForearmTokenizer
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. The sky is blue because air scatters blue light the most.",

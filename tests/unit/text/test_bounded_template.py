@@ -12,7 +12,7 @@ from tests.unit.text.test_chat_template import HELLO, render
 from transformers.utils import chat_template_utils
 
 from forearm.errors import InvalidRequest
-from forearm.text import bounded_template
+from forearm.text.templates import bounded_template
 
 FULL = "{% for a in range(99999) %}{% for b in range(99999) %}"
 

@@ -10,10 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.text.spoken import SPOKEN, TOOLS, Spoken
 
-from forearm import config
-from forearm.text import calls, reasoning
-from forearm.text.dialect import Dialect, Reader, Wanted, find_dialect
-from forearm.text.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart, joined
+from forearm.config.api_config import REASONING_PARSERS, TOOL_CALL_PARSERS
+from forearm.text import tool_parsers
+from forearm.text.tool_parsers import reasoning
+from forearm.text.tool_parsers.output_parser import Dialect, Reader, Wanted, find_dialect
+from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart, joined
 
 
 def reader(spoken: Spoken) -> Reader:
@@ -78,9 +79,9 @@ def test_where_a_text_is_cut_changes_nothing(spoken: Spoken) -> None:
 
 
 def test_every_format_is_spoken_and_can_be_named() -> None:
-    assert {spoken.format for spoken in SPOKEN} - {"none"} == set(calls.FORMATS) == set(config.TOOL_CALL_PARSERS)
+    assert {spoken.format for spoken in SPOKEN} - {"none"} == set(tool_parsers.FORMATS) == set(TOOL_CALL_PARSERS)
     spoken = {spoken.reasoning_format for spoken in SPOKEN} - {"none"} | {"openai_gptoss", "deepseek_v3"}
-    assert spoken == set(reasoning.FORMATS) == set(config.REASONING_PARSERS)
+    assert spoken == set(reasoning.FORMATS) == set(REASONING_PARSERS)
 
 
 FRAGMENTS = [
@@ -119,7 +120,7 @@ FRAGMENTS = [
 TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=20).map("".join)
 
 
-@pytest.mark.parametrize("format", sorted(calls.FORMATS))
+@pytest.mark.parametrize("format", sorted(tool_parsers.FORMATS))
 @given(text=TEXTS, seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_any_text_is_read_the_same_however_it_is_cut_and_can_be_sent(format: str, text: str, seed: int) -> None:
@@ -136,7 +137,7 @@ def test_any_text_is_read_the_same_however_it_is_cut_and_can_be_sent(format: str
         (part.name if isinstance(part, CallBegin) else part.text).encode()
 
 
-@pytest.mark.parametrize("format", sorted(calls.FORMATS))
+@pytest.mark.parametrize("format", sorted(tool_parsers.FORMATS))
 @given(text=st.text(alphabet=st.characters(exclude_characters="<[{f\t\n\r ", exclude_categories=["Cs"])))
 @example(text="")
 @settings(max_examples=15, deadline=None)
@@ -161,7 +162,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("format", sorted(calls.FORMATS))
+@pytest.mark.parametrize("format", sorted(tool_parsers.FORMATS))
 def test_a_hostile_text_takes_time_in_proportion_to_its_length(format: str) -> None:
     for name, text in HOSTILE.items():
         spoken = Spoken(format, "", text)

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from forearm.errors import ConfigError, InvalidRequest
-from forearm.model.hub import DEMO_MODEL
-from forearm.text import bounded_template
-from forearm.text.chat_template import (
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.text.templates import bounded_template
+from forearm.text.templates.chat_template import (
     ChatTemplate,
     Message,
     check_rendering,
     find_chat_template,
     find_tool_template,
 )
-from forearm.text.tokenizer import load_tokenizer
+from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 TURNS = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls is defined %}!{% endif %}"

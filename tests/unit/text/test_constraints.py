@@ -17,10 +17,10 @@ from tests.json_schemas import HARD, integers, loaded, scalars, schemas, strings
 from tests.masked import Writer
 
 from forearm.errors import InvalidRequest
-from forearm.model.hub import DEMO_MODEL
-from forearm.text.constraints import Asked, grammar_of, schema_expression, schema_grammar
-from forearm.text.grammar_check import GrammarCheck
-from forearm.text.lark import Lark
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.text.grammars.constraints import Asked, grammar_of, schema_expression, schema_grammar
+from forearm.text.grammars.grammar_check import GrammarCheck
+from forearm.text.grammars.lark import Lark
 
 WRITER = Writer(DEMO_MODEL, 2)
 CHECK = GrammarCheck(WRITER.tokenizer)

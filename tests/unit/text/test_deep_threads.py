@@ -13,11 +13,11 @@ import pytest
 CHECK = """
 import json, sys, threading
 from pathlib import Path
-from forearm.engine.grammar import Grammars
+from forearm.engine.constraints.grammar import Grammars
 from forearm.errors import InvalidRequest
-from forearm.text.constraints import Asked
-from forearm.text.grammar_check import GrammarCheck
-from forearm.text.tokenizer import load_tokenizer
+from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.grammar_check import GrammarCheck
+from forearm.text.tokenizer.tokenizer import load_tokenizer
 import forearm
 kind, value = json.load(sys.stdin)
 folder = Path(forearm.__file__).parent / "demo_model"

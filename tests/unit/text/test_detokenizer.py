@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forearm.text.detokenizer import Detokenizer, OutputText, StopStrings, TextOptions
-from forearm.text.tokenizer import Tokenizer
+from forearm.text.tokenizer.detokenizer import Detokenizer, OutputText, StopStrings, TextOptions
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 TEXTS = st.text(st.sampled_from("the quick fox, é ü 日本語 🙂🏳️‍🌈👩‍👩‍👧 \n\t  ▁<s>"), max_size=60)
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from forearm.text import calls, reasoning
-from forearm.text.chat_template import ChatTemplate
-from forearm.text.dialect import find_dialect
-from forearm.text.tokenizer import Tokenizer
+from forearm.text import tool_parsers
+from forearm.text.templates.chat_template import ChatTemplate
+from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.text.tool_parsers import reasoning
+from forearm.text.tool_parsers.output_parser import find_dialect
 
 # The passages of published chat templates that tell the formats, shortened.
 EXCERPTS = {
@@ -78,7 +79,7 @@ def test_a_chat_template_tells_its_models_formats(family: str) -> None:
     dialect = find_dialect(EXCERPTS[family], reasoning_name="auto")
 
     calls_name, reasoning_name = TOLD[family]
-    assert dialect.calls == calls.FORMATS.get(calls_name)
+    assert dialect.calls == tool_parsers.FORMATS.get(calls_name)
     assert dialect.reasoning == reasoning.FORMATS.get(reasoning_name)
 
 
@@ -86,7 +87,7 @@ def test_names_go_before_what_the_template_tells() -> None:
     named = find_dialect(EXCERPTS["Qwen3"], "mistral", "deepseek_r1")
     none = find_dialect(EXCERPTS["Qwen3"], "none", "none")
 
-    assert (named.calls, named.reasoning) == (calls.FORMATS["mistral"], reasoning.FORMATS["deepseek_r1"])
+    assert (named.calls, named.reasoning) == (tool_parsers.FORMATS["mistral"], reasoning.FORMATS["deepseek_r1"])
     assert (none.calls, none.reasoning) == (None, None)
 
 
@@ -94,7 +95,7 @@ def test_names_go_before_what_the_template_tells() -> None:
 def test_reasoning_stays_text_where_nobody_asks_for_a_format(family: str) -> None:
     dialect = find_dialect(EXCERPTS[family])
 
-    assert dialect.calls == calls.FORMATS.get(TOLD[family][0])
+    assert dialect.calls == tool_parsers.FORMATS.get(TOLD[family][0])
     assert dialect.reasoning == (reasoning.FORMATS["openai_gptoss"] if family == "gpt-oss" else None)
 
 

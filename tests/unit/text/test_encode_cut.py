@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from forearm.text.tokenizer import Tokenizer
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 WORDS = {word: number for number, word in enumerate(["[UNK]", "[CLS]", "[SEP]", *"abcdefghij"])}
 TEXTS = st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join)

@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from transformers import GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer
 
 from forearm.errors import ConfigError
-from forearm.text.tokenizer import load_tokenizer
+from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 TEXTS = [
     "", " ", "   ", "\n", "\n\n\n  \n", "\t\ttabs", "the quick brown fox", " the  quick   brown\nfox ",

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from forearm.errors import EngineUnavailable, InvalidRequest, Overloaded
-from forearm.model.hub import DEMO_MODEL
-from forearm.text.constraints import Asked
-from forearm.text.forks import FORKS, SLOW_S, WAITING
-from forearm.text.grammar_check import GrammarCheck
-from forearm.text.grammar_tokens import COMPILE_S
-from forearm.text.tokenizer import Tokenizer, load_tokenizer
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.grammar_check import GrammarCheck
+from forearm.text.grammars.grammar_tokens import COMPILE_S
+from forearm.text.sandbox.forks import FORKS, SLOW_S, WAITING
+from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def endless(number: int) -> Asked:
 def its_process() -> psutil.Process:
     """The check's: that which began last, as other tests in this process may have checks of their own."""
     gc.collect()
-    found = [one for one in psutil.Process().children() if "forearm.text.grammar_process" in one.cmdline()]
+    found = [one for one in psutil.Process().children() if "forearm.text.grammars.grammar_process" in one.cmdline()]
     return max(found, key=lambda one: one.create_time())
 
 

@@ -4,8 +4,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from forearm.text.infill import infill_of
-from forearm.text.tokenizer import Tokenizer as ForearmTokenizer
+from forearm.text.tokenizer.fill_in_middle import infill_of
+from forearm.text.tokenizer.tokenizer import Tokenizer as ForearmTokenizer
 
 
 def coder(*special: str, bos: str = "") -> ForearmTokenizer:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from forearm.text.look_ahead import without_look_ahead
-from forearm.text.regex_syntax import NotRead
+from forearm.text.grammars.look_ahead import without_look_ahead
+from forearm.text.grammars.regex_syntax import NotRead
 
 EXACT = [
     r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$",

@@ -22,10 +22,10 @@ from pydantic.dataclasses import dataclass
 from tests.masked import Writer
 from typing_extensions import TypedDict
 
-from forearm.model.hub import DEMO_MODEL
-from forearm.text.constraints import Asked
-from forearm.text.grammar_check import GrammarCheck
-from forearm.text.lark import warnings_of
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.grammar_check import GrammarCheck
+from forearm.text.grammars.lark import warnings_of
 
 WRITER = Writer(DEMO_MODEL, 2)
 CHECK = GrammarCheck(WRITER.tokenizer)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tests.api.letters import write_letters
 
-from forearm.engine.grammar import Grammars, Matcher
-from forearm.text import reasoning
-from forearm.text.calls.shapes import HARMONYS_THOUGHT, Shape, shape_of
-from forearm.text.constraints import Asked, grammar_of
-from forearm.text.dialect import Reader, Wanted, find_dialect
-from forearm.text.parts import CallArguments, CallBegin, TextPart, joined
-from forearm.text.tokenizer import load_tokenizer
+from forearm.engine.constraints.grammar import Grammars, Matcher
+from forearm.text.grammars.constraints import Asked, grammar_of
+from forearm.text.tokenizer.tokenizer import load_tokenizer
+from forearm.text.tool_parsers import reasoning
+from forearm.text.tool_parsers.output_parser import Reader, Wanted, find_dialect
+from forearm.text.tool_parsers.parts import CallArguments, CallBegin, TextPart, joined
+from forearm.text.tool_parsers.shapes import HARMONYS_THOUGHT, Shape, shape_of
 
 EOS = 256
 ENDS = {*b'"}]', EOS}

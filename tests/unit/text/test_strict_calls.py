@@ -11,16 +11,16 @@ import pytest
 from tests.api.letters import write_letters
 from tests.unit.text.test_shapes import EMPTY, EOS, spoken
 
-from forearm.engine.grammar import Grammars, Matcher
+from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.errors import InvalidRequest
-from forearm.text.calls.harmony import MARKS
-from forearm.text.calls.keywords import keyword_calls
-from forearm.text.calls.shapes import Tool, harmonys_chosen
-from forearm.text.constraints import Asked, grammar_of
-from forearm.text.dialect import Reader, Wanted, find_dialect
-from forearm.text.lark import Lark
-from forearm.text.parts import CallArguments, CallBegin, Part, joined
-from forearm.text.tokenizer import load_tokenizer
+from forearm.text.grammars.constraints import Asked, grammar_of
+from forearm.text.grammars.lark import Lark
+from forearm.text.tokenizer.tokenizer import load_tokenizer
+from forearm.text.tool_parsers.harmony import MARKS
+from forearm.text.tool_parsers.keywords import keyword_calls
+from forearm.text.tool_parsers.output_parser import Reader, Wanted, find_dialect
+from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, joined
+from forearm.text.tool_parsers.shapes import Tool, harmonys_chosen
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

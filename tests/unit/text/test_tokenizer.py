@@ -11,7 +11,7 @@ import pytest
 from tests.api.letters import write_letters
 
 from forearm.errors import ConfigError
-from forearm.text.tokenizer import Tokenizer, load_tokenizer
+from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 
 def test_a_tokenizer_of_a_folder_encodes_as_the_one_that_was_saved(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -37,7 +37,8 @@ def test_a_folder_without_a_tokenizer_is_said_at_start(tmp_path: Path) -> None:
 
 def test_the_text_layer_imports_no_torch() -> None:
     code = (
-        "import sys, forearm.text.chat_template, forearm.text.detokenizer, forearm.text.tokenizer;"
+        "import sys, forearm.text.templates.chat_template;"
+        "import forearm.text.tokenizer.detokenizer, forearm.text.tokenizer.tokenizer;"
         "sys.exit('torch' in sys.modules)"
     )
 
@@ -48,7 +49,7 @@ def test_the_text_layer_does_not_complain_where_there_is_no_torch() -> None:
     code = (
         "import importlib.util as util; found = util.find_spec;"
         "util.find_spec = lambda name, *rest: None if name == 'torch' else found(name, *rest);"
-        "import forearm.text.tokenizer, transformers; assert not transformers.is_torch_available()"
+        "import forearm.text.tokenizer.tokenizer, transformers; assert not transformers.is_torch_available()"
     )
 
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.unit.text.test_gguf_tokenizer import TEXTS, byte_level_file
 
-from forearm.model.hub import DEMO_MODEL
-from forearm.text.tokenizer import Tokenizer, load_tokenizer
-from forearm.text.tokenizer_cache import KeptTokenizer
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from forearm.text.tokenizer.tokenizer_cache import KeptTokenizer
 
 
 @pytest.fixture(params=["demo", "with_bos", "gguf"])

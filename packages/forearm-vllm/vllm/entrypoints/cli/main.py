@@ -2,7 +2,7 @@
 
 import sys
 
-from forearm.cli import main
+from forearm.cli.main import main
 
 __all__ = ["main"]
 

@@ -1,0 +1,111 @@
+"""Anthropic's POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import JSONResponse, Response
+
+from forearm.api.anthropic.content_blocks import Blocks, message, stop, usage
+from forearm.api.anthropic.errors import broken
+from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, check_messages
+from forearm.api.anthropic.to_chat import NAMES, chat_of
+from forearm.api.generation.chat_turn import Turn, TurnPiece, begin, rendered
+from forearm.api.generation.dependencies import Served
+from forearm.api.generation.output_stream import spaced
+from forearm.api.generation.response_bodies import encoder
+from forearm.api.generation.sse import EventStream, Manner, unless_gone
+from forearm.api.generation.translation import complaining
+from forearm.api.http.request_body import describes, json_body
+from forearm.errors import EngineUnavailable
+
+router = APIRouter()
+Json = dict[str, Any]
+Body = Annotated[MessagesRequest, Depends(json_body(MessagesRequest))]
+CountBody = Annotated[CountRequest, Depends(json_body(CountRequest))]
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+EVENTS = Manner(PING, broken, b"")
+
+
+@router.post("/v1/messages", openapi_extra=describes(MessagesRequest))
+async def create_message(request: Request, body: Body, served: Served) -> Response:
+    """Answer with a message, whole or as a stream of events. `anthropic-version` and the like are not read.
+
+    Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the first
+    byte.
+    """
+    check_messages(body)
+    chat = chat_of(body, served)
+    turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
+    writing = Writing(turn, body, served.engine.state.max_model_len)
+    if body.stream:
+        return EventStream(writing.events(), turn.close, served.config.sse_keep_alive_interval_s, EVENTS)
+    try:
+        # Python's own JSON: the model may write numbers of any length.
+        return JSONResponse(await unless_gone(request, writing.whole()))
+    finally:
+        turn.close()
+
+
+@router.post("/v1/messages/count_tokens", openapi_extra=describes(CountRequest))
+async def count_tokens(body: CountBody, served: Served) -> Response:
+    """How many tokens the prompt of such a request has.
+
+    Raises: InvalidRequest, ModelNotFound, EngineUnavailable.
+    """
+    check_messages(body)
+    served.model_name(body.model)
+    _, prompt = await complaining(rendered(served, chat_of(body, served)), NAMES)
+    return JSONResponse({"input_tokens": len(prompt)})
+
+
+class Writing:
+    """One message as its turn goes on."""
+
+    def __init__(self, turn: Turn, body: MessagesRequest, context: int) -> None:
+        self._turn = turn
+        self._max_tokens = body.max_tokens
+        self._context = context
+        thinking = body.thinking
+        self._blocks = Blocks(omitted=thinking is not None and thinking.display == "omitted")
+
+    async def whole(self) -> Json:
+        """The message once it is complete.
+
+        Raises: EngineFailed, EngineUnavailable.
+        """
+        last = None
+        async for piece in self._turn.parts():
+            self._blocks.take(piece)
+            last = piece
+        self._blocks.end()
+        reply = message(self._turn.head, self._turn.tally)
+        return {**reply, "content": self._blocks.content, **self._stop(last)}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The message as it comes. It begins with the first token: only then is it known what was in the cache.
+
+        Raises: EngineFailed, EngineUnavailable.
+        """
+        last: TurnPiece | None = None
+        async for piece in spaced(self._turn.parts(), self._turn.body.stream_interval):
+            if last is None:
+                yield (_event({"type": "message_start", "message": message(self._turn.head, self._turn.tally)}) + PING)
+            told = self._blocks.take(piece)
+            if told:
+                yield b"".join(map(_event, told))
+            last = piece
+        delta = self._stop(last)
+        ends = [*self._blocks.end(), {"type": "message_delta", "delta": delta, "usage": usage(self._turn.tally)}]
+        yield b"".join(map(_event, [*ends, {"type": "message_stop"}]))
+
+    def _stop(self, last: TurnPiece | None) -> Json:
+        if last is None or last.finish_reason == "abort":
+            raise EngineUnavailable("the engine ended this request")
+        return stop(last, self._turn.tally, self._max_tokens, self._context)
+
+
+def _event(event: Json) -> bytes:
+    return b"event: " + str(event["type"]).encode() + b"\ndata: " + encoder.encode(event) + b"\n\n"

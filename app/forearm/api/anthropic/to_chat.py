@@ -1,0 +1,266 @@
+"""A request of /v1/messages as a chat."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, ToolChoice
+from forearm.api.generation.serving_context import Served
+from forearm.api.generation.translation import BoundedChat, chat_request
+from forearm.api.responses.input_items import reasoning_text, refuse
+
+Json = dict[str, Any]
+# What chats call what messages call otherwise.
+NAMES = {
+    "most_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+}
+# Tools that Anthropic runs, and what tells of their calls, begin so.
+_RUN_ELSEWHERE = (
+    *("web_search_", "web_fetch_", "code_execution_", "bash_code_execution_", "text_editor_code_execution_"),
+    *("tool_search_tool_", "mcp_"),
+)
+# Tools that clients run and whose input Anthropic's models know without a schema; other models have to be told.
+_RUN_BY_CLIENTS = {
+    "bash_": "Run a command in a bash session that stays open. Input: command; or restart: true.",
+    "text_editor_": "View and edit files. Input: command, which is view, create, str_replace or insert, and path; "
+    "view_range; file_text; old_str and new_str; insert_line, and insert_text or new_str.",
+    "memory_": "Keep notes in files under /memories. Input: command, which is view, create, str_replace, insert, "
+    "delete or rename, and path; view_range; file_text; old_str and new_str; insert_line and insert_text; old_path and "
+    "new_path.",
+    "computer_": "Use a computer by its screen, mouse and keyboard. Input: action, such as screenshot, left_click, "
+    "type or key; coordinate; text.",
+}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+# Claude Code begins its system prompt with a block of this kind, which changes from one request to the next: prompts
+# would never share a prefix. It says nothing to the model.
+_BILLING = "x-anthropic-billing-header:"
+
+
+class Conversation:
+    """The messages of a chat that Anthropic's messages come to. Neighbours of one role are one message."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self._names: dict[str, str] = {}  # of the tools, by the id of their call
+
+    def system(self, given: str | list[Json]) -> None:
+        """Raises: InvalidRequest."""
+        parts = [part for part in _texts("system", given) if not part["text"].startswith(_BILLING)]
+        if parts:
+            self.messages.append({"role": "system", "content": _plain(parts)})
+
+    def take(self, where: str, message: Json) -> None:
+        """The next message; `where` names it in complaints.
+
+        Raises: InvalidRequest.
+        """
+        role, content = message.get("role"), message.get("content")
+        if role == "system":
+            self.messages.append({"role": "system", "content": _plain(_texts(f"{where}.content", content))})
+            return
+        if role not in ("user", "assistant"):
+            refuse(f"{where}.role: {str(role)[:100]!r} is not one of user, assistant, system", "messages")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if not isinstance(blocks, list):
+            refuse(f"{where}.content: it must be a string or a list of blocks", "messages")
+        for number, block in enumerate(blocks):
+            self._block(f"{where}.content[{number}]", role, block)
+
+    def end(self, kept_thinking: int | None) -> bool:
+        """Contents as templates like them, and thinking of so many turns (None: of all).
+
+        Returns: whether the last message is the model's own, to be gone on with.
+        Raises: InvalidRequest.
+        """
+        if not self.messages:
+            refuse("messages: at least one of them must have content", "messages")
+        for message in self.messages:
+            if isinstance(message["content"], list):
+                message["content"] = _plain(message["content"])
+        thoughtful = [message for message in self.messages if "reasoning_content" in message]
+        for old, message in enumerate(reversed(thoughtful)):
+            thoughts = message.pop("reasoning_content")
+            if kept_thinking is None or old < kept_thinking:
+                message["reasoning_content"] = "".join(thoughts)
+        last = self.messages[-1]
+        if last["role"] == "assistant" and "tool_calls" in last:
+            refuse("messages: after tool_use must come tool_result", "messages")
+        return bool(last["role"] == "assistant")
+
+    def _block(self, where: str, role: str, block: Any) -> None:
+        kind = str(block.get("type")) if isinstance(block, dict) else "none"
+        if kind == "text":
+            self._message(role)["content"] += _texts(where, [block])
+        elif kind == "tool_result" and role == "user":
+            self._result(where, block)
+        elif kind == "tool_use" and role == "assistant":
+            self._call(where, block)
+        elif kind == "thinking" and role == "assistant":
+            self._message(role).setdefault("reasoning_content", []).append(_thought(where, block))
+        elif kind == "redacted_thinking" and role == "assistant":
+            pass  # only Anthropic can read it, and leaves it out of old turns itself
+        elif kind == "server_tool_use" or kind.startswith(_RUN_ELSEWHERE):
+            pass  # what Anthropic ran in earlier turns says nothing that the texts after it do not say
+        else:
+            refuse(
+                f"{where}: blocks of type {kind[:100]!r} are not supported in {role} messages; this model takes text"
+            )
+
+    def _message(self, role: str) -> Json:
+        """The last message, where it has this role, or a new one."""
+        if not self.messages or self.messages[-1]["role"] != role:
+            self.messages.append({"role": role, "content": []})
+        return self.messages[-1]
+
+    def _call(self, where: str, block: Json) -> None:
+        call_id, name, given = block.get("id"), block.get("name"), block.get("input")
+        if not isinstance(call_id, str) or not isinstance(name, str) or not isinstance(given, dict | str):
+            refuse(f"{where}: tool_use needs id and name as strings and input as an object", "messages")
+        self._names[call_id] = name
+        arguments = given if isinstance(given, str) else json.dumps(given)
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self._message("assistant").setdefault("tool_calls", []).append(call)
+
+    def _result(self, where: str, block: Json) -> None:
+        call_id = str(block.get("tool_use_id"))
+        if call_id not in self._names:
+            refuse(f"{where}.tool_use_id: no tool_use before it has the id {call_id[:100]!r}", "messages")
+        content = block.get("content")
+        text = _plain(_texts(f"{where}.content", "" if content is None else content))
+        if block.get("is_error"):
+            text = f"Error: {text}"
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": text})
+
+
+def chat_of(body: CountRequest, served: Served) -> BoundedChat:
+    """Raises: InvalidRequest."""
+    talk = Conversation()
+    if body.system:
+        talk.system(body.system)
+    for number, message in enumerate(body.messages):
+        talk.take(f"messages[{number}]", message)
+    prefilled = talk.end(body.kept_thinking)
+    tools = _tools(_run_by_clients(body.tools or [], served))
+    fields: Json = {
+        **(body.model_extra or {}),
+        "model": body.model,
+        "n": 1,  # whatever the server's default is
+        "messages": talk.messages,
+        "continue_final_message": True if prefilled else None,
+        "add_generation_prompt": False if prefilled else None,
+        "tools": tools or None,
+        **_choice(body.tool_choice, tools),
+        **_thinking(body, served),
+        "response_format": _format(body),
+    }
+    if isinstance(body, MessagesRequest):
+        fields |= {"most_tokens": body.max_tokens, "stop": body.stop_sequences}
+        fields |= {"temperature": body.temperature, "top_k": body.top_k, "top_p": body.top_p}
+    return chat_request({name: value for name, value in fields.items() if value is not None}, NAMES)
+
+
+def _run_by_clients(given: list[Json], served: Served) -> list[Json]:
+    """The tools without those that Anthropic runs, which agents offer whether or not the server has them."""
+    kept = [tool for tool in given if not str(tool.get("type")).startswith(_RUN_ELSEWHERE)]
+    for kind in sorted({str(tool["type"])[:100] for tool in given if tool not in kept}):
+        served.say_once(f"messages: tools of type {kind} are not run here; they were left out")
+    return kept
+
+
+def _tools(given: list[Json]) -> list[Json]:
+    """Raises: InvalidRequest for a tool of an unknown type, or without a name."""
+    found = []
+    for number, tool in enumerate(given):
+        kind, where = tool.get("type"), f"tools[{number}]"
+        known = next((text for prefix, text in _RUN_BY_CLIENTS.items() if str(kind).startswith(prefix)), None)
+        if known is not None:
+            tool = {"description": known, "input_schema": {"type": "object"}, **tool}
+        elif kind not in (None, "custom"):
+            refuse(
+                f"{where}: tools of type {str(kind)[:100]!r} are not supported; describe it as a custom one", "tools"
+            )
+        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
+            refuse(f"{where}: a tool needs a name and an input_schema", "tools")
+        if tool.get("defer_loading"):
+            refuse(f"{where}.defer_loading: there is no tool search here; leave it out", "tools")
+        kept = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
+        found.append({"type": "function", "function": {**kept, "parameters": tool["input_schema"]}})
+    return found
+
+
+def _choice(choice: ToolChoice | None, tools: list[Json]) -> Json:
+    """Raises: InvalidRequest."""
+    if choice is None or (not tools and choice.type in ("auto", "none")):
+        return {}
+    parallel = {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}
+    if choice.type != "tool":
+        return {"tool_choice": _CHOICES[choice.type], **parallel}
+    if choice.name not in [tool["function"]["name"] for tool in tools]:
+        refuse(f"tool_choice.name: {str(choice.name)[:100]!r} is not one of tools", "tool_choice")
+    return {"tool_choice": {"type": "function", "function": {"name": choice.name}}, **parallel}
+
+
+def _thinking(body: CountRequest, served: Served) -> Json:
+    """Left out or adaptive: the model, or its template, decides."""
+    effort = None if body.output_config is None else body.output_config.effort
+    fields: Json = {} if effort is None else {"reasoning_effort": effort}
+    if body.thinking is None or body.thinking.type == "adaptive":
+        return fields
+    enabled = body.thinking.type == "enabled"
+    kwargs = (body.model_extra or {}).get("chat_template_kwargs")
+    given = kwargs if isinstance(kwargs, dict) else {}
+    fields["chat_template_kwargs"] = {"enable_thinking": enabled, "thinking": enabled, **given}
+    if enabled and served.dialect.reasoning is None:
+        # Agents enable thinking by the model's name alone, and cannot be told to leave it out.
+        served.say_once(
+            "requests to /v1/messages enable thinking; this model has no reasoning that is known (see "
+            "--reasoning-parser), and answers without"
+        )
+        return fields
+    if enabled:
+        return fields | {"thinking_token_budget": body.thinking.budget_tokens}
+    return fields | {"include_reasoning": False}  # should the model think all the same
+
+
+def _format(body: CountRequest) -> Json | None:
+    """Raises: InvalidRequest."""
+    given = None if body.output_config is None else body.output_config.format
+    if given is None:
+        return None
+    if given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
+        refuse("output_config.format: write {type: json_schema, schema: …}", "output_config")
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": given["schema"], "strict": True}}
+
+
+def _thought(where: str, block: Json) -> str:
+    """What a thinking block says; where that was left out, its signature has it."""
+    thinking, signature = block.get("thinking"), block.get("signature")
+    if not isinstance(thinking, str):
+        refuse(f"{where}.thinking: it must be a string", "messages")
+    if thinking or not isinstance(signature, str) or not signature.startswith("forearm-1:"):
+        return thinking
+    return reasoning_text(where, {"encrypted_content": signature})
+
+
+def _texts(where: str, given: Any) -> list[Json]:
+    """Text blocks as a chat's parts.
+
+    Raises: InvalidRequest for any other block.
+    """
+    blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
+    if not isinstance(blocks, list):
+        refuse(f"{where}: it must be a string or a list of text blocks", "messages")
+    for number, block in enumerate(blocks):
+        kind = str(block.get("type")) if isinstance(block, dict) else "none"
+        if kind != "text" or not isinstance(block.get("text"), str):
+            refuse(f"{where}[{number}]: blocks of type {kind[:100]!r} are not supported there; write text", "messages")
+    return [{"type": "text", "text": block["text"]} for block in blocks]
+
+
+def _plain(parts: list[Json]) -> str:
+    return "\n".join(part["text"] for part in parts)

@@ -1,0 +1,1 @@
+"""Connections of an API worker to the engines."""

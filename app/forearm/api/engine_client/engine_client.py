@@ -1,0 +1,239 @@
+"""The worker's connections to the engines: submit() takes prompts in, the Generation it returns gives their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from forearm import wire
+from forearm.api.engine_client.connection import Connection
+from forearm.api.http.errors import error_of
+from forearm.api.http.request_observers import sender, watchers
+from forearm.errors import EngineFailed, EngineUnavailable, ForearmError
+from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
+
+Taken = TypeVar("Taken")
+_NONE_RUNS = "no engine is running; it is starting, or being restarted"
+Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
+
+
+class Generation:
+    """The open outputs of one HTTP request: iterate for (number of the prompt, new tokens) until all have ended.
+
+    `close` (or `stop` of single outputs) tells the engine that nobody waits any more. One task iterates.
+    """
+
+    def __init__(self, connection: Connection, requests: Sequence[wire.Submit], watched: bool = True) -> None:
+        self._connection = connection
+        self._numbers = {request.request_id: number for number, request in enumerate(requests)}
+        self._open = {request.request_id: set(range(request.params.n)) for request in requests}
+        self._ids = [request.request_id for request in requests]
+        self._accepted: asyncio.Queue[ForearmError | None] = asyncio.Queue()
+        self._events: asyncio.Queue[wire.Tokens | ForearmError] = asyncio.Queue()
+        self._watchers = watchers.get() if watched else ()
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Raises: EngineFailed, EngineUnavailable where the request broke, or the engine under it."""
+        while self._open:
+            event = await self._events.get()
+            if isinstance(event, ForearmError):
+                self.close()
+                raise event
+            if event.index not in self._open.get(event.request_id, ()):
+                continue  # stopped meanwhile
+            if event.finish_reason is not None:
+                self._end(event.request_id, event.index)
+            return self._numbers[event.request_id], event
+        raise StopAsyncIteration
+
+    async def accepted(self) -> None:
+        """Returns when the engine has taken every prompt.
+
+        Raises: why it did not.
+        """
+        for _ in self._ids:
+            error = await self._accepted.get()
+            if error is not None:
+                raise error
+
+    def stop(self, number: int, index: int) -> None:
+        """End one output here and in the engine (a stop string was met)."""
+        request_id = self._ids[number]
+        if index in self._open.get(request_id, ()):
+            self._connection.send(wire.Abort(request_id=request_id, index=index))
+            self._end(request_id, index)
+
+    def close(self) -> None:
+        """End what is still open. May be called at any time, and again."""
+        self._over()
+        for request_id in self._open:
+            self._connection.send(wire.Abort(request_id=request_id))
+            self._connection.open.pop(request_id, None)
+        self._open.clear()
+
+    def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
+        """A message from the engine."""
+        if isinstance(message, wire.Accepted):
+            self._accepted.put_nowait(None)
+        elif isinstance(message, wire.Refused):
+            self.fail(error_of(message))
+        elif isinstance(message, wire.Tokens):
+            for watcher in self._watchers:
+                watcher.tokens(message)
+            self._events.put_nowait(message)
+
+    def fail(self, error: ForearmError) -> None:
+        """Whoever waits, for acceptance or for tokens, gets this error."""
+        self._accepted.put_nowait(error)
+        self._events.put_nowait(error)
+
+    def _end(self, request_id: str, index: int) -> None:
+        self._open[request_id].discard(index)
+        if not self._open[request_id]:
+            del self._open[request_id]
+            self._connection.open.pop(request_id, None)
+            if not self._open:
+                self._over()
+
+    def _over(self) -> None:
+        watching, self._watchers = self._watchers, ()
+        for watcher in watching:
+            watcher.over()
+
+
+class EngineClient:
+    """All engines of this server, seen from one worker. accept_s: how long one may take to take a request in."""
+
+    def __init__(self, sockets: Sequence[str], accept_s: float = 300.0) -> None:
+        self._accept_s = accept_s
+        self.connections = [Connection(path) for path in sockets]
+        self._router: PrefixRouter[int] = PrefixRouter()
+        for index, connection in enumerate(self.connections):
+            connection.on_lost = partial(self._router.forget, index)
+
+    def start(self) -> None:
+        """Begin to connect to every engine."""
+        for connection in self.connections:
+            connection.start()
+
+    async def close(self) -> None:
+        """Disconnect from all."""
+        for connection in self.connections:
+            await connection.close()
+
+    def fail_all(self, error: ForearmError) -> None:
+        """Every open request gets this error."""
+        for connection in self.connections:
+            connection.fail_open(error)
+
+    @property
+    def state(self) -> wire.State:
+        """What a running engine said last.
+
+        Raises: EngineUnavailable if none runs.
+        """
+        state = self.least_loaded().state
+        assert state is not None
+        return state
+
+    @property
+    def load(self) -> wire.Load | None:
+        """Return the load of all engines together; None while one of them has not told its own.
+
+        Raises: EngineUnavailable if none runs.
+        """
+        loads = [connection.load for connection in self.connections if connection.state is not None]
+        if not loads:
+            raise EngineUnavailable(_NONE_RUNS)
+        known = [load for load in loads if load is not None]
+        if len(known) < len(loads):
+            return None
+        return wire.Load(sum(max(load.room, 0) for load in known), min(load.retry_after_s for load in known))
+
+    async def profile(self, start: bool) -> None:
+        """Begin to record the steps of every engine that runs, or end it.
+
+        Raises: EngineUnavailable; EngineFailed if one of them cannot.
+        """
+        running = [connection for connection in self.connections if connection.state is not None]
+        if not running:
+            raise EngineUnavailable(_NONE_RUNS)
+        errors = await asyncio.gather(*(connection.profile(start, self._accept_s) for connection in running))
+        if any(errors):
+            raise EngineFailed("; ".join(filter(None, errors)))
+
+    async def submit(self, requests: Sequence[wire.Submit], watched: bool = True) -> Generation:
+        """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.
+
+        watched: whether those who watch the HTTP request are told.
+
+        Raises: InvalidRequest, Overloaded, EngineUnavailable.
+        """
+        generation = await self.hand(lambda: self._chosen(requests[0]), lambda one: _submitted(one, requests, watched))
+        for watcher in watchers.get() if watched else ():
+            watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
+        return generation
+
+    async def hand(
+        self, choose: Callable[[], Connection], give: Callable[[Connection], Coroutine[Any, Any, Taken]]
+    ) -> Taken:
+        """Give something to the engine chosen. One that dies before it has taken it has begun no answer: while another
+        one runs, it is given to that.
+
+        Raises: what `choose` and `give` do.
+        """
+        while True:
+            connection = choose()
+            try:
+                return await asyncio.wait_for(give(connection), self._accept_s)
+            except asyncio.TimeoutError:
+                message = f"the engine has not taken the request in within {self._accept_s:g} s"
+                raise EngineUnavailable(message) from None
+            except EngineUnavailable:
+                if connection.state is not None or all(one.state is None for one in self.connections):
+                    raise
+
+    def _chosen(self, request: wire.Submit) -> Connection:
+        """Of several engines one that has computed the prompt's beginning, as far as load allows.
+
+        Raises: EngineUnavailable if none runs.
+        """
+        load = {n: len(one.open) for n, one in enumerate(self.connections) if one.state is not None}
+        if len(self.connections) == 1 or not load:
+            return self.least_loaded()
+        tokens = array("i", request.prompt_token_ids).tobytes()
+        pieces = chain(tokens, TOKEN_PIECE_BYTES, request.cache_salt or "")
+        index = self._router.choose(pieces, load)
+        self._router.remember(pieces, index)
+        return self.connections[index]
+
+    def least_loaded(self) -> Connection:
+        """The engine with the fewest open requests.
+
+        Raises: EngineUnavailable if none runs.
+        """
+        running = [connection for connection in self.connections if connection.state is not None]
+        if not running:
+            raise EngineUnavailable(_NONE_RUNS)
+        return min(running, key=lambda connection: len(connection.open))
+
+
+async def _submitted(connection: Connection, requests: Sequence[wire.Submit], watched: bool) -> Generation:
+    """Raises: as EngineClient.submit."""
+    generation = Generation(connection, requests, watched)
+    try:
+        for request in requests:
+            connection.open[request.request_id] = generation
+            connection.send(sender.get().sign(request))
+        await connection.drained()
+        await generation.accepted()
+    except BaseException:
+        generation.close()
+        raise
+    return generation

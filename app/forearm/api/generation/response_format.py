@@ -1,0 +1,75 @@
+"""What a request asks its answer to look like, under whichever name, as a grammar that is known to compile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+from forearm.api.generation.request_bodies import GenerationBody, ResponseFormat
+from forearm.api.generation.serving_context import Served
+from forearm.errors import InvalidRequest
+from forearm.text.grammars.constraints import Asked, asked_of
+
+# Other names of structured_outputs' constraints: those of older vLLM, and of llama.cpp.
+_ALIASES = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_json_object": "json_object",
+    "grammar": "grammar",
+    "json_schema": "json",
+}
+
+
+async def answer_grammar(body: GenerationBody, served: Served) -> str | None:
+    """The grammar of the answer; None where the request asks for none.
+
+    Raises: InvalidRequest naming the field, where it is wrong, cannot be imposed, or there is more than one; Overloaded
+    where too many are being compiled.
+    """
+    listed = list(_asked(body))
+    if not listed:
+        return None
+    if len(listed) > 1:
+        names = ", ".join(one.field for one in listed)
+        raise InvalidRequest(f"the answer can have one format; {names} each ask for one", listed[1].field)
+    asked, rules = listed[0], served.config.structured_outputs_config or {}
+    if rules.get("disable_any_whitespace"):
+        asked = replace(asked, any_whitespace=False)
+    return await asyncio.wrap_future(served.grammars.start(asked))
+
+
+async def checked_grammar(grammar: str, field: str, served: Served) -> str:
+    """A grammar that was made for something else (function calls, say), if it compiles.
+
+    Raises: InvalidRequest naming the field; Overloaded.
+    """
+    return await asyncio.wrap_future(served.grammars.start_grammar(grammar, field))
+
+
+def _asked(body: GenerationBody) -> Iterator[Asked]:
+    """All that the request asks for. Raises: InvalidRequest."""
+    if body.response_format is not None:
+        yield from _of_format(body.response_format, body.guided_whitespace_pattern or "")
+    if body.structured_outputs is not None:
+        yield asked_of(body.structured_outputs.model_dump(by_alias=True), "structured_outputs")
+    for field, kind in _ALIASES.items():
+        value = getattr(body, field)
+        if value is not None and (kind, value) != ("json_object", False):
+            yield Asked(kind, value, field, white_space=body.guided_whitespace_pattern or "")
+
+
+def _of_format(given: ResponseFormat, white_space: str) -> Iterator[Asked]:
+    """Raises: InvalidRequest."""
+    others = given.model_extra or {}
+    schema = given.json_schema.schema_ if given.json_schema is not None else others.get("schema")
+    if given.type == "structural_tag":
+        yield Asked("structural_tag", others, "response_format")
+    elif given.type == "json_schema" or (given.type == "json_object" and schema is not None):
+        if schema is None:
+            raise InvalidRequest("response_format: json_schema.schema is missing", "response_format")
+        yield Asked("json", schema, "response_format", white_space=white_space)
+    elif given.type == "json_object":
+        yield Asked("json_object", True, "response_format", white_space=white_space)

@@ -1,0 +1,135 @@
+"""Server-sent events: framing, keep-alive comments, errors within a stream, [DONE]; and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from forearm.api.generation.response_bodies import ChunkHead, Usage, encoder
+from forearm.api.http.errors import error_reply
+from forearm.errors import EngineUnavailable
+
+Result = TypeVar("Result")
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What an API's streams have besides their events: signs of life, how they say that they broke off, and an end."""
+
+    keep_alive: bytes
+    broken: Callable[[Exception], bytes]
+    end: bytes
+
+
+CHUNKS = Manner(KEEP_ALIVE, lambda error: b"data: " + encoder.encode(error_reply(error)) + b"\n\n", DONE)
+
+
+class Chunks:
+    """The chunks of one stream. What all have in common is encoded once: a token costs its own choice's encoding."""
+
+    def __init__(self, head: ChunkHead) -> None:
+        self._head = b"data: " + encoder.encode(head)[:-1] + b',"choices":['
+
+    def chunk(self, choice: msgspec.Struct | None, usage: Usage | None = None, extra: bytes = b"") -> bytes:
+        """One event. `extra` is JSON members for its end, each with a comma before."""
+        shown = b"" if choice is None else encoder.encode(choice)
+        if usage is not None:
+            extra += b',"usage":' + encoder.encode(usage)
+        return self._head + shown + b"]" + extra + b"}\n\n"
+
+
+async def closed_stream(events: AsyncIterator[bytes], manner: Manner) -> AsyncGenerator[bytes, None]:
+    """The events, an error should they break off, and what stands at the end."""
+    try:
+        async for event in events:
+            yield event
+    except Exception as error:  # the status line is out: this is the only place left to say it
+        yield manner.broken(error)
+    if manner.end:
+        yield manner.end
+
+
+class EventStream(Response):
+    """Sends events until they end or the client leaves; `close` is called in any case."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncIterator[bytes], close: Callable[[], None], keep_alive_s: float, manner: Manner = CHUNKS
+    ) -> None:
+        # nginx would hold small events back; a cache must not keep them.
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = closed_stream(events, manner)
+        self._manner = manner
+        self._close = close
+        self._keep_alive_s = keep_alive_s
+        self._sent_s = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            tasks = [self._send_events(send), _until_gone(receive)]
+            if self._keep_alive_s:
+                tasks.append(self._send_keep_alives(send))
+            await _first_of(tasks)
+        except asyncio.CancelledError:  # by DrainingServer
+            last = self._manner.broken(EngineUnavailable("the server is shutting down")) + self._manner.end
+            await send({"type": "http.response.body", "body": last, "more_body": False})
+        finally:
+            self._close()
+
+    async def _send_events(self, send: Send) -> None:
+        async with contextlib.aclosing(self._events) as events:
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                self._sent_s = time.monotonic()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_keep_alives(self, send: Send) -> None:
+        while True:
+            silent_s = time.monotonic() - self._sent_s
+            if silent_s >= self._keep_alive_s:
+                await send({"type": "http.response.body", "body": self._manner.keep_alive, "more_body": True})
+                self._sent_s = time.monotonic()
+            else:
+                await asyncio.sleep(self._keep_alive_s - silent_s)
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`, which is cancelled should the client leave before.
+
+    Raises: what `work` raises; ClientDisconnect.
+    """
+    result: Result | None = await _first_of([work, _until_gone(request.receive)])
+    if result is None:
+        raise ClientDisconnect
+    return result
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first_of(work: list[Coroutine[Any, Any, Any]]) -> Any:
+    """The result of whichever ends first; the others are cancelled, and have ended when this returns."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return next(task for task in tasks if task in done).result()

@@ -1,0 +1,138 @@
+"""What this server does not do and therefore refuses: a constraint that were ignored would be a wrong answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forearm.api.generation.request_bodies import Body, ChatRequest, CompletionRequest, GenerationBody
+from forearm.api.http.json_size import MOST_VALUES
+from forearm.config.api_config import ApiConfig
+from forearm.errors import InvalidRequest
+
+# Refused wherever they say anything: not null, false, empty.
+_UNSUPPORTED = (
+    "functions",
+    "function_call",
+    "prompt_embeds",
+    "logits_processors",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "audio",
+)
+# Fields of OpenAI and vLLM that ask for nothing this server could do otherwise: they are taken, and change nothing.
+IGNORED = frozenset(
+    (
+        *("user", "store", "metadata", "service_tier", "prediction", "modalities", "verbosity", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "web_search_options", "vllm_xargs"),
+        *("session_id", "watermarking", "return_weight_versions", "routed_experts_prompt_start"),
+        *("return_token_offsets", "mm_payload", "return_mm_kwargs"),
+    )
+)
+
+
+def refuse_unsupported(body: Body) -> None:
+    """Raises: InvalidRequest naming the field."""
+    extra = body.model_extra or {}
+    for name in _UNSUPPORTED:
+        if extra.get(name, getattr(body, name, None)):
+            raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
+    modalities = extra.get("modalities")
+    if modalities is not None and modalities != ["text"]:
+        raise InvalidRequest("modalities: this server answers with text only", "modalities")
+
+
+def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -> None:
+    """What is neither a type (request_bodies.py) nor a range that the engine checks.
+
+    Raises: InvalidRequest naming the field.
+    """
+    refuse_unsupported(body)
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("Stream options can only be defined when `stream=True`.", "stream_options")
+    if body.logprob_token_ids is not None and body.logprob_count is None:
+        raise InvalidRequest("logprob_token_ids needs logprobs", "logprob_token_ids")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequest("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
+    _at_most("n", body.n or 1, config.max_n_sequences)
+    _at_most("stop", len(body.stops), config.max_stop_strings, "stop strings")
+    _at_most("bad_words", len(body.bad_words or ()), config.max_num_bad_words, "bad words")
+    counts = {"prompt_logprobs": body.prompt_logprobs}
+    counts["top_logprobs" if isinstance(body, ChatRequest) else "logprobs"] = body.logprob_count
+    for name, count in counts.items():
+        _check_logprobs(name, count, config.max_logprobs, vocab_size)
+
+
+def check_chat(body: ChatRequest, config: ApiConfig, vocab_size: int) -> None:
+    """Raises: InvalidRequest naming the field."""
+    check_generation(body, config, vocab_size)
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+    check_template(body.chat_template, body.add_generation_prompt, body.continue_final_message, config)
+
+
+def check_template(template: str | None, generation_prompt: bool | None, continued: bool, config: ApiConfig) -> None:
+    """Raises: InvalidRequest naming the field."""
+    if template is not None and not config.trust_request_chat_template:
+        raise InvalidRequest(
+            "a request's own chat_template is not trusted; start the server with --trust-request-chat-template",
+            "chat_template",
+        )
+    if continued and generation_prompt:
+        raise InvalidRequest(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.", "add_generation_prompt"
+        )
+
+
+def check_infill(body: CompletionRequest) -> None:
+    """Raises: InvalidRequest naming the field."""
+    if body.echo:
+        raise InvalidRequest("echo cannot go with suffix; leave one of them out", "echo")
+    if body.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs cannot go with suffix; leave one of them out", "prompt_logprobs")
+
+
+def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int) -> None:
+    """Raises: InvalidRequest naming the field."""
+    check_generation(body, config, vocab_size)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("best_of is not supported by this server; leave it out", "best_of")
+    if (body.model_extra or {}).get("thinking_token_budget") is not None:
+        raise InvalidRequest("thinking_token_budget is for chats; leave it out", "thinking_token_budget")
+    if body.suffix is not None:
+        check_infill(body)
+    if body.max_tokens == 0 and not body.echo:
+        raise InvalidRequest("max_tokens is 0; it must be at least 1 unless `echo` is set", "max_tokens")
+    if isinstance(body.prompt, list) and not _is_token_ids(body.prompt):
+        _at_most("prompt", len(body.prompt), config.max_completion_prompts, "prompts")
+        _check_lists(body, len(body.prompt))
+
+
+def _check_lists(body: CompletionRequest, prompts: int) -> None:
+    """The engine gets lists once for each prompt. Raises: InvalidRequest."""
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
+        count = len(getattr(body, name) or ())
+        if count * prompts > MOST_VALUES:
+            raise InvalidRequest(
+                f"{name} has {count} entries, and prompt has {prompts} prompts; {MOST_VALUES} entries may come for all "
+                "prompts together",
+                name,
+            )
+
+
+def _is_token_ids(prompt: list[Any]) -> bool:
+    return bool(prompt) and isinstance(prompt[0], int)
+
+
+def _at_most(name: str, count: int, limit: int, what: str = "") -> None:
+    if count > limit:
+        shown = f"has {count} {what}" if what else f"is {count}"
+        raise InvalidRequest(f"{name} {shown}; the limit is {limit}", name)
+
+
+def _check_logprobs(name: str, count: int | None, limit: int, vocab_size: int) -> None:
+    if count is None or limit == -1 or 0 <= (vocab_size if count == -1 else count) <= limit:
+        return
+    shown = "the whole vocabulary" if count == -1 else str(count)
+    raise InvalidRequest(f"Requested {name} of {shown}, which is greater than max allowed: {limit}", name)

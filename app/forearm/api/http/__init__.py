@@ -1,0 +1,1 @@
+"""HTTP around the routes: access log, keys, rate limits, errors, request bodies, tracing."""

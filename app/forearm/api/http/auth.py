@@ -1,0 +1,90 @@
+"""Who may ask: API keys, and what each may ask for in a minute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forearm.api.http.api_keys import Key, KeyRing
+from forearm.api.http.errors import error_response
+from forearm.api.http.http_metrics import HttpMeter
+from forearm.api.http.quota import Account, rate_headers
+from forearm.api.http.rate_limit import RateTable
+from forearm.api.http.request_observers import sender, watchers
+from forearm.api.ops import playground
+from forearm.errors import RateLimited, Unauthorized
+
+# Everything else needs a key, where there are keys: a route that is added is guarded until it is named here.
+OPEN_PATHS = frozenset(
+    (
+        *("/health", "/livez", "/readyz", "/startupz", "/ping", "/version", "/load", "/metrics"),
+        *("/docs", "/redoc", "/openapi.json"),
+        *playground.PATHS,
+    )
+)
+
+
+def open_paths(guard_metrics: bool) -> frozenset[str]:
+    """Return the paths that need no key. `guard_metrics`: /metrics, which names the keys' owners, needs one."""
+    return OPEN_PATHS - {"/metrics"} if guard_metrics else OPEN_PATHS
+
+
+class KeyGuard:
+    """Lets through who brings one of the keys (`Authorization: Bearer …`, or Anthropic's `x-api-key`), within its
+    limits, and who asks for an open path.
+    """
+
+    def __init__(
+        self, app: ASGIApp, open_paths: frozenset[str], keys: KeyRing, table: RateTable, meter: HttpMeter
+    ) -> None:
+        self._app = app
+        self._open_paths = open_paths
+        self._keys = keys
+        self._table = table
+        self._meter = meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or self._open(scope):
+            await self._app(scope, receive, send)
+            return
+        key = self._keys.find(given_key(Headers(scope=scope)))
+        if key is None:
+            error = Unauthorized("Unauthorized: send a valid API key as a Bearer token")
+            await error_response(error)(scope, receive, send)
+            return
+        sender.set(replace(sender.get(), key_name=key.name, priority=key.priority))
+        if scope["method"] == "POST":
+            await self._with_limits(key, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _open(self, scope: Scope) -> bool:
+        return (scope["path"].removeprefix(scope.get("root_path", "")) or "/") in self._open_paths
+
+    async def _with_limits(self, key: Key, scope: Scope, receive: Receive, send: Send) -> None:
+        account = Account(key, self._table, self._meter)
+        try:
+            headers = rate_headers(key, account.enter())
+        except RateLimited as error:
+            await error_response(error)(scope, receive, send)
+            return
+        watchers.set((*watchers.get(), account))
+
+        async def told(message: Message) -> None:
+            if headers and message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            account.leave()
+
+
+def given_key(headers: Headers) -> bytes:
+    """The key as its bytes came; b"" where there is none."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    key = bearer if scheme.lower() == "bearer" else headers.get("x-api-key", "") if not scheme else ""
+    return key.encode("latin-1").strip()

@@ -1,0 +1,67 @@
+"""Errors as the client sees them: vLLM's error object, OpenAI's statuses, Retry-After where it helps to try again."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from forearm import errors, wire
+from forearm.api.generation.response_bodies import ErrorBody, ErrorReply, encoder
+from forearm.api.http.methods import with_allow
+from forearm.errors import (
+    BodyMemoryFull,
+    EngineUnavailable,
+    ForearmError,
+    InvalidRequest,
+    Overloaded,
+    RateLimited,
+    StoreFull,
+    Unauthorized,
+)
+
+log = logging.getLogger(__name__)
+
+_KINDS = {404: "NotFoundError", 405: "MethodNotAllowedError"}
+
+
+def error_reply(error: Exception) -> ErrorReply:
+    """The body; what is not one of ours is told by its kind alone, and logged."""
+    if isinstance(error, ForearmError):
+        param = error.param if isinstance(error, InvalidRequest) else None
+        return ErrorReply(error=ErrorBody(message=str(error), type=error.kind, param=param, code=error.status))
+    if isinstance(error, HTTPException):
+        kind = _KINDS.get(error.status_code, "BadRequestError")
+        return ErrorReply(error=ErrorBody(message=str(error.detail), type=kind, param=None, code=error.status_code))
+    log.error("a request failed on an error nobody foresaw", exc_info=error)
+    message = f"internal error: {type(error).__name__}"
+    return ErrorReply(error=ErrorBody(message=message, type="InternalServerError", param=None, code=500))
+
+
+def error_response(error: Exception) -> Response:
+    """The whole answer to a request that failed before its first byte."""
+    reply = error_reply(error)
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException | RateLimited) else {}
+    if isinstance(error, Overloaded | EngineUnavailable | BodyMemoryFull | StoreFull):
+        headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(encoder.encode(reply), reply.error.code, headers, media_type="application/json")
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """The one error handler of the app."""
+    return error_response(with_allow(error, request.app, request.scope))
+
+
+def error_of(refused: wire.Refused) -> ForearmError:
+    """The error of errors.py that the engine named."""
+    if refused.error in ("InvalidRequest", "ConstraintFailed"):
+        return errors.InvalidRequest(refused.message, refused.param)
+    if refused.error == "Overloaded":
+        return errors.Overloaded(refused.message, refused.retry_after_s)
+    if refused.error == "EngineUnavailable":
+        return errors.EngineUnavailable(refused.message, refused.retry_after_s)
+    return errors.EngineFailed(refused.message)

@@ -1,0 +1,92 @@
+"""Counts HTTP requests for Prometheus. Several workers keep their numbers in files and are read as one."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from forearm.api.worker import metric_files
+from forearm.metrics import HTTP, register
+
+_REQUEST_TYPES = ("chat_completions", "responses", "other")
+
+
+class HttpMeter:
+    """`folder` is where PROMETHEUS_MULTIPROC_DIR lay when this process began; "": this is the only worker."""
+
+    def __init__(self, folder: str = "") -> None:
+        self._registry = CollectorRegistry()
+        if folder:
+            metric_files.use()
+            MultiProcessCollector(self._registry, path=folder)  # type: ignore[no-untyped-call]
+        self._families = register(HTTP, None if folder else self._registry)
+
+    def text(self) -> str:
+        """What all workers have counted, in Prometheus' text format."""
+        return generate_latest(self._registry).decode()
+
+    def answered(
+        self, method: str, status: int, handler: str, seconds: float, request_bytes: int, response_bytes: int
+    ) -> None:
+        """One request is over. `handler` is its route, not its path: paths are the clients' to make up."""
+        self._families["http_requests"].labels(method, f"{status // 100}xx", handler).inc()
+        self._families["http_request_size_bytes"].labels(handler).observe(request_bytes)
+        self._families["http_response_size_bytes"].labels(handler).observe(response_bytes)
+        self._families["http_request_duration_seconds"].labels(method, handler).observe(seconds)
+        self._families["http_request_duration_highr_seconds"].observe(seconds)
+
+    def log_lines_dropped(self, lines: int) -> None:
+        """Nobody reads this worker's log."""
+        self._families["forearm:log_lines_dropped"].inc(lines)
+
+    def out_of_descriptors(self, seconds: float) -> None:
+        """So long this worker could not open anything, a connection included."""
+        self._families["forearm:out_of_descriptors_seconds"].inc(seconds)
+
+    def start_series(self, model_name: str) -> None:
+        """What has labels is there from the start, at 0."""
+        for streaming, found in product((True, False), repeat=2):
+            for request_type in _REQUEST_TYPES:
+                self._parser_series(model_name, streaming, found, request_type)
+
+    def in_flight(self, change: int) -> None:
+        """A request that does work has begun (1) or ended (-1)."""
+        self._families["forearm:http_requests_in_flight"].inc(change)
+
+    def load(self) -> int:
+        """Such requests now, of all workers together."""
+        return int(self._registry.get_sample_value("forearm:http_requests_in_flight") or 0)
+
+    def tool_parser(self, model_name: str, streaming: bool, found: bool, request_type: str) -> None:
+        """A tool parser has read a choice, or a delta of a stream.
+
+        `request_type` is vLLM's: chat_completions, responses, other.
+        """
+        self._parser_series(model_name, streaming, found, request_type).inc()
+
+    def _parser_series(self, model_name: str, streaming: bool, found: bool, request_type: str) -> Any:
+        mode, outcome = "streaming" if streaming else "non_streaming", "tool_call" if found else "no_tool_call"
+        return self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type)
+
+    def refused_early(self) -> None:
+        """A request found the queue full before it was read."""
+        self._families["forearm:requests_refused_early"].inc()
+
+    def key_request(self, key: str) -> None:
+        """A request with the key of this name was taken in."""
+        self._families["forearm:key_requests"].labels(key).inc()
+
+    def key_tokens(self, key: str, kind: str, tokens: int) -> None:
+        """`kind`: prompt or generation."""
+        self._families["forearm:key_tokens"].labels(key, kind).inc(tokens)
+
+    def key_rejected(self, key: str, limit: str) -> None:
+        """`limit`: requests, tokens or concurrency."""
+        self._families["forearm:key_rejections"].labels(key, limit).inc()
+
+    def unknown_field(self, name: str) -> None:
+        """A request had a field that this server does not know."""
+        self._families["forearm:unknown_request_fields"].labels(name).inc()

@@ -1,0 +1,46 @@
+"""--enable-log-outputs: a log line for each output, with its text as the tokenizer has it."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+
+from forearm import wire
+from forearm.log import request_id
+from forearm.text.tokenizer.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+class OutputLog:
+    """Watches one HTTP request; an output that is broken off is logged as far as it came."""
+
+    def __init__(self, tokenizer: Tokenizer, most_characters: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._most = most_characters
+        self._request_id = request_id.get()
+        self._open: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+
+    def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
+        """Prompts are --enable-log-requests' to log."""
+
+    def tokens(self, message: wire.Tokens) -> None:
+        """The next tokens of an output."""
+        output = (message.request_id, message.index)
+        self._open[output] += message.token_ids
+        if message.finish_reason is not None:
+            self._write(*output, self._open.pop(output), message.finish_reason)
+
+    def over(self) -> None:
+        """What is left has no end of its own."""
+        for (name, index), tokens in self._open.items():
+            self._write(name, index, tokens, "broken off")
+        self._open.clear()
+
+    def _write(self, name: str, index: int, tokens: list[int], end: str) -> None:
+        text = self._tokenizer.decode(tokens, skip_special_tokens=False)[: self._most]
+        fields = {"engine_request": name, "output": index, "tokens": len(tokens), "end": end, "text": text}
+        before = request_id.set(self._request_id)  # tokens come in the context of the engine's connection
+        log.info("output %s %d: %d tokens, %s, %r", name, index, len(tokens), end, text, extra={"fields": fields})
+        request_id.reset(before)

@@ -1,0 +1,101 @@
+"""What one request costs its key: tokens charged as they come, and the headers that tell how the key stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from forearm import wire
+from forearm.api.http.api_keys import Key
+from forearm.api.http.http_metrics import HttpMeter
+from forearm.api.http.rate_limit import RateTable, Standing
+from forearm.errors import RateLimited
+
+# Tokens of an answer are charged by so many: a charge takes a lock that other workers may wait for.
+_CHARGED_TOGETHER = 32
+_UNITS = {"requests": "requests a minute", "tokens": "tokens a minute", "concurrency": "requests at a time"}
+
+
+class Account:
+    """Of one request with a key that has a name and maybe limits; watches its tokens."""
+
+    def __init__(self, key: Key, table: RateTable, meter: HttpMeter) -> None:
+        self._key = key
+        self._table = table
+        self._meter = meter
+        self._uncharged = 0
+
+    def enter(self) -> Standing:
+        """Take the request in.
+
+        Raises: RateLimited.
+        """
+        key = self._key
+        standing = self._table.admit(key.digest, key.limits)
+        if not standing.refused:
+            self._meter.key_request(key.name)
+            return standing
+        self._meter.key_rejected(key.name, standing.refused)
+        limits = {
+            "requests": key.limits.requests_per_minute,
+            "tokens": key.limits.tokens_per_minute,
+            "concurrency": key.limits.max_concurrent,
+        }
+        raise RateLimited(
+            f"Rate limit reached for key {key.name}: {limits[standing.refused]} {_UNITS[standing.refused]}. "
+            f"Please try again in {standing.wait_s:.3g}s.",
+            max(math.ceil(standing.wait_s), 1),
+            rate_headers(key, standing),
+        )
+
+    def leave(self) -> None:
+        """The request is over."""
+        self._table.leave(self._key.digest)
+
+    def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
+        """Prompts are charged at once."""
+        self._charge(sum(len(prompt) for prompt in prompts), "prompt")
+
+    def tokens(self, message: wire.Tokens) -> None:
+        """Answers are charged as they grow."""
+        self._uncharged += len(message.token_ids)
+        if self._uncharged >= _CHARGED_TOGETHER:
+            self._charge(self._uncharged, "generation")
+            self._uncharged = 0
+
+    def over(self) -> None:
+        """The rest is charged."""
+        self._charge(self._uncharged, "generation")
+        self._uncharged = 0
+
+    def _charge(self, tokens: int, kind: str) -> None:
+        if tokens:
+            self._table.charge(self._key.digest, self._key.limits, tokens)
+            self._meter.key_tokens(self._key.name, kind, tokens)
+
+
+def rate_headers(key: Key, standing: Standing) -> dict[str, str]:
+    """OpenAI's headers, of the limits that the key has."""
+    limits = key.limits
+    told: dict[str, str] = {}
+    if limits.requests_per_minute is not None:
+        told |= _headers("requests", limits.requests_per_minute, standing.requests, standing.requests_full_s)
+    if limits.tokens_per_minute is not None:
+        told |= _headers("tokens", limits.tokens_per_minute, standing.tokens, standing.tokens_full_s)
+    return told
+
+
+def _headers(what: str, limit: int, left: float, full_s: float) -> dict[str, str]:
+    return {
+        f"x-ratelimit-limit-{what}": str(limit),
+        f"x-ratelimit-remaining-{what}": str(max(math.floor(left), 0)),
+        f"x-ratelimit-reset-{what}": duration(full_s),
+    }
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: 1ms, 6.5s, 2m30s."""
+    if seconds < 1:
+        return f"{math.ceil(1000 * seconds)}ms"
+    minutes, rest = divmod(math.ceil(10 * seconds) / 10, 60)
+    return f"{minutes:.0f}m{rest:.3g}s" if minutes else f"{rest:.3g}s"

@@ -1,0 +1,150 @@
+"""A request's body: its type, size and schema. Whatever is wrong with it is the client's to fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from forearm.api.generation.serving_context import Served
+from forearm.api.http.json_size import MOST_MEMBERS, JsonStructure
+from forearm.errors import BodyTooLarge, InvalidRequest
+
+Model = TypeVar("Model", bound=BaseModel)
+MOST_UNKNOWN = 256  # each is counted, and logged once
+# What pydantic calls the members of a union: str, list[int], constrained-str; or a body by its class.
+_TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]")
+_JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
+
+
+def json_body(model: type[Model]) -> Callable[[Request], AsyncIterator[Model]]:
+    """A dependency that reads the body as this model.
+
+    Raises (when called): InvalidRequest, BodyTooLarge.
+    """
+
+    async def read(request: Request) -> AsyncIterator[Model]:
+        content_type = request.headers.get("content-type", "")
+        if not _JSON.fullmatch(content_type.partition(";")[0].strip()):
+            raise InvalidRequest("Unsupported Media Type: Only 'application/json' is allowed")
+        async with content_of(request) as content:
+            try:
+                # From the bytes, not from parsed JSON: this way lone surrogates and endless nesting are refused too.
+                body = model.model_validate_json(content)
+            except ValidationError as error:
+                raise invalid(error) from None
+            content.clear()
+            if len(body.model_extra or ()) > MOST_UNKNOWN:
+                raise InvalidRequest(
+                    f"the body has {len(body.model_extra or ())} fields that this server does not know; the limit is "
+                    f"{MOST_UNKNOWN}"
+                )
+            yield body
+
+    return read
+
+
+def describes(model: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI should say of a body read by `json_body`."""
+    schema = model.model_json_schema()
+    schema = _inlined(schema, schema.pop("$defs", {}))
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _inlined(node: Any, parts: dict[str, Any], above: tuple[str, ...] = ()) -> Any:
+    """The schema with what it refers to in the references' places: a route's body has no place for definitions.
+
+    A part within itself is anything.
+    """
+    if isinstance(node, list):
+        return [_inlined(one, parts, above) for one in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref")
+    if not isinstance(reference, str):
+        return {key: _inlined(one, parts, above) for key, one in node.items() if key != "discriminator"}
+    name = reference.removeprefix("#/$defs/")
+    said = {key: one for key, one in node.items() if key != "$ref"}
+    return said if name in above else {**_inlined(parts[name], parts, (*above, name)), **said}
+
+
+@asynccontextmanager
+async def content_of(request: Request) -> AsyncIterator[bytearray]:
+    """The whole body. Its bytes, and what is made of them, count as held until the block ends.
+
+    Raises: HTTPException for a compressed one, BodyTooLarge, BodyMemoryFull, InvalidRequest for too many values; all
+    before more than that is in memory.
+    """
+    served: Served = request.app.state.served
+    limit, memory = served.config.max_body_bytes, served.body_memory
+    too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise HTTPException(415, f"bodies with Content-Encoding {encoding[:100]!r} are not read; send it as it is")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal():
+        if int(declared) > limit:
+            raise too_large
+        memory.check(int(declared))
+    content, held, structure = bytearray(), 0, JsonStructure()
+    try:
+        async for part in request.stream():
+            if held + len(part) > limit:
+                raise too_large
+            memory.hold(len(part))
+            held += len(part)
+            content += part
+            if held > MOST_MEMBERS:
+                structure.read(content)
+        yield content
+    finally:
+        memory.release(held)
+
+
+def invalid(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong: where, what.
+
+    Where a field may be of several types, of the one that agrees with what the client wrote for longest.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first = found[0]["loc"]
+    field = first[: next((at for at, part in enumerate(first) if _is_type(part)), len(first))]
+    by_type: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for one in found:
+        if one["loc"][: len(field)] == field:
+            by_type.setdefault(one["loc"][len(field) : len(field) + 1], one)
+    meant = max(by_type.values(), key=_agreement)
+    place = [str(part) for part in _place(meant)]
+    shown = f"{'.'.join(place)}: {meant['msg']}" if place else meant["msg"]
+    if meant["type"] == "string_too_long":
+        inputs = (one["input"] for one in error.errors() if one["loc"] == meant["loc"])
+        shown += f", and it has {len(next(inputs))}"
+    return InvalidRequest(shown, place[0] if place else None)
+
+
+def _agreement(error: ErrorDetails) -> tuple[list[int], bool]:
+    """Rank how well the client's value fits this type: how far in lists, and whether it is only too long."""
+    return [part if isinstance(part, int) else 0 for part in _place(error)], error["type"].endswith("too_long")
+
+
+def _place(error: ErrorDetails) -> list[int | str]:
+    """Keys and indices, without the names of types that pydantic puts between them."""
+    return [part for part in error["loc"] if not _is_type(part)]
+
+
+def _is_type(part: int | str) -> bool:
+    return isinstance(part, str) and (_TYPE.fullmatch(part) is not None or part in _names(BaseModel))
+
+
+@cache
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    """The names of the classes below this one."""
+    below = model.__subclasses__()
+    return frozenset(one.__name__ for one in below).union(*map(_names, below))

@@ -1,0 +1,195 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from msgspec import UNSET
+from starlette.responses import Response
+
+from forearm.api.generation.chat_turn import Call, Turn, TurnChoice, TurnPiece, begin
+from forearm.api.generation.dependencies import ChatBody, Served
+from forearm.api.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from forearm.api.generation.output_stream import Tally, spaced
+from forearm.api.generation.request_bodies import ChatRequest
+from forearm.api.generation.response_bodies import (
+    CallDelta,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatMessage,
+    Delta,
+    FunctionDelta,
+    FunctionReply,
+    ToolCallReply,
+    encoder,
+)
+from forearm.api.generation.serving_context import Served as ServedState
+from forearm.api.generation.sse import Chunks, EventStream, unless_gone
+from forearm.api.generation.usage import UsagePlan, request_metrics, scored_response, token_names, usage_plan
+from forearm.api.http.request_body import describes
+from forearm.text.tool_parsers.parts import CallBegin, Part, ReasoningPart, TextPart
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one request's answer is written."""
+
+    names: TokenNames
+    usage: UsagePlan
+    role: str
+    echoed: str  # what the answer repeats of the last message
+    served: ServedState
+
+
+@router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest))
+async def create_chat_completion(request: Request, body: ChatBody, served: Served) -> Response:
+    """Answer one chat turn, whole or as a stream of server-sent events.
+
+    Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
+    first byte.
+    """
+    turn = await begin(served, body, request.headers.get("x-request-id"))
+    form = form_of(body, served)
+    if body.stream:
+        return EventStream(_events(turn, form), turn.close, served.config.sse_keep_alive_interval_s)
+    try:
+        return await unless_gone(request, _whole(turn, form))
+    finally:
+        turn.close()
+
+
+def form_of(body: ChatRequest, served: ServedState) -> Form:
+    """How this request's answer is written."""
+    role = served.config.response_role
+    return Form(token_names(body, served), usage_plan(body, served), role, _echoed(body, role), served)
+
+
+def _echoed(body: ChatRequest, role: str) -> str:
+    last = body.messages[-1]
+    return last.content if body.echo and last.role == role and isinstance(last.content, str) else ""
+
+
+async def _events(turn: Turn, form: Form) -> AsyncIterator[bytes]:
+    """Each choice begins with its role; then come its pieces; usage comes last, where it is wanted."""
+    chunks, tally = Chunks(turn.head.of_chunks("chat.completion.chunk")), turn.tally
+    begun: set[int] = set()  # choices whose role has been told
+    async for piece in spaced(turn.parts(), turn.body.stream_interval):
+        if piece.choice not in begun:
+            # Before the first choice's role no token has been told, though the first one is counted.
+            told = tally if begun else Tally(tally.prompt_tokens, cached_tokens=tally.cached_tokens)
+            begun.add(piece.choice)
+            first = ChatChunkChoice(index=piece.choice, delta=Delta(role=form.role, content=""))
+            ids = b',"prompt_token_ids":' + encoder.encode(turn.prompt) if turn.body.return_token_ids else b""
+            yield chunks.chunk(first, form.usage.with_chunk(told), ids)
+            if form.echoed:
+                echo = ChatChunkChoice(index=piece.choice, delta=Delta(content=form.echoed))
+                yield chunks.chunk(echo, form.usage.with_chunk(told))
+        if _says_something(piece, turn.body):
+            for choice in _chunk_choices(piece, turn.body, form):
+                yield chunks.chunk(choice, form.usage.with_chunk(tally))
+    if form.usage.at_end:
+        metrics = request_metrics(tally, len(begun), form.served)
+        extra = b"" if metrics is UNSET else b',"metrics":' + encoder.encode(metrics)
+        yield chunks.chunk(None, form.usage.usage(tally), extra)
+
+
+def _says_something(piece: TurnPiece, body: ChatRequest) -> bool:
+    """A token whose text is held back (half a character, the beginning of a stop string) makes no chunk."""
+    return bool(piece.parts or piece.finish_reason or piece.logprobs or body.return_token_ids)
+
+
+def _chunk_choices(piece: TurnPiece, body: ChatRequest, form: Form) -> list[ChatChunkChoice]:
+    """A piece's chunks: one, but where its parts come in an order that one delta cannot tell."""
+    choices = [ChatChunkChoice(index=piece.choice, delta=delta) for delta in _deltas(piece.parts)]
+    last = choices[-1]
+    last.logprobs = chat_logprobs(piece.logprobs, form.names) if piece.logprobs else None
+    last.finish_reason = piece.finish_reason
+    last.stop_reason = piece.stop_reason if piece.finish_reason else UNSET
+    last.token_ids = piece.token_ids if body.return_token_ids else UNSET
+    return choices
+
+
+def _deltas(parts: Iterable[Part]) -> list[Delta]:
+    """At least one. Within a delta, reasoning comes before text and text before calls."""
+    deltas, rank = [Delta()], 0
+    for part in parts:
+        before, rank = rank, _rank(part)
+        if rank < before or (rank == before and rank < 3):
+            deltas.append(Delta())
+        _fill(deltas[-1], part)
+    if rank == 0:
+        deltas[0].content = ""
+    return deltas
+
+
+def _rank(part: Part) -> int:
+    return 1 if isinstance(part, ReasoningPart) else 2 if isinstance(part, TextPart) else 3
+
+
+def _fill(delta: Delta, part: Part) -> None:
+    if isinstance(part, TextPart):
+        delta.content = part.text
+    elif isinstance(part, ReasoningPart):
+        delta.reasoning = delta.reasoning_content = part.text
+    else:
+        calls = [] if delta.tool_calls is UNSET else delta.tool_calls
+        delta.tool_calls = calls
+        if isinstance(part, CallBegin):
+            function = FunctionDelta(name=part.name, arguments="")
+            calls.append(CallDelta(index=part.index, id=part.id, type="function", function=function))
+        elif calls and calls[-1].index == part.index:
+            calls[-1].function.arguments += part.text
+        else:
+            calls.append(CallDelta(index=part.index, function=FunctionDelta(arguments=part.text)))
+
+
+async def _whole(turn: Turn, form: Form) -> Response:
+    """The answer once every choice has ended."""
+    choices = await turn.whole()
+    return await scored_response(lambda: _completion(choices, turn, form), choices, turn.tally)
+
+
+def _completion(choices: list[TurnChoice], turn: Turn, form: Form) -> ChatCompletion:
+    scored = turn.tally.prompt_logprobs.get(0)
+    return ChatCompletion(
+        id=turn.head.id,
+        created=turn.head.created,
+        model=turn.head.model,
+        system_fingerprint=turn.head.system_fingerprint,
+        choices=[chat_choice(index, choice, turn.body, form) for index, choice in enumerate(choices)],
+        usage=form.usage.usage(turn.tally),
+        prompt_logprobs=None if scored is None else prompt_logprobs(scored, form.names),
+        prompt_token_ids=turn.prompt if turn.body.return_token_ids else None,
+        prompt_text=turn.prompt_text if turn.body.return_prompt_text else UNSET,
+        metrics=request_metrics(turn.tally, len(choices), form.served),
+        warnings=turn.head.warnings,
+    )
+
+
+def chat_choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -> ChatChoice:
+    """One choice of a whole answer."""
+    content = form.echoed + choice.text
+    calls = [_tool_call(call) for call in choice.calls]
+    return ChatChoice(
+        index=index,
+        message=ChatMessage(
+            role=form.role,
+            content=content if content or not (choice.calls or choice.reasoning) else None,
+            tool_calls=calls if calls or form.served.config.include_empty_tool_calls else UNSET,
+            reasoning=choice.reasoning or None,
+            reasoning_content=choice.reasoning or None,
+        ),
+        logprobs=chat_logprobs(choice.logprobs, form.names) if body.logprobs else None,
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+        token_ids=choice.token_ids if body.return_token_ids else None,
+    )
+
+
+def _tool_call(call: Call) -> ToolCallReply:
+    return ToolCallReply(id=call.id, function=FunctionReply(name=call.name, arguments=call.arguments))

@@ -1,0 +1,81 @@
+"""What shows the server's inside: /tokenizer_info with its flag, /server_info and /reset_prefix_cache for developers,
+/start_profile and /stop_profile with --profiler-config.
+
+All of it wants a key, where there are keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from forearm import __version__, wire
+from forearm.api.generation.dependencies import Served
+from forearm.config.api_config import ApiConfig
+
+tokenizer_router = APIRouter()
+dev_router = APIRouter()
+profile_router = APIRouter()
+
+_SECRETS = ("api_key", "hf_token", "api_keys_file", "ssl_keyfile")
+
+
+@tokenizer_router.get("/tokenizer_info")
+async def tokenizer_info(served: Served) -> Response:
+    """The model's tokenizer_config.json, its class, and the chat template in use."""
+    folder = Path(served.config.tokenizer or served.config.model_folder)
+    path = folder / "tokenizer_config.json"
+    own: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    told = {**own, "tokenizer_class": own.get("tokenizer_class") or served.tokenizer.class_name}
+    if served.template is not None:
+        told["chat_template"] = served.template.source
+    return JSONResponse(told)
+
+
+@dev_router.get("/server_info")
+async def server_info(served: Served) -> Response:
+    """Settings of the API, and what the engines say of themselves."""
+    states = [one.state for one in served.engine.connections if one.state is not None]
+    about = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    return JSONResponse(
+        {"forearm": about, "api": _shown(served.config), "engines": [_plain(state) for state in states]}
+    )
+
+
+@dev_router.post("/reset_prefix_cache")
+async def reset_prefix_cache(served: Served) -> Response:
+    """The engines forget what they have computed; requests that use it go on."""
+    for connection in served.engine.connections:
+        connection.send(wire.ForgetPrefixes())
+    return Response()
+
+
+@profile_router.post("/start_profile")
+async def start_profile(served: Served) -> Response:
+    """Every engine records its steps from now on."""
+    await served.engine.profile(start=True)
+    return Response()
+
+
+@profile_router.post("/stop_profile")
+async def stop_profile(served: Served) -> Response:
+    """Answer once the files are complete."""
+    await served.engine.profile(start=False)
+    return Response()
+
+
+def _shown(config: ApiConfig) -> dict[str, Any]:
+    """The settings that are no secrets."""
+    settings = dataclasses.asdict(config)
+    return {name: ("***" if value else value) if name in _SECRETS else value for name, value in settings.items()}
+
+
+def _plain(state: wire.State) -> dict[str, Any]:
+    """A message as JSON has it."""
+    return {name: getattr(state, name) for name in state.__struct_fields__}

@@ -1,0 +1,101 @@
+"""POST /v1/embeddings and /pooling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from forearm.api.generation.dependencies import Served
+from forearm.api.generation.usage import json_response
+from forearm.api.http.request_body import describes, json_body
+from forearm.api.pooling.encoding import bytes_response, written
+from forearm.api.pooling.pooled import Found, Task, plan_of, pooled, prompts_of
+from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
+from forearm.api.pooling.response_bodies import Embedding, Pooled, PoolingReply
+from forearm.errors import InvalidRequest
+from forearm.model.pooling.pooling import PoolingPlan
+
+router = APIRouter()
+
+EmbeddingBody = Annotated[EmbeddingRequest, Depends(json_body(EmbeddingRequest))]
+PoolingBody = Annotated[PoolingRequest, Depends(json_body(PoolingRequest))]
+
+
+@router.post("/v1/embeddings", openapi_extra=describes(EmbeddingRequest))
+async def create_embedding(request: Request, body: EmbeddingBody, served: Served) -> Response:
+    """The vector of each text, of unit length where the model is made so.
+
+    Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
+    """
+    plan = plan_of(served, body, "Embeddings")
+    if plan.kind != "embed":
+        raise InvalidRequest(
+            "The model does not support Embeddings API: it classifies; use /classify or /score", "model"
+        )
+    dimensions = dimensions_of(body.dimensions, plan)
+    prompts = await prompts_of(served, body, plan)
+    found = await pooled(request, served, body, prompts, prefix="embd", task="embed", dimensions=dimensions)
+    if body.encoding_format in ("bytes", "bytes_only"):
+        return bytes_response(found, body)
+    data = [Embedding(index=i, embedding=written(vector, body)) for i, vector in enumerate(found.vectors)]
+    return json_response(reply(found, data))
+
+
+@router.post("/pooling", openapi_extra=describes(PoolingRequest))
+async def create_pooling(request: Request, body: PoolingBody, served: Served) -> Response:
+    """What the model makes of each text: its vector, its scores, or a vector for each token (task token_embed).
+
+    Raises: as create_embedding.
+    """
+    plan = plan_of(served, body, "Pooling")
+    task = _task(body, plan)
+    dimensions = dimensions_of(body.dimensions, plan)
+    prompts = await prompts_of(served, body, plan)
+    found = await pooled(request, served, body, prompts, prefix="pool", task=task, dimensions=dimensions)
+    if body.encoding_format in ("bytes", "bytes_only"):
+        return bytes_response(found, body)
+    data = [Pooled(index=i, data=written(vector, body)) for i, vector in enumerate(found.vectors)]
+    return json_response(reply(found, data))
+
+
+def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
+    """How long vectors are to be; None: as the model makes them.
+
+    Raises: InvalidRequest if the model was not made to be cut, or not to this length.
+    """
+    if asked is None:
+        return plan.default_dimensions
+    if plan.dimensions == ():
+        raise InvalidRequest(
+            f"dimensions is {asked}: this model does not support matryoshka representation, its vectors can't be cut; "
+            "leave it out",
+            "dimensions",
+        )
+    if plan.dimensions is not None and asked not in plan.dimensions:
+        listed = ", ".join(str(size) for size in plan.dimensions)
+        raise InvalidRequest(f"dimensions is {asked}; this model's vectors may have {listed} values", "dimensions")
+    return asked
+
+
+def reply(found: Found, data: list[Embedding] | list[Pooled]) -> PoolingReply:
+    """The list with what stands over it."""
+    head = found.head
+    return PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage)
+
+
+def _task(body: PoolingRequest, plan: PoolingPlan) -> Task:
+    """Raises: InvalidRequest if this model does not do it."""
+    if body.task is None:
+        return plan.kind
+    done: dict[str, Task] = (
+        {"embed": "embed", "encode": "embed", "token_embed": "token_embed"}
+        if plan.kind == "embed"
+        else {"classify": "classify", "score": "classify", "encode": "classify"}
+    )
+    if body.task not in done:
+        raise InvalidRequest(f"task is {body.task!r}; this model does {', '.join(done)}", "task")
+    if body.task == "token_embed" and plan.dense:
+        raise InvalidRequest("task is 'token_embed'; this model has layers behind pooling and gives no tokens'", "task")
+    return done[body.task]

@@ -1,0 +1,60 @@
+"""How vectors are written: lists of floats, base64, or raw bytes; in three dtypes and both orders of bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from starlette.responses import Response
+
+from forearm.api.pooling.pooled import Found
+from forearm.api.pooling.request_bodies import VectorFields
+from forearm.api.pooling.response_bodies import Vector
+
+
+def written(vector: npt.NDArray[np.float32], body: VectorFields) -> Vector:
+    """One vector in JSON: floats, or the base64 of its bytes."""
+    if body.encoding_format == "float":
+        floats: Vector = vector.tolist()
+        return floats
+    return base64.b64encode(raw(vector, body)).decode()
+
+
+def raw(vector: npt.NDArray[np.float32], body: VectorFields) -> bytes:
+    """Its numbers one after the other. bfloat16: rounded to nearest, ties to even, the upper half of a float32."""
+    order = "<" if body.endianness == "little" or (body.endianness == "native" and sys.byteorder == "little") else ">"
+    if body.embed_dtype == "float32":
+        return vector.astype(f"{order}f4").tobytes()
+    if body.embed_dtype == "float16":
+        return vector.astype(f"{order}f2").tobytes()
+    bits = np.ascontiguousarray(vector, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return rounded.astype(f"{order}u2").tobytes()
+
+
+def bytes_response(found: Found, body: VectorFields) -> Response:
+    """All vectors as one binary body; vLLM's header `metadata` tells where each one lies (bytes_only: no header)."""
+    parts = [raw(vector, body) for vector in found.vectors]
+    if body.encoding_format == "bytes_only":
+        return Response(b"".join(parts), media_type="application/octet-stream")
+    items, start = [], 0
+    for index, (vector, part) in enumerate(zip(found.vectors, parts, strict=True)):
+        items.append(
+            {
+                "index": index,
+                "embed_dtype": body.embed_dtype,
+                "endianness": body.endianness,
+                "start": start,
+                "end": start + len(part),
+                "shape": list(vector.shape),
+            }
+        )
+        start += len(part)
+    head = found.head
+    usage = msgspec.to_builtins(head.usage)
+    metadata = {"id": head.id, "created": head.created, "model": head.model, "data": items, "usage": usage}
+    return Response(b"".join(parts), headers={"metadata": json.dumps(metadata)}, media_type="application/octet-stream")

@@ -1,0 +1,124 @@
+"""Request bodies of the endpoints that pool: OpenAI's embeddings, vLLM's pooling, classify and score, Jina's rerank."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field, StringConstraints
+
+from forearm.api.generation.request_bodies import (
+    Body,
+    Int64,
+    JsonObject,
+    Many,
+    Messages,
+    Name,
+    PromptIds,
+    Source,
+    Text,
+    needs,
+)
+
+EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
+Texts = Text | Many[Text]
+Cut = Annotated[int, Field(ge=-1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class PoolingFields(Body):
+    """What all of them have in common. None: the model's own way."""
+
+    model: Name | None = None
+    user: Name | None = None
+    truncate_prompt_tokens: Cut | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    padding: Literal["max_length", "do_not_pad"] | None = None
+    request_id: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[!-~]+$")] | None = None
+    priority: Int64 = 0
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")] | None = None
+    # vLLM's names for the same before 0.33: normalize of embeddings, activation and softmax of classifiers
+    use_activation: bool | None = Field(
+        None, validation_alias=AliasChoices("use_activation", "normalize", "activation", "softmax")
+    )
+
+
+class InputFields(PoolingFields):
+    """Texts, token ids, several of either, or a chat that is rendered to one text."""
+
+    model_config = needs("input", "messages")
+
+    input: Text | PromptIds | Many[Text] | Many[PromptIds] | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None  # None: of texts; a chat's template brings its own
+    add_generation_prompt: bool = False
+    continue_final_message: bool = False
+    chat_template: Source | None = None
+    chat_template_kwargs: JsonObject | None = None
+
+
+class VectorFields(InputFields):
+    """How vectors are written."""
+
+    encoding_format: EncodingFormat = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    embed_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    endianness: Literal["native", "big", "little"] = "native"
+
+
+class EmbeddingRequest(VectorFields):
+    """POST /v1/embeddings."""
+
+
+class PoolingRequest(VectorFields):
+    """POST /pooling. `task` None: embed or classify, as the model is."""
+
+    task: Literal["embed", "classify", "score", "token_embed", "token_classify", "encode"] | None = None
+
+
+class ClassifyRequest(InputFields):
+    """POST /classify."""
+
+
+class PairFields(PoolingFields):
+    """What /score and /rerank have in common. max_tokens_*: each text is cut to so many first; 0: it is not."""
+
+    max_tokens_per_query: Count = 0
+    max_tokens_per_doc: Count = 0
+    instruction: Text | None = None
+    chat_template_kwargs: JsonObject | None = None
+
+
+class ScoreRequest(PairFields):
+    """POST /score: one text and many, or as many and as many, under one of four pairs of names."""
+
+    model_config = needs("queries documents", "queries items", "data_1 data_2", "text_1 text_2")
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+
+    @property
+    def sides(self) -> list[tuple[str, Texts, str, Texts]]:
+        """Every complete pair of fields with their names: a request has one."""
+        pairs = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+        given = ((one, getattr(self, one), two, getattr(self, two)) for one, two in pairs)
+        return [pair for pair in given if pair[1] is not None and pair[3] is not None]
+
+
+class RerankDocument(Body):
+    """A document as Cohere's clients may send it."""
+
+    text: Text
+
+
+class RerankRequest(PairFields):
+    """POST /rerank. top_n 0: all."""
+
+    query: Text
+    documents: Many[Text | RerankDocument]
+    top_n: Count | None = 0
+    return_documents: bool = True

@@ -1,0 +1,69 @@
+"""Response bodies of the endpoints that pool, as vLLM writes them."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from forearm.api.generation.response_bodies import Usage
+
+Vector = list[float] | list[list[float]] | str  # base64
+
+
+class Embedding(msgspec.Struct, kw_only=True):
+    index: int
+    object: str = "embedding"
+    embedding: Vector
+
+
+class Pooled(msgspec.Struct, kw_only=True):
+    index: int
+    object: str = "pooling"
+    data: Vector
+
+
+class Classified(msgspec.Struct, kw_only=True):
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class Score(msgspec.Struct, kw_only=True):
+    index: int
+    object: str = "score"
+    score: float
+
+
+class PoolingReply(msgspec.Struct, kw_only=True):
+    """The list that all but /rerank answer with."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[Embedding] | list[Pooled] | list[Classified] | list[Score]
+    usage: Usage
+
+
+class RerankUsage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankText(msgspec.Struct, kw_only=True):
+    text: str
+    multi_modal: None = None
+
+
+class Ranked(msgspec.Struct, kw_only=True):
+    index: int
+    document: RerankText | UnsetType = UNSET
+    relevance_score: float
+
+
+class RerankReply(msgspec.Struct, kw_only=True):
+    id: str
+    model: str
+    usage: RerankUsage
+    results: list[Ranked]

@@ -1,0 +1,166 @@
+"""POST /score and /rerank: how well texts go together. Cross-encoders read a pair; else vectors are compared."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from forearm import wire
+from forearm.api.generation.dependencies import Served
+from forearm.api.generation.serving_context import Served as ServedState
+from forearm.api.generation.usage import json_response
+from forearm.api.http.request_body import describes, json_body
+from forearm.api.pooling.pooled import MAX_INPUTS, Heading, keep_of, limit_of, plan_of, pooled
+from forearm.api.pooling.request_bodies import PairFields, RerankRequest, ScoreRequest, Texts
+from forearm.api.pooling.response_bodies import PoolingReply, Ranked, RerankReply, RerankText, RerankUsage, Score
+from forearm.errors import InvalidRequest
+from forearm.model.pooling.pooling import PoolingPlan
+from forearm.text.tokenizer.text_pairs import PairForm
+
+router = APIRouter()
+
+ScoreBody = Annotated[ScoreRequest, Depends(json_body(ScoreRequest))]
+RerankBody = Annotated[RerankRequest, Depends(json_body(RerankRequest))]
+Pair = tuple[str, str]
+
+
+@router.post("/score", openapi_extra=describes(ScoreRequest))
+@router.post("/v1/score", openapi_extra=describes(ScoreRequest))
+async def create_score(request: Request, body: ScoreBody, served: Served) -> Response:
+    """How well each pair goes together: one text with many, or each with its own.
+
+    Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
+    """
+    plan = _plan(served, body, "Score")
+    head, scores = await _scores(request, served, body, plan, _pairs(body), "score")
+    data = [Score(index=index, score=score) for index, score in enumerate(scores)]
+    return json_response(PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage))
+
+
+@router.post("/rerank", openapi_extra=describes(RerankRequest))
+@router.post("/v1/rerank", openapi_extra=describes(RerankRequest))
+@router.post("/v2/rerank", openapi_extra=describes(RerankRequest))
+async def rerank(request: Request, body: RerankBody, served: Served) -> Response:
+    """The documents by how well they answer the query, the best first: Jina's and Cohere's API.
+
+    Raises: as create_score.
+    """
+    plan = _plan(served, body, "Rerank")
+    texts = [document if isinstance(document, str) else document.text for document in body.documents]
+    _check_count(texts, "documents")
+    head, scores = await _scores(request, served, body, plan, [(body.query, text) for text in texts], "rerank")
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n or None]
+    results = [Ranked(index=index, relevance_score=scores[index]) for index in order]
+    if body.return_documents:
+        for result in results:
+            result.document = RerankText(text=texts[result.index])
+    usage = RerankUsage(prompt_tokens=head.tokens, total_tokens=head.tokens)
+    return json_response(RerankReply(id=head.id, model=head.model, usage=usage, results=results))
+
+
+def _plan(served: ServedState, body: PairFields, api: str) -> PoolingPlan:
+    """Raises: InvalidRequest, ModelNotFound."""
+    plan = plan_of(served, body, api)
+    if plan.kind == "classify" and len(plan.labels) != 1:
+        raise InvalidRequest(
+            f"The model does not support {api} API: it has {len(plan.labels)} labels, and a score needs exactly one",
+            "model",
+        )
+    return plan
+
+
+def _pairs(body: ScoreRequest) -> list[Pair]:
+    """Raises: InvalidRequest naming what is missing or does not go together."""
+    if len(body.sides) != 1:
+        raise InvalidRequest(
+            "give one pair of fields: queries and documents (or items), data_1 and data_2, or text_1 and text_2",
+            "queries",
+        )
+    ((one, first, two, second),) = body.sides
+    left, right = _listed(first), _listed(second)
+    _check_count(left, one)
+    _check_count(right, two)
+    if len(left) == 1:
+        return [(left[0], text) for text in right]
+    if len(left) != len(right):
+        raise InvalidRequest(
+            f"Input lengths must be either 1:1, 1:N or N:N: {one} has {len(left)} texts, {two} has {len(right)}", one
+        )
+    return list(zip(left, right, strict=True))
+
+
+def _listed(texts: Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _check_count(texts: list[str], field: str) -> None:
+    if not 0 < len(texts) <= MAX_INPUTS:
+        raise InvalidRequest(f"{field} has {len(texts)} texts; it must have 1 to {MAX_INPUTS}", field)
+
+
+async def _scores(
+    request: Request, served: ServedState, body: PairFields, plan: PoolingPlan, pairs: list[Pair], prefix: str
+) -> tuple[Heading, list[float]]:
+    """One a pair: a cross-encoder's, or the cosine of two vectors.
+
+    Raises: what the engine says, and InvalidRequest.
+    """
+    given = served.template if served.config.chat_template else None
+    form = PairForm(plan, served.tokenizer, given, body.instruction, body.chat_template_kwargs)
+    if body.instruction is not None and not (plan.kind == "classify" and form.takes_instruction):
+        raise InvalidRequest("instruction: this model reads pairs without one; leave it out", "instruction")
+    if plan.kind == "classify":
+        prompts = await asyncio.to_thread(_pair_prompts, served, body, form, pairs)
+        found = await pooled(request, served, body, prompts, prefix=prefix, task="classify")
+        return found.head, [float(scores[0]) for scores in found.vectors]
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    limits = {two: body.max_tokens_per_doc for _, two in pairs} | {one: body.max_tokens_per_query for one, _ in pairs}
+    prompts = await asyncio.to_thread(_prompts, served, body, plan, [(text, limits[text]) for text in texts])
+    found = await pooled(request, served, body, prompts, prefix=prefix, task="embed", activate=True)
+    vectors = dict(zip(texts, found.vectors, strict=True))
+    return found.head, [_cosine(vectors[one], vectors[two]) for one, two in pairs]
+
+
+def _pair_prompts(served: ServedState, body: PairFields, form: PairForm, pairs: list[Pair]) -> list[wire.PoolingPrompt]:
+    """Raises: InvalidRequest for a text that cannot fit."""
+    limit, prompts = limit_of(served, body), []
+    for one, two in pairs:
+        if limit is None:
+            served.check_length(one)
+            served.check_length(two)
+        one = _cut(served, one, body.max_tokens_per_query)
+        two = _cut(served, two, body.max_tokens_per_doc)
+        prompts.append(wire.PoolingPrompt(*form.encode(one, two, limit, keep_of(body))))
+    return prompts
+
+
+def _cut(served: ServedState, text: str, tokens: int) -> str:
+    """The first so many tokens' text; 0: all of it."""
+    if not tokens:
+        return text
+    ids = served.tokenizer.encode(text, add_special_tokens=False)
+    return text if len(ids) <= tokens else served.tokenizer.decode(ids[:tokens])
+
+
+def _prompts(
+    served: ServedState, body: PairFields, plan: PoolingPlan, texts: list[tuple[str, int]]
+) -> list[wire.PoolingPrompt]:
+    """Raises: InvalidRequest for a text that cannot fit."""
+    limit, prompts = limit_of(served, body), []
+    for text, tokens in texts:
+        if limit is None:
+            served.check_length(text)
+        text = _cut(served, text.lower() if plan.lower_case else text, tokens)
+        prompts.append(wire.PoolingPrompt(served.tokenizer.encode_cut(text, limit=limit, keep=keep_of(body))[0]))
+    return prompts
+
+
+def _cosine(one: np.ndarray, two: np.ndarray) -> float:
+    """Of two vectors, in float64."""
+    first, second = one.astype(np.float64), two.astype(np.float64)
+    lengths = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
+    return float((first * second).sum() / max(lengths, 1e-12))

@@ -1,0 +1,93 @@
+"""Texts handed to a pooling engine, and the vectors that come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from forearm import wire
+from forearm.api.engine_client.connection import Connection
+from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.http.errors import error_of
+from forearm.api.http.request_observers import sender, watchers
+from forearm.errors import ForearmError
+
+
+class Vectors:
+    """The texts of one HTTP request in a pooling engine: `all` gives what they become. One task waits."""
+
+    def __init__(self, connection: Connection, request: wire.Embed) -> None:
+        self._connection = connection
+        self._request_id = request.request_id
+        self._found: list[wire.Embedded | None] = [None] * len(request.prompts)
+        self._left = len(request.prompts)
+        self._events: asyncio.Queue[wire.Accepted | ForearmError | None] = asyncio.Queue()
+        self._watchers = watchers.get()
+
+    async def accepted(self) -> None:
+        """Returns when the engine has taken the texts.
+
+        Raises: why it did not.
+        """
+        event = await self._events.get()
+        if isinstance(event, ForearmError):
+            raise event
+
+    async def all(self) -> list[wire.Embedded]:
+        """One a text, in order.
+
+        Raises: EngineFailed, EngineUnavailable where the request broke, or the engine under it.
+        """
+        event = await self._events.get()
+        if isinstance(event, ForearmError):
+            raise event
+        return [one for one in self._found if one is not None]
+
+    def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
+        """A message from the engine."""
+        if isinstance(message, wire.Accepted):
+            self._events.put_nowait(message)
+        elif isinstance(message, wire.Refused):
+            self.fail(error_of(message))
+        elif isinstance(message, wire.Embedded):
+            self._left -= self._found[message.index] is None
+            self._found[message.index] = message
+            if not self._left:
+                self._connection.open.pop(self._request_id, None)
+                self._events.put_nowait(None)
+
+    def fail(self, error: ForearmError) -> None:
+        """Whoever waits gets this error."""
+        self._events.put_nowait(error)
+
+    def close(self) -> None:
+        """Nobody waits any more: the engine need not go on. May be called at any time, and again."""
+        if self._connection.open.pop(self._request_id, None) is not None:
+            self._connection.send(wire.Abort(request_id=self._request_id))
+        watching, self._watchers = self._watchers, ()
+        for watcher in watching:
+            watcher.over()
+
+
+async def embed(engines: EngineClient, request: wire.Embed) -> Vectors:
+    """Hand texts to one engine; returns when it has taken them.
+
+    Raises: InvalidRequest, Overloaded, EngineUnavailable.
+    """
+    vectors = await engines.hand(engines.least_loaded, lambda one: _handed(one, request))
+    for watcher in watchers.get():
+        watcher.submitted([prompt.token_ids for prompt in request.prompts], None)
+    return vectors
+
+
+async def _handed(connection: Connection, request: wire.Embed) -> Vectors:
+    """Raises: as `embed`."""
+    vectors = Vectors(connection, request)
+    try:
+        connection.open[request.request_id] = vectors
+        connection.send(sender.get().sign(request))
+        await connection.drained()
+        await vectors.accepted()
+    except BaseException:
+        vectors.close()
+        raise
+    return vectors

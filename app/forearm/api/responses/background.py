@@ -1,0 +1,204 @@
+"""Responses as they are computed: while the client waits, or in the background for whoever asks later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from forearm.api.generation.chat_turn import Turn
+from forearm.api.generation.output_stream import spaced
+from forearm.api.generation.response_bodies import encoder
+from forearm.api.http.errors import error_reply
+from forearm.api.responses.output_items import Growing, Json
+from forearm.api.responses.store import ResponseStore
+from forearm.api.responses.store_schema import RUNNING, News, Stored
+from forearm.errors import EngineFailed, InvalidRequest, StoreFull
+
+log = logging.getLogger(__name__)
+
+# How long a background response's news may wait until it is in the store, and a reader until it looks there again.
+_NEWS_S = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One response to be computed, whose it is, and where it is kept (None: nowhere)."""
+
+    turn: Turn
+    growing: Growing
+    owner: str
+    items: list[Json]
+    store: ResponseStore | None
+
+    @property
+    def id(self) -> str:
+        """The response's."""
+        return str(self.growing.reply["id"])
+
+    def stored(self) -> Stored:
+        """As it now is."""
+        reply = self.growing.reply
+        items = json.dumps(self.items).encode()
+        return Stored(self.id, self.growing.status, encoder.encode(reply), items, reply["previous_response_id"])
+
+    async def keep(self, events: list[bytes]) -> None:
+        """Store it, done. An answer is not lost because it cannot be stored."""
+        if self.store is None:
+            return
+        try:
+            await self.store.add(self.stored(), self.owner, events)
+        except (StoreFull, InvalidRequest) as error:
+            log.warning("response %s is not stored: %s", self.id, error)
+
+
+async def told(job: Job) -> AsyncIterator[bytes]:
+    """The events of a response from first to last. It is stored before the last ones are told: whoever reads that it
+    is complete can fetch it."""
+    events = job.growing.begin()
+    yield b"".join(events)
+    async for new in _computed(job):
+        events += new
+        if job.growing.status not in RUNNING:
+            await job.keep(events)
+        yield b"".join(new)
+
+
+async def whole(job: Job) -> Json:
+    """The response once it is complete.
+
+    Raises: EngineFailed, EngineUnavailable.
+    """
+    reason = None
+    async for piece in job.turn.parts():
+        job.growing.take(piece)
+        reason = piece.finish_reason
+    _finish(job, reason)
+    await job.keep([])
+    return job.growing.reply
+
+
+async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
+    """Events of one message of the engine after the other; what breaks off is told too."""
+    reason = None
+    try:
+        async for piece in spaced(job.turn.parts(), job.turn.body.stream_interval):
+            new = job.growing.take(piece)
+            reason = piece.finish_reason
+            if new:
+                yield new
+        yield _finish(job, reason)
+    except Exception as error:  # the status line is out, or nobody waits: the response itself has to say it
+        yield job.growing.fail(error_reply(error).error, job.turn.tally)
+
+
+def _finish(job: Job, reason: str | None) -> list[bytes]:
+    if reason in (None, "abort"):
+        ended = EngineFailed("the engine ended this request")
+        return job.growing.fail(error_reply(ended).error, job.turn.tally)
+    return job.growing.end(reason, job.turn.tally)
+
+
+@dataclass
+class Running:
+    """A job in the background, and how much of it the store knows."""
+
+    job: Job
+    news: list[bytes]  # events that are not stored yet
+    number: int  # of the first of them
+    status: str
+    computing: asyncio.Task[None]
+
+    def now(self) -> News:
+        """What is new, to be `stored` then."""
+        growing = self.job.growing
+        if growing.status == self.status:
+            return News(self.job.id, self.number, self.news[:])
+        return News(self.job.id, self.number, self.news[:], growing.status, encoder.encode(growing.reply))
+
+    def stored(self, news: News) -> None:
+        """These are no news any more."""
+        del self.news[: len(news.events)]
+        self.number += len(news.events)
+        self.status = news.status or self.status
+
+
+class Background:
+    """The responses that this worker computes while nobody waits for them. Their news go to the store together."""
+
+    def __init__(self, store: ResponseStore | None) -> None:
+        self._store = store
+        self._running: dict[str, Running] = {}
+        self._telling: asyncio.Task[None] | None = None
+
+    async def start(self, job: Job) -> None:
+        """Returns once it is stored, and can be fetched.
+
+        Raises: InvalidRequest if it is too large for the store.
+        """
+        assert self._store is not None
+        first = job.growing.begin()
+        try:
+            await self._store.add(job.stored(), job.owner, first)
+        except BaseException:
+            job.turn.close()
+            raise
+        news: list[bytes] = []
+        computing = asyncio.create_task(_collect(job, news))
+        self._running[job.id] = Running(job, news, len(first), job.growing.status, computing)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell(self._store))
+
+    async def close(self) -> None:
+        """This worker ends, and what it computes with it."""
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        for response_id in list(self._running):
+            await self._end(response_id)
+
+    async def _tell(self, store: ResponseStore) -> None:
+        """Until all are complete, or cancelled or deleted by whichever worker was asked to."""
+        while self._running:
+            await asyncio.sleep(_NEWS_S)
+            over = {one.job.id for one in self._running.values() if one.computing.done()}
+            told = {response_id: one.now() for response_id, one in self._running.items()}
+            try:
+                wanted = await store.update(list(told.values()))
+            except StoreFull as error:
+                log.warning("background responses cannot be stored now: %s", error)
+                wanted = set(told)
+            else:
+                for response_id, news in told.items():
+                    self._running[response_id].stored(news)
+            for response_id in set(told) - wanted | over:
+                await self._end(response_id)
+
+    async def _end(self, response_id: str) -> None:
+        one = self._running.pop(response_id)
+        one.computing.cancel()
+        await asyncio.gather(one.computing, return_exceptions=True)
+        one.job.turn.close()
+
+
+async def _collect(job: Job, news: list[bytes]) -> None:
+    async for new in _computed(job):
+        news += new
+
+
+async def followed(store: ResponseStore, response_id: str, owner: str, after: int) -> AsyncIterator[bytes]:
+    """The events with numbers greater than `after` of a response that perhaps another worker still computes.
+
+    Raises: ResponseNotFound should it be deleted meanwhile.
+    """
+    while True:
+        events, more = await store.events(response_id, owner, after)
+        if events:
+            after += len(events)
+            yield b"".join(events)
+        elif more:
+            await asyncio.sleep(_NEWS_S)
+        else:
+            return

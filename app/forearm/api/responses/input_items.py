@@ -1,0 +1,272 @@
+"""Input items of /v1/responses as messages of a chat, and its tools and text format as a chat's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from typing import Any, NoReturn
+
+from forearm.api.responses.tools import flat_name
+from forearm.errors import InvalidRequest
+
+Json = dict[str, Any]
+_MOST_ITEMS = 10_000
+_ROLES = ("user", "assistant", "system", "developer")
+_ORDERS = ("system", "developer")
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+# Calls that a client ran by itself, and their results: the first one's is a text, the others' have parts of their own.
+_SHELL_CALLS = ("local_shell_call", "shell_call", "apply_patch_call")
+_SHELL_OUTPUTS = tuple(f"{call}_output" for call in _SHELL_CALLS)
+# What other servers ran in earlier turns says nothing that their messages do not say.
+_RUN_ELSEWHERE = (
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_"),
+    *("tool_search_", "compaction"),
+)
+# Reasoning that comes back as encrypted_content is only packed: it is the client's own, and hidden from nobody.
+_PACKED = "forearm-1:"
+
+
+class Conversation:
+    """The messages that items come to. What the model put out in one go is one message."""
+
+    def __init__(self, instructions: str | None) -> None:
+        self.messages: list[Json] = []
+        self._names: dict[str, str] = {}  # of the tools, by call_id
+        self._assistant: Json | None = None  # the message that goes on
+        self._orders: list[str] = []  # what comes to the first message, where that is the system's
+        if instructions:
+            self.messages.append({"role": "system", "content": instructions})
+
+    def end(self) -> list[Json]:
+        """The messages, once there are no more items."""
+        if self._orders:
+            self.messages[0]["content"] = "\n\n".join([_as_text(self.messages[0]["content"]), *self._orders])
+        for message in self.messages:
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "".join(message["reasoning_content"])
+        return self.messages
+
+    def take(self, where: str, item: Json) -> None:
+        """The next item; `where` names it in complaints.
+
+        Raises: InvalidRequest.
+        """
+        kind = _kind(item)
+        if kind == "message":
+            self._message(where, item)
+        elif kind == "reasoning":
+            self._reasoning(where, item)
+        elif kind in ("function_call", "custom_tool_call"):
+            self._call(where, item)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            self._output(where, item, _text(where, item, "call_id"))
+        elif kind in _SHELL_CALLS:
+            self._shell_call(where, item, kind)
+        elif kind in _SHELL_OUTPUTS:
+            self._output(where, item, str(item.get("call_id") or item.get("id")))
+        elif not kind.startswith(_RUN_ELSEWHERE):
+            refuse(f"{where}: items of type {kind[:100]!r} are not supported by this server")
+
+    def _message(self, where: str, item: Json) -> None:
+        role, content = item.get("role"), _content(f"{where}.content", item.get("content"))
+        if role not in _ROLES:
+            refuse(f"{where}.role: {str(role)[:100]!r} is not one of {', '.join(_ROLES)}")
+        if role == "assistant":
+            self._answered(begins=True)["content"] = content
+            return
+        self._assistant = None
+        if role in _ORDERS and len(self.messages) == 1 and self.messages[0]["role"] in _ORDERS:
+            # Many templates know one system message, and only as the first.
+            self._orders.append(_as_text(content))
+            return
+        self.messages.append({"role": role, "content": content})
+
+    def _reasoning(self, where: str, item: Json) -> None:
+        text = reasoning_text(where, item)
+        self._answered(begins=True).setdefault("reasoning_content", []).append(text)
+
+    def _call(self, where: str, item: Json) -> None:
+        call_id, name = (_text(where, item, key) for key in ("call_id", "name"))
+        if item["type"] == "custom_tool_call":
+            arguments = json.dumps({"input": _text(where, item, "input")})
+        else:
+            arguments = _text(where, item, "arguments")
+        self._called(call_id, flat_name(name, item.get("namespace")), arguments)
+
+    def _shell_call(self, where: str, item: Json, kind: str) -> None:
+        """Commands that a client ran by itself."""
+        call_id = item.get("call_id") or item.get("id")
+        if not isinstance(call_id, str):
+            refuse(f"{where}.call_id: it must be a string")
+        self._called(call_id, kind.removesuffix("_call"), json.dumps(item.get("action") or item.get("operation") or {}))
+
+    def _called(self, call_id: str, name: str, arguments: str) -> None:
+        self._names[call_id] = name
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self._answered(begins=False).setdefault("tool_calls", []).append(call)
+
+    def _output(self, where: str, item: Json, call_id: str) -> None:
+        if call_id not in self._names:
+            refuse(f"{where}.call_id: no function_call before it has the call_id {call_id[:100]!r}")
+        self._assistant = None
+        given = item.get("output")
+        content = json.dumps(given) if item["type"] in _SHELL_OUTPUTS[1:] else _content(f"{where}.output", given)
+        self.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": content}
+        )
+
+    def _answered(self, begins: bool) -> Json:
+        """The model's message that goes on; or a new one, where a text or a thought `begins` after it has said or
+        called something."""
+        said = self._assistant
+        if said is None or (begins and (said["content"] or "tool_calls" in said)):
+            self._assistant = said = {"role": "assistant", "content": ""}
+            self.messages.append(said)
+        return said
+
+
+def items_of(given: str | list[Json] | None) -> list[Json]:
+    """A request's own input as items with ids, as they are stored and listed.
+
+    Raises: InvalidRequest.
+    """
+    items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
+    if len(items) > _MOST_ITEMS:
+        refuse(f"input has {len(items)} items; the limit is {_MOST_ITEMS}")
+    return [_listed(item) for item in items]
+
+
+def _listed(item: Json) -> Json:
+    kind = _kind(item)
+    prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}.get(kind, "item")
+    given = item.get("id")
+    listed = {**item, "type": kind, "id": given if given and isinstance(given, str) else f"{prefix}_{uuid.uuid4().hex}"}
+    if kind == "message" and isinstance(item.get("content"), str):
+        if item.get("role") == "assistant":
+            listed["content"] = [{"type": "output_text", "text": item["content"], "annotations": []}]
+        else:
+            listed["content"] = [{"type": "input_text", "text": item["content"]}]
+    return {"status": "completed", **listed} if kind != "item_reference" else listed
+
+
+def pack_reasoning(text: str) -> str:
+    """What `include: [reasoning.encrypted_content]` gives for reasoning."""
+    return _PACKED + base64.b64encode(text.encode()).decode()
+
+
+def reasoning_text(where: str, item: Json) -> str:
+    """What a reasoning item says: its content, else what was packed, else its summary.
+
+    Raises: InvalidRequest.
+    """
+    for name in ("content", "summary"):
+        parts = item.get(name)
+        if parts is not None and not (isinstance(parts, list) and all(_is_text(part) for part in parts)):
+            refuse(f"{where}.{name}: it must be a list of parts with text")
+    packed = item.get("encrypted_content")
+    if item.get("content"):
+        return "".join(part["text"] for part in item["content"])
+    if packed is not None:
+        text = _unpacked(packed) if isinstance(packed, str) else None
+        if text is None:
+            refuse(f"{where}.encrypted_content: it does not come from this server; leave the reasoning item out")
+        return text
+    return "\n\n".join(part["text"] for part in item.get("summary") or ())
+
+
+def _unpacked(packed: str) -> str | None:
+    try:
+        return base64.b64decode(packed.removeprefix(_PACKED), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def without_others_packed(items: list[Json]) -> tuple[list[Json], bool]:
+    """Items without encrypted_content that another server has packed, and whether there is any: an agent that changes
+    servers in the middle of a session goes on, and the summaries stay.
+    """
+    foreign = [
+        item["type"] == "reasoning"
+        and not item.get("content")
+        and isinstance(item.get("encrypted_content"), str)
+        and _unpacked(item["encrypted_content"]) is None
+        for item in items
+    ]
+    kept = [{**item, "encrypted_content": None} if other else item for item, other in zip(items, foreign, strict=True)]
+    return kept, any(foreign)
+
+
+def without_old_reasoning(items: list[Json], wheres: list[str]) -> tuple[list[Json], list[str]]:
+    """No reasoning from before the last user message: `reasoning.context: current_turn`."""
+    last = max((n for n, item in enumerate(items) if item.get("role") == "user"), default=0)
+    kept = [n for n, item in enumerate(items) if n > last or item.get("type") != "reasoning"]
+    return [items[n] for n in kept], [wheres[n] for n in kept]
+
+
+def response_format(given: Json | None) -> Json | None:
+    """`text.format` as a chat's response_format.
+
+    Raises: InvalidRequest.
+    """
+    if given is None or given.get("type") == "text":
+        return None
+    if given.get("type") == "json_object":
+        return {"type": "json_object"}
+    if given.get("type") != "json_schema":
+        refuse(
+            f"text.format.type: {str(given.get('type'))[:100]!r} is not one of text, json_object, json_schema",
+            "text.format",
+        )
+    if not isinstance(given.get("schema"), dict):
+        refuse("text.format.schema: a JSON schema is needed", "text.format")
+    kept = ("name", "description", "schema", "strict")
+    schema = {name: given[name] for name in kept if given.get(name) is not None}
+    return {"type": "json_schema", "json_schema": {"name": "answer", **schema}}
+
+
+def refuse(message: str, param: str = "input") -> NoReturn:
+    """Raises: InvalidRequest."""
+    raise InvalidRequest(message, param)
+
+
+def _kind(item: Json) -> str:
+    """Messages and references need not say what they are."""
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item else "item_reference" if "id" in item else ""
+    return str(kind)
+
+
+def _content(where: str, content: Any) -> str | list[Json]:
+    """A string, or parts of text."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        refuse(f"{where}: it must be a string or a list of parts")
+    parts = []
+    for number, part in enumerate(content):
+        kind = str(part.get("type")) if isinstance(part, dict) else "none"
+        if kind not in _TEXTS:
+            refuse(f"{where}[{number}]: parts of type {kind[:100]!r} are not supported; this model takes text only")
+        text = part.get(_TEXTS[kind])
+        if not isinstance(text, str):
+            refuse(f"{where}[{number}].{_TEXTS[kind]}: it must be a string")
+        parts.append({"type": "text", "text": text})
+    return parts[0]["text"] if len(parts) == 1 else parts
+
+
+def _as_text(content: str | list[Json]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def _text(where: str, item: Json, name: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        refuse(f"{where}.{name}: it must be a string")
+    return value

@@ -1,0 +1,242 @@
+"""A turn's pieces as the output items of a response, and the events that tell of them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from forearm import wire
+from forearm.api.generation.chat_turn import TurnPiece
+from forearm.api.generation.logprobs import TokenNames, chat_logprobs
+from forearm.api.generation.output_stream import Tally
+from forearm.api.generation.response_bodies import ErrorBody, encoder
+from forearm.api.responses.input_items import pack_reasoning
+from forearm.api.responses.tools import Offered, custom_input
+from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
+
+Json = dict[str, Any]
+_PADDED = 16  # characters: obfuscated deltas have lengths that are multiples of it
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one request's output is written."""
+
+    names: TokenNames
+    logprobs: bool
+    summary: bool  # reasoning comes as a summary, which is its whole text
+    packed: bool  # reasoning items have encrypted_content
+    tools: Offered
+    obfuscated: bool
+
+
+class Output:
+    """The items of one response as they grow. Each method returns the events that tell of it."""
+
+    def __init__(self, form: Form) -> None:
+        self.items: list[Json] = []
+        self._form = form
+        self._open: Json | None = None  # the last item, while more comes to it
+        self._text: list[str] = []  # its pieces
+        self._logprobs: list[Json] = []
+        self._held: list[wire.PositionLogprobs] = []  # of tokens whose text has not come yet
+
+    def take(self, piece: TurnPiece) -> list[Json]:
+        """What the engine said."""
+        events: list[Json] = []
+        self._held += piece.logprobs or ()
+        for part in piece.parts:
+            events += self._part(part)
+        return events
+
+    def end(self, whole: bool) -> list[Json]:
+        """Nothing comes any more. An answer without anything is an empty message."""
+        events = [] if self.items else self._begin("message", {"role": "assistant", "content": []})
+        return events + self._close("completed" if whole else "incomplete")
+
+    def _part(self, part: Part) -> list[Json]:
+        if isinstance(part, TextPart):
+            return self._message_text(part.text)
+        self._held = []
+        if isinstance(part, ReasoningPart):
+            return self._reasoning_text(part.text)
+        if isinstance(part, CallBegin):
+            kind, fields = self._form.tools.call(part.name)
+            return self._close("completed") + self._begin(kind, {"call_id": part.id, **fields})
+        assert isinstance(part, CallArguments)
+        if self._open is not None and self._open["type"] == "custom_tool_call":
+            self._text.append(part.text)  # within JSON, whose end tells what the text is
+            return []
+        return [self._delta("response.function_call_arguments.delta", part.text)]
+
+    def _message_text(self, text: str) -> list[Json]:
+        events: list[Json] = []
+        if self._open is None or self._open["type"] != "message":
+            events = self._close("completed") + self._begin("message", {"role": "assistant", "content": []})
+        logprobs = self._named(self._held)
+        self._held = []
+        self._logprobs += logprobs
+        return [*events, self._delta("response.output_text.delta", text, content_index=0, logprobs=logprobs)]
+
+    def _reasoning_text(self, text: str) -> list[Json]:
+        events: list[Json] = []
+        if self._open is None or self._open["type"] != "reasoning":
+            fields: Json = {"summary": []} if self._form.summary else {"summary": [], "content": []}
+            events = self._close("completed") + self._begin("reasoning", fields)
+        if self._form.summary:
+            return [*events, self._delta("response.reasoning_summary_text.delta", text, summary_index=0)]
+        return [*events, self._delta("response.reasoning_text.delta", text, content_index=0)]
+
+    def _begin(self, kind: str, fields: Json) -> list[Json]:
+        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}[kind]
+        self._open = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, "status": "in_progress", **fields}
+        self._text, self._logprobs = [], []
+        self.items.append(self._open)
+        added = {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": dict(self._open)}
+        return [added, *self._told("added", self._written("", [], self._open))]
+
+    def _close(self, status: str) -> list[Json]:
+        """The open item has all its text, and so will never change again."""
+        item, text = self._open, "".join(self._text)
+        if item is None:
+            return []
+        part = self._written(text, self._logprobs, item)
+        events = self._ended(text, item)
+        events += self._told("done", part)
+        if item["type"] == "function_call":
+            item["arguments"] = text
+        elif item["type"] == "custom_tool_call":
+            item["input"] = custom_input(text)
+        elif item["type"] == "reasoning" and self._form.summary:
+            item["summary"] = [part]
+        else:
+            item["content"] = [part]
+        if item["type"] == "reasoning" and self._form.packed:
+            item["encrypted_content"] = pack_reasoning(text)
+        item["status"] = status
+        events.append({"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": item})
+        self._open = None
+        return events
+
+    def _ended(self, text: str, item: Json) -> list[Json]:
+        if item["type"] == "function_call":
+            fields = {"name": item["name"], "arguments": text}
+            return [self._event("response.function_call_arguments.done", **fields)]
+        if item["type"] == "custom_tool_call":
+            given = custom_input(text)
+            delta = self._event("response.custom_tool_call_input.delta", delta=given)
+            return [delta, self._event("response.custom_tool_call_input.done", input=given)]
+        if item["type"] == "message":
+            fields = {"content_index": 0, "text": text, "logprobs": self._logprobs}
+            return [self._event("response.output_text.done", **fields)]
+        if self._form.summary:
+            return [self._event("response.reasoning_summary_text.done", summary_index=0, text=text)]
+        return [self._event("response.reasoning_text.done", content_index=0, text=text)]
+
+    def _told(self, change: str, part: Json | None) -> list[Json]:
+        """The open item's one part is added or done; a call has none."""
+        if part is None:
+            return []
+        if part["type"] == "summary_text":
+            return [self._event(f"response.reasoning_summary_part.{change}", summary_index=0, part=part)]
+        return [self._event(f"response.content_part.{change}", content_index=0, part=part)]
+
+    def _written(self, text: str, logprobs: list[Json], item: Json) -> Json | None:
+        """The part as it stands in an item."""
+        if item["type"] in ("function_call", "custom_tool_call"):
+            return None
+        if item["type"] == "message":
+            return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+        return {"type": "summary_text" if self._form.summary else "reasoning_text", "text": text}
+
+    def _delta(self, kind: str, text: str, **fields: object) -> Json:
+        self._text.append(text)
+        if self._form.obfuscated:
+            fields["obfuscation"] = secrets.token_hex(_PADDED)[: _PADDED - len(text) % _PADDED]
+        return self._event(kind, delta=text, **fields)
+
+    def _event(self, kind: str, **fields: object) -> Json:
+        assert self._open is not None
+        return {"type": kind, "item_id": self._open["id"], "output_index": len(self.items) - 1, **fields}
+
+    def _named(self, positions: list[wire.PositionLogprobs]) -> list[Json]:
+        if not self._form.logprobs:
+            return []
+        return [msgspec.to_builtins(one) for one in chat_logprobs(positions, self._form.names).content]
+
+
+class Growing:
+    """One response from its first event to its last; `told`: whether anybody ever reads the events."""
+
+    def __init__(self, reply: Json, form: Form, told: bool = True) -> None:
+        self.reply = reply  # the response object as it now is
+        self._output = Output(form)
+        self._told = told
+        self._number = 0
+
+    @property
+    def status(self) -> str:
+        """As the object has it."""
+        return str(self.reply["status"])
+
+    def begin(self) -> list[bytes]:
+        """What tells that there is a response."""
+        kinds = ["created", "queued"] if self.status == "queued" else ["created", "in_progress"]
+        return self._written({"type": f"response.{kind}", "response": self.reply} for kind in kinds)
+
+    def take(self, piece: TurnPiece) -> list[bytes]:
+        """What the engine said."""
+        events: list[Json] = []
+        if self.status == "queued":
+            self.reply["status"] = "in_progress"
+            events = [{"type": "response.in_progress", "response": self.reply}]
+        return self._written([*events, *self._output.take(piece)])
+
+    def end(self, reason: str | None, tally: Tally) -> list[bytes]:
+        """The last events; the reply is complete. `reason` is the turn's finish_reason."""
+        whole = reason in ("stop", "tool_calls")
+        events = self._output.end(whole)
+        self._settle("completed" if whole else "incomplete", tally)
+        if not whole:
+            self.reply["incomplete_details"] = {"reason": "max_output_tokens" if reason == "length" else None}
+        return self._written([*events, {"type": f"response.{self.status}", "response": self.reply}])
+
+    def fail(self, error: ErrorBody, tally: Tally) -> list[bytes]:
+        """The engine broke off."""
+        events = self._output.end(whole=False)
+        self._settle("failed", tally)
+        code = "invalid_prompt" if error.code < 500 else "server_error"
+        self.reply["error"] = {"code": code, "message": error.message}
+        return self._written([*events, {"type": "response.failed", "response": self.reply}])
+
+    def _settle(self, status: str, tally: Tally) -> None:
+        self.reply["status"] = status
+        self.reply["output"] = self._output.items
+        self.reply["usage"] = usage(tally)
+        if status == "completed":
+            self.reply["completed_at"] = int(time.time())
+
+    def _written(self, events: Iterable[Json]) -> list[bytes]:
+        found: list[bytes] = []
+        for event in events if self._told else ():
+            numbered = encoder.encode({**event, "sequence_number": self._number})
+            found.append(b"event: " + event["type"].encode() + b"\ndata: " + numbered + b"\n\n")
+            self._number += 1
+        return found
+
+
+def usage(tally: Tally) -> Json:
+    """In tokens. What is written to the prefix cache is not counted apart."""
+    return {
+        "input_tokens": tally.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": tally.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": tally.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
+        "total_tokens": tally.prompt_tokens + tally.completion_tokens,
+    }

@@ -1,0 +1,314 @@
+"""POST /v1/responses, and what is done with stored ones: GET, POST …/cancel, DELETE, GET …/input_items."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from msgspec import UNSET
+from starlette.datastructures import QueryParams
+from starlette.responses import JSONResponse, Response
+
+from forearm.api.generation.chat_turn import begin, rendered
+from forearm.api.generation.dependencies import Served
+from forearm.api.generation.response_bodies import encoder
+from forearm.api.generation.serving_context import Served as ServedState
+from forearm.api.generation.sse import KEEP_ALIVE, EventStream, Manner, unless_gone
+from forearm.api.generation.translation import BoundedChat, complaining, owner_of
+from forearm.api.generation.usage import json_response, token_names
+from forearm.api.http.errors import error_reply
+from forearm.api.http.request_body import describes, json_body
+from forearm.api.responses.background import Background, Job, followed, told, whole
+from forearm.api.responses.input_items import pack_reasoning
+from forearm.api.responses.output_items import Form, Growing
+from forearm.api.responses.request_bodies import ENCRYPTED, LOGPROBS, ResponsesRequest, check_include, check_responses
+from forearm.api.responses.store import ResponseStore
+from forearm.api.responses.to_chat import NAMES, Asked, asked, chat_of
+from forearm.config.api_config import ApiConfig
+from forearm.errors import InvalidRequest, ResponseNotFound
+
+router = APIRouter()
+Json = dict[str, Any]
+_MOST_LISTED = 100
+
+
+def _broken(error: Exception) -> bytes:
+    said = error_reply(error).error
+    event = {"type": "error", "code": str(said.code), "message": said.message, "param": said.param}
+    return b"event: error\ndata: " + encoder.encode({**event, "sequence_number": 0}) + b"\n\n"
+
+
+EVENTS = Manner(KEEP_ALIVE, _broken, b"")
+
+
+def open_store(app: FastAPI, config: ApiConfig) -> None:
+    """Before workers are forked: all share what is stored."""
+    app.state.responses = ResponseStore(config) if config.responses_store else None
+    app.state.background = Background(app.state.responses)
+
+
+async def close(app: FastAPI) -> None:
+    """What still runs in this worker's background ends."""
+    await app.state.background.close()
+    if app.state.responses is not None:
+        await app.state.responses.close()
+
+
+def _kept(request: Request) -> ResponseStore | None:
+    store: ResponseStore | None = request.app.state.responses
+    return store
+
+
+def _stored(request: Request) -> ResponseStore:
+    """Raises: ResponseNotFound where nothing is stored."""
+    store = _kept(request)
+    if store is None:
+        raise ResponseNotFound("this server stores no responses (VLLM_ENABLE_RESPONSES_API_STORE=0)")
+    return store
+
+
+Body = Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))]
+Kept = Annotated[ResponseStore | None, Depends(_kept)]
+Store = Annotated[ResponseStore, Depends(_stored)]
+Owner = Annotated[str, Depends(owner_of)]
+
+
+@router.post("/v1/responses", openapi_extra=describes(ResponsesRequest))
+async def create_response(request: Request, body: Body, served: Served, kept: Kept, owner: Owner) -> Response:
+    """Answer, whole or as a stream of events; or in the background, for whoever fetches the response later.
+
+    Raises: InvalidRequest (400), ModelNotFound or ResponseNotFound (404), Overloaded (429), EngineUnavailable (503),
+    all before the first byte.
+    """
+    check_responses(body, kept is not None)
+    question = await asked(body, kept, owner, served.config.max_body_bytes)
+    job = await _job(request, question, served, kept if body.store in (None, True) else None, owner)
+    keep_alive_s = served.config.sse_keep_alive_interval_s
+    if body.background:
+        assert job.store is not None
+        background: Background = request.app.state.background
+        queued = encoder.encode(job.growing.reply)
+        await background.start(job)
+        if body.stream:
+            return EventStream(followed(job.store, job.id, owner, -1), _nothing, keep_alive_s, EVENTS)
+        return Response(queued, media_type="application/json")
+    if body.stream:
+        return EventStream(told(job), job.turn.close, keep_alive_s, EVENTS)
+    try:
+        return json_response(await unless_gone(request, whole(job)))
+    finally:
+        job.turn.close()
+
+
+@router.post("/v1/responses/input_tokens", openapi_extra=describes(ResponsesRequest))
+async def count_input_tokens(body: Body, served: Served, kept: Kept, owner: Owner) -> Response:
+    """How many tokens the input of such a request has.
+
+    Raises: InvalidRequest, ModelNotFound, ResponseNotFound, EngineUnavailable.
+    """
+    check_responses(body, kept is not None)
+    served.model_name(body.model)
+    chat = await chat_of(await asked(body, kept, owner, served.config.max_body_bytes), served)
+    count = len((await complaining(rendered(served, chat), NAMES))[1])
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+
+@router.get("/v1/responses/{response_id}")
+async def retrieve_response(request: Request, response_id: str, served: Served, store: Store, owner: Owner) -> Response:
+    """A stored response as it now is; with `stream`, its events after `starting_after`, as they come.
+
+    Raises: ResponseNotFound, InvalidRequest.
+    """
+    query = request.query_params
+    check_include(_several(query, "include"))
+    stream = _flag(query, "stream")
+    after = _number(query, "starting_after", -1, 1 << 53)
+    if _flag(query, "include_obfuscation"):
+        raise InvalidRequest("include_obfuscation: ask for it when the response is made", "include_obfuscation")
+    one = await store.get(response_id, owner)
+    if not stream:
+        if after is not None:
+            raise InvalidRequest("starting_after is for streams; set stream=true", "starting_after")
+        return json_response(_included(json.loads(one.reply), _several(query, "include")))
+    if not (await store.events(response_id, owner, -1))[0]:
+        raise InvalidRequest("stream: this response was made without stream or background, and has no events", "stream")
+    events = followed(store, response_id, owner, -1 if after is None else after)
+    return EventStream(events, _nothing, served.config.sse_keep_alive_interval_s, EVENTS)
+
+
+@router.post("/v1/responses/{response_id}/cancel")
+async def cancel_response(response_id: str, store: Store, owner: Owner) -> Response:
+    """End a background response; one that has ended stays as it is.
+
+    Raises: ResponseNotFound, InvalidRequest.
+    """
+    if not json.loads((await store.get(response_id, owner)).reply)["background"]:
+        raise InvalidRequest("only background responses can be cancelled; of others, close the connection")
+    return json_response(json.loads((await store.cancel(response_id, owner)).reply))
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete_response(response_id: str, store: Store, owner: Owner) -> Response:
+    """Forget it, and end it where it still is computed.
+
+    Raises: ResponseNotFound.
+    """
+    await store.delete(response_id, owner)
+    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.get("/v1/responses/{response_id}/input_items")
+async def list_input_items(request: Request, response_id: str, store: Store, owner: Owner) -> Response:
+    """The request's own items, newest first unless `order=asc`; `limit` of them `after` one.
+
+    Raises: ResponseNotFound, InvalidRequest.
+    """
+    query = request.query_params
+    check_include(_several(query, "include"))
+    limit = _number(query, "limit", 1, _MOST_LISTED) or 20
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest(f"order: {order[:100]!r} is neither asc nor desc", "order")
+    items: list[Json] = json.loads((await store.get(response_id, owner)).items)
+    if order == "desc":
+        items.reverse()
+    ids = [item["id"] for item in items]
+    after = query.get("after")
+    if after is not None and after not in ids:
+        raise InvalidRequest(f"after: no item has the id {after[:100]!r}", "after")
+    first = 0 if after is None else ids.index(after) + 1
+    page = items[first : first + limit]
+    reply = {"object": "list", "data": page, "has_more": first + limit < len(items)}
+    ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
+    return json_response({**reply, **ends})
+
+
+async def _job(request: Request, question: Asked, served: ServedState, store: ResponseStore | None, owner: str) -> Job:
+    """The question in the engine.
+
+    Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
+    """
+    body = question.body
+    chat = await chat_of(question, served)
+    reply = _reply(body, chat, served, store is not None)
+    for warning in question.tools.warnings:
+        served.say_once(f"responses: {warning}")
+    if question.tools.warnings:
+        reply["warnings"] = question.tools.warnings
+    if store is not None:
+        store.check(len(encoder.encode(reply)) + len(encoder.encode(question.own)))
+    turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
+    if turn.head.warnings is not UNSET:
+        reply["warnings"] = turn.head.warnings
+    form = Form(
+        names=token_names(chat, served),
+        logprobs=body.wants_logprobs,
+        summary=body.reasoning is not None and body.reasoning.summarised,
+        packed=ENCRYPTED in (body.include or ()),
+        tools=question.tools,
+        obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,
+    )
+    growing = Growing(reply, form, told=bool(body.stream or body.background))
+    return Job(turn, growing, owner, question.own, store)
+
+
+def _reply(body: ResponsesRequest, chat: BoundedChat, served: ServedState, stored: bool) -> Json:
+    """The response object of a request that has just been made: what was asked for, with defaults filled in.
+
+    Raises: ModelNotFound.
+    """
+    reasoning, text = body.reasoning, body.text
+    return {
+        "id": f"resp_{uuid.uuid4().hex}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "queued" if body.background else "in_progress",
+        "background": bool(body.background),
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "model": served.model_name(body.model),
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {
+            "effort": None if reasoning is None else reasoning.effort,
+            "summary": None if reasoning is None else reasoning.summary or reasoning.generate_summary,
+        },
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": stored,
+        "temperature": _default(served, "temperature") if chat.temperature is None else chat.temperature,
+        "text": {
+            "format": {"type": "text"} if text is None or text.format is None else text.format,
+            "verbosity": "medium" if text is None or text.verbosity is None else text.verbosity,
+        },
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [_tool(tool) for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": _default(served, "top_p") if chat.top_p is None else chat.top_p,
+        "truncation": body.truncation or "disabled",
+        "usage": None,
+        "user": body.user,
+    }
+
+
+def _tool(tool: Json) -> Json:
+    return {"parameters": None, "strict": None, **tool} if tool.get("type") == "function" else tool
+
+
+def _default(served: ServedState, name: str) -> float:
+    return float(served.defaults.get(name, 1.0))
+
+
+def _included(reply: Json, include: list[str]) -> Json:
+    """The same with what is asked for besides.
+
+    Raises: InvalidRequest for what was not computed.
+    """
+    for item in reply["output"]:
+        if ENCRYPTED in include and item["type"] == "reasoning" and "encrypted_content" not in item:
+            parts = item.get("content") or item["summary"]
+            item["encrypted_content"] = pack_reasoning("".join(part["text"] for part in parts))
+        if (
+            LOGPROBS in include
+            and item["type"] == "message"
+            and any(p["text"] and not p["logprobs"] for p in item["content"])
+        ):
+            raise InvalidRequest(f"include: {LOGPROBS} was not asked for when the response was made", "include")
+    return reply
+
+
+def _several(query: QueryParams, name: str) -> list[str]:
+    return [*query.getlist(name), *query.getlist(f"{name}[]")]
+
+
+def _flag(query: QueryParams, name: str) -> bool:
+    """Raises: InvalidRequest."""
+    value = query.get(name, "false").lower()
+    if value not in ("true", "false", "1", "0"):
+        raise InvalidRequest(f"{name}: {value[:100]!r} is neither true nor false", name)
+    return value in ("true", "1")
+
+
+def _number(query: QueryParams, name: str, low: int, high: int) -> int | None:
+    """Raises: InvalidRequest."""
+    value = query.get(name)
+    if value is None:
+        return None
+    if not re.fullmatch(r"-?[0-9]{1,18}", value) or not low <= int(value) <= high:
+        raise InvalidRequest(f"{name}: {value[:100]!r} is no number from {low} to {high}", name)
+    return int(value)
+
+
+def _nothing() -> None:
+    """Whoever only follows a response ends nothing by leaving."""

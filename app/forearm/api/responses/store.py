@@ -1,0 +1,305 @@
+"""Responses kept for later: one SQLite file that all workers of a server share, bounded by count, bytes and age.
+
+The bytes are the file's: SQLite takes no more pages than they hold. Its journal, beside it while something is written,
+has the old pages of one transaction. (A write-ahead log would hold each new page once more, and is of no use where all
+transactions write.)
+
+A response belongs to whoever made it (`owner`, of an API key); to everybody else it is not there. Of those that are
+done the one used longest ago goes first. The file lies in the server's run folder, which only its user can enter and
+which goes when the server stops; nothing is flushed to the disk on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from forearm.api.responses.store_schema import (
+    RUNNING,
+    RUNS,
+    SCHEMA,
+    News,
+    Stored,
+    add_events,
+    add_output,
+    fail,
+    is_told,
+    set_status,
+)
+from forearm.config.api_config import ApiConfig
+from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
+
+Result = TypeVar("Result")
+# A worker says so several times a second that it still computes a response; one that has not for so long is dead.
+_DEAD_S = 30.0
+_BUSY_S = 10.0  # the longest wait for other workers' writes, which take milliseconds
+_PAGE_BYTES, _LEAST_PAGES = 4096, 64  # of an empty store, with room for something
+_BESIDE_PAGES = 8  # that one response changes in the tables and indices
+_BATCHES = 64  # of events that are read at a time
+
+
+class ResponseStore:
+    """Made before workers are forked; each opens it for itself. Methods run on a thread of their own."""
+
+    def __init__(self, config: ApiConfig) -> None:
+        self._count = config.responses_store_count
+        self._bytes = config.held_response_bytes
+        self._pages = max(self._bytes // _PAGE_BYTES, _LEAST_PAGES)
+        self._age_s = config.responses_store_age_s
+        self._own_folder = "" if config.run_folder else tempfile.mkdtemp(prefix="forearm-")
+        self._path = Path(config.run_folder or self._own_folder) / "responses.sqlite"
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
+        self._connection: sqlite3.Connection | None = None
+        if not self._path.exists():
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's other files get the same rights
+            made = sqlite3.connect(self._path)
+            made.executescript(SCHEMA)
+            made.close()
+
+    async def close(self) -> None:
+        """A folder of its own goes; that of a server is the server's."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+        if self._own_folder:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+
+    async def add(self, one: Stored, owner: str, events: Sequence[bytes] = ()) -> None:
+        """Keep it, and let go what is too much then.
+
+        Raises: InvalidRequest if it is larger than the whole store; StoreFull.
+        """
+        self.check(one.bytes)
+
+        def write(store: sqlite3.Connection) -> None:
+            now, size = time.time(), one.bytes + sum(map(len, events))
+            # What runs is never let go; an eighth stays free for it to grow and to end in.
+            most = self._pages * 7 // 8 if one.status in RUNNING else self._pages
+            if not self._make_room(store, size, most):
+                raise StoreFull("the responses that are being computed fill the store")
+            row = (one.id, owner, one.previous, one.status, now, now, size)
+            store.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            store.execute("INSERT INTO contents VALUES (?, ?, ?)", (one.id, one.reply, one.items))
+            add_events(store, one.id, 0, events)
+            add_output(store, one.id, one.reply)
+            self._let_go(store)
+
+        await self._within(write)
+
+    def check(self, size: int) -> None:
+        """Raises: InvalidRequest if so many bytes can never be stored."""
+        if size > self._bytes:
+            raise InvalidRequest(
+                f"the response takes {size} bytes and the store holds {self._bytes} (FOREARM_RESPONSES_STORE_BYTES); "
+                "send store: false",
+                "store",
+            )
+
+    async def get(self, response_id: str, owner: str) -> Stored:
+        """Raises: ResponseNotFound."""
+        return await self._within(lambda store: self._one(store, response_id, owner))
+
+    async def chain(self, response_id: str, owner: str, most_bytes: int) -> list[Stored]:
+        """The conversation that ends with this response, the first one first.
+
+        Raises: ResponseNotFound if one of it is not there; InvalidRequest if it is longer than `most_bytes`.
+        """
+
+        def read(store: sqlite3.Connection) -> list[Stored]:
+            found: list[Stored] = []
+            size = 0
+            following: str | None = response_id
+            while following is not None:
+                found.append(self._one(store, following, owner))
+                following, size = found[-1].previous, size + found[-1].bytes
+                if size > most_bytes:
+                    raise InvalidRequest(
+                        f"the conversation that ends with {response_id!r} is longer than {most_bytes} bytes",
+                        "previous_response_id",
+                    )
+            return found[::-1]
+
+        return await self._within(read)
+
+    async def output_item(self, item_id: str, owner: str) -> dict[str, Any]:
+        """An item that some response has put out.
+
+        Raises: ResponseNotFound.
+        """
+
+        def read(store: sqlite3.Connection) -> dict[str, Any]:
+            rows = store.execute("SELECT response FROM output WHERE id = ?", (item_id,)).fetchall()
+            for (response_id,) in rows:
+                for item in json.loads(self._one(store, response_id, owner).reply)["output"]:
+                    if item["id"] == item_id:
+                        return dict(item)
+            raise ResponseNotFound(f"Item with id {item_id[:100]!r} not found.")
+
+        return await self._within(read)
+
+    async def update(self, news: Sequence[News]) -> set[str]:
+        """The worker that computes these responses says that it lives, and how they go on.
+
+        Returns: the ids of those still wanted: not cancelled, not deleted.
+        """
+
+        def write(store: sqlite3.Connection) -> set[str]:
+            size = sum(len(one.reply) + sum(map(len, one.events)) for one in news)
+            if size:
+                self._make_room(store, size, self._pages)
+            wanted = {one.id for one in news if is_told(store, one)}
+            if any(one.status is not None for one in news):
+                self._let_go(store)
+            return wanted
+
+        return await self._within(write)
+
+    async def cancel(self, response_id: str, owner: str) -> Stored:
+        """Nobody computes it any more; what has ended stays as it is.
+
+        Raises: ResponseNotFound.
+        """
+
+        def write(store: sqlite3.Connection) -> Stored:
+            one = self._one(store, response_id, owner)
+            if one.status not in RUNNING:
+                return one
+            reply = json.dumps({**json.loads(one.reply), "status": "cancelled"}).encode()
+            set_status(store, response_id, "cancelled", reply)
+            return Stored(one.id, "cancelled", reply, one.items, one.previous)
+
+        return await self._within(write)
+
+    async def delete(self, response_id: str, owner: str) -> None:
+        """Raises: ResponseNotFound."""
+
+        def write(store: sqlite3.Connection) -> None:
+            self._one(store, response_id, owner)
+            store.execute("DELETE FROM responses WHERE id = ?", (response_id,))
+
+        await self._within(write)
+
+    async def events(self, response_id: str, owner: str, after: int) -> tuple[list[bytes], bool]:
+        """Some of the events whose numbers are greater than `after`, and whether more may come.
+
+        Raises: ResponseNotFound.
+        """
+
+        def read(store: sqlite3.Connection) -> tuple[list[bytes], bool]:
+            status = self._one(store, response_id, owner, touch=False).status  # often
+            rows = store.execute(
+                "SELECT last, events FROM events WHERE response = ? AND last > ? ORDER BY last LIMIT ?",
+                (response_id, after, _BATCHES),
+            ).fetchall()
+            found = []
+            for last, blob in rows:
+                several = blob.split(b"\n\n")[:-1]
+                found += [event + b"\n\n" for event in several[max(0, after - last + len(several)) :]]
+            return found, status in RUNNING or len(rows) == _BATCHES
+
+        return await self._within(read)
+
+    # --- on the thread
+
+    async def _within(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        """What `work` returns; all it does is done together or not at all.
+
+        Raises: StoreFull, and what `work` does.
+        """
+
+        def run() -> Result:
+            try:
+                store = self._connected()
+                store.execute("BEGIN IMMEDIATE")
+                try:
+                    result = work(store)
+                    if store.in_transaction:
+                        store.execute("COMMIT")
+                except BaseException:
+                    if store.in_transaction:  # some errors have ended it
+                        store.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StoreFull(f"responses cannot be stored or read now: {error}") from error
+            return result
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
+            self._connection.execute("PRAGMA synchronous = OFF")  # the file dies with the server anyway
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.execute("PRAGMA journal_mode = TRUNCATE")
+            self._connection.execute(f"PRAGMA max_page_count = {self._pages}")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _one(self, store: sqlite3.Connection, response_id: str, owner: str, touch: bool = True) -> Stored:
+        """Reading is use, unless it is not to `touch` it. What a dead worker has left is found to have failed.
+
+        Raises: ResponseNotFound.
+        """
+        now = time.time()
+        row = store.execute(
+            "SELECT id, status, reply, items, previous, beat FROM responses JOIN contents USING (id) "
+            f"WHERE id = ? AND owner = ? AND (used > ? OR {RUNS})",
+            (response_id, owner, now - self._age_s),
+        ).fetchone()
+        if row is None:
+            raise ResponseNotFound(f"Response with id {response_id[:100]!r} not found.")
+        *fields, beat = row
+        one = Stored(*fields)
+        if one.status in RUNNING and beat < now - _DEAD_S:
+            one = fail(store, one, "the process that computed this response has ended")
+        if touch:
+            with suppress(sqlite3.OperationalError):  # on a full disk what was stored can still be read
+                store.execute("UPDATE responses SET used = ? WHERE id = ?", (now, one.id))
+        return one
+
+    def _make_room(self, store: sqlite3.Connection, size: int, most: int) -> bool:
+        """Whether so many bytes more fit into `most` pages: of what is done, the one used longest ago goes first."""
+        wanted = size // (_PAGE_BYTES - 4) + _BESIDE_PAGES
+        while self._pages_used(store) + wanted > most:
+            gone = store.execute(
+                "DELETE FROM responses WHERE id = "
+                f"(SELECT id FROM responses WHERE NOT {RUNS} OR beat < ? ORDER BY used LIMIT 1)",
+                (time.time() - _DEAD_S,),
+            )
+            if not gone.rowcount:
+                return False
+        return True
+
+    def _pages_used(self, store: sqlite3.Connection) -> int:
+        (pages,) = store.execute("PRAGMA page_count").fetchone()
+        (free,) = store.execute("PRAGMA freelist_count").fetchone()
+        return int(pages - free)
+
+    def _let_go(self, store: sqlite3.Connection) -> None:
+        """Of what is done: all that is too old; then, while there is too much, the one used longest ago."""
+        now = time.time()
+        done = f"(NOT {RUNS} OR beat < ?)"
+        store.execute(f"DELETE FROM responses WHERE used < ? AND {done}", (now - self._age_s, now - _DEAD_S))
+        count, size = store.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM responses").fetchone()
+        too_much = []
+        for response_id, its_bytes in store.execute(
+            f"SELECT id, bytes FROM responses WHERE {done} ORDER BY used", (now - _DEAD_S,)
+        ):
+            if count <= self._count and size <= self._bytes:
+                break
+            count, size = count - 1, size - its_bytes
+            too_much.append((response_id,))
+        store.executemany("DELETE FROM responses WHERE id = ?", too_much)

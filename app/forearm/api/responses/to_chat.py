@@ -1,0 +1,169 @@
+"""A request of /v1/responses as a chat: with the conversation before it, and cut to the context where it may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forearm.api.generation.chat_turn import rendered
+from forearm.api.generation.serving_context import Served
+from forearm.api.generation.translation import BoundedChat, chat_request
+from forearm.api.responses.input_items import (
+    Conversation,
+    items_of,
+    refuse,
+    response_format,
+    without_old_reasoning,
+    without_others_packed,
+)
+from forearm.api.responses.request_bodies import ResponsesRequest
+from forearm.api.responses.store import ResponseStore
+from forearm.api.responses.store_schema import RUNNING, Stored
+from forearm.api.responses.tools import Offered, chat_tool_choice, offered
+
+Json = dict[str, Any]
+# What chats call what responses call otherwise.
+NAMES = {
+    "messages": "input",
+    "most_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+_MOST_REFERENCES = 100  # each reads a stored response
+_ANSWER_SHARE = 4  # with truncation the context keeps room for the answer asked for, at most one part in so many
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request with its tools, its own items, ids and all, and the items of the conversation before."""
+
+    body: ResponsesRequest
+    tools: Offered
+    own: list[Json]
+    past: list[Json]
+
+
+async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str, most_bytes: int) -> Asked:
+    """Raises: InvalidRequest, ResponseNotFound."""
+    tools = offered(body.tools or ())
+    own, foreign = without_others_packed(items_of(body.input))
+    if foreign:
+        tools.warnings.append("input: encrypted_content of reasoning comes from another server; it was left out")
+    if store is None:
+        return Asked(body, tools, own, [])
+    references = [number for number, item in enumerate(own) if item["type"] == "item_reference"]
+    if len(references) > _MOST_REFERENCES:
+        refuse(
+            f"input has {len(references)} item_references; the limit is {_MOST_REFERENCES}: use previous_response_id"
+        )
+    for number in references:
+        own[number] = await store.output_item(str(own[number]["id"]), owner)
+    chain: list[Stored] = []
+    if body.previous_response_id is not None:
+        chain = await store.chain(body.previous_response_id, owner, most_bytes)
+    past: list[Json] = []
+    for one in chain:
+        if one.status in RUNNING:
+            refuse(f"previous_response_id: response {one.id!r} is {one.status}; wait for it", "previous_response_id")
+        past += json.loads(one.items) + json.loads(one.reply)["output"]
+    return Asked(body, tools, own, past)
+
+
+async def chat_of(request: Asked, served: Served) -> BoundedChat:
+    """Raises: InvalidRequest, EngineUnavailable."""
+    fields = _fields(request.body, request.tools.functions, served)
+    items = [*request.past, *request.own]
+    wheres = [f"previous[{n}]" for n in range(len(request.past))] + [f"input[{n}]" for n in range(len(request.own))]
+    if request.body.reasoning is not None and request.body.reasoning.context == "current_turn":
+        items, wheres = without_old_reasoning(items, wheres)
+
+    def chat(first: int) -> BoundedChat:
+        """Of the items from this one on; what stands before the conversation stays."""
+        talk = Conversation(request.body.instructions)
+        for number, (where, item) in enumerate(zip(wheres, items, strict=True)):
+            if number >= first or item.get("role") in ("system", "developer"):
+                talk.take(where, item)
+        return chat_request({**fields, "messages": talk.end()}, NAMES)
+
+    if request.body.truncation != "auto":
+        return chat(0)
+    starts = [0, *(number for number, item in enumerate(items) if number and item.get("role") == "user")]
+    return await _fitted(served, chat, starts)
+
+
+async def _fitted(served: Served, chat: Any, starts: Sequence[int]) -> BoundedChat:
+    """The chat from the earliest of these starts that fits the context; from the last, where none does.
+
+    Raises: InvalidRequest.
+    """
+    context = served.engine.state.max_model_len
+    low, high = 0, len(starts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        candidate: BoundedChat = chat(starts[middle])
+        room = min(candidate.most_tokens or context, max(1, context // _ANSWER_SHARE))
+        if await _tokens(served, candidate, context) + room <= context:
+            high = middle
+        else:
+            low = middle + 1
+    fitted: BoundedChat = chat(starts[low])
+    return fitted
+
+
+async def _tokens(served: Served, chat: BoundedChat, context: int) -> float:
+    """Of its prompt; endless where it has more letters than the context could ever hold, which nobody needs to render.
+
+    Raises: InvalidRequest.
+    """
+    letters = sum(len(_as_text(message.content or "")) for message in chat.messages)
+    if letters > context * served.tokenizer.longest_token:
+        return float("inf")
+    return len((await rendered(served, chat))[1])
+
+
+def _as_text(content: str | list[Json]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def _fields(body: ResponsesRequest, tools: list[Json], served: Served) -> Json:
+    """All of the chat but its messages. What the request has beyond OpenAI's fields is the chat's own.
+
+    Raises: InvalidRequest.
+    """
+    choice = chat_tool_choice(body.tool_choice)
+    text, reasoning = body.text, body.reasoning
+    kwargs = _template_kwargs(body, served)
+    fields: Json = {
+        **(body.model_extra or {}),
+        "model": body.model,
+        "n": 1,  # whatever the server's default is
+        "most_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "tools": tools or None,
+        "tool_choice": None if not tools and choice in ("auto", "none") else choice,
+        "parallel_tool_calls": body.parallel_tool_calls if tools else None,
+        "response_format": None if text is None else response_format(text.format),
+        "reasoning_effort": None if reasoning is None else reasoning.effort,
+        "logprobs": True if body.wants_logprobs else None,
+        "top_logprobs": body.top_logprobs if body.wants_logprobs else None,
+        "chat_template_kwargs": kwargs or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _template_kwargs(body: ResponsesRequest, served: Served) -> Json:
+    """Raises: InvalidRequest for a verbosity that the model's template knows nothing of."""
+    kwargs = (body.model_extra or {}).get("chat_template_kwargs") or {}
+    if not isinstance(kwargs, dict):
+        refuse("chat_template_kwargs: it must be an object", "chat_template_kwargs")
+    verbosity = None if body.text is None else body.text.verbosity
+    if verbosity in (None, "medium"):
+        return kwargs
+    if served.template is None or "verbosity" not in served.template.source:
+        refuse(f"text.verbosity: this model knows no verbosity {verbosity!r}; leave it out", "text.verbosity")
+    return {"verbosity": verbosity, **kwargs}

@@ -1,0 +1,95 @@
+"""gunicorn's settings (`--config python:forearm.api.worker.gunicorn_conf`), from the ApiConfig of the supervisor.
+
+The app is loaded once, in the master: a wrong setting ends the start, and a worker that has to be replaced is there at
+once. supervisor.py has bound the master to the cores that are reserved for HTTP; the workers inherit that.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+from forearm.api.http.protocol import Protocol
+from forearm.api.worker.worker import LAST_WORDS_S, Worker, hold_signals_while_forking
+from forearm.child_process import die_with
+from forearm.config.api_config import METRICS_FOLDER, ApiConfig
+from forearm.config.configs import api_config_path
+from forearm.config.settings import from_json
+from forearm.log import set_up
+
+_serve = os.getppid()
+_path = Path(api_config_path())
+_config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
+_metrics = _path.parent / METRICS_FOLDER
+_metrics.mkdir(exist_ok=True)
+set_up(_config, "api")
+# Every stream is a file descriptor; the usual soft limit of 1024 is there for select(), which nobody uses here.
+_, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files, _most_files))
+
+wsgi_app = "forearm.api.app:worker_app()"
+worker_class = "forearm.api.worker.Worker"
+preload_app = True
+_host = f"[{_config.host}]" if ":" in _config.host else _config.host
+bind = [f"unix:{_config.uds}" if _config.uds else f"{_host or '0.0.0.0'}:{_config.port}"]
+workers = _config.workers or 1
+# prometheus_client reads it as it is imported: before the app is.
+raw_env = [f"PROMETHEUS_MULTIPROC_DIR={_metrics}"]
+
+timeout = 60  # seconds without a sign of life from a worker's event loop, until it is killed and replaced
+graceful_timeout = math.ceil(_config.shutdown_timeout_s) + LAST_WORDS_S
+keepalive = math.ceil(_config.keep_alive_s)
+backlog = 2048
+# Heartbeats go through a file: where there is memory for it, not over a disk that may be slow.
+worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(_path.parent)
+control_socket_disable = True
+proc_name = "forearm-api"
+
+# At INFO these two tell of every socket and worker; what an operator should know, supervisor.py says.
+loglevel = "debug" if _config.logging_level == "DEBUG" else "warning"
+logger_class = "forearm.api.worker.Log"
+accesslog = None  # the edge writes it
+
+Protocol.receive_timeout_s, Protocol.send_timeout_s = _config.receive_timeout_s, _config.send_timeout_s
+Protocol.body_timeout_s = _config.body_timeout_s
+Worker.ssl_refresh = _config.ssl_refresh and bool(_config.ssl_certfile)
+hold_signals_while_forking()
+keyfile = _config.ssl_keyfile or None
+certfile = _config.ssl_certfile or None
+ca_certs = _config.ssl_ca_certs or None
+cert_reqs = _config.ssl_cert_reqs
+ciphers = _config.ssl_ciphers or None
+
+
+def when_ready(server: Any) -> None:
+    """Take the app's objects out of the workers' garbage collection, before they are forked.
+
+    They are 106,000. Looking through them holds up a worker for 0.1 s (two cores of an EPYC with other work) and copies
+    the pages they are on.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    """No worker outlives the master: it would keep the port, and nothing could reach it any more."""
+    die_with(worker.ppid, signal.SIGTERM)
+
+
+def on_exit(server: Any) -> None:
+    """The run folder goes with serve; where that was killed, it goes with this process."""
+    if os.getppid() != _serve:
+        shutil.rmtree(_path.parent, ignore_errors=True)
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """A worker has ended, however: its counters stay, so that no sum ever falls."""
+    from prometheus_client.multiprocess import mark_process_dead  # after raw_env
+
+    mark_process_dead(worker.pid, str(_metrics))  # type: ignore[no-untyped-call]

@@ -1,0 +1,1 @@
+"""Commands of the `forearm` command line, one a file."""

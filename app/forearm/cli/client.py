@@ -1,0 +1,147 @@
+"""A terminal's side of a running server, for `forearm chat` and `forearm complete`: one request at a time, streamed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import httpx
+
+from forearm.config import configs
+from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest
+
+
+class Client:
+    """The address, the model and the key of a server."""
+
+    def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
+        """`model`: the server's first one when absent. `api_key`: from the environment when absent."""
+        key = api_key or configs.client_api_key()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # Between two tokens a busy server may take long; connecting is quick or does not happen.
+        self._http = httpx.Client(
+            base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(600, connect=10)
+        )
+        self._model = model
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def stream(self, path: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The chunks of an answer, the last one with usage.
+
+        Raises: InvalidRequest, EngineUnavailable or ForearmError with what the server said.
+        """
+        body = {"model": self.model(), **fields, "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            with self._http.stream("POST", path, json=body) as reply:
+                if reply.is_error:
+                    reply.read()
+                    raise refusal(reply)
+                yield from chunks(reply.iter_lines())
+        except httpx.HTTPError as error:
+            raise unreachable(self._http.base_url, error) from None
+
+    def model(self) -> str:
+        """The one to name in requests.
+
+        Raises: as `stream`.
+        """
+        if self._model is None:
+            try:
+                reply = self._http.get("models")
+            except httpx.HTTPError as error:
+                raise unreachable(self._http.base_url, error) from None
+            if reply.is_error:
+                raise refusal(reply)
+            self._model = str(reply.json()["data"][0]["id"])
+        return self._model
+
+
+# The text of one choice of a chunk.
+TextOf = Callable[[dict[str, Any]], str | None]
+
+
+def printed(
+    stream: Iterable[dict[str, Any]], text_of: TextOf, stats: bool = False, thought_of: TextOf = lambda _: None
+) -> str:
+    """An answer, printed as it comes; with `stats`, its figures on standard error. Returns: the whole of it.
+
+    thought_of: what the model thinks before it answers; it goes to standard error.
+    Raises: as `Client.stream`.
+    """
+    started = time.monotonic()
+    pieces: list[str] = []
+    usage: dict[str, int] = {}
+    first_s, thinks = 0.0, False
+    for chunk in stream:
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"]:
+            piece, thought = text_of(choice) or "", thought_of(choice) or ""
+            first_s = first_s or time.monotonic() - started
+            if thought:
+                print(thought, end="", flush=True, file=sys.stderr)
+                thinks = True
+            elif piece and thinks:
+                print("\n", file=sys.stderr)
+                thinks = False
+            print(piece, end="", flush=True)
+            pieces.append(piece)
+    print()
+    if stats:
+        print(figures(usage, first_s, time.monotonic() - started), file=sys.stderr)
+    return "".join(pieces)
+
+
+def lines() -> Iterator[str]:
+    """What the user types, until an empty line or the end."""
+    while True:
+        try:
+            said = input("> ").strip()
+        except EOFError:
+            return
+        if not said:
+            return
+        yield said
+
+
+def chunks(events: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a stream of server-sent events.
+
+    Raises: ForearmError with the message of an error event.
+    """
+    for event in events:
+        if not event.startswith("data: ") or event == "data: [DONE]":
+            continue
+        chunk = json.loads(event[len("data: ") :])
+        if "error" in chunk:
+            raise ForearmError(chunk["error"]["message"])
+        yield chunk
+
+
+def refusal(reply: httpx.Response) -> ForearmError:
+    """The server's error, as it words it."""
+    try:
+        message = reply.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = reply.text
+    kind = EngineUnavailable if reply.status_code == EngineUnavailable.status else InvalidRequest
+    return kind(f"the server says {reply.status_code}: {message}")
+
+
+def unreachable(url: httpx.URL, error: httpx.HTTPError) -> EngineUnavailable:
+    """No server, or one that went away."""
+    return EngineUnavailable(f"{url}: {error or type(error).__name__}; is `forearm serve` running there? (--url)")
+
+
+def figures(usage: dict[str, int], first_s: float, whole_s: float) -> str:
+    """Tokens, time to the first one, and the rate of those after it."""
+    prompt, answer = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    rate = (answer - 1) / (whole_s - first_s) if answer > 1 and whole_s > first_s else 0.0
+    return f"[{prompt} prompt tokens, first token after {first_s:.2f} s, {answer} tokens, {rate:.1f} tokens/s]"

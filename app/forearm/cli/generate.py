@@ -1,0 +1,40 @@
+"""`forearm generate`: one prompt or conversation, answered in this process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from forearm.config.configs import Configs
+from forearm.offline.arguments import changed_settings
+from forearm.offline.llm import LLM
+from forearm.text.templates.chat_template import Message
+from forearm.wire import SamplingParams
+
+
+def generate(configs: Configs, prompt: str | None, messages: list[Message] | None, sampling: Mapping[str, Any]) -> int:
+    """Print the answer, and figures on standard error. Returns: the exit status.
+
+    sampling: fields of SamplingParams that were asked for; the others are as the model's authors advise.
+    Raises: ConfigError, InvalidRequest.
+    """
+    llm = LLM(tokenizer=configs.api.tokenizer or None, **changed_settings(configs.engine))
+    params = SamplingParams(**{**_fields(llm.get_default_sampling_params()), **sampling})
+    started = time.monotonic()
+    if messages is None:
+        [output] = llm.generate(prompt or "", params, use_tqdm=False)
+    else:
+        [output] = llm.chat(messages, params, use_tqdm=False)
+    took_s = time.monotonic() - started
+    [answer] = output.outputs
+    print(answer.text)
+    tokens = len(answer.token_ids)
+    rate = f"{tokens / took_s:.1f} tokens/s"
+    print(f"[{len(output.prompt_token_ids)} prompt tokens, {tokens} tokens in {took_s:.2f} s, {rate}]", file=sys.stderr)
+    return 0
+
+
+def _fields(params: SamplingParams) -> dict[str, Any]:
+    return {name: getattr(params, name) for name in params.__struct_fields__}

@@ -1,0 +1,92 @@
+"""`forearm health`: whether a server of this machine takes requests, as an exit status. For containers and services.
+
+Without --url it asks the `forearm serve` that is process 1, as in a container, where that listens: its own command line
+says so. It needs no key, trusts the server's certificate (it is this machine's own), and waits a few seconds at most.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from forearm.config.api_config import ApiConfig
+from forearm.config.flags import Parser, read_line
+from forearm.errors import ConfigError
+
+_FIRST = Path("/proc/1/cmdline")
+_TIMEOUT_S = 5.0
+_READY = "/readyz"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Ask. Returns: 0 if it takes requests, 1 if not.
+
+    Raises: ConfigError for an address that is none.
+    """
+    parser = Parser("forearm health [--url URL]", "Whether a server takes requests: exit status 0 or 1.")
+    parser.add_argument("--url", help="of the server; absent: that of the `forearm serve` which is process 1")
+    given = parser.parse_args(argv)
+    scheme, host, port = address(given.url) if given.url else listens(api_of(_FIRST))
+    try:
+        status, text = ask(scheme, host, port)
+    except OSError as error:
+        print(f"not ready: {error}", file=sys.stderr)
+        return 1
+    print(text, file=sys.stderr if status != 200 else sys.stdout)
+    return int(status != 200)
+
+
+def address(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a URL.
+
+    Raises: ConfigError.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"--url {url}: it must look like http://localhost:8000")
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def api_of(command_line: Path) -> ApiConfig:
+    """The settings of the `forearm serve` with this command line; of one without flags where it is another program."""
+    words = command_line.read_text().split("\0")[:-1]
+    after = words.index("serve") + 1 if "serve" in words else len(words)
+    return read_line(Parser("forearm serve", ""), words[after:]).configs.api
+
+
+def listens(api: ApiConfig) -> tuple[str, str, int]:
+    """Scheme, host and port under which it is reached from its own machine.
+
+    Raises: ConfigError for one on a Unix socket.
+    """
+    if api.uds:
+        raise ConfigError(f"--uds {api.uds}: health asks over TCP; ask the socket yourself, or leave --uds out")
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(api.host, api.host)
+    return "https" if api.ssl_certfile else "http", host, api.port
+
+
+def ask(scheme: str, host: str, port: int) -> tuple[int, str]:
+    """Status and text of its answer.
+
+    Raises: OSError if there is none.
+    """
+    if scheme == "https":
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, port, timeout=_TIMEOUT_S, context=trusting
+        )
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", _READY)
+        reply = connection.getresponse()
+        return reply.status, reply.read(10_000).decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise OSError(f"{host}:{port} does not answer HTTP: {error!r}") from None
+    finally:
+        connection.close()

@@ -1,0 +1,205 @@
+"""The `forearm` command. What a command needs is imported when it runs: the help is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from forearm import __version__
+from forearm.commit import commit
+from forearm.config.flags import Parser, read_line
+from forearm.errors import ConfigError, ForearmError
+
+USAGE = """usage: forearm COMMAND ...
+
+  serve [MODEL]       serve a model over HTTP, as OpenAI's API
+  generate [MODEL]    answer one prompt here, without a server
+  chat                talk to a running server
+  complete            have a running server go on from a text
+  plan [MODEL]        what it needs and how fast it would be, before any download
+  doctor [MODEL]      what this host lacks or wastes, each with its remedy
+  bench KIND          measure a running server, or this machine
+  run-batch [MODEL]   answer a file of requests
+  health              whether a server takes requests, as an exit status
+  --version
+
+`forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
+or absent: the small demonstration model that comes with the package."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns: its exit status."""
+    try:
+        status = dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # who read our output has seen enough: `forearm plan ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains as it ends
+        return 141
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """The command that these words are. Returns: its exit status."""
+    if list(words[:1]) == ["--version"]:
+        print(f"forearm {__version__} {commit()}".rstrip())
+        return 0
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0 if words else 2
+    command = COMMANDS.get(words[0])
+    if command is None:
+        print(f"forearm: there is no command {words[0]}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    try:
+        return command(words[1:])
+    except ConfigError as error:
+        print(f"forearm {words[0]}: {error}", file=sys.stderr)
+        return ConfigError.exit_status
+    except ForearmError as error:
+        print(f"forearm {words[0]}: {error}", file=sys.stderr)
+        return 1
+
+
+def serve(argv: Sequence[str]) -> int:
+    """`forearm serve [MODEL] [flags]`."""
+    line = read_line(Parser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API."), argv)
+    from forearm.supervisor.supervisor import serve
+
+    return serve(line.configs, line.notes)
+
+
+def generate(argv: Sequence[str]) -> int:
+    """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages, or standard input."""
+    parser = Parser("forearm generate [MODEL] --prompt TEXT [flags]", "Answer one prompt here, without a server.")
+    parser.add_argument("--prompt", help="text to go on from; absent: standard input")
+    parser.add_argument("--messages", metavar="FILE", help="JSON list of chat messages instead; - is standard input")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--temperature", type=float, help="0 is greedy; absent: the model's own default")
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--top-k", type=int)
+    line = read_line(parser, argv)
+    from forearm import log
+    from forearm.cli.generate import generate
+
+    log.set_up(line.configs.engine, "generate")
+    messages = json.loads(read_source(line.rest.messages)) if line.rest.messages else None
+    prompt = None if messages else line.rest.prompt or sys.stdin.read()
+    names = ("max_tokens", "temperature", "top_p", "top_k")
+    sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
+    return generate(line.configs, prompt, messages, sampling)
+
+
+def read_source(name: str) -> str:
+    """The content of a file; - is standard input.
+
+    Raises: ConfigError if it can't be read.
+    """
+    if name == "-":
+        return sys.stdin.read()
+    try:
+        return Path(name).read_text()
+    except OSError as error:
+        raise ConfigError(f"--messages {name}: {error.strerror}") from None
+
+
+def chat(argv: Sequence[str]) -> int:
+    """`forearm chat`: a terminal client of a running server."""
+    parser = Parser("forearm chat [flags]", "Talk to a running server; an empty line or Ctrl-D ends it.")
+    add_client(parser)
+    parser.add_argument("--system-prompt", help="stands before the conversation")
+    parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
+    given = parser.parse_args(argv)
+    from forearm.cli.chat import Chat
+    from forearm.cli.client import Client
+
+    with Client(given.url, given.model_name, given.api_key) as client:
+        return Chat(client, given.max_tokens, given.stats).run(given.system_prompt, given.quick)
+
+
+def complete(argv: Sequence[str]) -> int:
+    """`forearm complete`: a terminal client of a running server's completions."""
+    parser = Parser("forearm complete [flags]", "Have a server go on from a text; an empty line or Ctrl-D ends it.")
+    add_client(parser)
+    parser.add_argument("-q", "--quick", metavar="TEXT", help="complete this, print it, end")
+    given = parser.parse_args(argv)
+    from forearm.cli.client import Client
+    from forearm.cli.complete import complete
+
+    with Client(given.url, given.model_name, given.api_key) as client:
+        return complete(client, given.quick, given.max_tokens, given.stats)
+
+
+def run_batch(argv: Sequence[str]) -> int:
+    """`forearm run-batch [MODEL] -i FILE -o FILE [flags]`."""
+    parser = Parser("forearm run-batch [MODEL] -i FILE -o FILE [flags]", "Answer a file of requests, a line each.")
+    parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="JSONL; a path, or a URL to GET")
+    parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="a path, or a URL to PUT to")
+    parser.add_argument("--output-tmp-dir", metavar="FOLDER", help="for what is fetched and uploaded")
+    parser.add_argument("--max-inflight", type=int, help="requests at a time; absent: twice --max-num-seqs")
+    parser.add_argument("--enable-metrics", action="store_true", help="/metrics at --host and --port meanwhile")
+    parser.add_argument("--url", default="0.0.0.0", help="old name of --host")
+    line = read_line(parser, argv)
+    given = line.rest
+    if given.max_inflight is not None and given.max_inflight < 1:
+        raise ConfigError(f"--max-inflight {given.max_inflight}: it must be at least 1")
+    from forearm.cli.run_batch import Batch, run_batch
+
+    metrics_host = (line.configs.api.host or given.url) if given.enable_metrics else None
+    batch = Batch(given.input_file, given.output_file, given.output_tmp_dir, given.max_inflight, metrics_host)
+    return run_batch(line.configs, batch, line.notes)
+
+
+def bench(argv: Sequence[str]) -> int:
+    """`forearm bench KIND`."""
+    from forearm.bench.command import bench
+
+    return bench(argv)
+
+
+def add_client(parser: Parser) -> None:
+    """What every client of a running server is told."""
+    parser.add_argument("--url", default="http://localhost:8000/v1", help="of the server's API")
+    parser.add_argument("--model-name", help="absent: the first one that the server has")
+    parser.add_argument("--api-key", help="absent: VLLM_API_KEY, or OPENAI_API_KEY")
+    parser.add_argument("--stats", action="store_true", help="tokens and tokens/s after each answer")
+    parser.add_argument("--max-tokens", type=int, help="of an answer")
+
+
+def plan(argv: Sequence[str]) -> int:
+    """`forearm plan [MODEL]`: memory, contexts and speed, from headers alone."""
+    from forearm.plan.command import run
+
+    return run(argv)
+
+
+def doctor(argv: Sequence[str]) -> int:
+    """`forearm doctor [MODEL]`, also called collect-env: what this host lacks or wastes."""
+    from forearm.doctor.command import run
+
+    return run(argv)
+
+
+def health(argv: Sequence[str]) -> int:
+    """`forearm health`: whether a server takes requests."""
+    from forearm.cli.health import run
+
+    return run(argv)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "serve": serve,
+    "generate": generate,
+    "chat": chat,
+    "complete": complete,
+    "bench": bench,
+    "run-batch": run_batch,
+    "plan": plan,
+    "doctor": doctor,
+    "health": health,
+    "collect-env": doctor,  # vLLM's name
+}

@@ -1,0 +1,203 @@
+"""A batch's input and output, files or URLs. The output is written beside its place and put there when it is whole.
+
+What is unfinished is called after the output, the input's content and the settings, so that the same command over the
+same input goes on where it was stopped, and no other does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import httpx
+
+from forearm.cli.run_batch_lines import is_failed, lines
+from forearm.errors import ConfigError, ForearmError
+
+UPLOADS, PAUSE_S = 5, 5.0  # tries, and the time between them; as in vLLM
+TRANSFER_TIMEOUT_S = 1000.0
+PART_BYTES = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+def is_url(name: str) -> bool:
+    """Whether a file is named that HTTP has."""
+    return name.startswith(("http://", "https://"))
+
+
+def shown(name: str) -> str:
+    """For messages: URLs of object stores carry signatures and passwords."""
+    if not is_url(name):
+        return name
+    url = urlsplit(name)
+    return f"{url.scheme}://{url.hostname}{url.path}"
+
+
+@contextmanager
+def local_input(name: str, folder: str | None) -> Iterator[Path]:
+    """The input as a file of this machine; fetched into `folder` where it is a URL.
+
+    Raises: ConfigError.
+    """
+    if not is_url(name):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"--input-file {name}: there is no such file")
+        yield path
+        return
+    with NamedTemporaryFile("wb", dir=folder, prefix="forearm-batch-", suffix=".jsonl") as file:
+        try:
+            with httpx.stream("GET", name, timeout=TRANSFER_TIMEOUT_S, follow_redirects=True) as reply:
+                reply.raise_for_status()
+                for part in reply.iter_bytes(PART_BYTES):
+                    file.write(part)
+        except httpx.HTTPStatusError as error:
+            raise ConfigError(f"--input-file {shown(name)}: HTTP {error.response.status_code}") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ConfigError(f"--input-file {shown(name)}: {error or type(error).__name__}") from None
+        file.flush()
+        yield Path(file.name)
+
+
+def check_apart(input_file: str, output_file: str) -> None:
+    """Raises: ConfigError where the answers would replace the requests."""
+    if not is_url(output_file) and Path(output_file).is_dir():
+        raise ConfigError(f"--output-file {output_file}: it is a folder; name a file")
+    if is_url(input_file) or is_url(output_file):
+        return
+    if Path(input_file).resolve() == Path(output_file).resolve():
+        raise ConfigError(f"--output-file {output_file}: it is the input; name another file")
+
+
+def surveyed(path: Path, most_bytes: int, settings: str) -> tuple[int, str]:
+    """The number of requests, and a name for this input under these settings.
+
+    Raises: ConfigError if it cannot be read.
+    """
+    digest, count = hashlib.sha256(settings.encode()), 0
+    try:
+        for _, line in lines(path, most_bytes):
+            digest.update(line + b"\n")
+            count += 1
+    except OSError as error:
+        raise ConfigError(f"--input-file {path}: {error.strerror}") from None
+    return count, digest.hexdigest()[:12]
+
+
+class Output:
+    """Lines in the order of the input: one that comes early waits for those before it.
+
+    written   those in the file
+    failed    those of them that are errors
+    """
+
+    def __init__(self, name: str, digest: str, folder: str | None) -> None:
+        """`folder`: for what is to be uploaded. Raises: ConfigError if nothing can be written there."""
+        self._name = name
+        place = Path(folder or gettempdir(), Path(urlsplit(name).path).name) if is_url(name) else Path(name)
+        self._path = place.with_name(f"{place.name}.{digest}.partial")
+        self._early: dict[int, bytes] = {}
+        self.written = self.failed = 0
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab+")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take_over()
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigError(f"--output-file {shown(name)}: another run-batch is at it ({self._path})") from None
+        except OSError as error:
+            raise ConfigError(f"--output-file {shown(name)}: {self._path}: {error.strerror}") from None
+
+    def put(self, number: int, line: bytes) -> None:
+        """The answer to a request, counted from 0.
+
+        Raises: ForearmError if it cannot be written.
+        """
+        self._early[number] = line
+        try:
+            while (ready := self._early.pop(self.written, None)) is not None:
+                self._file.write(ready)
+                self._count(ready)
+            self._file.flush()  # a killed process loses nothing that stands here
+        except OSError as error:
+            self._fail(error)
+
+    def publish(self) -> None:
+        """All is written: put it where it was to go.
+
+        Raises: ForearmError if that fails; what was written stays.
+        """
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            if not is_url(self._name):
+                self._path.replace(self._name)
+                return
+        except OSError as error:
+            self._fail(error)
+        upload(self._path, self._name)
+        self._path.unlink()
+
+    def close(self) -> None:
+        """Leave it unfinished."""
+        self._file.close()
+
+    def _count(self, line: bytes) -> None:
+        self.written += 1
+        self.failed += is_failed(line)
+
+    def _fail(self, error: OSError) -> NoReturn:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        raise ForearmError(
+            f"--output-file {shown(self._name)}: {self._path}: {error.strerror}; make room: the same command goes on"
+        ) from None
+
+    def _take_over(self) -> None:
+        """Count what an earlier run has written, and cut off a line that it did not finish."""
+        self._file.seek(0)
+        end = 0
+        for line in self._file:
+            if line.endswith(b"\n"):
+                self._count(line)
+                end += len(line)
+        self._file.truncate(end)
+
+
+def upload(path: Path, url: str) -> None:
+    """PUT a file.
+
+    Raises: ForearmError after the last try.
+    """
+    for attempt in range(1, UPLOADS + 1):
+        why = _put(path, url)
+        if why is None:
+            return
+        log.warning("%s: %s (try %d of %d)", shown(url), why, attempt, UPLOADS)
+        if attempt < UPLOADS:
+            time.sleep(PAUSE_S)
+    raise ForearmError(f"--output-file {shown(url)}: {why}; the answers are in {path}, the same command tries again")
+
+
+def _put(path: Path, url: str) -> str | None:
+    """Why it failed, if it did."""
+    try:
+        with path.open("rb") as file:
+            headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/jsonl"}
+            reply = httpx.put(url, content=iter(lambda: file.read(PART_BYTES), b""), headers=headers,
+                              timeout=TRANSFER_TIMEOUT_S)  # fmt: skip
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return str(error) or type(error).__name__
+    return None if reply.is_success else f"HTTP {reply.status_code}"

@@ -1,0 +1,1 @@
+"""Settings: their flags, environment variables, defaults and units, and the config classes made of them."""

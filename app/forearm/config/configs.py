@@ -1,0 +1,69 @@
+"""Every setting of a server: read from the command line, the environment and the --config file.
+
+A flag wins over the environment, the environment over the --config file, that over the default. The environment is
+read here and nowhere else. Names are vLLM's wherever the thing is the same; vllm_compat.py has vLLM's names that mean
+nothing here. A field without flag and variable is filled in by the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forearm.config.api_config import ApiConfig
+from forearm.config.engine_config import EngineConfig
+from forearm.config.serve_config import ServeConfig
+from forearm.config.settings import build, choose, settings_of
+
+CONFIGS = (EngineConfig, ApiConfig, ServeConfig)
+SETTINGS = settings_of(*CONFIGS)
+# Read elsewhere, and so not unknown: tiers.cpp, and gunicorn_conf.py through `api_config_path`.
+READ_ELSEWHERE = ("FOREARM_TIER", "FOREARM_API_CONFIG")
+
+
+@dataclass(frozen=True)
+class Configs:
+    """What one command line, environment and file come to."""
+
+    engine: EngineConfig
+    api: ApiConfig
+    serve: ServeConfig
+
+
+def read(flags: Mapping[str, Sequence[str]], file: Mapping[str, Sequence[str]]) -> Configs:
+    """The configs; `flags` and `file` have texts by field name.
+
+    Raises: ConfigError naming the value and the remedy.
+    """
+    chosen = choose(SETTINGS, flags, os.environ, file)
+    return Configs(build(EngineConfig, chosen), build(ApiConfig, chosen), build(ServeConfig, chosen))
+
+
+def engine_config(**given: Any) -> EngineConfig:
+    """The config of an offline engine: values as a caller has them, over the environment. Texts and numbers are read as
+    a flag's, within its bounds.
+
+    Raises: ConfigError naming the value and the remedy; TypeError for a name that is no setting.
+    """
+    texts = {
+        name: (str(value),) for name, value in given.items() if type(value) in (str, int, float) and name in SETTINGS
+    }
+    chosen = choose(settings_of(EngineConfig), texts, os.environ, {})
+    return EngineConfig(**{**chosen, **{n: v for n, v in given.items() if v is not None and n not in texts}})
+
+
+def environment() -> dict[str, str]:
+    """Variables by name, for vllm_compat.py to look through."""
+    return dict(os.environ)
+
+
+def api_config_path() -> str:
+    """Where supervisor.py has put the ApiConfig, as JSON, for the gunicorn that it starts."""
+    return os.environ["FOREARM_API_CONFIG"]
+
+
+def client_api_key() -> str:
+    """The key that `forearm chat` sends when none is given."""
+    return os.environ.get("VLLM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""

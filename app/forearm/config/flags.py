@@ -1,0 +1,227 @@
+"""The command line and the --config file as texts by field name, for config.read; vLLM's other flags on the way."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from forearm.config import configs, vllm_compat
+from forearm.config.configs import Configs
+from forearm.config.settings import Setting, human_whole, inverses
+from forearm.errors import ConfigError
+
+Texts = dict[str, Sequence[str]]
+
+# A flag with keys of its JSON: --flag.key, --flag.key=value, --flag.key+ (part of a list).
+_DOTTED = re.compile(r"(?P<flag>--?[A-Za-z][\w-]*)\.(?P<keys>[\w.-]*[\w-])(?P<more>\+?)(?:=(?P<value>.*))?", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are ConfigErrors, one line each."""
+
+    def __init__(self, usage: str, description: str) -> None:
+        super().__init__(usage=usage, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises: ConfigError."""
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line taken apart: the configs, what is left for the command itself, and lines for the log."""
+
+    configs: Configs
+    rest: argparse.Namespace
+    notes: list[str]
+
+
+def read_line(parser: Parser, argv: Sequence[str]) -> Line:
+    """The settings of `argv`, the environment and the file that --config names. `parser` has the command's own flags.
+
+    Raises: ConfigError naming the flag, variable or line and the remedy.
+    """
+    notes: list[str] = []
+    add_settings(parser)
+    add_foreign(parser, notes)
+    words = nested([_dashes(word) for word in argv])
+    for word in words:
+        vllm_compat.refuse(word.split("=", 1)[0])
+    rest, over = parser.parse_known_args(words)
+    texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in configs.SETTINGS}
+    model = model_of(parser, over)
+    if model is not None:
+        texts["model"] = [model]
+    file = read_file(Path(rest.config), notes) if rest.config else {}
+    chosen = configs.read(texts, file)
+    here, engines = chosen.serve.data_parallel_size_local, chosen.serve.data_parallel_size
+    if here not in (None, engines):
+        raise ConfigError(
+            f"--data-parallel-size-local {here}: all {engines} engines of --data-parallel-size run on this machine; "
+            "for several machines see deploy/ray"
+        )
+    known = {s.env for s in configs.SETTINGS.values()} | set(configs.READ_ELSEWHERE)
+    notes += vllm_compat.check_variables(configs.environment(), known)
+    return Line(chosen, rest, notes)
+
+
+def _dashes(word: str) -> str:
+    """--max_model_len=4k is --max-model-len=4k; keys after a point keep their own."""
+    return re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word)
+
+
+def nested(words: Sequence[str]) -> list[str]:
+    """Make JSON of dotted flags, as vLLM does: --a-config.x.y 1 --a-config.z+ p,q is --a-config with that object, and
+    comes last.
+
+    Raises: ConfigError for one without a value.
+    """
+    kept: list[str] = []
+    objects: dict[str, dict[str, Any]] = {}
+    rest = iter(words)
+    for word in rest:
+        dotted = _DOTTED.fullmatch(word)
+        if dotted is None:
+            kept.append(word)
+            continue
+        text = dotted["value"] if dotted["value"] is not None else next(rest, None)
+        if text is None:
+            raise ConfigError(f"{word} needs a value")
+        put(objects.setdefault(dotted["flag"], {}), dotted["keys"].split("."), _value(text, bool(dotted["more"])))
+    return [*kept, *(part for flag, value in objects.items() for part in (flag, json.dumps(value)))]
+
+
+def put(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set target[a][b]… to a value; lists are lengthened."""
+    for key in keys[:-1]:
+        inner = target.get(key)
+        target[key] = target = inner if isinstance(inner, dict) else {}
+    before = target.get(keys[-1])
+    target[keys[-1]] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
+
+
+def _value(text: str, more: bool) -> Any:
+    """What a dotted flag is given: JSON, a number such as 4k, or a text; parts of a list where there is a +."""
+    if more:
+        return text.split(",")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        try:
+            return human_whole(text)
+        except ValueError:
+            return text
+
+
+def model_of(parser: Parser, over: Sequence[str]) -> str | None:
+    """What is left of a command line: nothing, or the model.
+
+    Raises: ConfigError naming an unknown flag and the one it resembles.
+    """
+    for word in over:
+        if word.startswith("-"):
+            near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
+            raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
+    if len(over) > 1:
+        raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}")
+    return over[0] if over else None
+
+
+def add_settings(parser: Parser) -> None:
+    """A flag for each setting; they give lists of texts, and nothing where they are absent."""
+    parser.add_argument("--config", metavar="FILE", help="YAML: flags without their dashes as keys")
+    for name, setting in configs.SETTINGS.items():
+        if setting.switch and setting.flags:
+            parser.add_argument(*setting.flags, **_switch(name, "1"), help=shown(setting))
+            parser.add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
+        elif setting.flags:
+            nargs = "+" if setting.many else 1
+            metavar = (setting.unit or "value").upper()
+            parser.add_argument(
+                *setting.flags, dest=name, nargs=nargs, metavar=metavar, default=argparse.SUPPRESS, help=shown(setting)
+            )
+
+
+def _switch(name: str, value: str) -> dict[str, Any]:
+    return {"dest": name, "action": "store_const", "const": [value], "default": argparse.SUPPRESS}
+
+
+def shown(setting: Setting) -> str:
+    """Help of one setting for argparse, which reads % as its own."""
+    return (setting.help + (f" [{setting.env}]" if setting.env else "")).replace("%", "%%")
+
+
+class _Note(argparse.Action):
+    """Checks a flag that sets nothing and notes its log line."""
+
+    notes: list[str]
+
+    def __call__(self, parser: object, namespace: object, values: Any, option_string: str | None = None) -> None:
+        flag = option_string or ""
+        if flag in vllm_compat.FLAGS:  # else a switch is put off, which asks for nothing
+            self.notes += vllm_compat.check_flag(flag, values if isinstance(values, str) else None)
+
+
+def add_foreign(parser: Parser, notes: list[str]) -> None:
+    """The flags of foreign.FLAGS that the command has not itself, and what puts switches off."""
+    nargs = (0, None, "+")
+    known = [(flag, nargs[one.values]) for flag, one in vllm_compat.FLAGS.items()]
+    off = [other for table in (vllm_compat.FLAGS, vllm_compat.REFUSED) for flag, one in table.items() if not one.values
+           for other in inverses(flag)]  # fmt: skip
+    for flag, count in [*known, *((other, 0) for other in off)]:
+        if flag not in parser._option_string_actions:
+            action = parser.add_argument(
+                flag, action=_Note, nargs=count, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
+            assert isinstance(action, _Note)
+            action.notes = notes
+
+
+def read_file(path: Path, notes: list[str]) -> Texts:
+    """A --config file as texts by field name.
+
+    Raises: ConfigError naming the file and the key.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {path}: write flags without their dashes as keys, for example port: 8080")
+    fields = {flag: name for name, setting in configs.SETTINGS.items() for flag in setting.flags}
+    texts: Texts = {}
+    for key, value in _objects(content).items():
+        flag = "--" + key.replace("_", "-")
+        if value is not False:
+            vllm_compat.refuse(flag)
+        if flag in fields:
+            texts[fields[flag]] = [as_text(v) for v in value] if isinstance(value, list) else [as_text(value)]
+        elif flag in vllm_compat.FLAGS:
+            notes += vllm_compat.check_flag(flag, None if isinstance(value, bool) else as_text(value))
+        elif flag in vllm_compat.REFUSED:
+            continue  # a switch that is put off
+        else:
+            near = difflib.get_close_matches(flag, fields, n=1)
+            raise ConfigError(f"--config {path}: unknown key {key}{f'; did you mean {near[0][2:]}?' if near else ''}")
+    return texts
+
+
+def _objects(content: dict[Any, Any]) -> dict[str, Any]:
+    """The file's keys, with those that have points as objects."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        put(found, str(key).split("."), value)
+    return found
+
+
+def as_text(value: object) -> str:
+    """A YAML value as a flag would have it."""
+    return json.dumps(value) if isinstance(value, (dict, bool)) else str(value)

@@ -1,0 +1,93 @@
+"""What --speculative-config asks for: vLLM's keys, read into one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forearm.config.engine_config import EngineConfig
+from forearm.errors import ConfigError
+
+METHODS = ("ngram", "draft_model")
+MOST_TOKENS = 32  # of one draft
+_TOKENS = 8  # unless said: drafts are as long as they pay, so this is a bound
+_LOOKUP = (3, 5)  # least and most tokens looked up, unless said
+_KEYS = ("method", "model", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", "quantization",
+         "revision", "draft_tensor_parallel_size")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How drafts are made.
+
+    tokens       most of one draft
+    least, most  ngram: tokens that must have come before, and of which more are not looked at
+    model        draft_model: its folder or Hugging Face id; `revision` and `quantization` are its
+    """
+
+    method: str
+    tokens: int = _TOKENS
+    least: int = _LOOKUP[0]
+    most: int = _LOOKUP[1]
+    model: str = ""
+    revision: str = ""
+    quantization: str = "none"
+
+
+def drafting_asked(config: EngineConfig) -> Drafting | None:
+    """How tokens are guessed; None: not at all.
+
+    Raises: ConfigError naming the key, its value and what it may be.
+    """
+    named = {"method": config.spec_method, "model": config.spec_model, "num_speculative_tokens": config.spec_tokens}
+    given = {**(config.speculative_config or {}), **{name: value for name, value in named.items() if value}}
+    try:
+        return _read(given) if given else None
+    except ValueError as error:
+        raise ConfigError(f"--speculative-config: {error}") from None
+
+
+def _read(given: Mapping[str, Any]) -> Drafting:
+    for key in given:
+        if key not in _KEYS:
+            raise ValueError(f"{key} is not known; the keys are {', '.join(_KEYS)}")
+    model = given.get("model") or ""
+    method = given.get("method") or ("ngram" if model in ("", "ngram", "[ngram]") else "draft_model")
+    if method not in METHODS:
+        raise ValueError(f"method {method} is not built; drafts are made by {' or '.join(METHODS)}")
+    if method == "draft_model" and not (model and isinstance(model, str)):
+        raise ValueError("method draft_model needs model: the folder or Hugging Face id of a smaller model")
+    if given.get("draft_tensor_parallel_size", 1) != 1:
+        raise ValueError("draft_tensor_parallel_size must be 1: the draft model runs where the model does")
+    least, most = _lookup(given)
+    return Drafting(
+        method=method,
+        tokens=_whole(given, "num_speculative_tokens", _TOKENS, MOST_TOKENS),
+        least=least,
+        most=most,
+        model=model if method == "draft_model" else "",
+        revision=str(given.get("revision") or ""),
+        quantization=str(given.get("quantization") or "none"),
+    )
+
+
+def _lookup(given: Mapping[str, Any]) -> tuple[int, int]:
+    """The least and the most; where one is given alone, the other is equal, as in vLLM."""
+    names = ("prompt_lookup_min", "prompt_lookup_max")
+    said = [given.get(name) for name in names]
+    if said == [None, None]:
+        return _LOOKUP
+    least, most = (_whole(given, name, said[1 - i], 64) for i, name in enumerate(names))
+    if least > most:
+        raise ValueError(f"prompt_lookup_min {least} is more than prompt_lookup_max {most}")
+    return least, most
+
+
+def _whole(given: Mapping[str, Any], name: str, default: Any, most: int) -> int:
+    value = given.get(name)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 to {most}")
+    return value

@@ -1,0 +1,1 @@
+"""What an output may go on with: grammars, thinking budgets, repetition."""

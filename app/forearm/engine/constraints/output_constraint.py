@@ -1,0 +1,137 @@
+"""What one output may go on with: the end of its thinking once the budget is used up, then what its grammar allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.engine.constraints.grammar import Matcher
+from forearm.wire import SamplingParams
+
+# At one place: a mask (uint32 [words], a bit for each token), the one token that must come, or None: any token.
+Choice = npt.NDArray[np.uint32] | int | None
+
+
+class Mark:
+    """Looks out for some tokens in a row (Knuth, Morris and Pratt 1977). `reached`: how many of them came last."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tuple(tokens)
+        self.reached = 0
+        self._shorter = [0] * len(self.tokens)  # of the first i + 1: the longest beginning that is also their end
+        for i in range(1, len(self.tokens)):
+            self._shorter[i] = self._longer(self._shorter[i - 1], self.tokens[i])
+
+    @property
+    def seen(self) -> bool:
+        return self.reached == len(self.tokens)
+
+    def take(self, token: int) -> None:
+        """The next token; once all were seen, nothing changes."""
+        if not self.seen:
+            self.reached = self._longer(self.reached, token)
+
+    def _longer(self, reached: int, token: int) -> int:
+        while reached and self.tokens[reached] != token:
+            reached = self._shorter[reached - 1]
+        return reached + (self.tokens[reached] == token)
+
+
+class Constraint:
+    """Follows one output token by token. `matcher` is where its grammar begins; outputs of one request may share it, as
+    each takes a copy with its first token.
+    """
+
+    def __init__(self, params: SamplingParams, matcher: Matcher | None) -> None:
+        self._matcher = matcher
+        self._shared = True
+        self._begin = Mark(params.grammar_after) if matcher and params.grammar_after else None
+        # Where a grammar constrains the first token, nothing is thought.
+        thinks = params.thinking_end and (matcher is None or self._begin)
+        self._end = Mark(params.thinking_end) if thinks and params.thinking_end else None
+        self._left = params.thinking_token_budget or 0
+
+    @property
+    def over(self) -> bool:
+        """Nothing but the end of the output may follow."""
+        return self._constrains and self._matcher is not None and self._matcher.over
+
+    @property
+    def _constrains(self) -> bool:
+        """The grammar has begun."""
+        return self._matcher is not None and (self._begin is None or self._begin.seen)
+
+    def take(self, token: int) -> None:
+        """The output goes on with this token.
+
+        Raises: ConstraintFailed, EngineFailed as Matcher.take.
+        """
+        if self._constrains:
+            assert self._matcher is not None
+            if self._shared:
+                self._matcher, self._shared = self._matcher.fork(), False
+            self._matcher.take(token)
+        else:
+            self._think(token)
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, one after the other; none where there is a choice."""
+        if self._constrains:
+            assert self._matcher is not None
+            return [] if self._matcher.over else self._matcher.forced()
+        ahead, forced = self._ahead(), []
+        while (token := ahead._thinking_ends()) is not None and not ahead._constrains:
+            forced.append(token)
+            ahead._think(token)
+        return forced
+
+    def cut(self, drafts: Sequence[int]) -> Sequence[int]:
+        """The first of these drafts, as far as they may come; at the most to where the grammar begins."""
+        if self._constrains:
+            assert self._matcher is not None
+            return drafts[: self._matcher.allowed_prefix(drafts)]
+        ahead = self._ahead()
+        for count, token in enumerate(drafts):
+            if ahead._constrains or ahead._thinking_ends() is not None:
+                return drafts[:count]
+            ahead._think(token)
+        return drafts
+
+    def choices(self, drafts: Sequence[int]) -> list[Choice]:
+        """What may be chosen here and after each of the drafts: those that `cut` leaves, or the first of `forced`.
+
+        Raises: ConstraintFailed when the grammar has become too large to go on with.
+        """
+        if self._constrains:
+            assert self._matcher is not None
+            masks: list[Choice] = [*self._matcher.masks(drafts)]
+            return masks + [None] * (1 + len(drafts) - len(masks))  # where it is over before the last draft
+        ahead, found = self._ahead(), [self._thinking_ends()]
+        for token in drafts:
+            ahead._think(token)
+            found.append(ahead._thinking_ends())
+        if not ahead._constrains:
+            return [*found]
+        assert self._matcher is not None
+        return [*found[:-1], self._matcher.mask()]
+
+    def _ahead(self) -> Constraint:
+        """A copy to think ahead with; the matcher is this one's."""
+        ahead = copy(self)
+        ahead._begin, ahead._end = copy(self._begin), copy(self._end)
+        return ahead
+
+    def _think(self, token: int) -> None:
+        self._left -= 1
+        for mark in (self._begin, self._end):
+            if mark is not None:
+                mark.take(token)
+
+    def _thinking_ends(self) -> int | None:
+        """The token that must come because the budget is used up."""
+        if self._end is None or self._end.seen or self._constrains or self._left > 0:
+            return None
+        return self._end.tokens[self._end.reached]

@@ -1,0 +1,1 @@
+"""The machine under an engine: cores, memory, NUMA nodes, CPU quotas."""

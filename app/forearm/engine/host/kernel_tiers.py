@@ -1,0 +1,40 @@
+"""Which kernels compute, and which ones the test at start has put out of use: in the log and in the metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from forearm.engine.host import placement
+
+log = logging.getLogger(__name__)
+
+
+def tell() -> None:
+    """Log tiers that gave wrong results: the machine, or the build, has a defect that somebody should look into."""
+    for tier, operation in placement.quarantined():
+        log.error(
+            "kernels: %s gives wrong results in %s on this machine and is not used; %s serves instead. Look for a "
+            "defective CPU, an emulator or a damaged installation",
+            tier, operation, placement.tier(),
+        )  # fmt: skip
+
+
+class Tiers:
+    """For prometheus_client's registry. `used` and `wrong` are those of this process where they are not given."""
+
+    def __init__(self, used: str | None = None, wrong: Sequence[tuple[str, str]] | None = None) -> None:
+        self._used = placement.tier() if used is None else used
+        self._wrong = placement.quarantined() if wrong is None else wrong
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client."""
+        used = GaugeMetricFamily("forearm:kernel_tier_info", "The kernels in use, as a label; 1.", labels=["tier"])
+        used.add_metric([self._used], 1)
+        yield used
+        wrong = GaugeMetricFamily("forearm:kernel_tiers_quarantined", "Tiers found wrong at start, and not used.")
+        wrong.add_metric([], len(self._wrong))
+        yield wrong

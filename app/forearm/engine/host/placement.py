@@ -1,0 +1,320 @@
+"""Which cores compute, which serve HTTP, and how much memory there is: decided once, at start, and printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from forearm import _native
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.host import numa_ranks
+from forearm.errors import ConfigError
+
+GIB = 1 << 30
+BLOCK_TOKENS = 32
+MOST_WORKERS = 4  # unless --api-server-count says more: memory for each is set aside (supervisor.py)
+RESERVE_FROM = ((32, 2), (4, 1))  # physical cores -> cores for the API; fewer than four are shared
+SLOW = 0.75  # cores below this share of the fastest kind's capacity are efficiency cores
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where things run. `cores`: one CPU id a thread, or () when nothing is pinned; `api_cores`: CPU ids for HTTP.
+
+    ranks: threads of each rank, in the order of `cores`.
+    """
+
+    threads: int
+    cores: tuple[int, ...]
+    api_cores: tuple[int, ...]
+    api_workers: int
+    lines: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes this process may use in all, bytes still free of them, and what sets the limit."""
+
+    total_bytes: int
+    available_bytes: int
+    limited_by: str
+
+
+def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
+    """Cores for the engines and the API, from the binding asked for, affinity, cpuset and CPU quota.
+
+    One thread goes to each physical core: two on one core share its multipliers and only add barriers. With four cores
+    or more the API gets one of its own (two from 32), else it shares. The last cores are the API's, so that the
+    engine's stay together. A quota gives time, not cores, and every container on the host would pin itself to the same
+    ones: there nothing is pinned unless the cores are named. Each engine has --tensor-parallel-size ranks; where that
+    is 1, one on each NUMA node of its cores.
+
+    Raises: ConfigError naming the variable, its value and the remedy.
+    """
+    topology = _native.topology(root)
+    cpus = usable(topology, config.visible_memory_nodes)
+    nodes = {cpu.id: cpu.node for cpu in cpus}
+    bind, asked = config.omp_threads_bind.strip(), config.tensor_parallel_size
+    count = asked * engines if asked > 1 else 1
+    if bind in ("auto", "nobind"):
+        sets = divide(fast(cpus), cpus, config.num_of_reserved_cpu, count)
+    else:
+        sets = bound(bind, cpus, count)
+    api = spare([core for part in sets for core in part], cpus)
+    threads, reason = at_most(sum(map(len, sets)), config, topology.quota_cpus)
+    sets = numa_ranks.shortened(sets, threads, reason)
+    threads = sum(map(len, sets))
+    by_quota = topology.quota_cpus is not None and topology.quota_cpus < len(cpus)
+    is_pinned = not (bind == "nobind" or (bind == "auto" and by_quota))
+    if asked == 1 and is_pinned:
+        sets = numa_ranks.by_node(sets[0], nodes)
+    pinned = tuple(core for part in sets for core in part) if is_pinned else ()
+    api_cores = tuple(api) if api else tuple(cpu.id for cpu in cpus)
+    workers = min(MOST_WORKERS, max(1, len({cpu.core for cpu in cpus if cpu.id in api})))
+    engine_line, api_line = describe_plan(threads, pinned, reason, api_cores, bool(api))
+    listed = [as_list(part) if is_pinned else "" for part in sets]
+    rank_lines = numa_ranks.describe(sets, nodes, listed) if engines == 1 else []
+    lines = (describe_machine(topology, cpus), engine_line, *rank_lines, api_line)
+    return Plan(threads, pinned, api_cores, workers, lines, tuple(map(len, sets)))
+
+
+def usable(topology: _native.Topology, visible_nodes: str) -> list[_native.Cpu]:
+    """The CPUs allowed here, of the NUMA nodes that CPU_VISIBLE_MEMORY_NODES names; ordered by node."""
+    cpus = topology.cpus
+    if visible_nodes:
+        nodes = ids("CPU_VISIBLE_MEMORY_NODES", visible_nodes)
+        cpus = [cpu for cpu in cpus if cpu.node in nodes]
+        if not cpus:
+            here = as_list({cpu.node for cpu in topology.cpus})
+            raise ConfigError(f"CPU_VISIBLE_MEMORY_NODES={visible_nodes}: no CPU there; this process may use {here}")
+    return sorted(cpus, key=lambda cpu: (cpu.node, cpu.id))
+
+
+def fast(cpus: Sequence[_native.Cpu]) -> list[_native.Cpu]:
+    """Performance cores only, where a machine has slow ones: every barrier waits for the slowest.
+
+    Kinds are told by cpu_capacity (up to 1024), else by MIDR; one kind with several frequencies is one kind.
+    """
+    capacities = all(0 < cpu.speed <= 1024 for cpu in cpus)
+    if not capacities and len({cpu.kind for cpu in cpus}) == 1:
+        return list(cpus)
+    best = max(cpu.speed for cpu in cpus)
+    return [cpu for cpu in cpus if cpu.speed >= SLOW * best]
+
+
+def reserved_of(cores: int) -> int:
+    """Physical cores that the API gets of so many."""
+    return next((count for from_, count in RESERVE_FROM if cores >= from_), 0)
+
+
+def divide(
+    candidates: Sequence[_native.Cpu], cpus: Sequence[_native.Cpu], reserved: int | None, count: int
+) -> list[list[int]]:
+    """One CPU of each physical core for each of `count` ranks, but for the cores that are kept for the API.
+
+    Where there are efficiency cores, they are the API's and no other is reserved.
+
+    Raises: ConfigError if nothing would be left to compute.
+    """
+    first_of_core = {cpu.core: cpu.id for cpu in reversed(candidates)}
+    cores = list(dict.fromkeys(cpu.core for cpu in candidates))
+    if reserved is None:
+        reserved = reserved_of(len(cores)) if len(candidates) == len(cpus) else 0
+    if reserved >= len(cores):
+        raise ConfigError(
+            f"VLLM_CPU_NUM_OF_RESERVED_CPU={reserved}: leaves no core of {len(cores)} to compute; "
+            f"choose at most {len(cores) - 1}"
+        )
+    ids_of_cores = [first_of_core[core] for core in cores]
+    if count > 1:
+        return numa_ranks.spread(ids_of_cores, {cpu.id: cpu.node for cpu in cpus}, count, reserved)
+    return [ids_of_cores[: len(cores) - reserved]]
+
+
+def spare(chosen: Sequence[int], cpus: Sequence[_native.Cpu]) -> list[int]:
+    """The CPUs of the cores on which none is chosen."""
+    busy = {cpu.core for cpu in cpus if cpu.id in chosen}
+    return [cpu.id for cpu in cpus if cpu.core not in busy]
+
+
+def bound(bind: str, cpus: Sequence[_native.Cpu], count: int) -> list[list[int]]:
+    """The CPUs of an explicit list, `a|b` of several ranks; those of one rank are a, b and all others together.
+
+    Raises: ConfigError if a CPU is not allowed here, or there are more or fewer sets than ranks.
+    """
+    sets = [ids("VLLM_CPU_OMP_THREADS_BIND", part) for part in bind.split("|")]
+    chosen = [cpu for part in sets for cpu in part]
+    allowed = {cpu.id for cpu in cpus}
+    wrong = [cpu for cpu in chosen if cpu not in allowed]
+    if wrong or not chosen:
+        raise ConfigError(
+            f"VLLM_CPU_OMP_THREADS_BIND={bind}: CPU {as_list(wrong) or '(none)'} is not to be had; "
+            f"this process may use {as_list(allowed)}. Name some of these, or auto"
+        )
+    if count == 1:
+        return [chosen]
+    if len(sets) != count or len(set(chosen)) != len(chosen) or not all(sets):
+        raise ConfigError(
+            f"VLLM_CPU_OMP_THREADS_BIND={bind}: has {len(sets)} set{'s' if len(sets) > 1 else ''} of CPUs for {count} "
+            "ranks (--tensor-parallel-size, of each engine); name the CPUs of each rank, none twice, as 0-31|32-63"
+        )
+    return sets
+
+
+def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tuple[int, str]:
+    """How many threads to start, and why not more ("" when nothing holds them back).
+
+    A quota is rounded down: threads meet at barriers, so with 1.5 CPUs two of them would use up the time of a period
+    after three quarters of it and then both stand still, the API with them. One leaves half a CPU for the API. From
+    four CPUs of quota the API's share is kept free as cores are.
+    """
+    threads, reason = wanted, ""
+    if quota_cpus is not None:
+        whole = math.floor(quota_cpus)
+        kept = reserved_of(whole) if config.num_of_reserved_cpu is None else config.num_of_reserved_cpu
+        if whole - kept < threads:
+            threads, reason = max(1, whole - kept), f"the quota of {quota_cpus:g} CPUs"
+    if config.omp_num_threads is not None and config.omp_num_threads < threads:
+        threads, reason = config.omp_num_threads, f"OMP_NUM_THREADS={config.omp_num_threads}"
+    return threads, reason
+
+
+def describe_machine(topology: _native.Topology, cpus: Sequence[_native.Cpu]) -> str:
+    """One line on what there is."""
+    cores, nodes = len({cpu.core for cpu in cpus}), len({cpu.node for cpu in cpus})
+    quota = "" if topology.quota_cpus is None else f", quota {topology.quota_cpus:g} CPUs"
+    return (
+        f"machine: CPUs {as_list(cpu.id for cpu in cpus)} ({cores} physical cores, {nodes} NUMA "
+        f"node{'s' if nodes > 1 else ''}{quota})"
+    )
+
+
+def describe_plan(
+    threads: int, pinned: Sequence[int], reason: str, api_cores: Sequence[int], own: bool
+) -> tuple[str, str]:
+    """A line on the engine and a line on the API."""
+    where = f"on CPUs {as_list(pinned)}" if pinned else "not pinned"
+    held = f" (held back by {reason})" if reason else ""
+    engine = f"engine: {threads} thread{'s' if threads > 1 else ''} {where}{held}"
+    return engine, f"API: CPUs {as_list(api_cores)}{'' if own else ', shared with the engine'}"
+
+
+def memory(config: EngineConfig, root: str = "") -> Memory:
+    """What this process may use: the least of the machine, the NUMA nodes allowed and the cgroups above."""
+    topology = _native.topology(root)
+    machine = topology.machine
+    limits = [Memory(machine.total_bytes, machine.available_bytes, "this machine")]
+    if topology.cgroup is not None:
+        limits.append(Memory(topology.cgroup.total_bytes, topology.cgroup.available_bytes, "the container's limit"))
+    nodes = set(topology.memory_nodes)
+    if config.visible_memory_nodes:
+        nodes &= set(ids("CPU_VISIBLE_MEMORY_NODES", config.visible_memory_nodes))
+    if nodes < set(topology.node_memory):
+        parts = [topology.node_memory[node] for node in nodes]
+        total, free = sum(part.total_bytes for part in parts), sum(part.available_bytes for part in parts)
+        limits.append(Memory(total, free, f"NUMA nodes {as_list(nodes)}"))
+    return min(limits, key=lambda limit: limit.available_bytes)
+
+
+def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
+    """How many KV blocks to allocate, once `needed_bytes` more (weights and scratch not yet in memory) are taken off.
+
+    Unset, what memory leaves after the share that stays free, up to what --max-num-seqs sequences of full length fill,
+    or what the engine's first start planned.
+    Raises: ConfigError with the arithmetic when what was asked for or one sequence of `model_len` tokens does not fit.
+    """
+    kept_free, parts = kept_free_bytes(config, memory), config.tensor_parallel_size
+    room = memory.available_bytes - kept_free - needed_bytes
+    arithmetic = (
+        f"{in_gib(memory.available_bytes)} are free of {in_gib(memory.total_bytes)} ({memory.limited_by}), "
+        f"less {in_gib(needed_bytes)} for weights, scratch and grammars, less {in_gib(kept_free)} kept free "
+        f"(--gpu-memory-utilization {config.memory_utilization:g}), leaves {in_gib(max(0, room))}"
+    )
+    asked = None if config.first_kv_blocks else kv_bytes_asked(config)
+    if asked is not None and asked > room:
+        of_ranks = f" ({parts} ranks of {in_gib(asked // parts)})" if parts > 1 else ""
+        raise ConfigError(
+            f"KV cache of {in_gib(asked)}{of_ranks} does not fit: {arithmetic}. "
+            "Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or leave them out"
+        )
+    sequence = -(-model_len // BLOCK_TOKENS)
+    most = asked // block_bytes if asked is not None else config.first_kv_blocks or config.max_num_seqs * sequence
+    blocks = min(room // block_bytes, most)
+    if blocks < sequence:
+        raise ConfigError(
+            f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"
+            f"{'' if asked is None else f', of {in_gib(asked)} asked for'}: {arithmetic}. "
+            f"Use --max-model-len {max(0, blocks) * BLOCK_TOKENS or 'auto'} or less, or a smaller model"
+        )
+    return blocks
+
+
+def kv_bytes_asked(config: EngineConfig) -> int | None:
+    """The KV cache that was asked for, of all ranks together: the setting is of one, as vLLM's."""
+    return config.kv_cache_memory_bytes and config.kv_cache_memory_bytes * config.tensor_parallel_size
+
+
+def kept_free_bytes(config: EngineConfig, memory: Memory) -> int:
+    """What the engine leaves alone: the share asked for, and no less than this server's other processes will take."""
+    return max(int((1 - config.memory_utilization) * memory.total_bytes), config.others_bytes)
+
+
+def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
+    """The longest sequence that memory allows, at most `model_len` tokens: what --max-model-len auto asks for."""
+    left = memory.available_bytes - kept_free_bytes(config, memory) - needed_bytes
+    return max(BLOCK_TOKENS, min(model_len, min(left, kv_bytes_asked(config) or left) // block_bytes * BLOCK_TOKENS))
+
+
+def tier() -> str:
+    """The kernels in use.
+
+    Raises: ConfigError when FOREARM_TIER names others than this CPU can run.
+    """
+    try:
+        return _native.tier()
+    except RuntimeError as problem:
+        raise ConfigError(str(problem)) from None
+
+
+def quarantined() -> list[tuple[str, str]]:
+    """Tiers that the test at start found wrong, each with the operation."""
+    return _native.quarantined()
+
+
+def measured_limits(plan: Plan, megabytes: int, seconds: float) -> dict[str, float]:
+    """What the planned threads get out of this machine, by the names of _native.limits; takes about 4 * `seconds`."""
+    return _native.limits(plan.cores, plan.threads, megabytes=megabytes, seconds=seconds)
+
+
+def ids(variable: str, value: str) -> list[int]:
+    """A list of ids such as 0-29,32.
+
+    Raises: ConfigError naming the variable and the value.
+    """
+    try:
+        return _native.parse_id_list(value)
+    except ValueError:
+        raise ConfigError(f"{variable}={value}: write ids and ranges such as 0-29,32") from None
+
+
+def nodes(root: str = "") -> dict[int, int]:
+    """The NUMA node of each CPU that may be used."""
+    return {cpu.id: cpu.node for cpu in _native.topology(root).cpus}
+
+
+def as_list(ids: Iterable[int]) -> str:
+    """Ids as people write them: 0-3,8."""
+    parts: list[list[int]] = []
+    for one in sorted(ids):
+        if parts and one == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], one]
+        else:
+            parts.append([one])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def in_gib(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / GIB:.2f} GiB"

@@ -1,0 +1,1 @@
+"""Prometheus metrics and timings of the engine's steps."""

@@ -1,0 +1,1 @@
+"""The engine of models that pool: requests, loop, executor."""

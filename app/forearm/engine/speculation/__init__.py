@@ -1,0 +1,1 @@
+"""Speculative decoding: drafts, their sources and their length."""

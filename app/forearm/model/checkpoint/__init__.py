@@ -1,0 +1,1 @@
+"""Checkpoints: files found, headers read, tensors checked, weights packed."""

@@ -1,0 +1,192 @@
+"""A model folder, opened: its config, the formats it will have in memory, every tensor found and checked. Headers only,
+and the order of columns where a checkpoint has sorted them.
+
+This is what the engine plans with before anything big is read: sizes in bytes, context length, end tokens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.formats import packed_bytes, packed_name, plan_formats
+from forearm.model.checkpoint.names import Part, parts
+from forearm.model.checkpoint.shards import StoredTensor, read_tensors
+from forearm.model.checkpoint.unread import check_unread, some
+from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
+from forearm.model.families.families import read_config
+from forearm.model.families.keys import read_json
+from forearm.model.families.switches import DTYPES, KV_DTYPES
+from forearm.model.gguf.gguf import is_gguf, read_gguf
+from forearm.model.gguf.gguf_config import gguf_config, gguf_quantisation
+from forearm.model.pooling.pooled_checkpoint import with_pooling
+from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.quantization.codes import CodedMatrix, Find
+from forearm.model.quantization.quantization import Asked, find_coded, quantisation_of
+
+DEFAULT = Asked()
+Name = TypeVar("Name", bound=str)
+Stored = StoredTensor | CodedMatrix
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One model folder (or .gguf file) and how it is to be served.
+
+    weight_dtype: of matrices that have no codes.
+    max_model_len: longest sequence, tokens.
+    sources: what to load, each with the tensor or quantised matrix it comes from, in the order of the files' bytes.
+    formats: of each packed matrix, by the executor's name.
+    method: quant_method of the checkpoint; empty where it has floats.
+    """
+
+    folder: Path
+    config: ModelConfig
+    weight_dtype: DTypeName
+    kv_dtype: KvDTypeName
+    max_model_len: int
+    sources: tuple[tuple[Part, Stored], ...]
+    formats: dict[str, WeightFormat]
+    method: str = ""
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes the weights take in memory, at most; vectors are float32, in whole panels of 16."""
+        return sum(
+            4 * -(-part.shape[0] // 16) * 16
+            if len(part.shape) == 1
+            else packed_bytes(self.formats[packed_name(part.name)], part.shape[0], part.shape[1])
+            for part, _ in self.sources
+        )
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that loading reads."""
+        return sum(stored_bytes(part, stored) for part, stored in self.sources)
+
+
+def open_checkpoint(
+    folder: Path,
+    *,
+    dtype: str = "auto",
+    kv_dtype: str = "auto",
+    max_model_len: int | None = None,
+    allow_longer: bool = False,
+    quantization: Asked = DEFAULT,
+    pooling: PoolingPlan | None = None,
+    ignore_unread: bool = False,
+    rope: dict[str, Any] | None = None,
+) -> Checkpoint:
+    """Read config.json and the headers of the safetensors files, and check that they fit each other.
+
+    folder: or a .gguf file, which has both.
+    dtype: auto (the checkpoint's), or bfloat16, float16, half, float32, float.
+    kv_dtype: auto (as dtype), or one of those, int8, fp8 (fp8_e4m3), fp8_e4m3, fp8_e5m2.
+    max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
+    quantization: what was asked; a quantised checkpoint is served as it is.
+    pooling: texts become vectors as it says; None: text is generated.
+    rope: changes to the rotary angles, by config.json's names (overrides.py).
+    ignore_unread: tensors that nothing reads are left out even where they would change the model.
+    Raises: ConfigError naming the key, tensor or file, with the remedy.
+    """
+    wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
+    asked: dict[str, Any] = {"max_model_len": max_model_len, "allow_longer": allow_longer, "rope": rope}
+    asked["weight_dtype"] = wanted
+    if is_gguf(folder):
+        gguf = read_gguf(folder)
+        config = gguf_config(gguf, **asked)
+        tensors, quantised, predicted = gguf.tensors, gguf_quantisation(gguf), 0
+    else:
+        tensors = read_tensors(folder)
+        config = read_config(folder, pooled=bool(pooling), **asked)
+        if pooling is not None:
+            config, tensors = with_pooling(folder, config, tensors, pooling)
+            max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
+        keys = read_json(folder / "config.json")
+        quantised = quantisation_of(keys, folder)
+        predicted = (keys.object("text_config") or keys).integer("num_nextn_predict_layers", 0)
+    weight_dtype = wanted or config.dtype
+    found, used = _match(folder, config, tensors, find_coded(quantised, quantization, tensors))
+    check_unread(
+        folder, config, tensors, used, [part for part, _ in found], predicted_layers=predicted, ignore=ignore_unread
+    )
+    return Checkpoint(
+        folder=folder,
+        config=config,
+        weight_dtype=weight_dtype,
+        kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
+        max_model_len=max_model_len or config.max_positions,
+        sources=tuple(sorted(found, key=_place)),
+        formats=plan_formats(found, weight_dtype, quantization, quantised is not None),
+        method="" if quantised is None else quantised[0],
+    )
+
+
+def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:
+    if name not in known:
+        raise ConfigError(f"{flag} {name} is not supported; use auto, {', '.join(known)}")
+    return known[name]
+
+
+def _match(
+    folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], find: Find
+) -> tuple[list[tuple[Part, Stored]], set[str]]:
+    """Pair every part with its tensor or quantised matrix; also return the names of all tensors that they read.
+
+    Raises: ConfigError naming what is missing or has another shape than config.json makes it.
+    """
+    by_name: dict[str, list[Part]] = defaultdict(list)
+    for part in parts(config, tensors.keys()):
+        by_name[part.stored].append(part)
+    shapes = {name: (_rows(sharing), *sharing[0].shape[1:]) for name, sharing in by_name.items()}
+    coded = {name: _coded(name, shape, find) for name, shape in shapes.items()}
+    missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
+    if missing:
+        if is_gguf(folder):
+            raise ConfigError(f"{folder}: {some(missing)} missing from its tensors; download it again")
+        raise ConfigError(
+            f"{folder}: {some(missing)} missing from its safetensors files; download it again, or see whether "
+            "config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
+        )
+    for name, expected in shapes.items():
+        if coded[name] is None:
+            _check(tensors[name], expected)
+    used = {t.name for matrix in coded.values() if matrix is not None for t in matrix.tensors} | set(by_name)
+    return [(part, coded[name] or tensors[name]) for name, sharing in by_name.items() for part in sharing], used
+
+
+def _rows(sharing: list[Part]) -> int:
+    """Rows that a tensor must have for these parts of it."""
+    known = [part.of_rows for part in sharing if part.of_rows is not None]
+    return known[0] if known else sum(part.shape[0] for part in sharing)
+
+
+def _coded(name: str, shape: tuple[int, ...], find: Find) -> CodedMatrix | None:
+    module = name.removesuffix(".weight")
+    return find(module, (shape[0], shape[1])) if len(shape) == 2 and module != name else None
+
+
+def _check(tensor: StoredTensor, expected: tuple[int, ...]) -> None:
+    if tensor.shape != expected:
+        raise ConfigError(
+            f"{tensor.path}: tensor {tensor.name} has shape {list(tensor.shape)}; config.json makes it {list(expected)}"
+        )
+    _ = tensor.float_dtype
+
+
+def _place(source: tuple[Part, Stored]) -> tuple[str, int, int]:
+    """Where the most of it lies."""
+    part, stored = source
+    tensor = stored.tensors[0] if isinstance(stored, CodedMatrix) else stored
+    return str(tensor.path), tensor.begin, part.row
+
+
+def stored_bytes(part: Part, stored: Stored) -> int:
+    """Bytes of the files that this part is read from."""
+    tensors = stored.tensors if isinstance(stored, CodedMatrix) else (stored,)
+    rows = stored.shape[0]
+    return sum(tensor.end - tensor.begin for tensor in tensors) * part.shape[0] // rows

@@ -1,0 +1,97 @@
+"""In which format each packed matrix is kept, and how many bytes that takes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.names import Part
+from forearm.model.checkpoint.shards import StoredTensor
+from forearm.model.families.config import DTypeName, WeightFormat
+from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
+from forearm.model.quantization.quantization import Asked
+
+_PANEL = 16  # kernels.h, kPanel: columns of a packed panel
+# The most values of k that a layout keeps together (kernels.h, Layout), and their bytes.
+_QUANTUM = {"int8": (8, 8), "int4": (16, 8), "fp8_e4m3": (4, 4), "fp8_e5m2": (4, 4), "float32": (4, 16)}
+_HALF = (4, 8)
+_FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "up"}
+_EMBEDDINGS = ("embed", "head")
+
+Source = tuple[Part, StoredTensor | CodedMatrix]
+
+
+def packed_name(part: str) -> str:
+    """The packed matrix that a part belongs to: q, k and v are one, gate and up another."""
+    layer, _, matrix = part.rpartition(".")
+    return f"{layer}.{_FUSED[matrix]}" if matrix in _FUSED else part
+
+
+def plan_formats(
+    sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+) -> dict[str, WeightFormat]:
+    """The format of each packed matrix: the checkpoint's where that is quantised, else what was asked.
+
+    Raises: ConfigError naming parts of one matrix that have no common format.
+    """
+    members: dict[str, list[Source]] = defaultdict(list)
+    for part, stored in sources:
+        if len(part.shape) == 2:
+            members[packed_name(part.name)].append((part, stored))
+    return {name: _format(name, of, weight_dtype, asked, quantised) for name, of in members.items()}
+
+
+def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
+    """Bytes of a packed matrix, at most: rows in panels of 16, columns in the layout's quantum, scales by panel."""
+    values, item = _QUANTUM.get(format.dtype, _HALF)
+    padded = -(-rows // _PANEL) * _PANEL
+    codes = padded * -(-k // values) * item
+    if format.dtype == "float32":
+        return codes
+    if not is_codes(format):
+        return codes + padded * 4  # a scale for each row, where 16-bit weights are multiplied in 16 bits (neon_fp16)
+    a_group = (4 if format.scale_dtype == "float32" else 2) + {"none": 0, "int8": 1, "float32": 4}[format.zero]
+    return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
+
+
+def is_codes(format: WeightFormat) -> bool:
+    """Whether it has codes and scales; else floats."""
+    return format.dtype not in ("float32", "float16", "bfloat16")
+
+
+def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
+    """Formats with their bytes, most first, for a log line."""
+    total: dict[str, int] = defaultdict(int)
+    for format, size in matrices:
+        total[described(format)] += size
+    ordered = sorted(total.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in ordered)
+
+
+def described(format: WeightFormat) -> str:
+    """As in a log line: int4 in groups of 128."""
+    group = f" in groups of {format.group}" if format.group else ""
+    wide = " (activations not rounded)" if format.wide and format.dtype in ("int8", "int4") else ""
+    return f"{format.dtype}{group}{wide}"
+
+
+def _format(
+    name: str, members: Iterable[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+) -> WeightFormat:
+    if name.startswith("dense."):
+        return WeightFormat("float32")  # small, and the last thing that is computed
+    coded = [stored for _, stored in members if isinstance(stored, CodedMatrix)]
+    floats = [stored.name for _, stored in members if isinstance(stored, StoredTensor)]
+    if coded and floats:
+        raise ConfigError(
+            f"{', '.join(matrix.name for matrix in coded)} is quantised and {', '.join(floats)} is not: they are kept "
+            "as one matrix, so this mixture is not supported"
+        )
+    if coded:
+        return common_format(coded)
+    at_load = None if quantised else asked.at_load
+    if name in _EMBEDDINGS:
+        rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
+        return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
+    return WeightFormat(weight_dtype) if at_load is None or name in ("positions", "types") else at_load

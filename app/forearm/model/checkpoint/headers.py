@@ -1,0 +1,202 @@
+"""A model's headers without its weights: what checkpoint.py opens to plan with, from the hub by range requests.
+
+A file of the hub becomes a sparse one of the same size: its header is there, the rest is a hole that takes no room and
+is never read. Only what a checkpoint's opening reads of the data (orders of columns, factors of angles) is fetched too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.hub import IGNORED, explained, find_file, gguf_patterns, local_model, no_safetensors
+from forearm.model.checkpoint.shards import MAX_HEADER_BYTES, StoredTensor, read_tensors
+from forearm.model.gguf.gguf import read_gguf, read_gguf_file
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoFile
+
+SETTINGS = (
+    "config.json", "generation_config.json", "*.index.json", "quant*_config.json", "hf_quant_config.json",
+    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]*/config.json",
+)  # fmt: skip
+MOST_SETTINGS_BYTES = 64 << 20  # of an index: a hundred bytes a tensor
+FIRST_BYTES = 256 << 10  # holds the header of most safetensors files
+FIRST_GGUF_BYTES, MOST_GGUF_BYTES = 8 << 20, 256 << 20  # a vocabulary and its merges
+MOST_FILES = 5000
+AT_ONCE = 8
+TIMEOUT_S = 30.0  # without a byte
+# Tensors whose data the opening of a checkpoint reads.
+_READ = ("*.g_idx", "*.weight_g_idx", "rope_freqs.weight", "rope_factors_*.weight")
+
+
+@dataclass(frozen=True)
+class _Repository:
+    """A model on the hub."""
+
+    model: str
+    revision: str
+    token: str
+
+    def files(self) -> list[RepoFile]:
+        """All of them, with sizes.
+
+        Raises: ConfigError naming a path that leads out of the folder, or if there are too many.
+        """
+        from huggingface_hub import HfApi
+        from huggingface_hub.hf_api import RepoFile
+
+        tree = HfApi(token=self.token or None).list_repo_tree(self.model, recursive=True, revision=self.revision)
+        files = [entry for entry in tree if isinstance(entry, RepoFile)]
+        wrong = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
+        if len(files) > MOST_FILES:
+            raise ConfigError(
+                f"model {self.model!r}: the repository has {len(files)} files; at most {MOST_FILES} are read"
+            )
+        if wrong:
+            raise ConfigError(f"model {self.model!r}: the hub lists {wrong[0]!r}, which is no place inside a folder")
+        return files
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        """Bytes begin .. end - 1 of a file, or as many as it has."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]  # named in its __init__, without __all__
+            build_hf_headers,
+            get_session,
+            hf_raise_for_status,
+        )
+
+        url = hf_hub_url(self.model, name, revision=self.revision)
+        headers = build_hf_headers(token=self.token or None) | {"Range": f"bytes={begin}-{end - 1}"}
+        content = bytearray()
+        with get_session().stream("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as reply:
+            hf_raise_for_status(reply)
+            skipped = 0 if reply.status_code == 206 else begin  # a server may send the whole file
+            for piece in reply.iter_bytes():
+                content += piece
+                if len(content) >= skipped + end - begin:
+                    break
+        return bytes(content[skipped : skipped + end - begin])
+
+
+def find_headers(model: str, into: Path, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
+    """The folder or .gguf file of MODEL (hub.find_model's), with weights or without: open_checkpoint can't tell.
+
+    into: an empty folder, for headers from the hub; a model that is in the cache is opened there.
+    Raises: ConfigError that says what there is not, and what to do.
+    """
+    found = local_model(model) or _cached(model, revision, download_dir)
+    if found is not None:
+        return found
+    import httpx2  # huggingface_hub's
+
+    name, _, quantisation = model.partition(":")
+    repository = _Repository(name, revision or "main", token)
+    with explained(name, repository.revision):
+        try:
+            return _fetch(repository, model, quantisation, into)
+        except httpx2.RequestError as problem:
+            raise OSError(f"the hub can't be reached ({problem})") from None
+
+
+def _cached(model: str, revision: str, download_dir: str) -> Path | None:
+    """Where the cache has all of it; None where weights are missing."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    name, _, quantisation = model.partition(":")
+    cache = download_dir or None
+    try:
+        folder = Path(snapshot_download(name, revision=revision or "main", cache_dir=cache, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    try:
+        if quantisation:
+            return find_file(folder, model, gguf_patterns(quantisation))
+        read_tensors(folder)  # every file that the index names
+        return folder if (folder / "config.json").is_file() else None
+    except ConfigError:
+        return None
+
+
+def _fetch(repository: _Repository, model: str, quantisation: str, into: Path) -> Path:
+    """Settings and headers.
+
+    Raises: ConfigError if there are none; httpx2.RequestError, huggingface_hub's errors.
+    """
+    files = repository.files()
+    if quantisation:
+        patterns = gguf_patterns(quantisation)
+        for file in (f for f in files if any(fnmatchcase(f"/{f.path}", pattern) for pattern in patterns)):
+            _fetch_gguf(repository, file, into / file.path)
+        path = find_file(into, model, patterns)
+        _fetch_data(repository, into, list(read_gguf(path).tensors.values()))
+        return path
+    top = [file for file in files if not any(fnmatchcase(file.path, pattern) for pattern in IGNORED)]
+    for file in (f for f in top if any(fnmatchcase(f.path, pattern) for pattern in SETTINGS)):
+        if file.size > MOST_SETTINGS_BYTES:
+            raise ConfigError(f"model {model!r}: {file.path} has {file.size} bytes; no settings are so long")
+        (into / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (into / file.path).write_bytes(repository.read(file.path, 0, file.size))
+    weights = [file for file in top if fnmatchcase(file.path, "*.safetensors")]
+    if not weights:
+        raise no_safetensors(model, repository.revision)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda file: _fetch_safetensors(repository, file, into / file.path), weights))
+    _fetch_data(repository, into, list(read_tensors(into).values()))
+    return into
+
+
+def _fetch_safetensors(repository: _Repository, file: RepoFile, path: Path) -> None:
+    """A sparse file with the header of one on the hub."""
+    head = repository.read(file.path, 0, min(FIRST_BYTES, file.size))
+    length = 8 + struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
+    if len(head) < length <= min(MAX_HEADER_BYTES, file.size):
+        head += repository.read(file.path, len(head), length)
+    _write_sparse(path, head[:length], file.size)  # what is no header, read_tensors refuses by name
+
+
+def _fetch_gguf(repository: _Repository, file: RepoFile, path: Path) -> None:
+    """The same of a .gguf file. Its header does not say how long it is: more is fetched until it is whole.
+
+    Raises: ConfigError if no header is as long.
+    """
+    head, wanted = b"", FIRST_GGUF_BYTES
+    while True:
+        head += repository.read(file.path, len(head), min(wanted, file.size))
+        _write_sparse(path, head, file.size)
+        try:
+            begins = [tensor.begin for tensor in read_gguf_file(path).tensors.values()]
+            if min(begins, default=0) <= len(head):
+                return
+        except ConfigError:
+            if len(head) == file.size or wanted >= MOST_GGUF_BYTES:
+                raise
+        wanted *= 2
+
+
+def _fetch_data(repository: _Repository, into: Path, tensors: Sequence[StoredTensor]) -> None:
+    """The few small tensors that are read to plan."""
+    wanted = [tensor for tensor in tensors if any(fnmatchcase(tensor.name, pattern) for pattern in _READ)]
+
+    def fetch(tensor: StoredTensor) -> None:
+        content = repository.read(tensor.path.relative_to(into).as_posix(), tensor.begin, tensor.end)
+        with tensor.path.open("r+b") as file:
+            file.seek(tensor.begin)
+            file.write(content)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(fetch, wanted))
+
+
+def _write_sparse(path: Path, head: bytes, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(size)

@@ -1,0 +1,194 @@
+"""MODEL -> a local folder or .gguf file: a path, a Hugging Face id (downloaded, or from the cache), the demo model; and
+what else is named so: a tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from forearm.errors import ConfigError
+from forearm.model.families.keys import check_regular
+
+DEMO_MODEL = Path(__file__).resolve().parents[2] / "demo_model"
+
+# What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names; of folders only
+# those that sentence-transformers numbers (1_Pooling) belong to the model.
+_TEXT = ["*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
+_ALLOW = ["*.safetensors", *_TEXT]
+IGNORED = ["[!0-9]*/*.safetensors", "[!0-9]*/*.json", "consolidated*"]
+_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+
+
+def find_model(model: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
+    """The folder (or .gguf file) of MODEL; a Hugging Face id is downloaded, with a progress bar.
+
+    A connection that breaks goes on inside the file; a download that was stopped goes on with the files it lacks.
+
+    model: a folder, a .gguf file, a Hugging Face id, owner/name:Q4_K_M for the .gguf of that quantisation in a
+    repository, or empty: the demo model.
+    revision: branch, tag, commit; empty: main.
+    download_dir: empty is Hugging Face's cache (HF_HOME). token: empty is HF_TOKEN or the stored login.
+    With HF_HUB_OFFLINE=1 only the cache is looked at.
+    Raises: ConfigError that says what there is not, and what to do.
+    """
+    local = local_model(model)
+    if local is not None:
+        return local
+    name, _, quantisation = model.partition(":")
+    allow = gguf_patterns(quantisation) if quantisation else _ALLOW
+    folder = _download(name, revision or "main", download_dir, token, allow)
+    if quantisation:
+        return find_file(folder, model, allow)
+    if not any(folder.glob("*.safetensors")):
+        raise no_safetensors(model, revision or "main")
+    return folder
+
+
+def find_tokenizer(name: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
+    """As find_model, but of a Hugging Face id without the weights, and it need not have any.
+
+    Raises: ConfigError that says what there is not, and what to do.
+    """
+    local = local_model(name, "tokenizer")
+    if local is not None:
+        return local
+    if ":" in name:  # a .gguf has its tokenizer within
+        return find_model(name, revision=revision, download_dir=download_dir, token=token)
+    return _download(name, revision or "main", download_dir, token, _TEXT, "tokenizer")
+
+
+def no_safetensors(model: str, revision: str) -> ConfigError:
+    """For a repository that has no weights which are served."""
+    return ConfigError(
+        f"model {model!r}, revision {revision}, has no safetensors files, and pickles are never opened. "
+        f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
+        f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
+    )
+
+
+def local_model(model: str, kind: str = "model") -> Path | None:
+    """MODEL where it is no Hugging Face id: a path, or the demo model; None: ask the hub.
+
+    kind: what messages call it.
+    Raises: ConfigError if it is neither.
+    """
+    if not model:
+        return _demo()
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _gguf_within(_closed(path.resolve()))
+    if path.exists():
+        if path.suffix == ".gguf":
+            return path.absolute()  # not where a link of the hub's cache points to: there it has another name
+        raise ConfigError(
+            f"{kind} {model!r} is a file; give the folder of a model, with its config.json and all else, or a .gguf"
+        )
+    if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
+        raise ConfigError(f"{kind} {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
+    return None
+
+
+def _closed(folder: Path) -> Path:
+    """The folder, where no link in it leads out of it (of the hub's cache: out of the model's part of the cache), and
+    nothing in it is a pipe or a device.
+
+    Raises: ConfigError naming the link: an unpacked archive may have one to any file of this machine.
+    """
+    own = folder.parents[1] if folder.parent.name == "snapshots" else folder
+    for path in (*folder.iterdir(), *folder.glob("*/*")):
+        if path.is_symlink() and not path.resolve().is_relative_to(own):
+            raise ConfigError(
+                f"{path} is a link to {path.resolve()}, outside of the model's folder; copy the file there"
+            )
+        if not path.is_dir():
+            check_regular(path)
+    return folder
+
+
+def gguf_patterns(quantisation: str) -> list[str]:
+    """Names that files of one quantisation have, whole or split, alone or in a folder."""
+    spellings = sorted({quantisation, quantisation.upper(), quantisation.lower()})
+    return [f"*[-._/]{spelling}{end}" for spelling in spellings for end in (".gguf", "-?????-of-?????.gguf")]
+
+
+def find_file(folder: Path, model: str, patterns: list[str]) -> Path:
+    """The file of that quantisation, the first part of a split one.
+
+    Raises: ConfigError if there is none.
+    """
+    files = (path for path in sorted(folder.rglob("*.gguf")) if any(fnmatchcase(str(path), p) for p in patterns))
+    for path in files:
+        return path
+    raise ConfigError(f"model {model!r}: the repository has no .gguf file of that quantisation; see its list of files")
+
+
+def _gguf_within(folder: Path) -> Path:
+    """The .gguf file of a folder that has nothing else to serve, the first part of a split one; else the folder.
+
+    Raises: ConfigError where there are several.
+    """
+    found = sorted(folder.glob("*.gguf"))
+    if not found or any(folder.glob("*.safetensors")):
+        return folder
+    first = [path for path in found if "-of-" not in path.name or "-00001-of-" in path.name]
+    if len(first) != 1:
+        raise ConfigError(f"{folder} has {', '.join(path.name for path in found)}; give the one to serve")
+    return first[0]
+
+
+def _demo() -> Path:
+    if not (DEMO_MODEL / "config.json").exists():
+        raise ConfigError(f"the demo model is not in {DEMO_MODEL}; reinstall forearm, or name a MODEL")
+    return DEMO_MODEL
+
+
+def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str], kind: str = "model") -> Path:
+    # Imported here: a local folder needs none of it, and it takes a third of a second.
+    from huggingface_hub import snapshot_download
+
+    with explained(model, revision, kind):
+        return Path(
+            snapshot_download(
+                model,
+                revision=revision,
+                cache_dir=download_dir or None,
+                token=token or None,
+                allow_patterns=allow,
+                ignore_patterns=IGNORED,
+            )
+        )
+
+
+@contextmanager
+def explained(model: str, revision: str, kind: str = "model") -> Iterator[None]:
+    """What the hub refuses within, as a ConfigError with the remedy."""
+    from huggingface_hub import errors
+
+    where = f"{kind} {model!r}, revision {revision}"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise ConfigError(
+            f"{where} is gated: accept its terms at https://huggingface.co/{model}, and give --hf-token or HF_TOKEN"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise ConfigError(
+            f"{where}: neither a folder here nor a {kind} on the hub (or a private one: give --hf-token or HF_TOKEN)"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise ConfigError(f"{where}: the hub has no such revision; see https://huggingface.co/{model}/tree") from None
+    except errors.LocalEntryNotFoundError as problem:
+        raise ConfigError(
+            f"{where} is not in the cache (or not wholly), and the hub can't be reached: {_reason(problem)}. Unset "
+            "HF_HUB_OFFLINE if it is set, check the network, or give a local folder"
+        ) from None
+    except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as problem:
+        raise ConfigError(f"{where} can't be downloaded: {_reason(problem)}") from None
+
+
+def _reason(problem: Exception) -> str:
+    cause = problem.__cause__ or problem
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")

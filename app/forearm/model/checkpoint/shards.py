@@ -1,0 +1,295 @@
+"""The safetensors files of a model folder: what tensors there are, and their bytes, memory-mapped.
+
+Format: 8 bytes of little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, the data.
+Source: the safetensors format, version 0.x (github.com/huggingface/safetensors, README).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.errors import ConfigError
+from forearm.model.families.config import DTypeName
+from forearm.model.families.keys import check_regular, read_json
+
+INDEX = "model.safetensors.index.json"
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_FLOATS: dict[str, tuple[DTypeName, type[np.generic]]] = {
+    "F32": ("float32", np.float32),
+    "F16": ("float16", np.uint16),
+    "BF16": ("bfloat16", np.uint16),
+}
+_KINDS: dict[str, type[np.generic]] = {name: kind for name, (_, kind) in _FLOATS.items()} | {
+    "I64": np.int64, "I32": np.int32, "I8": np.int8, "U8": np.uint8, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where one tensor lies. begin, end: bytes from the start of the file."""
+
+    name: str
+    path: Path
+    dtype: str  # as the format has it: F32, F16, BF16, I64, ...
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def float_dtype(self) -> DTypeName:
+        """Its dtype as forearm calls it.
+
+        Raises: ConfigError if it is not a float the executor reads.
+        """
+        if self.dtype not in _FLOATS:
+            raise ConfigError(
+                f"{self.path}: tensor {self.name} is {self.dtype}; weights must be F32, F16 or BF16, or quantised in a "
+                "way that config.json's quantization_config names"
+            )
+        return _FLOATS[self.dtype][0]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files mapped as they are asked for: a quantised matrix may have its scales in another file than its codes."""
+
+    _mappings: dict[Path, Mapping] = field(default_factory=dict)
+
+    def mapping(self, path: Path) -> Mapping:
+        """That file, mapped once."""
+        if path not in self._mappings:
+            self._mappings[path] = Mapping(path)
+        return self._mappings[path]
+
+    def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
+        """All of a tensor in its shape, without a copy where its bytes are aligned; 8-bit floats are uint8, bfloat16
+        uint16."""
+        return self.mapping(tensor.path).array(tensor)
+
+    def floats(self, tensor: StoredTensor) -> npt.NDArray[np.float32]:
+        """All of a float tensor as float32, in its shape."""
+        return widened(self.array(tensor), tensor.float_dtype)
+
+    def release(self, tensor: StoredTensor) -> None:
+        """Give back the pages of this tensor."""
+        self.mapping(tensor.path).release(tensor.begin, tensor.end)
+
+
+def read_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the folder's safetensors files, by name, in the order of the files' bytes. Reads headers only.
+
+    Raises: ConfigError if there are none (never unpickling instead), or a file is missing, cut short or damaged.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    for path in _files(folder):
+        joined(tensors, _read_header(path))
+    return tensors
+
+
+def first_float_dtype(folder: Path) -> DTypeName:
+    """The dtype of the first float tensor; for config.json files that do not say."""
+    for tensor in read_tensors(folder).values():
+        if tensor.dtype in _FLOATS:
+            return tensor.float_dtype
+    raise ConfigError(f"{folder}: no float tensor in its safetensors files")
+
+
+class Mapping:
+    """One file mapped into memory, read front to back; what was read can be let go of."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._map.madvise(mmap.MADV_SEQUENTIAL)
+
+    def rows(self, tensor: StoredTensor, begin: int, end: int) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:
+        """Rows begin .. end - 1 of a matrix (a vector is one row), without a copy where its bytes are aligned.
+
+        float32, or uint16 holding the bits of float16 or bfloat16.
+        """
+        width = tensor.shape[-1]
+        kind = np.dtype(_FLOATS[tensor.dtype][1])
+        start = tensor.begin + begin * width * kind.itemsize
+        raw = np.frombuffer(self._map, np.uint8, (end - begin) * width * kind.itemsize, start)
+        aligned = raw if start % kind.itemsize == 0 else raw.copy()
+        return aligned.view(kind).reshape(end - begin, width)
+
+    def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
+        """All of a tensor in its shape; see Files.array."""
+        kind = np.dtype(_KINDS[tensor.dtype])
+        return self.bytes(tensor).view(kind).reshape(tensor.shape)
+
+    def bytes(self, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
+        """All of a tensor's bytes, copied only where they do not begin at a multiple of eight."""
+        raw = np.frombuffer(self._map, np.uint8, tensor.end - tensor.begin, tensor.begin)
+        return raw if tensor.begin % 8 == 0 else raw.copy()
+
+    def release(self, begin: int, end: int) -> None:
+        """Give back the pages that lie wholly within these bytes of the file: they have been read."""
+        page = mmap.PAGESIZE
+        first, last = -(-begin // page) * page, end // page * page
+        if last > first:
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def close(self) -> None:
+        """Unmap, once no array of `rows` is left."""
+        self._map.close()
+
+
+def widened(values: npt.NDArray[np.float32] | npt.NDArray[np.uint16], dtype: str) -> npt.NDArray[np.float32]:
+    """float32 values of float32, or of the bits of float16 or bfloat16. Exact; a new array."""
+    if dtype == "float16":
+        return values.view(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.array(values, dtype=np.float32)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder")
+    if (folder / INDEX).exists():
+        index = read_json(folder / INDEX)
+        weight_map = index.object("weight_map")
+        if weight_map is None:
+            raise index.wrong("weight_map", "an object that names each tensor's file")
+        names = list(weight_map.values.values())
+        for name in names:
+            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+                raise ConfigError(f"{folder / INDEX}: {name!r:.200} is not the name of a safetensors file")
+        yield from (folder / name for name in sorted(set(names)))
+        return
+    found = sorted(folder.glob("*.safetensors"))
+    single = folder / "model.safetensors"
+    if not found:
+        raise ConfigError(_nothing_here(folder))
+    yield from [single] if single in found else found
+
+
+def _nothing_here(folder: Path) -> str:
+    pickles = sorted(p.name for p in (*folder.glob("pytorch_model*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
+    if not pickles:
+        return f"{folder} has no safetensors files; is it a model folder?"
+    return (
+        f"{folder} has its weights only as {pickles[0]}, a pickle, which runs code when it is read and is never opened "
+        "here. Take a revision that has safetensors (for a Hugging Face id often --revision refs/pr/1), or convert: "
+        'python -c "from transformers import AutoModelForCausalLM as M; '
+        f"M.from_pretrained('{folder}').save_pretrained('{folder}')\" where torch is installed"
+    )
+
+
+def _read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of one file, in the order of its bytes.
+
+    As strict as the safetensors library: every byte of the data belongs to one tensor, in an order without holes.
+    Raises: ConfigError naming the file and what is wrong with it.
+    """
+    check_regular(path)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(8)
+            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+            if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+                raise ConfigError(f"{path} is cut short or no safetensors file ({size} bytes); download it again")
+            header = json.loads(file.read(length), object_pairs_hook=partial(_once, path))
+    except OSError as problem:
+        raise ConfigError(f"{path} can't be read: {problem.strerror}; download the model again") from None
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError(f"{path}: its header is damaged ({problem}); download it again") from None
+    if not isinstance(header, dict):
+        raise ConfigError(f"{path}: its header is damaged (not an object); download it again")
+    _check_metadata(path, header.pop("__metadata__", None))
+    found = sorted((_stored(path, name, entry, 8 + length) for name, entry in header.items()), key=_bytes_of)
+    _check_places(path, found, 8 + length, size)
+    return {tensor.name: tensor for tensor in found}
+
+
+def joined(tensors: dict[str, StoredTensor], more: dict[str, StoredTensor]) -> None:
+    """Add the tensors of another file of the same model.
+
+    Raises: ConfigError naming a tensor that both have: which one was meant, nothing says.
+    """
+    for name in sorted(tensors.keys() & more.keys()):
+        raise ConfigError(
+            f"tensor {name} is in two files, {tensors[name].path} and {more[name].path}; remove the one that does not "
+            "belong to the model"
+        )
+    tensors.update(more)
+
+
+def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ConfigError(f"{path}: its header names {name!r:.200} twice; download it again")
+        made[name] = value
+    return made
+
+
+def _check_metadata(path: Path, metadata: object) -> None:
+    if metadata is None:
+        return
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ConfigError(f"{path}: its __metadata__ is not an object of strings; download it again")
+
+
+_ITEM_BITS = {
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
+    "U16": 16, "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+
+
+def _stored(path: Path, name: str, entry: object, data: int) -> StoredTensor:
+    """One entry of a header; `data` is where the data begins in the file."""
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{path}: tensor {name}: its header is damaged ({entry!r:.100}); download it again")
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
+        shown = f"shape {shape!r:.100}, data_offsets {offsets!r:.100}"
+        raise ConfigError(f"{path}: tensor {name}: {shown} are not whole numbers from 0 on; download it again")
+    if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
+        raise ConfigError(f"{path}: tensor {name}: dtype {dtype!r:.100} is none of safetensors'; download it again")
+    begin, end = offsets
+    if 8 * (end - begin) != math.prod(shape) * _ITEM_BITS[dtype]:
+        raise ConfigError(f"{path}: tensor {name}: {end - begin} bytes for {dtype} {list(shape)}; download it again")
+    return StoredTensor(name, path, dtype, tuple(shape), data + begin, data + end)
+
+
+def _counts(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _bytes_of(tensor: StoredTensor) -> tuple[int, int]:
+    return tensor.begin, tensor.end
+
+
+def _check_places(path: Path, found: list[StoredTensor], data: int, size: int) -> None:
+    """Refuse tensors that overlap, leave a hole, or end elsewhere than the file does."""
+    at = data
+    for tensor in found:
+        if tensor.begin != at:
+            what = "overlaps the one before it" if tensor.begin < at else "leaves a hole before it"
+            raise ConfigError(
+                f"{path}: tensor {tensor.name} {what}: it begins at byte {tensor.begin - data} of the data, the one "
+                f"before it ends at {at - data}; download it again"
+            )
+        at = tensor.end
+    if at > size:
+        raise ConfigError(
+            f"{path} is cut short: tensor {found[-1].name} ends at byte {at}, the file at {size}; download it again"
+        )
+    if at < size:
+        raise ConfigError(f"{path} has {size - at} bytes after its last tensor; download it again")

@@ -1,0 +1,139 @@
+"""Tensors of a checkpoint that nothing reads: what real checkpoints carry along passes, what would change the model is
+refused, the rest is told in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.names import Part, layers_prefix
+from forearm.model.checkpoint.shards import Files, StoredTensor
+from forearm.model.families.config import ModelConfig
+
+log = logging.getLogger(__name__)
+
+# Tensors that a checkpoint may hold and text does not need: parts of names, from a dot on.
+_CARRIED = (
+    "rotary_emb.inv_freq",
+    "rotary_emb.cos_cached",
+    "rotary_emb.sin_cached",
+    "attention.bias",  # masks of the first GPTs, as tensors
+    "attention.masked_bias",
+    "attn.bias",
+    "attn.masked_bias",
+    "self_attn.bias",
+    "self_attn.masked_bias",
+    "position_ids",
+    "vision_tower.",
+    "vision_model.",
+    "vision_encoder.",
+    "vision_embed_tokens.",
+    "vision_language_adapter.",
+    "visual.",
+    "embed_vision.",
+    "audio_tower.",
+    "audio_model.",
+    "audio_encoder.",
+    "embed_audio.",
+    "img_processor.",
+    "embed_tokens_extend.",  # Phi-4-multimodal's vision and audio
+    "multi_modal_projector.",
+    "mm_projector.",
+    "patch_merger.",
+    "image_newline",
+    "mtp.",
+    "mtp_layers.",
+    "q_scale",  # of a quantised KV cache
+    "k_scale",
+    "v_scale",
+    "kv_scale",
+    "k_proj.output_scale",
+    "v_proj.output_scale",
+    "rope_freqs.weight",  # GGUF's: gguf_config.py has read them
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+    "attn_rot_embd.weight",
+)
+# Heads of pretraining.
+_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.")
+_TIED = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
+_SHOWN = 5
+
+
+def check_unread(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, StoredTensor],
+    used: Collection[str],
+    parts: Collection[Part],
+    *,
+    predicted_layers: int = 0,
+    ignore: bool = False,
+) -> None:
+    """Refuse tensors that would change the model if they were read, and warn of others, in one line.
+
+    used: names of tensors that are read. predicted_layers: layers behind the model's own that predict further tokens
+    (num_nextn_predict_layers), which are not computed. ignore: refuse nothing.
+    Raises: ConfigError naming the tensors and the keys that may be wrong.
+    """
+    unread = unread_names(config, tensors, used)
+    layer_of = re.compile(re.escape(layers_prefix(config, tensors)) + r"(\d+)\.")
+    layers = {name: int(found[1]) for name in unread if (found := layer_of.match(name))}
+    own = len(config.layers)
+    unread = [name for name in unread if not own <= layers.get(name, -1) < own + predicted_layers]
+    modules = {part.stored.rpartition(".")[0] for part in parts} | {name.rpartition(".")[0] for name in _TIED}
+    unread = [name for name in unread if not _is_empty_bias(name, tensors[name], modules)]
+    if not ignore:
+        beyond = [name for name in unread if layers.get(name, -1) >= own]
+        if beyond:
+            raise ConfigError(
+                f"{folder}: {some(beyond)} of layers beyond the {own} that the model is said to have; "
+                f"{_remedy(folder, 'num_hidden_layers', 'block_count')}"
+            )
+        changing = [name for name in unread if _changes(name, modules, name in layers)]
+        if changing:
+            raise ConfigError(
+                f"{folder}: {some(changing)} a bias or norm of what is computed, and not in the model as it is "
+                f"described; {_remedy(folder, 'model_type, attention_bias, mlp_bias', 'general.architecture')}"
+            )
+    if unread:
+        log.warning("%s: %s in the files but not in the model, and left out", folder, some(unread))
+
+
+def some(names: list[str]) -> str:
+    """Return the first names, how many more there are, and the verb for them."""
+    shown = ", ".join(names[:_SHOWN])
+    if len(names) > _SHOWN:
+        return f"{shown} and {len(names) - _SHOWN} more are"
+    return f"{shown} {'is' if len(names) == 1 else 'are'}"
+
+
+def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection[str]) -> list[str]:
+    """Return names of tensors that nothing reads, less those that are known to be of no use to text."""
+    tied = set(_TIED) if config.tied_head else set()
+    carried = tuple(f".{name}" for name in (*_CARRIED, *(_NOT_POOLED if config.pooled else ())))
+    names = set(tensors) - set(used) - tied
+    return sorted(name for name in names if not any(known in f".{name}" for known in carried))
+
+
+def _changes(name: str, modules: Collection[str], in_layer: bool) -> bool:
+    """Whether the model would compute something else with it: a bias or norm beside what is computed."""
+    module, _, kind = name.rpartition(".")
+    if module in modules and kind == "bias":
+        return True
+    return in_layer and kind in ("weight", "bias") and "norm" in module.rpartition(".")[2].lower()
+
+
+def _is_empty_bias(name: str, tensor: StoredTensor, modules: Collection[str]) -> bool:
+    """Whether it is a bias of zeros: GPTQ's tools give one to each matrix."""
+    module, _, kind = name.rpartition(".")
+    return module in modules and kind == "bias" and not Files().mapping(tensor.path).bytes(tensor).any()
+
+
+def _remedy(folder: Path, config_keys: str, gguf_keys: str) -> str:
+    where = f"its key {gguf_keys}" if folder.suffix == ".gguf" else f"{config_keys} in config.json"
+    return f"see {where}, download it again, or leave them out with --ignore-unread-tensors"

@@ -1,0 +1,164 @@
+"""A checkpoint -> packed weights in the native executor, piece by piece in the order of the files' bytes.
+
+The files are memory-mapped; the executor packs a piece of at most 64 MiB at a time, and its pages are let go of at
+once. So loading needs the packed weights and little more, whatever the size of the files, and reads the disk in one
+direction. Quantised matrices are decoded first, to a byte a value, by several threads, in slices that fit a core's
+cache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from forearm import _native
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import Checkpoint, stored_bytes
+from forearm.model.checkpoint.formats import is_codes, packed_bytes, packed_name, summary
+from forearm.model.checkpoint.names import Part
+from forearm.model.checkpoint.shards import Files, StoredTensor, widened
+from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
+from forearm.model.families.config import WeightFormat
+from forearm.model.quantization.codes import CodedMatrix, Codes, expressed
+
+if TYPE_CHECKING:
+    from typing_extensions import Never  # typing has it from 3.11 on
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 64 << 20
+SLICE_BYTES = 2 << 20  # decoded; a core's second-level cache
+MOST_DECODERS = 8  # threads; numpy lets go of the interpreter while it computes
+
+
+def load_native(
+    checkpoint: Checkpoint,
+    *,
+    step_tokens: int,
+    step_sequences: int,
+    step_logit_rows: int,
+    cores: Sequence[int],
+    threads: int,
+    ranks: Sequence[int] = (),
+    progress: bool = True,
+    weight_cache: str = "",
+    outdated: Callable[[], object] = lambda: None,
+) -> _native.Executor:
+    """A native executor with all weights packed; its KV cache is still to be allocated.
+
+    progress: a bar on stderr with bytes and bytes per second.
+    weight_cache: a folder where packed weights are kept; empty: nowhere.
+    outdated: called from a thread if the kept weights turn out to be those of other files.
+    Raises: ConfigError for weights that are no numbers; ValueError or MemoryError from the executor (see _native.pyi).
+    """
+    executor = _native.Executor(
+        checkpoint.config,
+        checkpoint.formats,
+        checkpoint.kv_dtype,
+        step_tokens,
+        step_sequences,
+        step_logit_rows,
+        checkpoint.max_model_len,
+        cores,
+        threads,
+        ranks,
+    )
+    _log_arithmetic(checkpoint)
+    if not weight_cache:
+        _load_all(checkpoint, executor, threads, progress)
+        return executor
+    key = key_of(checkpoint)
+    kept = cache_file(Path(weight_cache), checkpoint, key, _native.tier())
+    if map_weights(executor, kept, key):
+        executor.finish_loading()
+    else:
+        _load_all(checkpoint, executor, threads, progress)
+        save_weights(executor, kept, key)
+    check_source(kept, checkpoint, outdated)
+    return executor
+
+
+def _load_all(checkpoint: Checkpoint, executor: _native.Executor, threads: int, progress: bool) -> None:
+    size = checkpoint.stored_bytes
+    with (
+        tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar,
+        ThreadPoolExecutor(min(threads, MOST_DECODERS), "decode") as decoders,
+    ):
+        try:
+            _load(checkpoint, executor, decoders, bar)
+        except ValueError as problem:  # sizes were checked before: a scale that is no number, say
+            raise ConfigError(f"{checkpoint.folder} can't be loaded: {problem}; download it again") from None
+    executor.finish_loading()
+
+
+def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
+    files = Files()
+    for part, stored in checkpoint.sources:
+        if isinstance(stored, CodedMatrix):
+            decoded = _decoded(part, stored, checkpoint.formats[packed_name(part.name)], files, decoders)
+            for row, rows in decoded:
+                executor.load_codes(part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, row)
+            bar.update(stored_bytes(part, stored))
+        elif len(part.shape) == 1:
+            values = files.mapping(stored.path).rows(stored, 0, 1)[0, part.row : part.row + part.shape[0]]
+            executor.load_vector(part.name, widened(values, stored.float_dtype))
+            bar.update(values.nbytes)
+        else:
+            _load_matrix(executor, part, stored, files, bar)
+
+
+def _load_matrix(executor: _native.Executor, part: Part, tensor: StoredTensor, files: Files, bar: tqdm[Never]) -> None:
+    rows = part.shape[0]
+    mapping = files.mapping(tensor.path)
+    row_bytes = (tensor.end - tensor.begin) // tensor.shape[0]
+    step = max(1, PIECE_BYTES // row_bytes)
+    for row in range(0, rows, step):
+        begin, end = part.row + row, part.row + min(row + step, rows)
+        executor.load_matrix(part.name, mapping.rows(tensor, begin, end), tensor.float_dtype, part.at + row)
+        mapping.release(tensor.begin + begin * row_bytes, tensor.begin + end * row_bytes)
+        bar.update((end - begin) * row_bytes)
+
+
+def _decoded(
+    part: Part, matrix: CodedMatrix, format: WeightFormat, files: Files, decoders: ThreadPoolExecutor
+) -> Iterator[tuple[int, Codes]]:
+    """Rows of a part in the format it is kept in, slice by slice, each with the number of its first."""
+    rows, k = part.shape
+    step = max(1, SLICE_BYTES // k)
+    starts = range(0, rows, step)
+    for tensor in matrix.tensors:
+        files.mapping(tensor.path)  # by this thread, not by all of them at once
+
+    def read(row: int) -> Codes:
+        own = matrix.read(files, part.row + row, part.row + min(row + step, rows))
+        return expressed(own, matrix.format, format)
+
+    at_once = max(1, PIECE_BYTES // SLICE_BYTES)
+    for first in range(0, len(starts), at_once):
+        piece = starts[first : first + at_once]
+        yield from zip(piece, decoders.map(read, piece), strict=True)
+        for tensor in matrix.tensors:
+            files.release(tensor)
+
+
+def _log_arithmetic(checkpoint: Checkpoint) -> None:
+    """One line on what is multiplied with what: a CPU without bfloat16 products takes another path by itself."""
+    form, tier = _native.operand_form(checkpoint.weight_dtype), _native.tier()
+    why = ""
+    if checkpoint.weight_dtype == "bfloat16" and form == "float32":
+        why = " (no bfloat16 products on this CPU: weights stay bfloat16 in memory and are widened exactly)"
+    if form == "float16":
+        why = " (weights are kept as float16, each row by a power of two; FOREARM_TIER=neon_dot multiplies in float32)"
+    log.info(
+        "dtype: checkpoint %s, weights %s, products in %s%s, KV cache %s; tier %s",
+        checkpoint.config.dtype, checkpoint.weight_dtype, form, why, checkpoint.kv_dtype, tier,
+    )  # fmt: skip
+    if any(is_codes(format) for format in checkpoint.formats.values()):
+        kept = [(checkpoint.formats[packed_name(p.name)], *p.shape) for p, _ in checkpoint.sources if len(p.shape) == 2]
+        sizes = [(format, packed_bytes(format, rows, k)) for format, rows, k in kept]
+        log.info("weights, %s: %s", checkpoint.method or "rounded while loading", summary(sizes))

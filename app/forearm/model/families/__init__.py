@@ -1,0 +1,1 @@
+"""Model families: config.json of every family as one ModelConfig."""

@@ -1,0 +1,223 @@
+"""What decoder families share: sizes, layers, angles. families.py calls these with what differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from forearm.errors import ConfigError
+from forearm.model.families import switches
+from forearm.model.families.config import Activation, DTypeName, Layer, ModelConfig, Rope
+from forearm.model.families.keys import Keys
+from forearm.model.families.rope import Lengths, position_limit, rope
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu_squared",
+}
+
+
+_MOST_LAYERS = 1024  # the largest models of today have some 130
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a family function reads: config.json, and what the engine was asked for.
+
+    checkpoint_dtype: what the files hold. weight_dtype: what weights will have in memory; None: the same.
+    max_model_len: the longest sequence to serve, in tokens; None: the model's own. allow_longer: even beyond what the
+    model was made for. pooled: for vectors instead of text.
+    """
+
+    keys: Keys
+    checkpoint_dtype: DTypeName
+    weight_dtype: DTypeName | None = None
+    max_model_len: int | None = None
+    allow_longer: bool = False
+    pooled: bool = False
+
+    @property
+    def layers(self) -> int:
+        """How many layers the model has. Raises: ConfigError before a list of billions is made."""
+        layers = self.keys.integer("num_hidden_layers")
+        if not 0 < layers <= _MOST_LAYERS:
+            raise self.keys.wrong("num_hidden_layers", f"1 to {_MOST_LAYERS}")
+        return layers
+
+    def with_defaults(self, **defaults: Any) -> Request:
+        """The same request where these stand for keys that config.json leaves out."""
+        return replace(self, keys=self.keys.with_defaults(**defaults))
+
+
+def sizes(request: Request, head_dim: int, intermediate: int, kv_heads: int) -> dict[str, Any]:
+    """The sizes every family has, as arguments of ModelConfig."""
+    keys = request.keys
+    return {
+        "model_type": "",
+        "dtype": request.checkpoint_dtype,
+        "vocab_size": keys.integer("vocab_size"),
+        "hidden": keys.integer("hidden_size"),
+        "intermediate": intermediate,
+        "heads": keys.integer("num_attention_heads"),
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "attention_scale": head_dim**-0.5,
+    }
+
+
+def decoder(
+    request: Request,
+    *,
+    windows: Sequence[int] | None = None,
+    layers: tuple[Layer, ...] | None = None,
+    ropes: tuple[Rope, ...] | None = None,
+    partial: bool = False,
+    interleaved: bool = False,
+    **differs: Any,
+) -> ModelConfig:
+    """A Llama: RMSNorm before each half, rotated q and k, a gated MLP. `differs` are fields of ModelConfig.
+
+    windows: one a layer, 0 for none. layers, ropes: where one rope for all does not do.
+    partial: the family rotates only partial_rotary_factor of a head.
+    """
+    keys = request.keys
+    heads = keys.integer("num_attention_heads")
+    head_dim = keys.integer("head_dim", keys.integer("hidden_size") // heads)
+    common = sizes(request, head_dim, keys.integer("intermediate_size"), keys.integer("num_key_value_heads", heads))
+    common |= {
+        "norm_eps": keys.number("rms_norm_eps", 1e-6),
+        "activation": activation(keys, "hidden_act", "silu"),
+        "tied_head": keys.flag("tie_word_embeddings"),
+        "layers": layers or tuple(Layer(rope=0, window=w) for w in windows or [0] * request.layers),
+    }
+    if ropes is None:
+        angles, max_positions = flat_rope(request, head_dim, partial=partial, interleaved=interleaved)
+        ropes = (angles,)
+    else:
+        max_positions = positions(request)
+    return ModelConfig(**common | {"ropes": ropes, "max_positions": max_positions} | differs)
+
+
+def gemma(request: Request, **differs: Any) -> ModelConfig:
+    """What Gemma 2 and 3 share: four norms of 1 + weight a layer, scaled embeddings, tanh GELU, a tied head."""
+    request = request.with_defaults(tie_word_embeddings=True, query_pre_attn_scalar=256)
+    keys = request.keys
+    keys.get("hidden_act")  # older files repeat hidden_activation here
+    bias = keys.flag("attention_bias")
+    common: dict[str, Any] = {
+        "norm_placement": "sandwich",
+        "norm_plus_one": True,
+        "activation": activation(keys, "hidden_activation", "gelu_pytorch_tanh"),
+        "attention_scale": keys.positive("query_pre_attn_scalar") ** -0.5,
+        "embedding_scale": _rounded(math.sqrt(keys.integer("hidden_size")), request),
+        "qkv_bias": bias,
+        "o_bias": bias,
+        "names": {"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
+    }
+    return decoder(request, **common | differs)
+
+
+def activation(keys: Keys, key: str, default: str) -> Activation:
+    """The activation that config.json names.
+
+    Raises: ConfigError if the executor does not have it.
+    """
+    name = keys.text(key, default)
+    if name not in ACTIVATIONS:
+        raise keys.wrong(key, f"one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def windows_of(request: Request, slides: Sequence[bool]) -> list[int]:
+    """The window of each layer: `sliding_window` where it slides, else 0. `slides` where there is no layer_types."""
+    keys = request.keys
+    window = keys.optional_integer("sliding_window") or 0
+    kinds = switches.layer_types(keys, [switches.SLIDING if s else switches.FULL for s in slides])
+    return [window if kind == switches.SLIDING else 0 for kind in kinds]
+
+
+def positions(request: Request, own: int | None = None, longest: int | None = None) -> int:
+    """The model's own context length, in tokens: max_position_embeddings if scaling does not make it another.
+
+    Raises: ConfigError if more was asked for than the model's positions reach.
+    """
+    own = own or request.keys.integer("max_position_embeddings")
+    longest = longest or own
+    asked = request.max_model_len
+    if asked is not None and asked > longest and not request.allow_longer:
+        raise ConfigError(
+            f"max_model_len = {asked} is more than the {longest} positions that {request.keys.source} gives the model; "
+            f"lower --max-model-len to at most {longest} (or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1, at the cost of sense)"
+        )
+    return own
+
+
+def flat_rope(request: Request, head_dim: int, *, partial: bool, interleaved: bool) -> tuple[Rope, int]:
+    """The angles that all layers share, and the model's own context length in tokens."""
+    keys = request.keys
+    settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
+    switches.check_flat(settings)
+    theta = settings.number("rope_theta", keys.number("rope_theta", 10_000.0))
+    fraction = settings.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
+    if not 0 < fraction <= 1:
+        where = settings if "partial_rotary_factor" in settings else keys
+        raise where.wrong("partial_rotary_factor", "more than 0 and at most 1")
+    if fraction != 1.0 and not partial:
+        where = settings if "partial_rotary_factor" in settings else keys
+        raise where.wrong("partial_rotary_factor", "1.0 in this family")
+    lengths = lengths_of(request, settings)
+    own, longest = position_limit(settings, lengths)
+    angles = rope(settings, theta, int(head_dim * fraction), lengths, interleaved=interleaved)
+    return angles, positions(request, own, longest)
+
+
+def lengths_of(request: Request, settings: Keys) -> Lengths:
+    """The lengths rope scaling speaks of. A top-level original_max_position_embeddings (Phi-3) goes first."""
+    keys = request.keys
+    most = keys.integer("max_position_embeddings")
+    name = "original_max_position_embeddings"
+    original = keys.integer(name, settings.integer(name, most))
+    return Lengths(max_positions=most, original=original, max_model_len=request.max_model_len or most)
+
+
+def gemma3_ropes(request: Request) -> tuple[Rope, Rope]:
+    """Angles of the layers that see everything, and of those with a window.
+
+    Older files: rope_theta and rope_scaling for the first, rope_local_base_freq for the second; newer ones have
+    rope_parameters by layer type.
+    """
+    keys = request.keys
+    empty = Keys({}, keys.source)
+    nested = keys.object("rope_parameters") or empty
+    full = keys.object("rope_scaling") or nested.object(switches.FULL) or empty
+    local = nested.object(switches.SLIDING) or empty
+    head_dim = keys.integer("head_dim")
+
+    def angles(settings: Keys, key: str, theta: float) -> Rope:
+        switches.check_flat(settings)
+        theta = settings.number("rope_theta", keys.number(key, theta))
+        return rope(settings, theta, head_dim, lengths_of(request, settings))
+
+    return angles(full, "rope_theta", 1e6), angles(local, "rope_local_base_freq", 1e4)
+
+
+def _rounded(value: float, request: Request) -> float:
+    """`value` in the weights' dtype: Gemma multiplies embeddings by a tensor of it (sqrt(3072) is 55.5 in bfloat16)."""
+    dtype = request.weight_dtype or request.checkpoint_dtype
+    if dtype == "float16":
+        return float(np.float16(value))
+    if dtype == "bfloat16":  # to nearest, ties to even, on the upper 16 bits of the float32
+        bits = int(np.float32(value).view(np.uint32))
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return float(np.uint32(bits).view(np.float32))
+    return float(np.float32(value))

@@ -1,0 +1,149 @@
+"""Encoders: BERT, RoBERTa, XLM-RoBERTa and ModernBERT -> ModelConfig, one short function a family.
+
+A norm after each half of a layer is a norm before the next half that also replaces the residual: so BERT is built from
+what decoders have (ModelConfig.norm_residual).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from forearm.model.families import switches
+from forearm.model.families.config import Layer, ModelConfig, Rope
+from forearm.model.families.decoder import Request, activation, positions, sizes
+from forearm.model.families.keys import Keys
+from forearm.model.families.rope import Lengths, rope
+
+_BERT_LAYER = {
+    "embed": "embeddings.word_embeddings",
+    "positions": "embeddings.position_embeddings",
+    "types": "embeddings.token_type_embeddings",
+    "layers": "encoder.layer",
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "o": "attention.output.dense",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "pre_mlp_norm": "attention.output.LayerNorm",
+}
+_MODERN = {
+    "embed": "embeddings.tok_embeddings",
+    "final_norm": "final_norm",
+    **dict.fromkeys("qkv", "attn.Wqkv"),
+    "o": "attn.Wo",
+    **dict.fromkeys(("gate", "up"), "mlp.Wi"),
+    "down": "mlp.Wo",
+    "input_norm": "attn_norm",
+    "pre_mlp_norm": "mlp_norm",
+    "layers.0.input_norm": "embeddings.norm",
+}
+
+
+def bert(request: Request) -> ModelConfig:
+    """BERT: MiniLM, bge-*-en, e5-*, mxbai, ms-marco rerankers."""
+    return _bert(request.with_defaults(max_position_embeddings=512), first_position=0)
+
+
+def roberta(request: Request) -> ModelConfig:
+    """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT whose positions begin behind the padding token's id."""
+    request = request.with_defaults(pad_token_id=1, max_position_embeddings=512)
+    return _bert(request, first_position=request.keys.integer("pad_token_id") + 1)
+
+
+def modernbert(request: Request) -> ModelConfig:
+    """ModernBERT: pre-norm, rotary angles, a gated MLP, a window to both sides on two layers of three."""
+    request = request.with_defaults(
+        hidden_activation="gelu", max_position_embeddings=8192, local_attention=128, global_attn_every_n_layers=3,
+        norm_eps=1e-5,
+    )  # fmt: skip
+    keys = request.keys
+    hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+    every = keys.integer("global_attn_every_n_layers")
+    default = [switches.SLIDING if i % every else switches.FULL for i in range(request.layers)]
+    slides = [kind == switches.SLIDING for kind in switches.layer_types(keys, default)]
+    window = keys.integer("local_attention") // 2 + 1  # |i - j| <= half of it
+    bias, mlp_bias = keys.flag("attention_bias"), keys.flag("mlp_bias")
+    for key in ("classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings"):
+        keys.get(key)  # pooling.py's, or of a head for pretraining
+    return ModelConfig(
+        **sizes(request, hidden // heads, keys.integer("intermediate_size"), heads),
+        max_positions=positions(request),
+        layers=tuple(Layer(rope=1 if slide else 0, window=window if slide else 0) for slide in slides),
+        ropes=_modern_ropes(request, hidden // heads),
+        layer_norm=True,
+        norm_bias=keys.flag("norm_bias"),
+        norm_eps=keys.number("norm_eps"),
+        norm_residual="first",
+        activation=activation(keys, "hidden_activation", "gelu"),
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=mlp_bias,
+        bidirectional=True,
+        pooled=True,
+        tied_head=True,
+        names=_MODERN,
+    )
+
+
+def _bert(request: Request, first_position: int) -> ModelConfig:
+    keys = request.keys
+    if keys.text("position_embedding_type", "absolute") != "absolute":
+        raise keys.wrong("position_embedding_type", "absolute: relative positions are not supported")
+    if keys.flag("is_decoder"):
+        raise keys.wrong("is_decoder", "false: only encoders are served")
+    keys.get("tie_word_embeddings")  # of a head that is not served
+    hidden, heads, layers = keys.integer("hidden_size"), keys.integer("num_attention_heads"), request.layers
+    rows = keys.integer("max_position_embeddings")
+    own = {f"layers.{i}.input_norm": f"encoder.layer.{i - 1}.output.LayerNorm" for i in range(1, layers)}
+    names = _BERT_LAYER | own | {"layers.0.input_norm": "embeddings.LayerNorm"}
+    return ModelConfig(
+        **sizes(request, hidden // heads, keys.integer("intermediate_size"), heads),
+        max_positions=positions(replace(request, allow_longer=False), rows - first_position, rows - first_position),
+        layers=tuple(Layer(rope=None) for _ in range(layers)),
+        learned_positions=True,
+        position_offset=first_position,
+        token_types=keys.integer("type_vocab_size", 2),
+        layer_norm=True,
+        norm_eps=keys.number("layer_norm_eps", 1e-12),
+        norm_residual="all",
+        activation=activation(keys, "hidden_act", "gelu"),
+        gated=False,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        bidirectional=True,
+        pooled=True,
+        tied_head=True,
+        names=names | {"final_norm": f"encoder.layer.{layers - 1}.output.LayerNorm"},
+    )
+
+
+def _modern_ropes(request: Request, head_dim: int) -> tuple[Rope, Rope]:
+    """Angles of the layers that see everything, and of those with a window.
+
+    Older files: global_rope_theta and local_rope_theta; newer ones have rope_parameters by layer type.
+    """
+    keys = request.keys
+    nested = keys.object("rope_parameters") or Keys({}, keys.source)
+    most = keys.integer("max_position_embeddings")
+    lengths = Lengths(max_positions=most, original=most, max_model_len=request.max_model_len or most)
+
+    def angles(kind: str, key: str, theta: float) -> Rope:
+        settings = nested.object(kind) or Keys({}, keys.source)
+        own = keys.optional_number(key)
+        return rope(settings, settings.number("rope_theta", theta if own is None else own), head_dim, lengths)
+
+    return (
+        angles(switches.FULL, "global_rope_theta", 160_000.0),
+        angles(switches.SLIDING, "local_rope_theta", 10_000.0),
+    )
+
+
+ENCODERS: dict[str, Callable[[Request], ModelConfig]] = {
+    "bert": bert,
+    "roberta": roberta,
+    "xlm-roberta": roberta,
+    "modernbert": modernbert,
+}

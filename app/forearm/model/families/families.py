@@ -1,0 +1,273 @@
+"""config.json -> ModelConfig: one short function a family, in a table by `model_type`.
+
+What a key's absence means is the default of transformers' configuration class, given here where real checkpoints leave
+the key out (missing is not null: see keys.py). A switch that the executor does not compute is a ConfigError that names
+key and value; keys that this version has never heard of are listed in one log line (switches.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from forearm.errors import ConfigError
+from forearm.model.families import switches
+from forearm.model.families.config import DTypeName, Layer, ModelConfig
+from forearm.model.families.decoder import (
+    Request,
+    activation,
+    decoder,
+    gemma,
+    gemma3_ropes,
+    positions,
+    sizes,
+    windows_of,
+)
+from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.generation import eos_ids, generation_keys
+from forearm.model.families.keys import read_json
+from forearm.model.families.overrides import check_rope, with_rope
+
+
+def read_config(
+    folder: Path,
+    *,
+    weight_dtype: DTypeName | None = None,
+    max_model_len: int | None = None,
+    allow_longer: bool = False,
+    pooled: bool = False,
+    rope: dict[str, Any] | None = None,
+) -> ModelConfig:
+    """The model in `folder` (config.json and generation_config.json), for weights of this dtype and this length.
+
+    Both matter to the maths: Gemma rounds a scale to the weights' dtype, and `dynamic` and `longrope` choose their
+    angles by the length (rope.py). Tokens that end a text are the union of what both files say.
+
+    weight_dtype: None is the checkpoint's. max_model_len: in tokens; None is the model's own. allow_longer: it may be
+    more than the model was made for. pooled: for vectors instead of text (pooling.py). rope: changes to
+    the rotary angles (overrides.py).
+    Raises: ConfigError naming the key and the value that are missing, wrong or not supported.
+    """
+    outer = read_json(folder / "config.json")
+    model_type = outer.text("model_type")
+    families = FAMILIES | ENCODERS if pooled else FAMILIES
+    if model_type not in families:
+        raise outer.wrong("model_type", f"one of {', '.join(sorted(families))}")
+    switches.check_architecture(outer, pooled)
+
+    inner = with_rope(outer.object("text_config") or outer, rope)
+    dtype = switches.checkpoint_dtype(inner, outer, folder)
+    request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
+    config = computed(families[model_type], request)
+    check_rope(inner, rope)
+    ends = {token for keys in (inner, outer, generation_keys(folder)) for token in eos_ids(keys, config.vocab_size)}
+    config = replace(
+        config,
+        model_type=model_type,
+        eos_token_ids=tuple(sorted(ends)),
+        bos_token_id=inner.optional_integer("bos_token_id"),
+    )
+    switches.check_sizes(config, inner)
+    switches.check_unread(outer, inner)
+    return config
+
+
+def computed(family: Family, request: Request) -> ModelConfig:
+    """The model of this family. Raises: ConfigError, also where its sizes cannot be divided by each other."""
+    switches.check_bounds(request.keys)
+    try:
+        return family(request)
+    except ArithmeticError as problem:
+        raise ConfigError(
+            f"{request.keys.source}: its sizes make no model ({problem}); see hidden_size and num_attention_heads"
+        ) from None
+
+
+def llama(request: Request) -> ModelConfig:
+    """Llama 2 and 3, TinyLlama, R1-Distill-Llama, SmolLM 1 and 2, Yi, Hermes."""
+    bias = request.keys.flag("attention_bias")
+    return decoder(request, qkv_bias=bias, o_bias=bias, mlp_bias=request.keys.flag("mlp_bias"))
+
+
+def mistral(request: Request) -> ModelConfig:
+    """Mistral 7B, Nemo, Small. Without the key the window is 4096; with null there is none."""
+    window = request.keys.optional_integer("sliding_window", 4096) or 0
+    return decoder(request, windows=[window] * request.layers)
+
+
+def qwen2(request: Request) -> ModelConfig:
+    """Qwen2 and 2.5, R1-Distill-Qwen: Llama with biases on q, k, v."""
+    return decoder(request, windows=_qwen_windows(request), qkv_bias=True)
+
+
+def qwen3(request: Request) -> ModelConfig:
+    """Qwen3: q and k are normalised per head; head_dim is 128 where not given."""
+    request = request.with_defaults(head_dim=128)
+    bias = request.keys.flag("attention_bias")
+    return decoder(request, windows=_qwen_windows(request), qk_norm="head", qkv_bias=bias, o_bias=bias)
+
+
+def phi3(request: Request) -> ModelConfig:
+    """Phi-3, 3.5, Phi-4 and Phi-4-mini: Llama with fused tensors; longrope, partly rotated heads."""
+    request = request.with_defaults(rms_norm_eps=1e-5, original_max_position_embeddings=4096)
+    window = request.keys.optional_integer("sliding_window") or 0
+    fused = dict.fromkeys("qkv", "self_attn.qkv_proj") | dict.fromkeys(("gate", "up"), "mlp.gate_up_proj")
+    return decoder(request, windows=[window] * request.layers, partial=True, names=fused)
+
+
+def gemma2(request: Request) -> ModelConfig:
+    """Gemma 2: norms around both halves, softcaps, a window on every other layer."""
+    request = request.with_defaults(head_dim=256, num_key_value_heads=4, sliding_window=4096)
+    return gemma(
+        request,
+        windows=windows_of(request, [i % 2 == 0 for i in range(request.layers)]),
+        attention_softcap=request.keys.optional_number("attn_logit_softcapping", 50.0) or 0.0,
+        logits_softcap=request.keys.optional_number("final_logit_softcapping", 30.0) or 0.0,
+    )
+
+
+def gemma3(request: Request) -> ModelConfig:
+    """Gemma 3 text, alone or inside the multimodal model: q and k norms; layers with a window have their own angles."""
+    request = request.with_defaults(
+        vocab_size=262_208, num_attention_heads=8, num_key_value_heads=4, head_dim=256, sliding_window=4096,
+        max_position_embeddings=131_072, sliding_window_pattern=6,
+    )  # fmt: skip
+    keys = request.keys
+    if keys.optional_number("attn_logit_softcapping"):
+        raise keys.wrong("attn_logit_softcapping", "null: transformers' Gemma 3 does not apply it")
+    pattern = keys.integer("_sliding_window_pattern", keys.integer("sliding_window_pattern"))
+    windows = windows_of(request, [(i + 1) % pattern != 0 for i in range(request.layers)])
+    both_ways = request.pooled and keys.flag(
+        "use_bidirectional_attention"
+    )  # EmbeddingGemma: half a window to each side
+    windows = [w // 2 + 1 if both_ways and w else w for w in windows]
+    return gemma(
+        request,
+        layers=tuple(Layer(rope=1 if w else 0, window=w) for w in windows),
+        ropes=gemma3_ropes(request),
+        qk_norm="head",
+        bidirectional=both_ways,
+        logits_softcap=keys.optional_number("final_logit_softcapping") or 0.0,
+    )
+
+
+def olmo2(request: Request) -> ModelConfig:
+    """OLMo 2: norms after each half alone, q and k normalised over all heads at once."""
+    request = request.with_defaults(rms_norm_eps=1e-5)
+    bias = request.keys.flag("attention_bias")
+    return decoder(
+        request,
+        norm_placement="post",
+        qk_norm="full",
+        qkv_bias=bias,
+        o_bias=bias,
+        names={"post_mlp_norm": "post_feedforward_layernorm"},
+    )
+
+
+def smollm3(request: Request) -> ModelConfig:
+    """SmolLM3: every fourth layer sees no positions."""
+    request = request.with_defaults(tie_word_embeddings=True, rope_theta=2e6, num_key_value_heads=4)
+    keys = request.keys
+    every = keys.integer("no_rope_layer_interval", 4)
+    rotated = switches.rope_layers(keys, [(i + 1) % every != 0 for i in range(request.layers)])
+    slides = keys.flag("use_sliding_window")
+    windows = windows_of(request, [not r for r in rotated]) if slides else [0] * request.layers
+    bias = keys.flag("attention_bias")
+    return decoder(
+        request,
+        layers=tuple(Layer(rope=0 if r else None, window=w) for r, w in zip(rotated, windows, strict=True)),
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=keys.flag("mlp_bias"),
+    )
+
+
+def granite(request: Request) -> ModelConfig:
+    """Granite 3 and 4 dense: Llama with four multipliers."""
+    keys = request.keys
+    bias = keys.flag("attention_bias")
+    return decoder(
+        request,
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=keys.flag("mlp_bias"),
+        embedding_scale=keys.number("embedding_multiplier", 1.0),
+        attention_scale=keys.number("attention_multiplier", 1.0),
+        residual_scale=keys.number("residual_multiplier", 1.0),
+        logits_scale=1.0 / keys.positive("logits_scaling", 1.0),
+    )
+
+
+def ernie4_5(request: Request) -> ModelConfig:
+    """ERNIE 4.5 dense: Llama whose angles turn neighbouring values (2i, 2i + 1)."""
+    request = request.with_defaults(tie_word_embeddings=True, rms_norm_eps=1e-5, head_dim=128)
+    bias = request.keys.flag("use_bias")
+    return decoder(request, interleaved=True, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
+
+
+def opt(request: Request) -> ModelConfig:
+    """OPT: learned positions from row 2 on, LayerNorm, biases, a plain MLP. Not opt-350m (norms after, projections)."""
+    keys = request.keys
+    hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+    switches.check_opt(keys, hidden)
+    bias = keys.flag("enable_bias", True)
+    return ModelConfig(
+        **sizes(request, hidden // heads, keys.integer("ffn_dim"), heads),
+        max_positions=positions(replace(request, allow_longer=False)),  # there are no rows beyond
+        layers=tuple(Layer(rope=None) for _ in range(request.layers)),
+        learned_positions=True,
+        position_offset=2,
+        layer_norm=True,
+        norm_eps=1e-5,  # torch's default for LayerNorm; OPT has no key for it
+        final_norm=not keys.flag("_remove_final_layer_norm"),
+        activation=activation(keys, "activation_function", "relu"),
+        gated=False,
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=bias,
+        tied_head=keys.flag("tie_word_embeddings", True),
+        names=_OPT_NAMES,
+    )
+
+
+_OPT_NAMES = {
+    "embed": "decoder.embed_tokens",
+    "positions": "decoder.embed_positions",
+    "final_norm": "decoder.final_layer_norm",
+    "layers": "decoder.layers",
+    "o": "self_attn.out_proj",
+    "up": "fc1",
+    "down": "fc2",
+    "input_norm": "self_attn_layer_norm",
+    "pre_mlp_norm": "final_layer_norm",
+}
+
+
+def _qwen_windows(request: Request) -> list[int]:
+    """Qwen slides only if use_sliding_window says so, and then from layer max_window_layers on."""
+    if not request.keys.flag("use_sliding_window"):
+        return [0] * request.layers
+    request = request.with_defaults(sliding_window=4096)
+    first = request.keys.integer("max_window_layers", 28)
+    return windows_of(request, [i >= first for i in range(request.layers)])
+
+
+Family = Callable[[Request], ModelConfig]
+FAMILIES: dict[str, Family] = {
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "phi3": phi3,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "gemma3": gemma3,
+    "olmo2": olmo2,
+    "smollm3": smollm3,
+    "granite": granite,
+    "ernie4_5": ernie4_5,
+    "opt": opt,
+}

@@ -1,0 +1,96 @@
+"""generation_config.json, or a .gguf file's own keys: how a model is sampled where a request does not say, and the
+tokens that end a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forearm.errors import ConfigError
+from forearm.model.families.keys import Keys, read_json
+from forearm.model.gguf.gguf import is_gguf, read_gguf_file
+
+FILE = "generation_config.json"
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
+
+# A .gguf file comes without the authors' file. Sampled at temperature 1 from the whole vocabulary, a small quantized
+# model talks nonsense, so what the file's own keys leave open is as llama.cpp has it (common_params_sampling in
+# common/common.h), whose defaults Ollama takes over. The key's name after "general.sampling.": llama-arch.cpp.
+_GGUF_DEFAULTS: dict[str, float | int] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+_GGUF_KEYS = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+
+
+def sampling_defaults(model: Path, generation_config: str, override: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what requests leave to the server, by the names of SamplingParams.
+
+    model: its folder or .gguf file. generation_config: auto (the model's own), vllm (none), or a folder.
+    override: changes to it, by generation_config.json's names.
+
+    Raises: ConfigError.
+    """
+    found: dict[str, Any] = {}
+    if generation_config == "auto":
+        found = dict(generation_defaults(model))
+    elif generation_config != "vllm":
+        if not Path(generation_config).is_dir():
+            raise ConfigError(f"--generation-config {generation_config}: no such folder; write auto, vllm or a folder")
+        found = dict(generation_defaults(Path(generation_config)))
+    changes = dict(override or {})
+    if "max_new_tokens" in changes:
+        changes["max_tokens"] = changes.pop("max_new_tokens")
+    return {**found, **changes}
+
+
+def generation_defaults(folder: Path) -> dict[str, float | int]:
+    """Defaults for SamplingParams' fields of the same names, and `max_tokens` from max_new_tokens.
+
+    As in vLLM, what the file does not say is left to SamplingParams. `do_sample` false without a temperature is greedy.
+    Of a .gguf file: its general.sampling keys, and llama.cpp's defaults for the others.
+
+    Raises: ConfigError if the file is there and can't be read.
+    """
+    if is_gguf(folder):
+        return _gguf_defaults(folder)
+    keys = generation_keys(folder)
+    defaults: dict[str, float | int] = {k: keys.number(k) for k in _NUMBERS if keys.get(k) is not None}
+    if keys.get("top_k") is not None:
+        defaults["top_k"] = keys.integer("top_k")
+    if keys.get("max_new_tokens") is not None:
+        defaults["max_tokens"] = keys.integer("max_new_tokens")
+    if keys.get("do_sample") is False and "temperature" not in defaults:
+        defaults["temperature"] = 0.0
+    return defaults
+
+
+def _gguf_defaults(path: Path) -> dict[str, float | int]:
+    keys = Keys(read_gguf_file(path).metadata, str(path))
+    defaults = dict(_GGUF_DEFAULTS)
+    for name, key in _GGUF_KEYS.items():
+        stored = f"general.sampling.{key}"
+        if stored in keys:
+            read = keys.integer if name == "top_k" else keys.number
+            defaults[name] = max(read(stored), 0)  # llama.cpp: a number below 0 switches off, as 0 does
+    return defaults
+
+
+def eos_ids(keys: Keys, vocab_size: int, key: str = "eos_token_id") -> tuple[int, ...]:
+    """Return the ids that end a text, of config.json, generation_config.json or a GGUF key.
+
+    Raises: ConfigError for an id beyond the vocabulary: no text would ever end.
+    """
+    ids = keys.ids(key)
+    if not all(0 <= token < vocab_size for token in ids):
+        raise keys.wrong(key, f"a token of the vocabulary, 0 to {vocab_size - 1}")
+    return ids
+
+
+def generation_keys(folder: Path) -> Keys:
+    """Return what generation_config.json says; nothing where there is none."""
+    return read_json(folder / FILE) if (folder / FILE).exists() else Keys({}, str(folder / FILE))

@@ -1,0 +1,179 @@
+"""Rotary angles: config.json's rope settings -> inverse frequencies and the factor on cos and sin.
+
+Every step is rounded to float32 where transformers rounds it: at position 100 000 one unit in the last place of a
+frequency is already an angle of 0.006.
+
+`dynamic` and `longrope` depend on the length of the sequence. Here they are decided once, from the `max_model_len`
+that the engine serves, and not request by request: keys already in the cache stay valid, and the same request gives
+the same tokens whatever its length so far. An engine that serves no more than the trained length has the trained
+frequencies.
+
+Sources: Su et al. 2021, arXiv:2104.09864 (rope); Peng et al. 2023, arXiv:2309.00071 (yarn); Ding et al. 2024,
+arXiv:2402.13753 (longrope); the definitions are those of transformers' modeling_rope_utils.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.errors import ConfigError
+from forearm.model.families.config import Rope
+from forearm.model.families.keys import Keys
+
+Float32Array = npt.NDArray[np.float32]
+_MOST_THETA = 1e15  # the largest of today's models is 1e9
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths that scaling speaks of, in tokens."""
+
+    max_positions: int  # max_position_embeddings
+    original: int  # original_max_position_embeddings: what the model was first trained on
+    max_model_len: int  # the longest sequence this engine serves
+
+
+def rope(settings: Keys, theta: float, rotary_dim: int, lengths: Lengths, *, interleaved: bool = False) -> Rope:
+    """The angles of one set of rope settings (`rope_parameters`, or `rope_scaling` of older files).
+
+    Raises: ConfigError if `rope_type` is unknown or one of its keys is missing or wrong.
+    """
+    if not 1 < theta <= _MOST_THETA:
+        raise ConfigError(f"{settings.source}: the base of its angles (rope_theta) is {theta:g}; it should be above 1")
+    with np.errstate(all="ignore"):  # what is no angle is refused below
+        inv_freq, scale = _KINDS[_kind(settings)](settings, theta, rotary_dim, lengths)
+    if not (np.isfinite(inv_freq).all() and (inv_freq > 0).all() and 0 < scale < math.inf):
+        raise ConfigError(
+            f"{settings.source}: rope settings {json.dumps(settings.values)[:300]} give angles that are not finite and "
+            "above 0; see its factors"
+        )
+    return Rope(inv_freq=inv_freq, scale=scale, interleaved=interleaved)
+
+
+def position_limit(settings: Keys, lengths: Lengths) -> tuple[int, int]:
+    """(context length by default, the longest one may ask for), in tokens.
+
+    As vLLM has it: linear and dynamic reach factor times the trained length, yarn factor times the original one, and
+    longrope's and llama3's max_position_embeddings count the scaling already. Only yarn is also the default length:
+    the others are asked for with --max-model-len.
+    """
+    kind = _kind(settings)
+    if kind in ("linear", "dynamic"):
+        return lengths.max_positions, int(lengths.max_positions * max(settings.positive("factor"), 1.0))
+    if kind == "yarn":
+        stretched = int(lengths.original * _yarn_factor(settings, lengths))
+        return max(lengths.max_positions, stretched), max(lengths.max_positions, stretched)
+    return lengths.max_positions, lengths.max_positions
+
+
+def _kind(settings: Keys) -> str:
+    kind = settings.text("rope_type", settings.text("type", "default"))
+    if kind == "su" or (kind == "yarn" and "short_factor" in settings):
+        return "longrope"  # what early Phi-3 files call it
+    if kind not in _KINDS:
+        raise settings.wrong("rope_type" if "rope_type" in settings else "type", f"one of {', '.join(_KINDS)}")
+    return kind
+
+
+def _powers(theta: float, dim: int) -> Float32Array:
+    """theta^(2i / dim), float32 [dim / 2], from exponents rounded to float32."""
+    exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    return np.power(np.float64(np.float32(theta)), exponents.astype(np.float64)).astype(np.float32)
+
+
+def _inverse(powers: Float32Array) -> Float32Array:
+    return np.float32(1.0) / powers
+
+
+def _default(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    return _inverse(_powers(theta, dim)), 1.0
+
+
+def _linear(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    return _inverse(_powers(theta, dim)) / np.float32(settings.positive("factor")), 1.0
+
+
+def _dynamic(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    """NTK-aware: theta grows with the length beyond max_position_embeddings; up to it nothing changes."""
+    factor = settings.positive("factor")
+    length = max(lengths.max_model_len, lengths.max_positions)
+    growth = factor * length / lengths.max_positions - (factor - 1)
+    if dim < 4:
+        raise settings.wrong("rope_type", "another for heads of which fewer than 4 values are rotated")
+    return _inverse(_powers(theta * growth ** (dim / (dim - 2)), dim)), 1.0
+
+
+def _llama3(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    """Stretches only wavelengths longer than the trained context, so that near tokens keep their angles."""
+    factor = np.float32(settings.positive("factor"))
+    low, high = settings.positive("low_freq_factor"), settings.positive("high_freq_factor")
+    if high <= low:
+        raise settings.wrong("high_freq_factor", f"more than low_freq_factor ({low:g})")
+
+    inv_freq = _inverse(_powers(theta, dim))
+    wavelength = np.float32(2 * math.pi) / inv_freq
+    smooth = (np.float32(lengths.original) / wavelength - np.float32(low)) / np.float32(high - low)
+    between = (np.float32(1) - smooth) * inv_freq / factor + smooth * inv_freq
+    stretched = np.where(wavelength > lengths.original / low, inv_freq / factor, between)
+    return np.where(wavelength < lengths.original / high, inv_freq, stretched).astype(np.float32), 1.0
+
+
+def _yarn(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    """Interpolates slow pairs, keeps fast ones, and a ramp between: by turns made over the original context."""
+    factor = _yarn_factor(settings, lengths)
+
+    def pair(turns: float) -> float:
+        return dim * math.log(lengths.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(settings.positive("beta_fast", 32)), pair(settings.positive("beta_slow", 1))
+    if settings.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    high += 0.001 if low == high else 0.0
+
+    ramp = (np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    keep = np.float32(1) - np.clip(ramp, np.float32(0), np.float32(1))
+    powers = _powers(theta, dim)
+    inv_freq = _inverse(np.float32(factor) * powers) * (np.float32(1) - keep) + _inverse(powers) * keep
+    return inv_freq.astype(np.float32), _yarn_scale(settings, factor)
+
+
+def _yarn_factor(settings: Keys, lengths: Lengths) -> float:
+    return settings.positive("factor", lengths.max_positions / lengths.original)
+
+
+def _yarn_scale(settings: Keys, factor: float) -> float:
+    def grown(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    mscale = settings.optional_number("mscale")
+    all_dim = settings.optional_number("mscale_all_dim")
+    default = grown(mscale) / grown(all_dim) if mscale and all_dim else grown(1.0)
+    return settings.number("attention_factor", default)
+
+
+def _longrope(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    """One factor a pair, from the list for sequences within the original length or from that for longer ones."""
+    factor = settings.positive("factor", lengths.max_positions / lengths.original)
+    default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(lengths.original))
+    short = settings.numbers("short_factor", dim // 2)
+    long = settings.numbers("long_factor", dim // 2)
+    stretch = np.array(long if lengths.max_model_len > lengths.original else short, dtype=np.float32)
+    return _inverse(stretch * _powers(theta, dim)), settings.number("attention_factor", default)
+
+
+_Kind = Callable[[Keys, float, int, Lengths], tuple[Float32Array, float]]
+_KINDS: dict[str, _Kind] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}

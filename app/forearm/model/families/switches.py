@@ -1,0 +1,222 @@
+"""What config.json may say that changes the maths: checked here, refused by name where the executor can't do it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from forearm.model.checkpoint.shards import first_float_dtype
+from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig
+from forearm.model.families.keys import Keys
+
+log = logging.getLogger(__name__)
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+DTYPES: dict[str, DTypeName] = {
+    "float32": "float32",
+    "float": "float32",
+    "float16": "float16",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+}
+KV_DTYPES: dict[str, KvDTypeName] = {
+    **DTYPES,
+    "int8": "int8",
+    "fp8": "fp8_e4m3",
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+}
+
+# Keys that change the maths, with the only values under which it is what the executor computes; for keys that the
+# family itself did not read.
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "is_encoder_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "use_bidirectional_attention": (None, False),
+    "clip_qkv": (None,),
+    "num_experts": (None, 0),
+    "num_local_experts": (None, 0, 1),
+    "moe_num_experts": (None, 0),
+    "dual_chunk_attention_config": (None,),
+    "attention_chunk_size": (None,),
+    "use_mrope": (None, False),
+    "alibi": (None, False),
+    "position_embedding_type": (None, "rope", "absolute"),
+    "qk_layernorm": (None, False),
+    "kv_lora_rank": (None,),
+    "llama_4_scaling": (None,),
+    "adapter_config": (None,),
+    "attention_bias": (None, False),
+    "mlp_bias": (None, False),
+    "lm_head_bias": (None, False),
+    "cross_attention_hidden_size": (None,),
+    "full_attn_mod": (None, 1),
+    "interpolate_factor": (None, 1),
+}
+
+# Keys that say nothing about inference, or only about training, files and tokenizers.
+_IGNORED = {
+    "_attn_implementation", "_attn_implementation_autoset", "_diffusers_version", "_name_or_path",
+    "activation_dropout", "architectures", "attention_dropout", "attention_probs_dropout_prob", "classifier_bias",
+    "classifier_activation", "classifier_dropout", "classifier_from_token", "classifier_pooling", "cls_token_id",
+    "decoder_bias", "deterministic_flash_attn", "embedding_dropout", "hidden_dropout_prob",
+    "initializer_cutoff_factor", "is_matryoshka", "layer_norm_eps", "matryoshka_dimensions", "mlp_dropout",
+    "output_past", "reference_compile", "repad_logits_with_grad", "sbert_ce_default_activation_function",
+    "sentence_transformers", "sparse_pred_ignore_index", "sparse_prediction", "use_flash_attn",
+    "attn_implementation", "auto_map", "bad_words_ids",
+    "begin_suppress_tokens", "boi_token_id", "boi_token_index", "bos_token_id", "cache_implementation",
+    "chunk_size_feed_forward", "compression_config", "decoder_start_token_id", "dropout", "dtype", "embd_pdrop",
+    "eoi_token_id", "eoi_token_index", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "head_dim", "hidden_act", "hidden_activation", "hidden_dropout", "id2label",
+    "image_token_id", "image_token_index", "init_std", "initializer_range", "is_decoder", "label2id",
+    "layer_types", "layerdrop", "layers_block_type", "max_length", "max_window_layers", "mm_tokens_per_image",
+    "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "num_nextn_predict_layers", "original_dtype",
+    "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_to_multiple_of",
+    "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+    "quantization_config",
+    "resid_pdrop", "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta",
+    "sep_token_id", "sliding_window", "summary_type", "suppress_tokens", "task_specific_params", "text_config",
+    "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
+    "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window", "vision_config",
+    "word_embed_proj_dim",
+}  # fmt: skip
+
+
+def check_architecture(keys: Keys, pooled: bool = False) -> None:
+    """Refuse what is not a causal language model (a classifier's head, say, has other tensors); or, `pooled`, one that
+    has another head than those that are served."""
+    names = keys.get("architectures") or []
+    if not isinstance(names, list):
+        raise keys.wrong("architectures", "a list of one name")
+    if pooled:
+        served = ("ForCausalLM", "ForConditionalGeneration", "Model", "ForMaskedLM", "ForSequenceClassification")
+        if names and not str(names[0]).endswith(served):
+            raise keys.wrong("architectures", f"a ...{', ...'.join(served[2:])} or ...{served[0]}")
+        return
+    if names and not any(str(n).endswith(("ForCausalLM", "ForConditionalGeneration")) for n in names):
+        raise keys.wrong("architectures", "a ...ForCausalLM; other heads are not served")
+
+
+def checkpoint_dtype(inner: Keys, outer: Keys, folder: Path) -> DTypeName:
+    """What the weights are stored in: config.json's word, or else the first tensor's."""
+    for keys in (inner, outer):
+        for key in ("dtype", "torch_dtype"):
+            if keys.get(key) is not None:
+                name = keys.text(key)
+                if name not in DTYPES:
+                    raise keys.wrong(key, "float32, float16 or bfloat16")
+                return DTYPES[name]
+    return first_float_dtype(folder)
+
+
+def check_unread(outer: Keys, inner: Keys) -> None:
+    """Refuse what changes the maths, log once what is unknown.
+
+    Raises: ConfigError naming the first key that asks for what the executor does not compute.
+    """
+    for keys in (outer, inner):
+        for key in sorted(set(_ONLY) & (set(keys.values) - keys.read)):
+            if keys.values[key] not in _ONLY[key]:
+                raise keys.wrong(key, f"{' or '.join(json.dumps(v) for v in _ONLY[key])}: more is not supported")
+    kinds = inner.values.get("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)):
+        raise inner.wrong("layer_types", f"a list of {FULL} and {SLIDING}")
+    unknown = sorted(set(inner.values) - inner.read - _IGNORED - set(_ONLY))
+    if unknown:
+        log.warning("%s: keys this version does not know, and leaves out: %s", inner.source, ", ".join(unknown))
+
+
+def check_flat(settings: Keys) -> None:
+    """Refuse rope settings by layer type where the family has one for all."""
+    for key, value in settings.values.items():
+        if isinstance(value, dict):
+            raise settings.wrong(key, "absent: this family has one set of angles")
+
+
+# The largest sizes that are taken, of which the largest models of today have a tenth: memory for what is computed of
+# them (angles, a list of layers) stays small, whatever a file says.
+_BOUNDS = {
+    "vocab_size": 1 << 28, "hidden_size": 1 << 20, "intermediate_size": 1 << 24, "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 16, "num_key_value_heads": 1 << 16, "head_dim": 1 << 16, "ffn_dim": 1 << 24,
+    "max_position_embeddings": 1 << 31, "original_max_position_embeddings": 1 << 31, "sliding_window": 1 << 31,
+    "local_attention": 1 << 31, "type_vocab_size": 1 << 20,
+}  # fmt: skip
+
+
+def check_bounds(keys: Keys) -> None:
+    """Refuse sizes out of all proportion, before anything is computed of them.
+
+    Raises: ConfigError naming the key, its value and the bound.
+    """
+    given = Keys(keys.values, keys.source)  # what is looked at here does not count as read
+    for key, most in _BOUNDS.items():
+        value = given.optional_integer(key)
+        if value is not None and (value > most or (value < 1 and key != "sliding_window")):
+            raise keys.wrong(key, f"1 to {most}")
+
+
+def check_sizes(config: ModelConfig, keys: Keys) -> None:
+    """Refuse sizes and factors that no transformer can have, by key.
+
+    Raises: ConfigError.
+    """
+    for key, value in (
+        ("vocab_size", config.vocab_size),
+        ("hidden_size", config.hidden),
+        ("num_attention_heads", config.heads),
+        ("num_key_value_heads", config.kv_heads),
+        ("num_hidden_layers", len(config.layers)),
+        ("max_position_embeddings", config.max_positions),
+        ("head_dim", config.head_dim),
+    ):
+        if value < 1:
+            raise keys.wrong(key, "at least 1")
+    if not 0 <= config.norm_eps < 1:
+        key = next((key for key in ("layer_norm_eps", "norm_eps") if key in keys), "rms_norm_eps")
+        raise keys.wrong(key, "0 or more, and less than 1")
+    for key, factor in (
+        ("attn_logit_softcapping", config.attention_softcap),
+        ("final_logit_softcapping", config.logits_softcap),
+    ):
+        if factor < 0:
+            raise keys.wrong(key, "more than 0, or null")
+    if config.heads % config.kv_heads:
+        raise keys.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({config.heads})")
+    for angles in config.ropes:
+        if config.head_dim % 2 or 2 * len(angles.inv_freq) > config.head_dim:
+            raise keys.wrong("head_dim", "even, and at least the rotated part of a head")
+    if any(layer.window < 0 for layer in config.layers):
+        raise keys.wrong("sliding_window", "at least 1, or null")
+
+
+def layer_types(keys: Keys, default: Sequence[str]) -> Sequence[str]:
+    """full_attention or sliding_attention for each layer: the file's list, or `default`."""
+    given = keys.get("layer_types")
+    if given is None:
+        return default
+    if not isinstance(given, list) or len(given) != len(default) or not set(given) <= {FULL, SLIDING}:
+        raise keys.wrong("layer_types", f"a list of {len(default)} times {FULL} or {SLIDING}")
+    return given
+
+
+def rope_layers(keys: Keys, default: Sequence[bool]) -> Sequence[bool]:
+    """Which layers see positions: the file's no_rope_layers (1 is yes), or `default`."""
+    given = keys.get("no_rope_layers")
+    if given is None:
+        return default
+    if not isinstance(given, list) or len(given) < len(default) or not set(given) <= {0, 1}:
+        raise keys.wrong("no_rope_layers", f"a list of {len(default)} times 0 or 1")
+    return [bool(v) for v in given[: len(default)]]
+
+
+def check_opt(keys: Keys, hidden: int) -> None:
+    """Refuse what only OPT-350m does."""
+    if not keys.flag("do_layer_norm_before", True):
+        raise keys.wrong("do_layer_norm_before", "true: norms after the layer (opt-350m) are not supported")
+    if keys.optional_integer("word_embed_proj_dim") not in (None, hidden):
+        raise keys.wrong("word_embed_proj_dim", f"hidden_size ({hidden}): projected embeddings are not supported")
+    if not keys.flag("layer_norm_elementwise_affine", True):
+        raise keys.wrong("layer_norm_elementwise_affine", "true")

@@ -1,0 +1,1 @@
+"""GGUF files: metadata, tensors and their block formats."""

@@ -1,0 +1,233 @@
+"""A .gguf file's header: metadata and tensors. The weights themselves are read by what loads them (shards.Mapping).
+
+Little-endian: magic, version, tensor count, key count; the keys with typed values; for each tensor its name, sizes
+(fastest first), type and offset; padding; the data. Nothing in the file is believed before it is seen to fit.
+Source: the GGUF specification, versions 2 and 3 (github.com/ggml-org/ggml, docs/gguf.md).
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import StoredTensor, joined
+from forearm.model.families.keys import check_regular
+
+_SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+_STRING, _ARRAY = 8, 9
+_NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+
+# Tensor types by number: name, values in a block, bytes of a block. Source: ggml.h, enum ggml_type; ggml-common.h.
+_TYPES = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """One model: the metadata of its (first) file, and the tensors of all its files by name.
+
+    metadata: numbers, strings, truth values; arrays as lists.
+    """
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, StoredTensor]
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a model's path is a .gguf file, rather than a folder."""
+    return path.suffix == ".gguf"
+
+
+def read_gguf(path: Path) -> Gguf:
+    """Read the headers of the file and, where it is the first of several (-00001-of-00003.gguf), of the others.
+
+    Raises: ConfigError if a file is missing, cut short, damaged or of a version that is not read here.
+    """
+    whole = read_gguf_file(path)
+    for other in _others(path):
+        joined(whole.tensors, read_gguf_file(other).tensors)
+    return whole
+
+
+def _others(path: Path) -> Iterator[Path]:
+    split = _SPLIT.fullmatch(path.name)
+    if split is None:
+        return
+    if int(split[2]) != 1:
+        raise ConfigError(f"{path} is part {int(split[2])} of {int(split[3])}; give the first, {split[1]}-00001-of-...")
+    for part in range(2, int(split[3]) + 1):
+        yield path.with_name(f"{split[1]}-{part:05}-of-{split[3]}.gguf")
+
+
+def read_gguf_file(path: Path) -> Gguf:
+    """Of one file alone.
+
+    Raises: ConfigError as read_gguf.
+    """
+    check_regular(path)
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Header(path, data).read()
+    except (OSError, ValueError) as problem:  # an empty file can't be mapped: ValueError
+        raise ConfigError(f"{path} can't be read: {problem}; download it again") from None
+
+
+class _Header:
+    """A cursor over the mapped file; every read is checked against its end."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path, self._data, self._at = path, data, 0
+
+    def read(self) -> Gguf:
+        """Everything before the data."""
+        if self._data[:4] != b"GGUF":
+            raise ConfigError(f"{self._path} is no GGUF file (it starts with {self._data[:4]!r})")
+        self._at = 4
+        version = self._number("<u4")
+        if version not in (2, 3):
+            shown = "big-endian" if version in (2 << 24, 3 << 24) else f"version {version}"
+            raise ConfigError(f"{self._path} is a {shown} GGUF file; little-endian versions 2 and 3 are supported")
+        tensors, keys = self._count(24), self._count(13)
+        metadata: dict[str, Any] = {}
+        for _ in range(keys):
+            name, value = self._key()
+            if name in metadata:
+                raise self._damaged(f"key {name} twice")
+            metadata[name] = value
+        entries = [self._tensor() for _ in range(tensors)]
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+            raise self._damaged(f"general.alignment = {alignment}, no power of 2,")
+        start = -(-self._at // alignment) * alignment
+        found: dict[str, StoredTensor] = {}
+        for entry in entries:
+            if entry[0] in found:
+                raise self._damaged(f"tensor {entry[0]} twice")
+            found[entry[0]] = self._stored(start, *entry)
+        self._check_places(list(found.values()), start, alignment)
+        return Gguf(self._path, metadata, found)
+
+    def _check_places(self, tensors: list[StoredTensor], start: int, alignment: int) -> None:
+        """Refuse offsets that leave the order without holes in which the format has the data, as llama.cpp does."""
+        at: int | None = start
+        for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
+            if (at is not None and tensor.begin != at) or (tensor.begin - start) % alignment:
+                raise self._damaged(
+                    f"tensor {tensor.name} at offset {tensor.begin - start}, not where the one before it ends,"
+                )
+            end = -(-(tensor.end - start) // alignment) * alignment
+            # How many bytes a type takes that this version does not know, only the next offset says.
+            at = None if tensor.dtype.startswith("type ") else start + end
+
+    def _key(self) -> tuple[str, Any]:
+        name = self._string()
+        return name, self._value(self._number("<u4"))
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            return self._array()
+        if kind not in _NUMBERS:
+            raise self._damaged(f"a value of type {kind}")
+        return self._number(_NUMBERS[kind])
+
+    def _array(self) -> Any:
+        kind = self._number("<u4")
+        if kind == _STRING:
+            return self._strings(self._count(8))
+        if kind not in _NUMBERS:
+            raise self._damaged(f"an array of type {kind}")
+        dtype = np.dtype(_NUMBERS[kind])
+        return np.frombuffer(self._take(self._count(dtype.itemsize) * dtype.itemsize), dtype).tolist()
+
+    def _strings(self, count: int) -> list[str]:
+        """As so many `_string`, in one loop: vocabulary and merges are half a million of them."""
+        length_at, data, at, size = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
+        found: list[str] = []
+        try:
+            for _ in range(count):
+                begin = at + 8
+                at = begin + length_at(data, at)[0]
+                if at > size:
+                    break
+                found.append(data[begin:at].decode())
+        except UnicodeDecodeError:
+            raise self._damaged("a string that is not UTF-8") from None
+        except struct.error:  # there are no 8 bytes left
+            at = size + 1
+        self._at = at
+        self._take(0)
+        return found
+
+    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        name = self._string()
+        dims = self._number("<u4")
+        if dims > 4:
+            raise self._damaged(f"tensor {name} of {dims} dimensions")
+        shape = tuple(self._number("<u8") for _ in range(dims))[::-1]
+        return name, shape, self._number("<u4"), self._number("<u8")
+
+    def _stored(self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
+        dtype, values, size = _TYPES.get(kind, (f"type {kind}", 1, 0))
+        if not shape or min(shape) < 1 or shape[-1] % values:
+            raise self._damaged(f"tensor {name} of shape {list(shape)}, {dtype} in blocks of {values}")
+        begin = start + offset
+        end = begin + math.prod(shape) // values * size
+        if end > len(self._data):
+            raise ConfigError(
+                f"{self._path} is cut short: tensor {name} ends at byte {end}, the file at {len(self._data)}; "
+                "download it again"
+            )
+        return StoredTensor(name, self._path, dtype, shape, begin, end)
+
+    def _string(self) -> str:
+        length = self._count(1)
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError:
+            raise self._damaged("a string that is not UTF-8") from None
+
+    def _count(self, least: int) -> int:
+        """A number of things that take at least so many bytes each, all of which are still to come."""
+        count: int = self._number("<u8")
+        if count * least > len(self._data) - self._at:
+            raise self._damaged(f"{count} things of {least} bytes or more")
+        return count
+
+    def _number(self, code: str) -> Any:
+        size = np.dtype(code).itemsize
+        return struct.unpack(_STRUCT[code], self._take(size))[0]
+
+    def _take(self, size: int) -> bytes:
+        begin, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            raise ConfigError(f"{self._path} is cut short: its header goes on after {len(self._data)} bytes")
+        return self._data[begin : self._at]
+
+    def _damaged(self, what: str) -> ConfigError:
+        return ConfigError(f"{self._path} is damaged: {what} before byte {self._at}; download it again")
+
+
+_STRUCT = {
+    "u1": "<B", "i1": "<b", "<u2": "<H", "<i2": "<h", "<u4": "<I", "<i4": "<i", "<f4": "<f", "?": "<?", "<u8": "<Q",
+    "<i8": "<q", "<f8": "<d",
+}  # fmt: skip

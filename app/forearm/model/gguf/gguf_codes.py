@@ -1,0 +1,227 @@
+"""Blocks of a GGUF tensor -> rows of signed codes with scales and offsets, w = scale * code + offset.
+
+Scales are exact in float32 (a float16 times 8 bits at most), and so are the offsets of codes that are stored as they
+are. Where 4-bit codes 0 .. 15 become -8 .. 7 (Q4_1, Q4_K), 8 scales join the offset: that sum is rounded to float32
+once.
+Source: ggml-common.h (blocks) and ggml-quants.c (dequantize_row_*) of github.com/ggml-org/ggml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import Files, StoredTensor
+from forearm.model.families.config import WeightFormat
+from forearm.model.quantization.codes import CodedMatrix, Codes, Find
+
+Bytes = npt.NDArray[np.uint8]
+Signed = npt.NDArray[np.int8]
+Floats = npt.NDArray[np.float32]
+# (codes [blocks, values of a block], scales [blocks, groups of a block], offsets the same or None)
+Decoded = tuple[Signed, Floats, Floats | None]
+
+FLOATS = ("F32", "F16", "BF16")
+_PART_VALUES = 1 << 18  # decoded at a time: their bytes and what is made of them stay in a core's cache
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+_MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
+
+@dataclass(frozen=True)
+class BlockType:
+    """One tensor type: what the executor keeps it as, and its decoder of blocks uint8 [n, bytes]."""
+
+    bytes: int
+    format: WeightFormat
+    decode: Callable[[Bytes], Decoded]
+
+
+def _half(blocks: Bytes, at: int) -> Floats:
+    """The float16 at this byte of each block, [n, 1]."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+
+
+def _nibbles(packed: Bytes) -> Bytes:
+    """[n, parts, w] -> [n, parts, 2, w]: the low halves of w bytes, then their high halves."""
+    codes = np.empty((*packed.shape[:2], 2, packed.shape[2]), np.uint8)
+    np.bitwise_and(packed, 15, out=codes[:, :, 0])
+    np.right_shift(packed, 4, out=codes[:, :, 1])
+    return codes
+
+
+def _pairs(packed: Bytes) -> Bytes:
+    """[n, parts, w] -> [n, parts, 4, w]: bits 0 and 1 of w bytes, then bits 2 and 3, ..."""
+    return (packed[:, :, None] >> np.array([[0], [2], [4], [6]], np.uint8)) & np.uint8(3)
+
+
+def _bits(packed: Bytes, place: int) -> Bytes:
+    """[n, w] -> [n, 8, w]: bit 0 of w bytes, then bit 1, ..., each moved to `place`."""
+    bits = (packed[:, None] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
+    return bits << np.uint8(place)
+
+
+def _minus(codes: Bytes, zero: int) -> Signed:
+    """[n, ...] unsigned codes less `zero`, as [n, values]."""
+    signed = codes.reshape(len(codes), -1).view(np.int8)
+    signed -= np.int8(zero)
+    return signed
+
+
+def _q4_0(blocks: Bytes) -> Decoded:
+    return _minus(_nibbles(blocks[:, None, 2:]), 8), _half(blocks, 0), None
+
+
+def _q4_1(blocks: Bytes) -> Decoded:
+    scale = _half(blocks, 0)
+    return _minus(_nibbles(blocks[:, None, 4:]), 8), scale, _half(blocks, 2) + 8 * scale
+
+
+def _fifth_bits(packed: Bytes) -> Bytes:
+    """uint8 [n, 4] -> [n, 32]: bit i of the 32 is the fifth of value i."""
+    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
+
+
+def _q5_0(blocks: Bytes) -> Decoded:
+    codes = _nibbles(blocks[:, None, 6:]).reshape(-1, 32) | _fifth_bits(blocks[:, 2:6])
+    return _minus(codes, 16), _half(blocks, 0), None
+
+
+def _q5_1(blocks: Bytes) -> Decoded:
+    codes = _nibbles(blocks[:, None, 8:]).reshape(-1, 32) | _fifth_bits(blocks[:, 4:8])
+    return _minus(codes, 0), _half(blocks, 0), _half(blocks, 2)
+
+
+def _q8_0(blocks: Bytes) -> Decoded:
+    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _half(blocks, 0), None
+
+
+def _q2_k(blocks: Bytes) -> Decoded:
+    codes = _pairs(blocks[:, 16:80].reshape(-1, 2, 32))
+    scales = _half(blocks, 80) * (blocks[:, :16] & 15)
+    return _minus(codes, 0), scales, -_half(blocks, 82) * (blocks[:, :16] >> 4)
+
+
+def _q3_k(blocks: Bytes) -> Decoded:
+    """A code's high bit, in hmask, stands for +4: without it the code is 4 less."""
+    codes = _pairs(blocks[:, 32:96].reshape(-1, 2, 32)).reshape(-1, 8, 32) | _bits(blocks[:, :32], 2)
+    packed = blocks[:, 96:108]
+    low = _nibbles(packed[:, None, :8]).reshape(-1, 16)
+    high = _pairs(packed[:, None, 8:]).reshape(-1, 16)
+    scales = (low | (high << np.uint8(4))).view(np.int8) - np.int8(32)
+    return _minus(codes, 4), _half(blocks, 108) * scales, None
+
+
+def _six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+    """12 bytes [n, 12] -> 8 scales and 8 minima of 6 bits."""
+    first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([first & 63, (high & 15) | ((first >> 2) & 48)], axis=1)
+    minima = np.concatenate([second & 63, (high >> 4) | ((second >> 2) & 48)], axis=1)
+    return scales, minima
+
+
+def _q4_k(blocks: Bytes) -> Decoded:
+    six, minima = _six_bit_scales(blocks[:, 4:16])
+    scales = _half(blocks, 0) * six
+    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32))
+    return _minus(codes, 8), scales, 8 * scales - _half(blocks, 2) * minima
+
+
+def _q5_k(blocks: Bytes) -> Decoded:
+    six, minima = _six_bit_scales(blocks[:, 4:16])
+    codes = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32) | _bits(blocks[:, 16:48], 4)
+    return _minus(codes, 0), _half(blocks, 0) * six, -_half(blocks, 2) * minima
+
+
+def _q6_k(blocks: Bytes) -> Decoded:
+    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+    codes = low | (_pairs(blocks[:, 128:192].reshape(-1, 2, 32)) << np.uint8(4))
+    scales = _half(blocks, 208) * np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    return _minus(codes, 32), scales, None
+
+
+def _iq4_nl(blocks: Bytes) -> Decoded:
+    return _IQ4[_nibbles(blocks[:, None, 2:])].reshape(-1, 32), _half(blocks, 0), None
+
+
+def _iq4_xs(blocks: Bytes) -> Decoded:
+    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    six = (low | (high.astype(np.uint8) << np.uint8(4))).view(np.int8) - np.int8(32)
+    return _IQ4[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))].reshape(-1, 256), _half(blocks, 0) * six, None
+
+
+def _mxfp4(blocks: Bytes) -> Decoded:
+    """Codes are twice the values; the scale is a power of two, 2^(e - 127), halved."""
+    scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
+    return _MXFP4[_nibbles(blocks[:, None, 1:])].reshape(-1, 32), scales.astype(np.float32), None
+
+
+_INT4 = WeightFormat("int4", 32, "float16")
+_INT8 = WeightFormat("int8", 32, "float16")
+BLOCK_TYPES: dict[str, BlockType] = {
+    "Q4_0": BlockType(18, _INT4, _q4_0),
+    "Q4_1": BlockType(20, WeightFormat("int4", 32, "float16", "float32"), _q4_1),
+    "Q5_0": BlockType(22, _INT8, _q5_0),
+    "Q5_1": BlockType(24, WeightFormat("int8", 32, "float16", "float32"), _q5_1),
+    "Q8_0": BlockType(34, _INT8, _q8_0),
+    "Q2_K": BlockType(84, WeightFormat("int4", 16, "float32", "float32"), _q2_k),
+    "Q3_K": BlockType(110, WeightFormat("int4", 16, "float32"), _q3_k),
+    "Q4_K": BlockType(144, WeightFormat("int4", 32, "float32", "float32"), _q4_k),
+    "Q5_K": BlockType(176, WeightFormat("int8", 32, "float32", "float32"), _q5_k),
+    "Q6_K": BlockType(210, WeightFormat("int8", 16, "float32"), _q6_k),
+    "IQ4_NL": BlockType(18, _INT8, _iq4_nl),
+    "IQ4_XS": BlockType(136, WeightFormat("int8", 32, "float32"), _iq4_xs),
+    "MXFP4": BlockType(17, WeightFormat("int8", 32, "float32"), _mxfp4),
+}
+
+
+def gguf_matrices(stored: Mapping[str, StoredTensor], wide: bool) -> Find:
+    """What finds the quantised matrices of a .gguf file. wide: activations are not rounded."""
+
+    def find(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
+        tensor = stored.get(f"{module}.weight")
+        if tensor is None or tensor.dtype in FLOATS:
+            return None
+        if tensor.dtype not in BLOCK_TYPES:
+            raise ConfigError(
+                f"{tensor.path}: tensor {tensor.name} is {tensor.dtype}; {', '.join((*FLOATS, *BLOCK_TYPES))} are "
+                "supported"
+            )
+        if tensor.shape != shape:
+            raise ConfigError(
+                f"{tensor.path}: tensor {tensor.name} has shape {list(tensor.shape)}; the metadata makes it "
+                f"{list(shape)}"
+            )
+        format = replace(BLOCK_TYPES[tensor.dtype].format, wide=wide)
+        return CodedMatrix(module, shape, format, (tensor,), partial(_read, tensor))
+
+    return find
+
+
+def _read(tensor: StoredTensor, files: Files, begin: int, end: int) -> Codes:
+    rows, columns = tensor.shape
+    stored = files.array(replace(tensor, dtype="U8", shape=(rows, (tensor.end - tensor.begin) // rows)))[begin:end]
+    return decode_rows(tensor.dtype, stored, columns)
+
+
+def decode_rows(dtype: str, stored: Bytes, columns: int) -> Codes:
+    """Rows of a tensor, uint8 [rows, bytes of a row], in BLOCK_TYPES[dtype].format. A part at a time, in cache."""
+    kind, rows = BLOCK_TYPES[dtype], len(stored)
+    groups = columns // kind.format.group
+    codes = np.empty((rows, columns), np.int8)
+    scales = np.empty((rows, groups), np.float32)
+    offsets = None if kind.format.zero == "none" else np.empty((rows, groups), np.float32)
+    step = max(1, _PART_VALUES // columns)
+    for row in range(0, rows, step):
+        part = np.ascontiguousarray(stored[row : row + step])
+        some, theirs, more = kind.decode(part.reshape(-1, kind.bytes))
+        codes[row : row + step] = some.reshape(-1, columns)
+        scales[row : row + step] = theirs.reshape(-1, groups)
+        if offsets is not None and more is not None:
+            offsets[row : row + step] = more.reshape(-1, groups)
+    return Codes(codes, scales, offsets=offsets)

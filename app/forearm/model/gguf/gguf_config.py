@@ -1,0 +1,289 @@
+"""A .gguf file's metadata -> ModelConfig, by way of config.json's keys: the families' functions do the rest.
+
+What llama.cpp's files keep differently: q and k rows of some architectures are in the order of interleaved angles, so
+the angles here are interleaved (keys and queries are turned alike, and their products stay what they were); norms
+of 1 + weight have the 1 in them; Llama 3's stretched angles are a tensor of factors.
+Source: convert_hf_to_gguf.py and src/llama-model.cpp (load_hparams, llama_model_rope_type) of ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import Mapping, widened
+from forearm.model.families import switches
+from forearm.model.families.config import DTypeName, ModelConfig, Rope
+from forearm.model.families.decoder import Request
+from forearm.model.families.families import FAMILIES, computed
+from forearm.model.families.generation import eos_ids
+from forearm.model.families.keys import Keys
+from forearm.model.families.overrides import check_rope, with_rope
+from forearm.model.gguf.gguf import Gguf
+from forearm.model.gguf.gguf_codes import FLOATS
+
+log = logging.getLogger(__name__)
+
+_ARCHITECTURES = (
+    "llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "ernie4_5",
+)  # fmt: skip
+_INTERLEAVED = ("llama", "smollm3", "granite")  # llama.cpp turns neighbours, and the converter permutes q and k for it
+
+_NAMES = {
+    "embed": "token_embd", "final_norm": "output_norm", "head": "output", "layers": "blk", "q": "attn_q",
+    "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+    "input_norm": "attn_norm", "post_attention_norm": "post_attention_norm", "pre_mlp_norm": "ffn_norm",
+    "post_mlp_norm": "post_ffw_norm", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
+}  # fmt: skip
+_PHI3 = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "up": "ffn_up"}
+
+# Keys that change the maths, with the only values under which it is what the families compute; for keys that the
+# architecture's family did not read.
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "expert_count": (0,), "expert_used_count": (0,), "attention.causal": (True,), "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,), "attention.sliding_window": (0,), "attention.scale": (0.0,),
+    "attention.temperature_scale": (0.0, 1.0), "attention.temperature_length": (0,), "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,), "logit_scale": (0.0, 1.0), "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0), "nextn_predict_layers": (0,), "pooling_type": (0,), "swin_norm": (False,),
+    "use_parallel_residual": (False,), "tensor_data_layout": ("llama",),
+}  # fmt: skip
+
+# Tokens that end a turn, in files that say only what ends a text. Source: llama-vocab.cpp, special_eog_ids.
+_ENDS = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>",
+}  # fmt: skip
+_CONTROL = 3  # of tokenizer.ggml.token_type
+
+
+def gguf_config(
+    gguf: Gguf,
+    *,
+    weight_dtype: DTypeName | None = None,
+    max_model_len: int | None = None,
+    allow_longer: bool = False,
+    rope: dict[str, Any] | None = None,
+) -> ModelConfig:
+    """The model of a .gguf file, for weights of this dtype and this length: families.read_config's counterpart.
+
+    Raises: ConfigError naming the architecture, or the key and its value, that are missing, wrong or not supported.
+    """
+    metadata = _Metadata.of(gguf)
+    model_type, values = _values(metadata)
+    keys = with_rope(Keys(values, str(gguf.path)), rope)
+    request = Request(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer)
+    config = computed(FAMILIES[model_type], request)
+    check_rope(keys, rope)
+    config = replace(
+        config,
+        model_type=model_type,
+        names=_NAMES | (_PHI3 if model_type == "phi3" else {}),
+        norm_plus_one=False,
+        ropes=tuple(_as_stored(metadata, rope) for rope in config.ropes),
+        eos_token_ids=_ends(metadata.keys, config.vocab_size),
+        bos_token_id=metadata.keys.optional_integer("tokenizer.ggml.bos_token_id"),
+    )
+    switches.check_sizes(config, request.keys)
+    metadata.check_unread()
+    return config
+
+
+def gguf_quantisation(gguf: Gguf) -> tuple[str, Keys] | None:
+    """As quantization.quantisation_of: None where all matrices are floats."""
+    return ("gguf", Keys({}, str(gguf.path))) if _quantised(gguf) else None
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """Metadata with the architecture's own keys under their short names."""
+
+    gguf: Gguf
+    architecture: str
+    keys: Keys
+
+    @staticmethod
+    def of(gguf: Gguf) -> _Metadata:
+        keys = Keys(gguf.metadata, str(gguf.path))
+        architecture = keys.text("general.architecture")
+        if architecture not in _ARCHITECTURES:
+            raise keys.wrong("general.architecture", f"one of {', '.join(_ARCHITECTURES)}")
+        return _Metadata(gguf, architecture, keys)
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.gguf.tensors
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number; files with one a layer are read where all layers have the same."""
+        name = f"{self.architecture}.{key}"
+        value = self.keys.get(name)
+        if isinstance(value, list) and value and all(type(one) is int and one == value[0] for one in value):
+            return int(value[0])
+        return self.keys.integer(name, default)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number that something is divided by."""
+        value = self.integer(key, default)
+        if value < 1:
+            raise self.wrong(key, "at least 1")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return self.keys.number(f"{self.architecture}.{key}", default)
+
+    def text(self, key: str, default: str) -> str:
+        return self.keys.text(f"{self.architecture}.{key}", default)
+
+    def wrong(self, key: str, remedy: str) -> ConfigError:
+        return self.keys.wrong(f"{self.architecture}.{key}", remedy)
+
+    def factors(self, tensor: str) -> list[float]:
+        """A small vector of floats."""
+        stored = self.gguf.tensors[tensor]
+        values = Mapping(stored.path).rows(stored, 0, 1)[0]
+        return [float(value) for value in widened(values, stored.float_dtype)]
+
+    def check_unread(self) -> None:
+        """Refuse what changes the maths and no family has read; log once what is unknown."""
+        start = f"{self.architecture}."
+        unread = sorted(key for key in self.keys.values if key.startswith(start) and key not in self.keys.read)
+        for key in unread:
+            allowed = _ONLY.get(key.removeprefix(start))
+            if allowed is not None and self.keys.values[key] not in allowed:
+                raise self.keys.wrong(key, f"{' or '.join(map(str, allowed))}: more is not supported")
+        unknown = [key for key in unread if key.removeprefix(start) not in (*_ONLY, *_IGNORED)]
+        if unknown:
+            log.warning("%s: keys this version does not know, and leaves out: %s", self.gguf.path, ", ".join(unknown))
+
+
+_IGNORED = ("vocab_size", "rope.scaling.finetuned", "rope.scaling.yarn_ext_factor", "attention.value_length")
+
+
+def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
+    """The family, and config.json's keys as it reads them."""
+    heads, hidden = metadata.size("attention.head_count"), metadata.size("embedding_length")
+    head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))
+    if metadata.integer("attention.value_length", head_dim) != head_dim:
+        raise metadata.wrong("attention.value_length", f"the same as attention.key_length ({head_dim})")
+    if not metadata.has("token_embd.weight"):
+        raise ConfigError(f"{metadata.gguf.path} has no tensor token_embd.weight; is it a language model?")
+    values: dict[str, Any] = {
+        "vocab_size": metadata.gguf.tensors["token_embd.weight"].shape[0],
+        "hidden_size": hidden,
+        "head_dim": head_dim,
+        "num_hidden_layers": metadata.integer("block_count"),
+        "intermediate_size": metadata.integer("feed_forward_length"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.size("attention.head_count_kv", heads),
+        "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": metadata.size("context_length"),
+        "tie_word_embeddings": not metadata.has("output.weight"),
+        "rope_theta": metadata.number("rope.freq_base", 1e6 if metadata.architecture == "gemma3" else 1e4),
+        "partial_rotary_factor": metadata.size("rope.dimension_count", head_dim) / head_dim,
+        "mlp_bias": metadata.has("blk.0.ffn_up.bias"),
+    }
+    bias = metadata.has("blk.0.attn_q.bias")
+    values["use_bias" if metadata.architecture == "ernie4_5" else "attention_bias"] = bias
+    _scaling(metadata, values)
+    return _family(metadata, values), values
+
+
+def _scaling(metadata: _Metadata, values: dict[str, Any]) -> None:
+    """rope_scaling, as config.json has it."""
+    kind = metadata.text("rope.scaling.type", "none")
+    original = metadata.integer("rope.scaling.original_context_length", values["max_position_embeddings"])
+    attention = metadata.number("rope.scaling.attn_factor", 1.0)
+    if metadata.has("rope_factors_long.weight"):
+        values["original_max_position_embeddings"] = original
+        values["rope_scaling"] = {
+            "rope_type": "longrope",
+            "long_factor": metadata.factors("rope_factors_long.weight"),
+            "short_factor": metadata.factors("rope_factors_short.weight"),
+            "attention_factor": attention,
+        }
+    elif kind == "yarn":
+        factor = metadata.number("rope.scaling.factor")
+        values["original_max_position_embeddings"] = original
+        values["rope_scaling"] = {
+            "rope_type": "yarn",
+            "factor": factor,
+            "attention_factor": attention * (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0),
+            "beta_fast": metadata.number("rope.scaling.yarn_beta_fast", 32.0),
+            "beta_slow": metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+        }
+    elif kind == "linear":
+        values["rope_scaling"] = {"rope_type": "linear", "factor": metadata.number("rope.scaling.factor")}
+    elif kind != "none":
+        raise metadata.wrong("rope.scaling.type", "none, linear, yarn or longrope with its factors")
+
+
+def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
+    """Adds what one architecture alone has; returns its name among the families."""
+    architecture, heads = metadata.architecture, values["num_attention_heads"]
+    wide_scale = values["hidden_size"] // heads  # the 27B models' queries
+    if architecture == "llama" and metadata.integer("attention.sliding_window", 0):
+        values["sliding_window"] = metadata.integer("attention.sliding_window")
+        return "mistral"
+    if architecture == "phi3":
+        values["sliding_window"] = metadata.integer("attention.sliding_window", 0) or None
+        values.setdefault("original_max_position_embeddings", values["max_position_embeddings"])
+    elif architecture == "gemma2":
+        values["sliding_window"] = metadata.integer("attention.sliding_window", 4096)
+        values["attn_logit_softcapping"] = metadata.number("attn_logit_softcapping", 50.0)
+        values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 30.0)
+        values["query_pre_attn_scalar"] = wide_scale if values["num_hidden_layers"] == 46 else values["head_dim"]
+    elif architecture == "gemma3":
+        values["sliding_window"] = metadata.integer("attention.sliding_window")
+        values["sliding_window_pattern"] = metadata.integer("attention.sliding_window_pattern", 6)
+        values["rope_local_base_freq"] = metadata.number("rope.freq_base_swa", 1e4)
+        values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 0.0)
+        values["query_pre_attn_scalar"] = wide_scale if values["num_hidden_layers"] == 62 else values["head_dim"]
+        return "gemma3_text"
+    elif architecture == "granite":
+        values["embedding_multiplier"] = metadata.number("embedding_scale")
+        values["residual_multiplier"] = metadata.number("residual_scale")
+        values["attention_multiplier"] = metadata.number("attention.scale")
+        values["logits_scaling"] = metadata.number("logit_scale")
+    return architecture
+
+
+def _as_stored(metadata: _Metadata, rope: Rope) -> Rope:
+    """Angles in the order of the stored rows, stretched by the file's factors."""
+    if metadata.architecture in _INTERLEAVED:
+        rope = replace(rope, interleaved=True)
+    if metadata.has("rope_freqs.weight"):
+        factors = metadata.factors("rope_freqs.weight")
+        if len(factors) != len(rope.inv_freq) or min(factors) <= 0:
+            raise ConfigError(
+                f"{metadata.gguf.path}: rope_freqs.weight should be {len(rope.inv_freq)} positive factors"
+            )
+        rope = replace(rope, inv_freq=(rope.inv_freq / factors).astype("float32"))
+    return rope
+
+
+def _dtype(gguf: Gguf) -> DTypeName:
+    """What most bytes of float matrices are in; float16, the dtype of its scales, where all matrices are quantised."""
+    sizes: Counter[DTypeName] = Counter()
+    for tensor in gguf.tensors.values():
+        if len(tensor.shape) == 2 and tensor.dtype in FLOATS:
+            sizes[tensor.float_dtype] += tensor.end - tensor.begin
+    if _quantised(gguf):
+        sizes["float16"] += 1
+        del sizes["float32"]
+    return sizes.most_common(1)[0][0] if sizes else "float16"
+
+
+def _quantised(gguf: Gguf) -> bool:
+    return any(len(tensor.shape) == 2 and tensor.dtype not in FLOATS for tensor in gguf.tensors.values())
+
+
+def _ends(keys: Keys, vocab_size: int) -> tuple[int, ...]:
+    """Tokens that end a text or a turn: what the keys say, and control tokens known to."""
+    found = {i for name in ("eos", "eot", "eom") for i in eos_ids(keys, vocab_size, f"tokenizer.ggml.{name}_token_id")}
+    tokens = keys.get("tokenizer.ggml.tokens") or []
+    types = keys.get("tokenizer.ggml.token_type") or []
+    kinds = enumerate(zip(tokens, types, strict=False))  # a file may give types to none or to some
+    found |= {i for i, (token, kind) in kinds if kind == _CONTROL and token in _ENDS}
+    return tuple(sorted(found))

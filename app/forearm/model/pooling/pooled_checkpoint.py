@@ -1,0 +1,52 @@
+"""A model that pools: its config with the layers behind pooling, and their tensors beside the checkpoint's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import StoredTensor, read_tensors
+from forearm.model.families.config import Dense, ModelConfig
+from forearm.model.families.keys import read_json
+from forearm.model.pooling.pooling import PoolingPlan
+
+Tensors = dict[str, StoredTensor]
+
+
+def with_pooling(folder: Path, config: ModelConfig, tensors: Tensors, plan: PoolingPlan) -> tuple[ModelConfig, Tensors]:
+    """The config that computes the plan, and all tensors by the names it has for them.
+
+    Raises: ConfigError naming what is missing.
+    """
+    dense = plan.dense
+    if plan.from_tokens:
+        dense = (Dense(len(plan.from_tokens), "", bias=False, rows=_token_rows(folder, plan.from_tokens)),)
+    tensors = {_modern_name(name): tensor for name, tensor in tensors.items()}
+    for index, at in plan.dense_folders.items():
+        for name, tensor in read_tensors(at).items():
+            stored = f"{plan.dense[index].stored}.{name.rpartition('.')[2]}"
+            tensors[stored] = replace(tensor, name=stored)
+    return replace(config, pooled=True, tied_head=True, head_bias=False, dense=dense), tensors
+
+
+def _modern_name(name: str) -> str:
+    """LayerNorms of the first BERT checkpoints have a gamma and a beta."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _token_rows(folder: Path, words: tuple[str, ...]) -> tuple[int, ...]:
+    """Ids of whole tokens, ascending, as the executor's rows are.
+
+    Raises: ConfigError if the vocabulary has no such token, or they are not two.
+    """
+    path = folder / "tokenizer.json"
+    vocabulary = (read_json(path).object("model") or read_json(path)).get("vocab")
+    found = [vocabulary.get(word) for word in words] if isinstance(vocabulary, dict) else []
+    ids = [one for one in found if isinstance(one, int)]
+    if len(words) != 2 or len(ids) != 2 or ids[0] >= ids[1]:
+        raise ConfigError(
+            f"{path}: classifier_from_token is {list(words)}; it must name two tokens of the vocabulary, the one for "
+            "no first and with the lower id"
+        )
+    return tuple(ids)

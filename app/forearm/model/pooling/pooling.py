@@ -1,0 +1,226 @@
+"""What a pooling model makes of a text: from config.json, sentence-transformers' modules.json, and what was asked.
+
+A plan is None where the model generates text. Both the engine and the API read it, from the same folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from forearm.config.common import Common
+from forearm.errors import ConfigError
+from forearm.model.families.config import Dense, DenseActivation
+from forearm.model.families.decoder import ACTIVATIONS
+from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.keys import Keys, read_json
+from forearm.model.families.overrides import ROPE
+from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
+
+Kind = Literal["embed", "classify"]
+Pool = Literal["mean", "cls", "last"]
+# What stands behind the last layer: unit length, or a classifier's probabilities.
+Finish = Literal["none", "normalize", "sigmoid", "softmax"]
+CLASSIFIER = "ForSequenceClassification"
+_POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
+# Keys of config.json that --hf-overrides may change: those that say what is made of a text.
+_OVERRIDES = (
+    "architectures", "classifier_from_token", "is_matryoshka", "is_original_qwen3_reranker", "matryoshka_dimensions",
+    "num_labels", "problem_type",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PoolingAsked:
+    """What the settings say. pooler_config, hf_overrides: vLLM's, as JSON objects."""
+
+    runner: str = "auto"
+    convert: str = "auto"
+    pooler_config: Mapping[str, Any] | None = None
+    hf_overrides: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class PoolingPlan:
+    """dense: layers behind pooling. dense_folders: of those that are not in the checkpoint itself, by index.
+
+    labels: of a classifier. dimensions: lengths that vectors may be cut to (matryoshka); (): none; None: any.
+    default_dimensions: where a request asks for none. max_tokens: of a text, where the model's authors say.
+    from_tokens: scores come from the output head's rows of these words.
+    """
+
+    kind: Kind
+    pool: Pool
+    finish: Finish
+    dense: tuple[Dense, ...] = ()
+    dense_folders: Mapping[int, Path] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    dimensions: tuple[int, ...] | None = ()
+    default_dimensions: int | None = None
+    max_tokens: int | None = None
+    lower_case: bool = False
+    model_type: str = ""
+    from_tokens: tuple[str, ...] = ()
+
+
+def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
+    """The plan for the model in `folder` (or .gguf file), or None: it generates.
+
+    Raises: ConfigError naming key or flag where the model can't do what is asked.
+    """
+    if not folder.is_dir():
+        if asked.runner == "pooling":
+            raise ConfigError("--runner pooling: a .gguf file generates text; name a folder with safetensors")
+        if others := [name for name in asked.hf_overrides or () if name not in ROPE]:
+            raise ConfigError(f"--hf-overrides: {others[0]} can't be changed; of a .gguf file {', '.join(ROPE)} can")
+        return None
+    keys = _overridden(read_json(folder / "config.json"), asked.hf_overrides or {})
+    modules = read_modules(folder)
+    if not _is_pooling(keys, modules, asked):
+        return None
+    plan = _classifier(keys) if _kind(keys, asked) == "classify" else _embedder(keys, modules)
+    plan = replace(plan, model_type=keys.text("model_type"))
+    return _configured(plan, asked.pooler_config or {})
+
+
+def _overridden(keys: Keys, changes: Mapping[str, Any]) -> Keys:
+    for name in changes:
+        if name not in (*_OVERRIDES, *ROPE):
+            raise ConfigError(f"--hf-overrides: {name} can't be changed; only {', '.join((*ROPE, *_OVERRIDES))} can")
+    return Keys(keys.values | dict(changes), keys.source)
+
+
+def _architecture(keys: Keys) -> str:
+    names = keys.get("architectures") or [""]
+    if not isinstance(names, list):
+        raise keys.wrong("architectures", "a list of one name")
+    return str(names[0])
+
+
+def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked) -> bool:
+    """As vLLM decides: encoders, classifiers and sentence-transformers pool, whatever else generates."""
+    encoder = keys.text("model_type") in ENCODERS
+    if asked.runner == "generate" and encoder:
+        raise ConfigError(
+            f"--runner generate: {keys.text('model_type')} is an encoder and generates no text; leave the flag out"
+        )
+    if asked.runner != "auto":
+        return asked.runner == "pooling"
+    wanted = asked.convert in ("embed", "classify")
+    name = _architecture(keys)
+    headless = name.endswith("Model") and not name.endswith(("LMHeadModel", "ChatModel"))
+    return encoder or wanted or modules is not None or headless or name.endswith(CLASSIFIER)
+
+
+def _kind(keys: Keys, asked: PoolingAsked) -> Kind:
+    classifier = _architecture(keys).endswith(CLASSIFIER)
+    if asked.convert in ("auto", "none"):
+        return "classify" if classifier else "embed"
+    if asked.convert == "embed":
+        return "embed"
+    if classifier or keys.text("model_type") == "qwen3":
+        return "classify"
+    raise keys.wrong("architectures", f"a ...{CLASSIFIER} for --convert classify: this model has no classifier")
+
+
+def _embedder(keys: Keys, modules: SentenceModules | None) -> PoolingPlan:
+    """sentence-transformers' files say how; without them vLLM's defaults: the first token of encoders, the last of
+    decoders, unit length."""
+    sizes = keys.get("matryoshka_dimensions")
+    if sizes is not None and not (isinstance(sizes, list) and sizes and all(isinstance(s, int) for s in sizes)):
+        raise keys.wrong("matryoshka_dimensions", "a list of lengths")
+    dimensions = tuple(sizes) if sizes else None if keys.flag("is_matryoshka") else ()
+    if modules is None:
+        pool: Pool = "cls" if keys.text("model_type") in ENCODERS else "last"
+        return PoolingPlan("embed", pool, "normalize", dimensions=dimensions)
+    return PoolingPlan(
+        kind="embed",
+        pool=modules.pool,
+        finish="normalize" if modules.normalize else "none",
+        dense=modules.dense,
+        dense_folders=dict(enumerate(modules.dense_folders)),
+        dimensions=dimensions,
+        max_tokens=modules.max_tokens,
+        lower_case=modules.lower_case,
+    )
+
+
+def _classifier(keys: Keys) -> PoolingPlan:
+    """The head of a ...ForSequenceClassification, as transformers has it."""
+    model_type = keys.text("model_type")
+    tokens = keys.get("classifier_from_token")
+    if not _architecture(keys).endswith(CLASSIFIER) or tokens:
+        words = tuple(str(token) for token in tokens or ("no", "yes"))
+        return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words)
+    labels = _labels(keys)
+    hidden, count = keys.integer("hidden_size"), len(labels)
+    pool: Pool = "cls"
+    dense: tuple[Dense, ...]
+    if model_type == "bert":
+        dense = (Dense(hidden, "bert.pooler.dense", activation="tanh"), Dense(count, "classifier"))
+    elif model_type in ("roberta", "xlm-roberta"):
+        dense = (Dense(hidden, "classifier.dense", activation="tanh"), Dense(count, "classifier.out_proj"))
+    elif model_type == "modernbert":
+        pool = "mean" if keys.text("classifier_pooling", "cls") == "mean" else "cls"
+        act: DenseActivation = ACTIVATIONS[keys.text("classifier_activation", "gelu")]
+        bias = keys.flag("classifier_bias")
+        dense = (Dense(hidden, "head.dense", bias, act, "head.norm"), Dense(count, "classifier"))
+    else:
+        pool, dense = "last", (Dense(count, "score", bias=False),)
+    return PoolingPlan("classify", pool, _finish(keys, count), dense, labels=labels)
+
+
+def _labels(keys: Keys) -> tuple[str, ...]:
+    named = keys.object("id2label")
+    if named is not None and "num_labels" not in keys:
+        return tuple(str(named.values[key]) for key in sorted(named.values, key=int))
+    return tuple(f"LABEL_{i}" for i in range(keys.integer("num_labels", 2)))
+
+
+def _finish(keys: Keys, labels: int) -> Finish:
+    """What makes scores of a classifier's outputs, as vLLM chooses it."""
+    nested = keys.object("sentence_transformers")
+    name = nested.text("activation_fn", "") if nested else keys.text("sbert_ce_default_activation_function", "")
+    kind = name.rsplit(".", 1)[-1].lower()
+    if kind:
+        if kind not in ("identity", "sigmoid", "softmax"):
+            raise keys.wrong("sentence_transformers", "an activation_fn of Identity, Sigmoid or Softmax")
+        chosen: dict[str, Finish] = {"identity": "none", "sigmoid": "sigmoid", "softmax": "softmax"}
+        return chosen[kind]
+    problem = keys.text("problem_type", "")
+    if problem == "regression":
+        return "none"
+    if problem == "multi_label_classification" or labels < 2:
+        return "sigmoid"
+    return "softmax"
+
+
+def _configured(plan: PoolingPlan, config: Mapping[str, Any]) -> PoolingPlan:
+    """Changes of --pooler-config, vLLM's PoolerConfig.
+
+    Raises: ConfigError naming the key.
+    """
+    for name, value in config.items():
+        if name in ("pooling_type", "seq_pooling_type"):
+            if value not in _POOLS:
+                raise ConfigError(f"--pooler-config: {name} is {value!r}; it must be one of {', '.join(_POOLS)}")
+            plan = replace(plan, pool=_POOLS[value])
+        elif name in ("normalize", "use_activation", "activation", "softmax"):
+            if not isinstance(value, bool):
+                raise ConfigError(f"--pooler-config: {name} is {value!r}; it must be true or false")
+            default: Finish = "normalize" if plan.kind == "embed" else "softmax" if len(plan.labels) > 1 else "sigmoid"
+            plan = replace(plan, finish=default if value else "none")
+        elif name == "dimensions":
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"--pooler-config: dimensions is {value!r}; it must be a whole number from 1 on")
+            plan = replace(plan, default_dimensions=value)
+        else:
+            raise ConfigError(f"--pooler-config: {name} is not supported; write pooling_type, normalize or dimensions")
+    return plan
+
+
+def asked_of(config: Common) -> PoolingAsked:
+    """What the settings of a server or an offline engine say."""
+    return PoolingAsked(config.runner, config.convert, config.pooler_config, config.hf_overrides)

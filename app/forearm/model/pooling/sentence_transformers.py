@@ -1,0 +1,99 @@
+"""sentence-transformers' files: modules.json and the folders that it names.
+
+Source: sentence_transformers 5, models/{Transformer,Pooling,Dense,Normalize}.py.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from forearm.errors import ConfigError
+from forearm.model.families.config import Dense, DenseActivation
+from forearm.model.families.keys import Keys, read_json
+
+_ACTIVATIONS: dict[str, DenseActivation] = {
+    "Identity": "none", "Tanh": "tanh", "GELU": "gelu_erf", "ReLU": "relu", "SiLU": "silu",
+}  # fmt: skip
+_MODES: dict[str, Literal["mean", "cls", "last"]] = {
+    "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last",
+}  # fmt: skip
+_NAMES: dict[str, Literal["mean", "cls", "last"]] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """What modules.json comes to. dense_folders: where each layer's tensors lie."""
+
+    pool: Literal["mean", "cls", "last"]
+    normalize: bool
+    dense: tuple[Dense, ...]
+    dense_folders: tuple[Path, ...]
+    max_tokens: int | None
+    lower_case: bool
+
+
+def read_modules(folder: Path) -> SentenceModules | None:
+    """The model's modules; None where it is not one of sentence-transformers'.
+
+    Raises: ConfigError naming what is not supported.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return None
+    try:
+        listed = [(str(m["type"]).rsplit(".", 1)[-1], folder / str(m["path"])) for m in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as problem:
+        raise ConfigError(f"{path} can't be read: {problem!r}") from None
+    for kind, at in listed:
+        if kind not in ("Transformer", "Pooling", "Normalize", "Dense"):
+            raise ConfigError(
+                f"{path}: the module {kind} is not supported; only Transformer, Pooling, Dense, Normalize"
+            )
+        if not at.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(f"{path}: the module {kind} lies outside the model's folder")
+    pools = [_pool(at) for kind, at in listed if kind == "Pooling"]
+    if not pools:
+        return None
+    dense = [(_dense(at, number), at) for number, at in enumerate(at for kind, at in listed if kind == "Dense")]
+    own = _settings(folder)
+    return SentenceModules(
+        pool=pools[0],
+        normalize=any(kind == "Normalize" for kind, _ in listed),
+        dense=tuple(layer for layer, _ in dense),
+        dense_folders=tuple(at for _, at in dense),
+        max_tokens=own.optional_integer("max_seq_length"),
+        lower_case=own.flag("do_lower_case"),
+    )
+
+
+def _pool(folder: Path) -> Literal["mean", "cls", "last"]:
+    keys = read_json(folder / "config.json")
+    named = keys.get("pooling_mode")
+    if isinstance(named, str) and named in _NAMES:
+        return _NAMES[named]
+    on = [key for key in keys.values if key.startswith("pooling_mode_") and keys.values[key] is True]
+    if len(on) != 1 or on[0] not in _MODES:
+        key = on[0] if on else "pooling_mode"
+        raise keys.wrong(key, f"one of {', '.join(_MODES)}, and no other")
+    return _MODES[on[0]]
+
+
+def _dense(folder: Path, number: int) -> Dense:
+    keys = read_json(folder / "config.json")
+    name = keys.text("activation_function", "torch.nn.modules.activation.Tanh").rsplit(".", 1)[-1]
+    if name not in _ACTIVATIONS:
+        raise keys.wrong("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
+    bias = keys.flag("bias", True)
+    return Dense(keys.integer("out_features"), f"behind.{number}", bias, _ACTIVATIONS[name])
+
+
+def _settings(folder: Path) -> Keys:
+    """sentence_bert_config.json, or what it was called for other models."""
+    for name in ("bert", "roberta", "distilbert", "xlm-roberta"):
+        path = folder / f"sentence_{name}_config.json"
+        if path.is_file():
+            return read_json(path)
+    return Keys({}, str(folder))

@@ -1,0 +1,1 @@
+"""Quantized checkpoints and the formats of packed matrices."""

@@ -1,0 +1,168 @@
+"""Quantised matrices: rows as the executor takes them, what a checkpoint holds, and one format for fused matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import Files, StoredTensor
+from forearm.model.families.config import DTypeName, WeightFormat
+
+Float32Array = npt.NDArray[np.float32]
+Int8Array = npt.NDArray[np.int8]
+Int32Array = npt.NDArray[np.int32]
+
+_SCALES: dict[str, DTypeName] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Rows of a quantised matrix as Executor.load_codes takes them: w = scale * (code - zero) or scale * code + offset.
+
+    codes: [rows, k], int8, or the bytes of fp8 as uint8. scales, zeros, offsets: [rows, groups].
+    """
+
+    codes: Int8Array | npt.NDArray[np.uint8]
+    scales: Float32Array
+    zeros: Int8Array | None = None
+    offsets: Float32Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CodedMatrix:
+    """A quantised matrix of a checkpoint.
+
+    name: of the module, for messages. shape: [rows, k]. format: what holds it exactly.
+    tensors: what is stored of it; the one with the codes first.
+    read: rows begin .. end - 1, bit for bit.
+    order: columns come in another order: code column k multiplies activation order[k].
+    """
+
+    name: str
+    shape: tuple[int, int]
+    format: WeightFormat
+    tensors: tuple[StoredTensor, ...]
+    read: Callable[[Files, int, int], Codes]
+    order: Int32Array | None = None
+
+
+Find = Callable[[str, tuple[int, int]], CodedMatrix | None]
+"""The quantised matrix of a module (its name without .weight) and shape; None where the module is not quantised.
+
+Raises: ConfigError naming the tensor that is missing or has another shape, or what is not supported.
+"""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A checkpoint's tensors by name, taken with the dtype and shape that a format gives them."""
+
+    stored: Mapping[str, StoredTensor]
+
+    def has(self, name: str) -> bool:
+        """Whether it is there."""
+        return name in self.stored
+
+    def take(self, name: str, dtypes: Sequence[str], *shapes: Sequence[int]) -> StoredTensor:
+        """The tensor of that name.
+
+        Raises: ConfigError if it is not there, or has none of these dtypes or none of these shapes.
+        """
+        if name not in self.stored:
+            raise ConfigError(f"tensor {name} is missing from the checkpoint; its quantization_config asks for it")
+        tensor = self.stored[name]
+        if tensor.dtype not in dtypes:
+            raise ConfigError(f"{tensor.path}: tensor {name} is {tensor.dtype}; it should be {' or '.join(dtypes)}")
+        if tensor.shape not in [tuple(shape) for shape in shapes]:
+            right = " or ".join(str(list(shape)) for shape in shapes)
+            raise ConfigError(
+                f"{tensor.path}: tensor {name} has shape {list(tensor.shape)}; config.json makes it {right}"
+            )
+        return tensor
+
+    def scales(self, name: str, *shapes: Sequence[int]) -> StoredTensor:
+        """A tensor of scales: float, of one of these shapes."""
+        return self.take(name, tuple(_SCALES), *shapes)
+
+    def some(self, *names: str) -> tuple[StoredTensor, ...]:
+        """Those of these that are there: used, though nothing needs their values."""
+        return tuple(self.stored[name] for name in names if name in self.stored)
+
+
+def scale_dtype(tensor: StoredTensor) -> DTypeName:
+    """WeightFormat's name for the dtype of stored scales; those that are not floats are kept as float32."""
+    return _SCALES.get(tensor.dtype, "float32")
+
+
+def whole_groups(name: str, k: int, group: int) -> int:
+    """`group` as WeightFormat has it: 0 where one scale covers the row.
+
+    Raises: ConfigError if the kernels do not cut rows so.
+    """
+    if group <= 0 or group >= k:
+        return 0
+    if group % 16:
+        raise ConfigError(f"{name}: quantised in groups of {group} values; groups must be multiples of 16")
+    return group
+
+
+def groups_of(format: WeightFormat, k: int) -> int:
+    """Scales of a row of k values."""
+    return -(-k // format.group) if format.group else 1
+
+
+def common_format(matrices: Sequence[CodedMatrix]) -> WeightFormat:
+    """One format for matrices that are kept as one, exact for each: more bits, smaller groups.
+
+    Raises: ConfigError naming the matrices if there is none.
+    """
+    formats = [matrix.format for matrix in matrices]
+    first = formats[0]
+    names = ", ".join(matrix.name for matrix in matrices)
+    for matrix in matrices:
+        if not np.array_equal(_order(matrix), _order(matrices[0])):
+            raise ConfigError(f"{names} are kept as one matrix, but their columns were sorted differently (g_idx)")
+    dtypes = {format.dtype for format in formats}
+    if len(dtypes) > 1 and not dtypes <= {"int4", "int8"}:
+        raise ConfigError(f"{names} are kept as one matrix, but are {' and '.join(sorted(dtypes))}: not supported")
+    zeros = {format.zero for format in formats} - {"none"}
+    return replace(
+        first,
+        dtype=first.dtype if len(dtypes) == 1 else "int8",
+        group=_common_group(formats),
+        scale_dtype=first.scale_dtype if len({format.scale_dtype for format in formats}) == 1 else "float32",
+        zero="none" if not zeros else zeros.pop() if len(zeros) == 1 else "float32",
+        wide=any(format.wide for format in formats),
+    )
+
+
+def expressed(codes: Codes, have: WeightFormat, want: WeightFormat) -> Codes:
+    """Rows of format `have` in `want`, which common_format made of it and others: the same numbers."""
+    k = codes.codes.shape[1]
+    scales, zeros, offsets = codes.scales, codes.zeros, codes.offsets
+    if want.zero == "float32" and offsets is None:
+        offsets = np.zeros_like(scales) if zeros is None else -scales * zeros
+        zeros = None
+    elif want.zero == "int8" and zeros is None:
+        zeros = np.zeros(scales.shape, np.int8)
+    if have.group != want.group:
+        # group i of `want` begins at value i * want.group, which lies in this group of `have`
+        spread = np.arange(groups_of(want, k)) * want.group // (have.group or k)
+        scales = np.take(scales, spread, axis=1)
+        zeros = None if zeros is None else np.take(zeros, spread, axis=1)
+        offsets = None if offsets is None else np.take(offsets, spread, axis=1)
+    return Codes(codes.codes, scales, zeros, offsets)
+
+
+def _common_group(formats: Sequence[WeightFormat]) -> int:
+    """The largest group into which the groups of all these fall apart; 0: all have one scale a row."""
+    return math.gcd(*(format.group for format in formats))
+
+
+def _order(matrix: CodedMatrix) -> Int32Array:
+    return np.arange(matrix.shape[1], dtype=np.int32) if matrix.order is None else matrix.order

@@ -1,0 +1,118 @@
+"""Checkpoints of small floats: FP8 (E4M3) with a scale for a matrix, a row or a block; MXFP4 with one for 32 values.
+
+FP8 stays as it is, and is widened while it is multiplied. An MXFP4 value (E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6) is half a
+whole number, so it becomes int8: twice the value, with half the scale, which is a power of two: exact in bfloat16.
+Source: OCP, "8-bit Floating Point Specification" 1.0; "Microscaling Formats (MX) Specification" 1.0, sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from forearm.model.checkpoint.shards import Files, StoredTensor
+from forearm.model.families.config import WeightFormat
+from forearm.model.families.keys import Keys
+from forearm.model.quantization.bits import nibbles, translated
+from forearm.model.quantization.codes import (
+    CodedMatrix,
+    Codes,
+    Find,
+    Float32Array,
+    Tensors,
+    groups_of,
+    scale_dtype,
+    whole_groups,
+)
+
+MX_GROUP = 32
+_TWICE = (0, 1, 2, 3, 4, 6, 8, 12)  # 2 * E2M1 by its three low bits
+_TABLE = bytes((-_TWICE[code % 8] if code >= 8 else _TWICE[code]) & 255 for code in range(16)) * 16  # for any byte
+_SCALE_NAMES = ("weight_scale_inv", "weight_scale")  # blocks (it multiplies all the same), others
+_IGNORED = ("input_scale", "activation_scale", "input_scale_ub")
+
+
+def fp8(settings: Keys, tensors: Tensors) -> Find:
+    """Matrices of a checkpoint with quant_method fp8 or fbgemm_fp8."""
+    block = settings.get("weight_block_size")
+    if block is not None and not (
+        isinstance(block, list) and len(block) == 2 and all(isinstance(b, int) for b in block)
+    ):
+        raise settings.wrong("weight_block_size", "a list of two numbers")
+
+    def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
+        weight = tensors.stored.get(f"{module}.weight")
+        if weight is None or weight.dtype != "F8_E4M3":
+            return None
+        return fp8_matrix(tensors, module, shape, None if block is None else (block[0], block[1]))
+
+    return matrix
+
+
+def fp8_matrix(tensors: Tensors, module: str, shape: tuple[int, int], block: tuple[int, int] | None) -> CodedMatrix:
+    """A matrix of E4M3 with one scale, one a row, or one a block of [rows, columns]."""
+    rows, k = shape
+    codes = tensors.take(f"{module}.weight", ("F8_E4M3",), shape)
+    name = next((n for n in _SCALE_NAMES if tensors.has(f"{module}.{n}")), _SCALE_NAMES[block is None])
+    floats = ("F32", "BF16", "F16", "F8_E8M0")
+    if block is None:
+        scales = tensors.take(f"{module}.{name}", floats, (), (1,), (1, 1), (rows,), (rows, 1))
+        group = 0
+    else:
+        scales = tensors.take(f"{module}.{name}", floats, (-(-rows // block[0]), -(-k // block[1])))
+        group = whole_groups(module, k, block[1])
+    kept = scale_dtype(scales)
+    format = WeightFormat("fp8_e4m3", group, kept, wide=True)
+    used = (codes, scales, *tensors.some(*(f"{module}.{ignored}" for ignored in _IGNORED)))
+    block_rows = block[0] if block else 1 if scales.shape[:1] == (rows,) else rows
+    return CodedMatrix(module, shape, format, used, partial(_fp8_rows, codes, scales, block_rows, groups_of(format, k)))
+
+
+def _fp8_rows(
+    codes: StoredTensor, scales: StoredTensor, block_rows: int, groups: int, files: Files, begin: int, end: int
+) -> Codes:
+    stored = powers_of_two(files.array(scales)) if scales.dtype == "F8_E8M0" else files.floats(scales)
+    of_row = np.arange(begin, end) // block_rows
+    return Codes(files.array(codes)[begin:end], np.ascontiguousarray(stored.reshape(-1, groups)[of_row]))
+
+
+def mxfp4(tensors: Tensors, wide: bool) -> Find:
+    """Matrices with quant_method mxfp4: NAME_blocks uint8 [rows, k / 32, 16] and NAME_scales [rows, k / 32]."""
+
+    def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
+        rows, k = shape
+        name = next((n for n in (f"{module}.weight", module) if tensors.has(f"{n}_blocks")), None)
+        if name is None:
+            return None
+        blocks = tensors.take(f"{name}_blocks", ("U8",), (rows, k // MX_GROUP, MX_GROUP // 2))
+        return mxfp4_matrix(
+            module, shape, blocks, tensors.take(f"{name}_scales", MX_SCALES, (rows, k // MX_GROUP)), wide
+        )
+
+    return matrix
+
+
+MX_SCALES = ("U8", "F8_E8M0")
+
+
+def mxfp4_matrix(
+    module: str, shape: tuple[int, int], codes: StoredTensor, scales: StoredTensor, wide: bool
+) -> CodedMatrix:
+    """A matrix of E2M1, two to a byte along k, low half first, with power-of-two scales for 32 values."""
+    group = whole_groups(module, shape[1], MX_GROUP)
+    format = WeightFormat("int8", group, "bfloat16", wide=wide)
+    return CodedMatrix(module, shape, format, (codes, scales), partial(_mxfp4_rows, codes, scales))
+
+
+def _mxfp4_rows(codes: StoredTensor, scales: StoredTensor, files: Files, begin: int, end: int) -> Codes:
+    stored = files.array(codes)[begin:end].reshape(end - begin, -1)
+    twice = translated(nibbles(stored), _TABLE)
+    return Codes(twice, powers_of_two(files.array(scales)[begin:end]) * np.float32(0.5))
+
+
+def powers_of_two(exponents: npt.NDArray[np.uint8]) -> Float32Array:
+    """2^(e - 127) as float32; 255 is NaN."""
+    powers = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
+    return np.where(exponents == 255, np.float32(np.nan), powers).astype(np.float32)

@@ -1,0 +1,139 @@
+"""Which quantisation a checkpoint has, and what the user asks for: one table of methods, everything else refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import StoredTensor
+from forearm.model.families.config import WeightFormat
+from forearm.model.families.keys import Keys, read_json
+from forearm.model.gguf.gguf_codes import gguf_matrices
+from forearm.model.quantization.codes import Find, Tensors
+from forearm.model.quantization.compressed_tensors import compressed_tensors
+from forearm.model.quantization.fp8 import fp8, mxfp4
+from forearm.model.quantization.gptq import awq, gptq
+
+log = logging.getLogger(__name__)
+
+# Formats that float weights are rounded to while they are loaded. float16 scales take half a bit a weight at group 32.
+AT_LOAD = {
+    "int8": WeightFormat("int8"),
+    "int4": WeightFormat("int4", 128, "float16"),
+    "int4-g32": WeightFormat("int4", 32, "float16"),
+    "int4-g64": WeightFormat("int4", 64, "float16"),
+    "int4-g128": WeightFormat("int4", 128, "float16"),
+    "fp8": WeightFormat("fp8_e4m3", wide=True),
+}
+# quant_method -> what --quantization may call it.
+METHODS = {
+    "gptq": ("gptq",),
+    "awq": ("awq",),
+    "compressed-tensors": ("compressed-tensors",),
+    "fp8": ("fp8",),
+    "fbgemm_fp8": ("fbgemm_fp8", "fp8"),
+    "mxfp4": ("mxfp4",),
+    "gguf": ("gguf",),
+}
+# Files that old quantisers wrote beside a config.json that says nothing.
+_BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+_REMEDY = "serve the original weights (--quantization int8 or int4 rounds them while loading), or a checkpoint in "
+
+
+@dataclass(frozen=True)
+class Asked:
+    """--quantization, --quantization-embeddings and --quantization-activations."""
+
+    weights: str = "none"
+    embeddings: str = "auto"
+    activations: str = "auto"
+
+    @property
+    def at_load(self) -> WeightFormat | None:
+        """The format that float weights are rounded to while they are loaded."""
+        format = AT_LOAD.get(self.weights)
+        return None if format is None else replace(format, wide=format.wide or self.wide)
+
+    @property
+    def wide(self) -> bool:
+        """Whether activations stay as they are where nothing else says so."""
+        return self.activations == "float"
+
+
+def quantisation_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
+    """quant_method and settings of the checkpoint with this config.json; None where it has floats.
+
+    Raises: ConfigError naming a method that is not supported.
+    """
+    inner = config.object("text_config")
+    for keys in (config, *([inner] if inner is not None else [])):
+        for key in ("quantization_config", "compression_config"):
+            settings = keys.object(key)
+            if settings is not None:
+                default = "compressed-tensors" if key == "compression_config" else None
+                return _supported(settings.text("quant_method", default), settings), settings
+    for name, method in _BESIDE.items():
+        if (folder / name).exists():
+            return method, read_json(folder / name)
+    if (folder / "hf_quant_config.json").exists():
+        raise ConfigError(f"{folder}: hf_quant_config.json (modelopt) is not supported; {_REMEDY}{_known()}")
+    return None
+
+
+def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mapping[str, StoredTensor]) -> Find:
+    """What finds the quantised matrices of a checkpoint.
+
+    Raises: ConfigError if --quantization asks for another method than the checkpoint's, or its settings are not
+    supported.
+    """
+    if quantised is None:
+        _check_float(asked)
+        return lambda module, shape: None
+    method, settings = quantised
+    if asked.weights not in ("none", *METHODS[method]):
+        raise ConfigError(
+            f"--quantization {asked.weights}: the checkpoint is quantised already ({method}), and is served as it is; "
+            f"leave the flag out, or take the original weights"
+        )
+    # auto is int8 where the checkpoint does not say, as with vLLM on CPUs: with int4 it moves the demo model's
+    # perplexity by less than 0.1 % (bench/results/accuracy.md: int4 +3.29 % with int8, +3.22 % with float activations).
+    wide = asked.wide
+    stored = Tensors(tensors)
+    make: dict[str, Callable[[], Find]] = {
+        "gptq": lambda: gptq(settings, stored, wide),
+        "awq": lambda: awq(settings, stored, wide),
+        "compressed-tensors": lambda: compressed_tensors(settings, stored, _said(asked)),
+        "fp8": lambda: fp8(settings, stored),
+        "fbgemm_fp8": lambda: fp8(settings, stored),
+        "mxfp4": lambda: mxfp4(stored, wide),
+        "gguf": lambda: gguf_matrices(tensors, wide),
+    }
+    return make[method]()
+
+
+def _said(asked: Asked) -> bool | None:
+    """Whether activations stay as they are; None: as the checkpoint says."""
+    return None if asked.activations == "auto" else asked.wide
+
+
+def _supported(method: str, settings: Keys) -> str:
+    method = method.lower()
+    if method not in METHODS or method == "gguf":
+        raise ConfigError(f"{settings.source}: quant_method {method} is not supported; {_REMEDY}{_known()}")
+    return method
+
+
+def _check_float(asked: Asked) -> None:
+    """Raises: ConfigError if --quantization names a method of checkpoints, and this one has floats."""
+    if asked.weights != "none" and asked.at_load is None:
+        raise ConfigError(
+            f"--quantization {asked.weights}: the checkpoint is not quantised; {', '.join(AT_LOAD)} round it while it "
+            "is loaded"
+        )
+
+
+def _known() -> str:
+    return ", ".join(name for name in METHODS if name != "gguf") + " or GGUF"

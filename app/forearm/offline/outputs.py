@@ -1,0 +1,190 @@
+"""What LLM.generate and LLM.chat return, with vLLM's names and fields, and how it grows from the engine's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from forearm import wire
+from forearm.text.tokenizer.detokenizer import OutputText, TextOptions
+from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.wire import PositionLogprobs, SamplingParams
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """One candidate at one position. `rank` counts from 1, the most likely."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+class RequestOutputKind(Enum):
+    """What a stream yields of a request: all of its output so far, what is new, or its end alone. vLLM's names."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+# By token id: the token that stands there, and the alternatives asked for.
+Candidates = dict[int, Logprob]
+
+
+@dataclass
+class CompletionOutput:
+    """One answer to a prompt.
+
+    finish_reason: stop, length, repetition, abort, or error. stop_reason: the stop string or stop token id that ended
+    it, None for the model's own end; after an error, what went wrong.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[Candidates] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass
+class RequestMetrics:
+    """time.monotonic() seconds: submitted, first token, last token."""
+
+    arrival_time: float
+    first_token_time: float | None = None
+    finished_time: float | None = None
+
+
+@dataclass
+class RequestOutput:
+    """A prompt and its answers. `prompt` is None where token ids were given."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    metrics: RequestMetrics
+    prompt_logprobs: list[Candidates | None] | None = None
+    finished: bool = False
+    num_cached_tokens: int | None = None
+
+
+class View:
+    """What a stream yields of a request whose output grows.
+
+    kind: all of it so far (CUMULATIVE), what is new since the last time (DELTA), or the end alone (FINAL_ONLY).
+    """
+
+    def __init__(self, output: RequestOutput, kind: RequestOutputKind) -> None:
+        self._output = output
+        self._kind = kind
+        self._shown = [(0, 0)] * len(output.outputs)  # characters and tokens
+
+    def take(self) -> RequestOutput | None:
+        """Return what there is to yield now, which later steps don't change; None: nothing."""
+        if self._kind is RequestOutputKind.FINAL_ONLY and not self._output.finished:
+            return None
+        delta = self._kind is RequestOutputKind.DELTA
+        starts = self._shown if delta else [(0, 0)] * len(self._shown)
+        outputs = [_cut(one, *start) for one, start in zip(self._output.outputs, starts, strict=True)]
+        if delta:
+            outputs = [one for one in outputs if one.token_ids or one.text or self._output.finished]
+            self._shown = [(len(one.text), len(one.token_ids)) for one in self._output.outputs]
+        return replace(self._output, outputs=outputs, metrics=replace(self._output.metrics)) if outputs else None
+
+
+def _cut(one: CompletionOutput, characters: int, tokens: int) -> CompletionOutput:
+    """A copy without what comes before."""
+    logprobs = None if one.logprobs is None else one.logprobs[tokens:]
+    return replace(one, text=one.text[characters:], token_ids=one.token_ids[tokens:], logprobs=logprobs)
+
+
+class Answers:
+    """One request's outputs as they grow."""
+
+    def __init__(self, output: RequestOutput, params: SamplingParams, tokenizer: Tokenizer) -> None:
+        self.output = output
+        self._params = params
+        self._tokenizer = tokenizer
+        options = text_options(params)
+        self._texts = [OutputText(tokenizer, output.prompt_token_ids, options) for _ in output.outputs]
+
+    def add(self, message: wire.Tokens, now_s: float) -> bool:
+        """Take in new tokens of one output. True: a stop string has ended it, and the engine is to be told."""
+        request, one = self.output, self.output.outputs[message.index]
+        if one.finished():
+            return False
+        request.metrics.first_token_time = request.metrics.first_token_time or now_s
+        if message.cached_tokens is not None:
+            request.num_cached_tokens = message.cached_tokens
+        if message.prompt_logprobs is not None:
+            request.prompt_logprobs = [
+                None if position is None else candidates(position, self._tokenizer)
+                for position in message.prompt_logprobs
+            ]
+        one.finish_reason, one.stop_reason = message.finish_reason, message.stop_reason
+        matched, used = self._add_text(one, message)
+        self._add_logprobs(one, message.logprobs and message.logprobs[:used])
+        self._end_if_all_have(now_s)
+        return matched
+
+    def fail(self, reason: str | None, now_s: float, finish_reason: str = "error") -> None:
+        """End what has not ended: the engine has given the request up, or its client has (finish_reason abort)."""
+        for one in self.output.outputs:
+            if not one.finished():
+                one.finish_reason, one.stop_reason = finish_reason, reason
+        self._end_if_all_have(now_s)
+
+    def _add_text(self, one: CompletionOutput, message: wire.Tokens) -> tuple[bool, int]:
+        """Ids and text up to a stop string. Returns: whether one was met, and with which of the tokens."""
+        text = self._texts[one.index]
+        params = self._params
+        used = 0
+        for used, token_id in enumerate(message.token_ids, start=1):
+            one.token_ids.append(token_id)
+            if params.detokenize:
+                ends = message.finish_reason == "stop" and used == len(message.token_ids)
+                one.text += text.add(token_id, silent=ends and not params.include_stop_str_in_output)
+            if text.matched is not None:
+                break
+        if one.finished() and params.detokenize:
+            one.text += text.finish()
+        if text.matched is None:
+            return False, used
+        one.finish_reason, one.stop_reason = "stop", text.matched
+        return True, used
+
+    def _add_logprobs(self, one: CompletionOutput, logprobs: list[PositionLogprobs] | None) -> None:
+        if logprobs is None:
+            return
+        one.logprobs = (one.logprobs or []) + [candidates(position, self._tokenizer) for position in logprobs]
+        one.cumulative_logprob = (one.cumulative_logprob or 0.0) + sum(position[0].logprob for position in logprobs)
+
+    def _end_if_all_have(self, now_s: float) -> None:
+        if all(one.finished() for one in self.output.outputs):
+            self.output.finished = True
+            self.output.metrics.finished_time = now_s
+
+
+def candidates(position: PositionLogprobs, tokenizer: Tokenizer) -> Candidates:
+    """The candidates of one position by token id."""
+    return {each.token_id: Logprob(each.logprob, each.rank, tokenizer.token_text(each.token_id)) for each in position}
+
+
+def text_options(params: SamplingParams) -> TextOptions:
+    """How a request's tokens become text."""
+    stop: Sequence[str] = [params.stop] if isinstance(params.stop, str) else params.stop or ()
+    return TextOptions(
+        stop=tuple(stop),
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        min_tokens=params.min_tokens,
+        skip_special_tokens=params.skip_special_tokens,
+        spaces_between_special_tokens=params.spaces_between_special_tokens,
+    )

@@ -1,0 +1,1 @@
+"""Process supervision: start the engines and gunicorn, watch them, restart them, end them in order."""

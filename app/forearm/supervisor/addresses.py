@@ -1,0 +1,115 @@
+"""Where and how the API is to listen, and whether somebody listens somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from forearm.config.api_config import ApiConfig
+from forearm.errors import ConfigError
+
+LEAVING_S = 2.0  # what a killed server has started lets go of its port within moments
+
+
+@contextlib.contextmanager
+def held_address(api: ApiConfig) -> Iterator[None]:
+    """Check that the address can be listened on, before minutes are spent on loading; a Unix socket's is locked then:
+    two servers can bind one path, and the first would never hear of it.
+
+    Raises: ConfigError.
+    """
+    if not api.uds:
+        check_port(api)
+        yield
+        return
+    at, lock = Path(api.uds), f"{api.uds}.lock"
+    try:
+        held = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise ConfigError(f"--uds {at}: {lock}: {error.strerror}; choose another path") from None
+    try:
+        _lock(held, at)
+        if at.exists() and not at.is_socket():
+            raise ConfigError(f"--uds {at}: there is a file that is no socket; choose another path")
+        if answers(socket.AF_UNIX, str(at)):
+            raise ConfigError(f"--uds {at}: another program listens there; choose another path")
+        yield
+        Path(lock).unlink(missing_ok=True)
+    finally:
+        os.close(held)
+
+
+def _lock(held: int, at: Path) -> None:
+    """Raises: ConfigError if another server holds it."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(f"--uds {at}: another server listens there; stop it, or choose another path") from None
+
+
+def check_port(api: ApiConfig) -> None:
+    """Raises: ConfigError when the port can't be listened on."""
+    family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        end = time.monotonic() + LEAVING_S
+        while True:
+            try:
+                probe.bind((api.host, api.port))
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    raise ConfigError(
+                        f"--host {api.host or '0.0.0.0'} --port {api.port}: {error.strerror}; choose another address"
+                    ) from None
+            time.sleep(0.05)
+
+
+def check_tls(api: ApiConfig) -> None:
+    """Raises: ConfigError when there can be no HTTPS with these files, also before anything is loaded."""
+    if not api.ssl_certfile:
+        if api.ssl_keyfile:
+            raise ConfigError(f"--ssl-keyfile {api.ssl_keyfile}: HTTPS needs a certificate, too; add --ssl-certfile")
+        return
+    given = {"--ssl-certfile": api.ssl_certfile, "--ssl-keyfile": api.ssl_keyfile, "--ssl-ca-certs": api.ssl_ca_certs}
+    for flag, file in given.items():
+        if file and not Path(file).is_file():
+            raise ConfigError(f"{flag} {file}: no such file")
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        # No password: the workers that read the key have nobody to ask.
+        context.load_cert_chain(api.ssl_certfile, api.ssl_keyfile or None, password="")
+        if api.ssl_ca_certs:
+            context.load_verify_locations(api.ssl_ca_certs)
+        if api.ssl_ciphers:
+            context.set_ciphers(api.ssl_ciphers)
+    except (OSError, ssl.SSLError) as error:
+        said = ", ".join(f"{flag} {file}" for flag, file in given.items() if file)
+        raise ConfigError(f"{said}: {error}; give PEM files that belong together, the key without a password") from None
+
+
+def answers(family: socket.AddressFamily, address: object) -> bool:
+    """Whether somebody listens there."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1)
+            probe.connect(address)  # type: ignore[arg-type]
+    except OSError:  # nobody does, or there is no descriptor to ask with just now
+        return False
+    return True
+
+
+def api_answers(api: ApiConfig) -> bool:
+    """Whether the API listens."""
+    if api.uds:
+        return answers(socket.AF_UNIX, api.uds)
+    if ":" in api.host:
+        return answers(socket.AF_INET6, ("::1" if api.host == "::" else api.host, api.port))
+    return answers(socket.AF_INET, ("127.0.0.1" if api.host in ("", "0.0.0.0") else api.host, api.port))

@@ -1,0 +1,1 @@
+"""Structured output: constraints of requests as grammars of llguidance."""

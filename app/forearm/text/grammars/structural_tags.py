@@ -1,0 +1,190 @@
+"""Structural tags: running text in which some parts, once they have begun, must follow a form (function calls, say).
+
+Two formats: vLLM's first one, {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, and XGrammar's
+{"format": {"type": "triggered_tags", ...}} with its types in one another.
+Source: docs.vllm.ai, "Structured Outputs"; docs of mlc-ai/xgrammar, "Structural Tag".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from forearm.errors import InvalidRequest
+from forearm.text.grammars.lark import Lark, either
+
+_MAX_TAGS = 512  # and elements, of one request
+
+# How the parts of other kinds become expressions: (kind: json, regex or grammar; value) -> expression.
+Inner = Callable[[str, Any], str]
+
+
+def structural_tag(tag: Any, lark: Lark, inner: Inner, field: str) -> str:
+    """The expression of the whole text.
+
+    Raises: InvalidRequest naming the field and what is wrong.
+    """
+    made = _Tags(lark, inner, field)
+    if not isinstance(tag, dict):
+        raise made.wrong("it is no object")
+    if "structures" in tag:
+        structures = made.listed(tag, "structures")
+        tags = [{"begin": one.get("begin"), "end": one.get("end"), "content": _content(one)} for one in structures]
+        return made.triggered({"tags": tags, "triggers": tag.get("triggers")})
+    if "format" not in tag:
+        raise made.wrong('it needs "structures" and "triggers", or "format"')
+    return made.part(tag["format"], last=True)
+
+
+def _content(structure: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": structure.get("schema", {})}
+
+
+class _Tags:
+    def __init__(self, lark: Lark, inner: Inner, field: str) -> None:
+        self._lark, self._inner, self._field = lark, inner, field
+        self._parts = 0
+
+    def wrong(self, what: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._field}: the structural tag: {what}", self._field)
+
+    def part(self, part: Any, last: bool = False) -> str:
+        """One element. `last`: the text ends after it.
+
+        Raises: InvalidRequest.
+        """
+        self._parts += 1
+        if self._parts > _MAX_TAGS:
+            raise self.wrong(f"it has more than {_MAX_TAGS} parts")
+        if not isinstance(part, dict):
+            raise self.wrong(f"{part!r:.60} is no element; it must be an object with a type")
+        kind = part.get("type")
+        if kind == "const_string":
+            return self._lark.literal(self._text(part, "value"))
+        if kind in _INNER:
+            name, key = _INNER[kind]
+            return self._lark.rule(self._inner(name, self._needed(part, key)))
+        if kind == "any_text":
+            if not last:
+                raise self.wrong("any_text must be what a tag holds, be followed by const_string or tag, or come last")
+            return self._lark.any_text(self._texts(part, "excludes"))
+        makers = {
+            "sequence": lambda: self._sequence(part, last),
+            "or": lambda: either([self.part(one, last) for one in self.listed(part, "elements")]),
+            "tag": lambda: self._tag(part, last),
+            "triggered_tags": lambda: self.triggered(part),
+            "tags_with_separator": lambda: self._separated(part),
+        }
+        if kind not in makers or (kind == "triggered_tags" and not last):
+            raise self.wrong(f"{kind!r:.60} is not supported here")
+        return makers[kind]()
+
+    def triggered(self, part: dict[str, Any]) -> str:
+        """Text with tags in it: whatever trigger is written, one of its tags goes on from there."""
+        tags, triggers = self.listed(part, "tags"), self._texts(part, "triggers")
+        if not triggers:
+            raise self.wrong("there are no triggers")
+        options, found = [], set()
+        for trigger in triggers:
+            bodies = []
+            for number, tag in enumerate(tags):
+                begin = self._text(tag, "begin")
+                if begin.startswith(trigger):
+                    found.add(number)
+                    bodies.append(f"{self._lark.literal(begin[len(trigger) :])} {self._body(tag, last=False)}")
+            options.append(f"{self._trigger(trigger)} {either(bodies or [self._lost(trigger)])}")
+        if len(found) < len(tags):
+            raise self.wrong("a tag's begin starts with none of the triggers")
+        tag_rule, text = self._lark.rule(either(options)), self._lark.any_text(self._texts(part, "excludes"))
+        many, one = part.get("at_least_one") is True, part.get("stop_after_first") is True
+        if one:
+            return tag_rule if many else either([tag_rule, text])
+        return f"{tag_rule}{'+' if many else '*'} {text}"
+
+    def _lost(self, trigger: str) -> str:
+        raise self.wrong(f"no tag begins with the trigger {trigger!r:.60}")
+
+    def _trigger(self, trigger: str) -> str:
+        """Any text up to the trigger, and it."""
+        special = self._lark.special(trigger)
+        if not special:
+            raise self.wrong("a trigger is empty")
+        if special[0]:
+            return f"{self._lark.any_text()} {self._lark.literal(trigger)}"
+        if any(special):
+            raise self.wrong(f"the trigger {trigger!r:.60} has a special token after text")
+        return self._lark.until([trigger])
+
+    def _tag(self, tag: dict[str, Any], last: bool) -> str:
+        return f"{self._lark.literal(self._text(tag, 'begin'))} {self._body(tag, last)}"
+
+    def _body(self, tag: dict[str, Any], last: bool) -> str:
+        """What follows a tag's beginning."""
+        ends = self._texts(tag, "end") if isinstance(tag.get("end"), list) else [self._text(tag, "end")]
+        content = self._needed(tag, "content")
+        if isinstance(content, dict) and content.get("type") == "any_text" and any(ends):
+            return self._until(ends)
+        closing = either([self._lark.literal(end) for end in ends])
+        return f"{self.part(content, last and not any(ends))} {closing}"
+
+    def _until(self, ends: Sequence[str]) -> str:
+        for end in ends:
+            special = self._lark.special(end)
+            if not special or (any(special) and len(special) > 1):
+                raise self.wrong(f"any_text cannot end with {end!r:.60}: it must be plain text or one special token")
+        return self._lark.until(ends)
+
+    def _sequence(self, part: dict[str, Any], last: bool) -> str:
+        elements, found, at = self.listed(part, "elements"), [], 0
+        while at < len(elements):
+            here, after = elements[at], elements[at + 1] if at + 1 < len(elements) else {}
+            if here.get("type") == "any_text" and after.get("type") in ("const_string", "tag"):
+                if after["type"] == "tag":
+                    found += [
+                        self._until([self._text(after, "begin")]),
+                        self._body(after, last and at + 2 == len(elements)),
+                    ]
+                else:
+                    found.append(self._until([self._text(after, "value")]))
+                at += 2
+                continue
+            found.append(self.part(here, last and at + 1 == len(elements)))
+            at += 1
+        return self._lark.rule(" ".join(found) or '""')
+
+    def _separated(self, part: dict[str, Any]) -> str:
+        tag = self._lark.rule(either([self._tag(one, last=False) for one in self.listed(part, "tags")]))
+        separator = self._lark.literal(self._text(part, "separator"))
+        many = tag if part.get("stop_after_first") is True else f"{tag} ({separator} {tag})*"
+        return either([many]) if part.get("at_least_one") is True else f"({many})?"
+
+    # --- fields
+
+    def listed(self, part: dict[str, Any], key: str) -> list[dict[str, Any]]:
+        value = part.get(key)
+        if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
+            raise self.wrong(f"{key} must be a list of objects, at least one")
+        if len(value) > _MAX_TAGS:
+            raise self.wrong(f"{key} has {len(value)} entries; at most {_MAX_TAGS}")
+        return value
+
+    def _texts(self, part: dict[str, Any], key: str) -> list[str]:
+        value = part.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value) or len(value) > _MAX_TAGS:
+            raise self.wrong(f"{key} must be a list of at most {_MAX_TAGS} texts")
+        return value
+
+    def _text(self, part: dict[str, Any], key: str) -> str:
+        value = part.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(f"{key} must be a text, not {value!r:.60}")
+        return value
+
+    def _needed(self, part: dict[str, Any], key: str) -> Any:
+        if key not in part:
+            raise self.wrong(f"{key} is missing")
+        return part[key]
+
+
+# Of each type that other modules make grammars of: their kind, and where its value stands.
+_INNER = {"json_schema": ("json", "json_schema"), "regex": ("regex", "pattern"), "grammar": ("grammar", "grammar")}

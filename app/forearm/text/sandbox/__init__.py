@@ -1,0 +1,1 @@
+"""Work whose amount clients choose, done in processes that can be killed."""

@@ -1,0 +1,207 @@
+"""The tokenizer inside a .gguf file, as transformers has it: byte-level BPE, or SentencePiece with scores.
+
+Metadata has the vocabulary, each token's kind, BPE's merges or SentencePiece's scores, and for BPE the name of what
+cuts a text into words, whose regular expressions are known by name only.
+Source: src/llama-vocab.cpp of ggml-org/llama.cpp, which took them from the models' tokenizer.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+from forearm.errors import ConfigError
+from forearm.model.families.keys import Keys
+from forearm.model.gguf.gguf import read_gguf
+
+_UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_type
+_SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+_SPACE = "\u2581"
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How one family's BPE cuts a text.
+
+    patterns: applied one after the other, each cutting what the last one left.
+    whole: a word that is a token is that token, whatever the merges say. bos: text starts with BOS where the file does
+    not say. composed: Unicode is composed first (NFC).
+    """
+
+    patterns: Sequence[str]
+    whole: bool = False
+    bos: bool = False
+    composed: bool = False
+
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
+_QWEN2 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s|\p{{N}}%s"
+_CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = _CASED % ("", "", "") + _CASED_REST
+_GPT4O = _CASED % (_ENGLISH + "?", _ENGLISH + "?", "{1,3}") + _CASED_REST
+
+_WORDS = {
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _Words([_GPT2])),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _Words([_LLAMA3], whole=True, bos=True)),
+    **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), _Words([_LLAMA3])),
+    "qwen2": _Words([_QWEN2], composed=True),
+    **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _Words([_QWEN2])),
+    **dict.fromkeys(
+        ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"), _Words([r"\p{N}", _GPT2])
+    ),
+    "tekken": _Words([_TEKKEN], whole=True, bos=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), _Words([_GPT4O])),
+}
+
+
+def gguf_tokenizer(path: Path) -> TokenizersBackend:
+    """The tokenizer of the model in this file, its chat template with it.
+
+    Raises: ConfigError naming the key and the value that are missing or not supported.
+    """
+    keys = Keys(read_gguf(path).metadata, str(path))
+    kind = keys.text("tokenizer.ggml.model")
+    tokens = _strings(keys, "tokenizer.ggml.tokens")
+    if kind == "gpt2":
+        made, bos = _byte_level(keys, tokens)
+    elif kind == "llama":
+        made, bos = _sentencepiece(keys, tokens)
+    else:
+        raise keys.wrong("tokenizer.ggml.model", "gpt2 or llama")
+    special = _special(keys, tokens)
+    made.add_tokens(_added(keys, tokens))
+    made.post_processor = _around(keys, special, tokens, bos)
+    template = keys.get("tokenizer.chat_template")
+    named: dict[str, Any] = {**special, **({} if template is None else {"chat_template": template})}
+    return _Made(made, clean_up_tokenization_spaces=False, **named)
+
+
+class _Made(TokenizersBackend):
+    """One that was made already. (`tokenizer_object` would be copied through JSON, which takes as long again.)"""
+
+    def __init__(self, made: Tokenizer, **named: Any) -> None:
+        self._tokenizer = made
+        super().__init__(**named)  # type: ignore[no-untyped-call]
+
+
+def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
+    """GPT-2's kind: words by regular expression, their bytes as letters, merges in order. And whether BOS is usual."""
+    name = keys.text("tokenizer.ggml.pre", "default")
+    if name not in _WORDS:
+        raise keys.wrong("tokenizer.ggml.pre", f"one of {', '.join(_WORDS)}")
+    words = _WORDS[name]
+    listed = _strings(keys, "tokenizer.ggml.merges")
+    odd = next((merge for merge in listed if " " not in merge[1:-1]), None)
+    if odd is not None:
+        raise ConfigError(
+            f"{keys.source}: tokenizer.ggml.merges has {odd!r:.100}; each should be two pieces, a space between them"
+        )
+    merges: Any = [tuple(merge.split(" ", 1)) for merge in listed]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=words.whole))
+    if words.composed:
+        made.normalizer = normalizers.NFC()
+    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in words.patterns]
+    made.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    made.decoder = decoders.ByteLevel()
+    return made, words.bos
+
+
+def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
+    """Llama 2's kind: spaces are letters, the best-scored pair is merged first, unknown characters are bytes."""
+    scores, kinds = _numbers(keys, "tokenizer.ggml.scores", tokens), _kinds(keys, tokens)
+    plain = {t: s for t, s, k in zip(tokens, scores, kinds, strict=True) if k not in (_UNKNOWN, _CONTROL, _USER, _BYTE)}
+    unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    made = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=_merges(plain), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    after = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if keys.flag("tokenizer.ggml.add_space_prefix", True):
+        made.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)])
+        after.append(decoders.Strip(" ", 1, 0))
+    else:
+        made.normalizer = normalizers.Replace(" ", _SPACE)
+    made.decoder = decoders.Sequence(after)
+    return made, True
+
+
+def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every way to join two pieces to a third, the third's score deciding which goes first.
+
+    SentencePiece looks at all neighbours and joins the pair with the best score, the leftmost of equals; the ranks of
+    BPE's merges say the same.
+    """
+    found = [
+        (score, piece[:cut], piece[cut:])
+        for piece, score in scores.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    found.sort(key=lambda merge: -merge[0])
+    return [(left, right) for _, left, right in found]
+
+
+def _added(keys: Keys, tokens: list[str]) -> list[AddedToken]:
+    """Tokens that are found in a text before it is cut: control tokens, and those that the model's makers added."""
+    phi3 = keys.values.get("general.architecture") == "phi3" and keys.text("tokenizer.ggml.model") == "llama"
+    return [
+        AddedToken(
+            token,
+            special=kind != _USER,
+            normalized=False,
+            rstrip=phi3 and re.fullmatch(r"<unk>|<s>|<\|endoftext\|>", token) is None,  # as Phi-3's tokenizer.json
+        )
+        for token, kind in zip(tokens, _kinds(keys, tokens), strict=True)
+        if kind in (_UNKNOWN, _CONTROL, _USER) and token
+    ]
+
+
+def _special(keys: Keys, tokens: list[str]) -> dict[str, str]:
+    """bos_token and so on, as text."""
+    special: dict[str, str] = {}
+    for short, name in _SPECIAL.items():
+        key = f"tokenizer.ggml.{short}_token_id"
+        index = keys.optional_integer(key)
+        if index is not None:
+            if not 0 <= index < len(tokens):
+                raise keys.wrong(key, f"below {len(tokens)}")
+            special[name] = tokens[index]
+    return special
+
+
+def _around(keys: Keys, special: Mapping[str, str], tokens: list[str], bos: bool) -> Any:
+    """What is put around a text: BOS, rarely EOS."""
+    before = [special["bos_token"]] if keys.flag("tokenizer.ggml.add_bos_token", bos) and "bos_token" in special else []
+    after = [special["eos_token"]] if keys.flag("tokenizer.ggml.add_eos_token") and "eos_token" in special else []
+    used = [(token, tokens.index(token)) for token in {*before, *after}]
+    return processors.TemplateProcessing(
+        single=[*before, "$A", *after], pair=[*before, "$A", *after, "$B:1"], special_tokens=used
+    )
+
+
+def _strings(keys: Keys, key: str) -> list[str]:
+    value = keys.get(key)
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise keys.wrong(key, "a list of strings")
+    return value
+
+
+def _kinds(keys: Keys, tokens: list[str]) -> list[float]:
+    return _numbers(keys, "tokenizer.ggml.token_type", tokens)
+
+
+def _numbers(keys: Keys, key: str, tokens: list[str]) -> list[float]:
+    """One number a token."""
+    return keys.numbers(key, len(tokens))

@@ -1,0 +1,73 @@
+"""The formats in which models call tools, by vLLM's names, and which one a chat template says its model has.
+
+To add one: a function here or in a file beside, a row in FORMATS, its name in api_config.py, texts in tests/unit/text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forearm.text.tool_parsers import deepseek, llama, mistral, pythonic
+from forearm.text.tool_parsers.hermes import hermes
+from forearm.text.tool_parsers.lists import granite, granite_20b_fc, jamba, phi4_mini_json
+from forearm.text.tool_parsers.qwen_coder import qwen3_coder
+from forearm.text.tool_parsers.scan import CallFormat, long_id, short_id
+
+
+@dataclass(frozen=True)
+class CallsFormat:
+    """One format. `marks`: special tokens that must be seen in the text. `read` None: harmony.py reads it."""
+
+    read: CallFormat | None
+    marks: tuple[str, ...] = ()
+    new_id: Callable[[], str] = long_id
+
+
+_HERMES = CallsFormat(hermes, ("<tool_call>", "</tool_call>"))
+_QWEN_CODER = CallsFormat(qwen3_coder, ("<tool_call>", "</tool_call>"))
+_LLAMA = CallsFormat(llama.llama3_json, (llama.TAG,))
+_PYTHONIC = CallsFormat(pythonic.pythonic, (pythonic.BEGIN, pythonic.END))
+
+FORMATS: dict[str, CallsFormat] = {
+    "deepseek_v3": CallsFormat(deepseek.deepseek_v3, deepseek.MARKS),
+    "deepseek_v31": CallsFormat(deepseek.deepseek_v31, deepseek.MARKS),
+    "granite": CallsFormat(granite, ("<|tool_call|>", "<tool_call>")),
+    "granite-20b-fc": CallsFormat(granite_20b_fc, ("<function_call>",)),
+    "granite4": _HERMES,
+    "hermes": _HERMES,
+    "jamba": CallsFormat(jamba, ("<tool_calls>", "</tool_calls>")),
+    "llama3_json": _LLAMA,
+    "llama4_json": _LLAMA,
+    "llama4_pythonic": _PYTHONIC,
+    "mistral": CallsFormat(mistral.mistral, (mistral.BEGIN, mistral.CALL_ID, mistral.ARGS), short_id),
+    "openai": CallsFormat(None),
+    "phi4_mini_json": CallsFormat(phi4_mini_json, ("<|tool_call|>", "<|/tool_call|>")),
+    "pythonic": _PYTHONIC,
+    "qwen3_coder": _QWEN_CODER,
+    "qwen3_xml": _QWEN_CODER,
+}
+# What a template says where its model has the format; the first that fits, the more special ones first.
+_TOLD = (
+    (("<|channel|>", "<|message|>"), "openai"),
+    (("[TOOL_CALLS]",), "mistral"),
+    ((deepseek.ALL_BEGIN, "```json"), "deepseek_v3"),
+    ((deepseek.ALL_BEGIN,), "deepseek_v31"),
+    (("<function=", "<parameter="), "qwen3_coder"),
+    (("functools",), "phi4_mini_json"),
+    (("<|tool|>", "<|/tool|>"), "phi4_mini_json"),
+    (("<|tool_call|>",), "granite"),
+    (("<|start_of_role|>", "<tool_call>["), "granite"),
+    (("<tool_call>",), "hermes"),
+    (("<tool_calls>",), "jamba"),
+    (("<function_call>",), "granite-20b-fc"),
+    (("func_name1(",), "pythonic"),
+    (("<|python_start|>",), "pythonic"),
+    (('"parameters": dictionary of argument name',), "llama3_json"),
+    (("<|python_tag|>",), "llama3_json"),
+)
+
+
+def calls_told_by(template: str) -> str:
+    """The name of the format that this chat template speaks of; empty if none."""
+    return next((name for markers, name in _TOLD if all(marker in template for marker in markers)), "")

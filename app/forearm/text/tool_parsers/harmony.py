@@ -1,0 +1,81 @@
+"""gpt-oss writes harmony: messages with a channel each. analysis is reasoning, final is the answer, commentary calls.
+
+    <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json
+    <|message|>{…}<|call|>
+
+Source: OpenAI's "harmony response format" (cookbook.openai.com/articles/openai-harmony).
+"""
+
+from __future__ import annotations
+
+import re
+
+from forearm.text.tool_parsers.incremental import Source, Steps, literal, prose, some, upto
+from forearm.text.tool_parsers.parts import CallArguments, Part, ReasoningPart, TextPart
+from forearm.text.tool_parsers.reasoning import Thinking
+from forearm.text.tool_parsers.scan import Calls
+
+START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+_FUNCTIONS = "functions."
+_LONGEST_HEADER = 200
+
+
+def harmony(source: Source, calls: Calls, thinking: Thinking) -> Steps[None]:
+    """Messages until the text ends; the first one's `<|start|>assistant` is the prompt's last."""
+    while (yield from some(source)):
+        header = yield from _header(source)
+        if header is None:
+            yield from prose(source, (END, RETURN, START), lead="")
+            continue
+        yield from _body(source, calls, thinking, header)
+
+
+def _header(source: Source) -> Steps[str | None]:
+    """What stands before a message; None where plain text comes without one."""
+    yield from literal(source, START)
+    source.record()
+    yield from literal(source, "assistant")
+    for first in (CHANNEL, MESSAGE, CONSTRAIN, " to=", "to="):
+        if (yield from literal(source, first)):
+            marker = first
+            if first != MESSAGE:
+                _, marker = yield from upto(source, MESSAGE)
+            text = source.recorded()
+            if marker or len(text) < _LONGEST_HEADER:  # one that was cut off says nothing to anybody
+                return text
+            source.back(text)
+            return None
+    source.back(source.recorded())
+    return None
+
+
+def _body(source: Source, calls: Calls, thinking: Thinking, header: str) -> Steps[None]:
+    channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
+    make: type[ReasoningPart] | type[TextPart] = TextPart
+    if recipient and recipient[1].startswith(_FUNCTIONS) and recipient[1] != _FUNCTIONS:
+        yield from _call(source, calls, recipient[1][len(_FUNCTIONS) :])
+        return
+    if recipient or (channel and channel[1] == "analysis"):
+        make = ReasoningPart
+        thinking.is_open = True
+    yield from prose(source, (END, CALL, RETURN, START), make)
+    thinking.is_open = False
+
+
+def _call(source: Source, calls: Calls, name: str) -> Steps[None]:
+    call = calls.begin(name)
+    yield call
+    empty = True
+
+    def arguments(text: str) -> Part:
+        nonlocal empty
+        empty = False
+        return CallArguments(call.index, text)
+
+    yield from prose(source, (END, CALL, RETURN, START), arguments)
+    if empty:
+        yield CallArguments(call.index, "{}")

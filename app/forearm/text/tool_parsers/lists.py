@@ -1,0 +1,43 @@
+"""A JSON list of calls after a marker: Granite 3, Phi-4-mini, Jamba; and one object a marker: Granite 20B.
+
+Sources: the chat templates of ibm-granite/granite-3.1-8b-instruct (`<|tool_call|>`; 3.0 and 3.2 write `<tool_call>`),
+microsoft/Phi-4-mini-instruct's model card (`<|tool_call|>` … `<|/tool_call|>`), vLLM's template for it (`functools`),
+ai21labs/AI21-Jamba-1.5-Mini (`<tool_calls>`), ibm-granite/granite-20b-functioncalling (`<function_call>`).
+"""
+
+from __future__ import annotations
+
+from forearm.text.tool_parsers.incremental import Source, Steps, some, space
+from forearm.text.tool_parsers.scan import CallFormat, Calls, answer, attempt, call_list, call_object
+
+
+def lists(*begins: str, ends: tuple[str, ...] = ()) -> CallFormat:
+    """The format with these markers before a list; those after one are read over. A bare list may come first."""
+
+    def read(source: Source, calls: Calls) -> Steps[None]:
+        lead = yield from space(source)
+        if (yield from some(source)) and source.peek() == "[":
+            source.record(lead)
+            yield from attempt(source, call_list(source, calls))
+        else:
+            source.back(lead)
+        while marker := (yield from answer(source, calls, *begins, *ends)):
+            if marker in begins:
+                source.record(marker)
+                yield from space(source)
+                yield from attempt(source, call_list(source, calls))
+
+    return read
+
+
+granite = lists("<|tool_call|>", "<tool_call>")
+phi4_mini_json = lists("functools", "<|tool_call|>", ends=("<|/tool_call|>",))
+jamba = lists("<tool_calls>", ends=("</tool_calls>",))
+
+
+def granite_20b_fc(source: Source, calls: Calls) -> Steps[None]:
+    """Text and calls."""
+    while marker := (yield from answer(source, calls, "<function_call>")):
+        source.record(marker)
+        yield from space(source)
+        yield from attempt(source, call_object(source, calls))

@@ -1,0 +1,29 @@
+"""Llama 3's JSON: the whole answer is one object, or several with `;` between, maybe after `<|python_tag|>`.
+
+Source: Meta's model card of Llama 3.1, "JSON based tool calling"; chat template of meta-llama/Llama-3.1-8B-Instruct.
+"""
+
+from __future__ import annotations
+
+from forearm.text.tool_parsers.incremental import Source, Steps, literal, some, space
+from forearm.text.tool_parsers.scan import Calls, answer, attempt, call_object
+
+TAG = "<|python_tag|>"
+
+
+def llama3_json(source: Source, calls: Calls) -> Steps[None]:
+    """Calls first, text after; an object that has no arguments is text: it may be the answer itself."""
+    lead = yield from space(source)
+    while True:
+        source.record(lead)
+        tagged = yield from literal(source, TAG)
+        yield from space(source)
+        if not (tagged or ((yield from some(source)) and source.peek() == "{")):
+            source.back(source.recorded())
+            break
+        if not (yield from attempt(source, call_object(source, calls, needs_arguments=True))):
+            break
+        yield from space(source)
+        yield from literal(source, ";")
+        lead = yield from space(source)
+    yield from answer(source, calls)

@@ -1,0 +1,57 @@
+"""What an output says, in parts: text, reasoning, and calls of tools. output_parser.py's Reader makes them of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """A piece of the answer itself."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ReasoningPart:
+    """A piece of what the model thought before."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CallBegin:
+    """The model calls a tool; `index` counts an output's calls from 0. Its arguments follow."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """A piece of a call's arguments, which are JSON text."""
+
+    index: int
+    text: str
+
+
+Part = TextPart | ReasoningPart | CallBegin | CallArguments
+
+
+def joined(parts: Iterable[Part]) -> list[Part]:
+    """The same with neighbours of one kind as one part."""
+    found: list[Part] = []
+    for _, same in groupby(parts, _kind):
+        first, *others = same
+        if others and not isinstance(first, CallBegin):
+            first = replace(first, text="".join([first.text, *(part.text for part in others)]))  # type: ignore[union-attr]
+        found.append(first)
+    return found
+
+
+def _kind(part: Part) -> tuple[type[Part], int, bool]:
+    """Equal for parts that go together; a call begins once."""
+    return type(part), getattr(part, "index", 0), isinstance(part, CallBegin)

@@ -1,0 +1,127 @@
+"""What a model thinks before it answers: the formats, and which one a chat template says its model has.
+
+Markers and the newlines beside them belong to neither the reasoning nor the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forearm.text.grammars.lark import Lark, either
+from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.text.tool_parsers.incremental import Source, Steps, literal, prose, space, word
+from forearm.text.tool_parsers.parts import ReasoningPart
+
+_NEWLINES = re.compile(r"[\r\n]+")
+
+
+@dataclass
+class Thinking:
+    """Where an output stands. `is_open`: what comes is reasoning."""
+
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class ReasoningFormat:
+    """How reasoning is marked: any of `begins`, any of `ends`.
+
+    always: an output that does not begin with a marker is reasoning all the same, unless its prompt closed it.
+    forced: what ends reasoning that takes too long. answers: what the answer comes after, where it is marked so.
+    """
+
+    begins: tuple[str, ...] = ("<think>",)
+    ends: tuple[str, ...] = ("</think>",)
+    always: bool = False
+    forced: str = ""
+    answers: str = ""
+
+    def opened(self, prompt: str) -> bool | None:
+        """Whether this prompt leaves reasoning open; False where it closes it, None where it says nothing."""
+        prompt = prompt[-200:].rstrip()
+        if prompt.endswith(self.begins):
+            return True
+        return False if prompt.endswith(self.ends) else None
+
+    def left_open(self, text: str) -> bool | None:
+        """The same of an answer that is to go on."""
+        begun = max(text.rfind(marker) for marker in self.begins)
+        ended = max(text.rfind(marker) for marker in self.ends)
+        return None if begun == ended else begun > ended
+
+    def steps(self, source: Source, thinking: Thinking, opened: bool | None) -> Steps[None]:
+        """Read the reasoning, if any comes; what follows is left."""
+        lead = yield from space(source)
+        is_open = bool(opened) or (self.always and opened is None)
+        for marker in self.begins:
+            if (yield from literal(source, marker)):
+                is_open, lead = True, ""
+                break
+        if not is_open:
+            source.back(lead)
+            return
+        thinking.is_open = True
+        yield from word(source, _NEWLINES)
+        yield from prose(source, self.ends, ReasoningPart)
+        thinking.is_open = False
+        yield from word(source, _NEWLINES)
+
+    def end_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """The tokens after which the answer begins: a constraint on the answer holds from there on."""
+        return tuple(tokenizer.encode(self.answers or self.ends[-1], add_special_tokens=False))
+
+    def forced_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """The tokens that end reasoning which has used up its budget."""
+        return tuple(tokenizer.encode(self.forced or self.ends[-1], add_special_tokens=False))
+
+    def before(self, grammar: str, special: Mapping[str, int]) -> str:
+        """The grammar of constraints.py, with reasoning allowed before what it imposes."""
+        lark = Lark(special)
+        begin = either([lark.literal(marker) for marker in self.begins])
+        whole = json.loads(lark.text(f"({begin} {lark.until(self.ends)} /\\n*/)? @answer"))["grammars"]
+        others = json.loads(grammar)["grammars"]
+        others[0]["name"] = "answer"
+        return json.dumps({"grammars": [*whole, *others]})
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What must be seen in the text, though it may be special tokens."""
+        return (*self.begins, *self.ends)
+
+
+# By vLLM's names. Sources: the chat templates of deepseek-ai/DeepSeek-R1, Qwen/Qwen3-8B, ibm-granite/granite-3.2-8b-
+# instruct, mistralai/Magistral-Small-2507 and openai/gpt-oss-20b; vLLM's reasoning parsers for what is not marked.
+FORMATS: dict[str, ReasoningFormat] = {
+    "deepseek_r1": ReasoningFormat(always=True),
+    "deepseek_v3": ReasoningFormat(),
+    "qwen3": ReasoningFormat(),
+    "granite": ReasoningFormat(
+        ("Here's my thought process:", "Here is my thought process:"), ("Here's my response:", "Here is my response:")
+    ),
+    "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
+    "openai_gptoss": ReasoningFormat(
+        begins=("<|channel|>analysis<|message|>",),
+        ends=("<|end|>",),
+        forced="<|end|><|start|>assistant<|channel|>final<|message|>",
+        answers="<|channel|>final<|message|>",
+    ),
+}
+# What a template says where its model has the format. "</think>" alone: the model opens it itself, as R1 first did.
+_TOLD = (
+    ("<|channel|>", "openai_gptoss"),
+    ("[THINK]", "mistral"),
+    ("Here is my thought process:", "granite"),
+    ("</think>", "qwen3"),
+    ("<think>", "qwen3"),
+)
+
+
+def reasoning_told_by(template: str) -> str:
+    """The name of the format that this chat template speaks of; empty if none.
+
+    That is never one that takes an unmarked output for reasoning: a template only shows what the model may do.
+    """
+    return next((name for marker, name in _TOLD if marker in template), "")

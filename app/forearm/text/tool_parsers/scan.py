@@ -1,0 +1,216 @@
+"""What the formats of tool calls have in common: numbering, JSON as it comes, and what becomes of a broken call.
+
+Nothing that a model wrote is lost: what turns out to be no call is text. A call has begun once its name is known and
+its arguments begin; what comes of them is arguments from then on, even where the JSON is wrong or cut off, so that a
+stream and a whole answer say the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string as alphabets
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from forearm.text.tool_parsers.incremental import Source, Steps, literal, prose, rest, some, space
+from forearm.text.tool_parsers.parts import CallArguments, CallBegin, TextPart
+
+_IN_STRING = re.compile(r'(?:[^"\\]+|\\.)+', re.DOTALL)
+_BETWEEN = re.compile(r'[^"{}\[\]]+')
+_BARE = re.compile(r'[^\s,:"{}\[\]]+')
+
+
+class Calls:
+    """The calls of one output. `tools`: the parameters' JSON schema of each tool, by its name."""
+
+    def __init__(self, new_id: Callable[[], str], tools: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self.count = 0
+        self.tools = tools or {}
+        self._new_id = new_id
+
+    def begin(self, name: str, own_id: str = "") -> CallBegin:
+        """The next call."""
+        begun = CallBegin(self.count, own_id or self._new_id(), name)
+        self.count += 1
+        return begun
+
+
+CallFormat = Callable[[Source, Calls], Steps[None]]
+
+
+def long_id() -> str:
+    """As vLLM names calls."""
+    return f"chatcmpl-tool-{uuid.uuid4().hex}"
+
+
+def short_id() -> str:
+    """Nine letters and digits: Mistral's templates take no others."""
+    return "".join(secrets.choice(alphabets.ascii_letters + alphabets.digits) for _ in range(9))
+
+
+def answer(source: Source, calls: Calls, *markers: str) -> Steps[str]:
+    """Text up to a marker, which is returned; empty at the end. White space before and between calls is no text."""
+    lead = yield from space(source)
+    if not (yield from some(source)):
+        if lead and not calls.count:
+            yield TextPart(lead)
+        return ""
+    return (yield from prose(source, markers, lead="" if calls.count else lead))
+
+
+def fenced(
+    source: Source, calls: Calls, begin: str, end: str, body: Callable[[Source, Calls], Steps[bool]]
+) -> Steps[None]:
+    """A call between two markers, of which the first was read. Where there is no call, all of it is text."""
+    source.record(begin)
+    source.fence(end)
+    yield from space(source)
+    is_call = yield from body(source, calls)
+    before, after = source.recorded(), (yield from rest(source))
+    end = source.unfence()
+    text = after.strip() if is_call else before + after + end
+    if text:
+        yield TextPart(text)
+
+
+def attempt(source: Source, body: Steps[bool]) -> Steps[bool]:
+    """A call whose text has been recorded; where there is none, what was read is text."""
+    is_call = yield from body
+    text = source.recorded()
+    if text and not is_call:
+        yield TextPart(text)
+    return is_call
+
+
+def call_list(source: Source, calls: Calls) -> Steps[bool]:
+    """`[{"name": …, "arguments": {…}}, …]`. Returns: whether it was read whole; else what is no call is recorded."""
+    if not (yield from literal(source, "[")):
+        return False
+    while True:
+        yield from space(source)
+        if not (yield from call_object(source, calls)):
+            return False
+        source.record()
+        yield from space(source)
+        if (yield from literal(source, "]")):
+            return True
+        if not (yield from literal(source, ",")):
+            return False
+
+
+def call_object(source: Source, calls: Calls, needs_arguments: bool = False) -> Steps[bool]:
+    """`{"name": …, "arguments": {…}}`, or `parameters`; other keys are read over.
+
+    Returns: whether it is a call; then nothing is recorded any more.
+    """
+    if not (yield from literal(source, "{")):
+        return False
+    name, held, begun = "", "", False
+    while (key := (yield from _key(source))) is not None:
+        if key == "name" and not name:
+            name = (yield from _string(source)) or ""
+            if not name:
+                return begun
+        elif key in ("arguments", "parameters") and name and not begun:
+            begun, held = True, ""
+            source.recorded()
+            call = calls.begin(name)
+            yield call
+            yield from arguments(source, call.index)
+        elif key in ("arguments", "parameters") and not held:
+            held = yield from value(source)
+        else:
+            yield from value(source)
+        yield from space(source)
+        if not (yield from literal(source, ",")):
+            break
+    if not (yield from literal(source, "}")) or begun:
+        return begun
+    if not name or (needs_arguments and not held):
+        return False
+    source.recorded()
+    call = calls.begin(name)
+    yield call
+    yield CallArguments(call.index, plain_arguments(held))
+    return True
+
+
+def arguments(source: Source, index: int) -> Steps[None]:
+    """The arguments of a call that has begun, piece by piece; those that are a JSON string are what it says."""
+    if (yield from some(source)) and source.peek() in '"n':
+        yield CallArguments(index, plain_arguments((yield from value(source))))
+    else:
+        yield from value(source, index)
+
+
+def plain_arguments(text: str) -> str:
+    """Arguments as they were written: some models write the object into a string, or null for none."""
+    if text in ("", "null"):
+        return "{}"
+    decoded = _decoded(text) if text.startswith('"') else None
+    return text if decoded is None else decoded
+
+
+def value(source: Source, index: int | None = None) -> Steps[str]:
+    """A JSON value as it is written, nested however deep. With `index` its text comes as that call's arguments."""
+    depth, quoted, found = 0, False, []
+    while (yield from some(source)):
+        char = source.peek()
+        ends = False
+        if quoted:
+            text = source.match(_IN_STRING)
+            if not text and char == "\\":
+                yield from some(source, 2)
+                text = source.take(2)
+            elif not text:
+                text, quoted, ends = source.take(1), False, depth == 0
+        elif char == '"':
+            text, quoted = source.take(1), True
+        elif char in "{[":
+            text, depth = source.take(1), depth + 1
+        elif depth and char in "}]":
+            text, depth = source.take(1), depth - 1
+            ends = depth == 0
+        elif depth:
+            text = source.match(_BETWEEN)
+        elif not (text := source.match(_BARE)):
+            break
+        if index is None:
+            found.append(text)
+        else:
+            yield CallArguments(index, text)
+        if ends:
+            break
+    return "".join(found)
+
+
+def _key(source: Source) -> Steps[str | None]:
+    """A key, its colon and the space around them; None where there is none."""
+    yield from space(source)
+    if not (yield from some(source)) or source.peek() != '"':
+        return None
+    key = yield from _string(source)
+    yield from space(source)
+    if key is None or not (yield from literal(source, ":")):
+        return None
+    yield from space(source)
+    return key
+
+
+def _string(source: Source) -> Steps[str | None]:
+    """What a JSON string says; None where there is none, or it is broken."""
+    if not (yield from some(source)) or source.peek() != '"':
+        return None
+    return _decoded((yield from value(source)))
+
+
+def _decoded(text: str) -> str | None:
+    try:
+        decoded = json.loads(text, strict=False)
+    except ValueError:
+        return None
+    # Half of a surrogate pair (\ud83d alone) is no text and could not be sent.
+    return decoded.encode("utf-8", "replace").decode() if isinstance(decoded, str) else None

@@ -1,0 +1,183 @@
+"""Calls in the formats of models as structural tags (structural_tags.py): what a grammar imposes where calls must come.
+
+The model goes on in the form that it was trained for, its arguments within the schema. Formats whose arguments are no
+JSON have no shape: there a JSON list is imposed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forearm.text.tool_parsers import deepseek, harmony, mistral
+from forearm.text.tool_parsers.hermes import BEGIN, END
+
+Json = dict[str, Any]
+# An answer that does not begin as Llama's calls do.
+_NO_CALL = r"([^{\s](.|\n)*)?"
+# What a call of this tool needs: its name, and its arguments' JSON schema.
+Tool = tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`marker`, `opening`, calls with `separator` between, `last`. A call: `begin`, name, `between`, arguments, `end`.
+
+    marker: text or one special token that begins a list of calls and that no answer has; of calls that are no list,
+    `trigger`: what each begins with. Neither: an answer that begins as a call does is one.
+    is_json: the name stands in a JSON string.
+    """
+
+    begin: str
+    between: str
+    end: str = ""
+    separator: str = ""
+    marker: str = ""
+    opening: str = ""
+    last: str = ""
+    trigger: str = ""
+    is_json: bool = True
+    is_harmony: bool = False
+
+    def required(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
+        """The structural tag of an answer that is calls alone. `before`: elements that may come before them."""
+        return {"format": self._calls(tools, parallel, before)}
+
+    def answered(self, tools: Sequence[Tool], parallel: bool, schema: Mapping[str, Any] | bool) -> Json:
+        """The structural tag of an answer that is either calls or JSON within the schema."""
+        return {"format": _either({"type": "json_schema", "json_schema": schema}, self._calls(tools, parallel))}
+
+    def chosen(self, tools: Sequence[Tool], parallel: bool) -> Json:
+        """The structural tag of an answer in which calls may come."""
+        assert not self.is_harmony, "channels come and go: harmonys_chosen"
+        if self.trigger:
+            tags = [self._tag(tool) for tool in tools]
+            return {"format": {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}}
+        if not self.marker:
+            return {"format": _either({"type": "regex", "pattern": _NO_CALL}, self._calls(tools, parallel))}
+        text, excludes = {"type": "any_text"}, [self.marker]
+        return {"format": _either({**text, "excludes": excludes}, self._calls(tools, parallel, [text]))}
+
+    def _calls(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
+        calls = {
+            "type": "tags_with_separator",
+            "tags": [self._tag(tool) for tool in tools],
+            "separator": self.separator,
+            "at_least_one": True,
+            "stop_after_first": self.is_harmony or not parallel,
+        }
+        marker, opening, last = (
+            {"type": "const_string", "value": one} for one in (self.marker, self.opening, self.last)
+        )
+        elements = [*before, marker, opening, calls, last]
+        return {"type": "sequence", "elements": [one for one in elements if one.get("value") != ""]}
+
+    def _tag(self, tool: Tool) -> Json:
+        name, schema = tool
+        shown = json.dumps(name, ensure_ascii=False)[1:-1] if self.is_json else name
+        content = {"type": "json_schema", "json_schema": schema}
+        return {"type": "tag", "begin": self.begin + shown + self.between, "content": content, "end": self.end}
+
+
+_HERMES = Shape(
+    begin=BEGIN + '\n{"name": "',
+    between='", "arguments": ',
+    end="}\n" + END,
+    separator="\n",
+    trigger=BEGIN,
+)
+_LLAMA = Shape(begin='{"name": "', between='", "parameters": ', end="}", separator="; ")
+_MISTRAL = Shape(mistral.BEGIN, mistral.ARGS, trigger=mistral.BEGIN, is_json=False)
+_GRANITE = Shape('{"name": "', '", "arguments": ', "}", ", ", marker="<|tool_call|>", opening="[", last="]")
+_GRANITE_20B = Shape('<function_call> {"name": "', '", "arguments": ', "}", "\n", trigger="<function_call>")
+_OLD_MISTRAL = replace(_GRANITE, marker=mistral.BEGIN, opening=" [")
+_PHI, _VLLMS_PHI = replace(_GRANITE, last="]<|/tool_call|>"), replace(_GRANITE, marker="functools")
+_JAMBA = replace(_GRANITE, marker="<tool_calls>", last="]</tool_calls>")
+_V3 = Shape(
+    begin=f"{deepseek.BEGIN}function{deepseek.BETWEEN}",
+    between="\n```json\n",
+    end="\n```" + deepseek.END,
+    separator="\n",
+    marker=deepseek.ALL_BEGIN,
+    last=deepseek.ALL_END,
+    is_json=False,
+)
+_V31 = Shape(
+    begin=deepseek.BEGIN,
+    between=deepseek.BETWEEN,
+    end=deepseek.END,
+    marker=deepseek.ALL_BEGIN,
+    last=deepseek.ALL_END,
+    is_json=False,
+)
+# <|call|> ends the output: it is an end of sequence.
+HARMONY = Shape(
+    begin="<|channel|>commentary to=functions.",
+    between=" <|constrain|>json<|message|>",
+    is_json=False,
+    is_harmony=True,
+)
+_NEXT = f"{harmony.START}assistant"
+
+
+def _either(*options: Json) -> Json:
+    return {"type": "or", "elements": list(options)}
+
+
+def _messages_before(channels: Sequence[str]) -> Json:
+    """None, or messages in these channels, another one to follow."""
+    messages = {
+        "type": "tags_with_separator",
+        "tags": [_message(channel, {"type": "any_text"}, harmony.END) for channel in channels],
+        "separator": _NEXT,
+        "at_least_one": True,
+    }
+    return _either(_const(""), {"type": "sequence", "elements": [messages, _const(_NEXT)]})
+
+
+def _message(channel: str, content: Json, end: str = "") -> Json:
+    begin = f"{harmony.CHANNEL}{channel}{harmony.MESSAGE}"
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def _const(value: str) -> Json:
+    return {"type": "const_string", "value": value}
+
+
+def harmonys_chosen(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, Any] | bool | None = None) -> Json:
+    """The structural tag of gpt-oss' messages, of which the last may be a call; one call ends the answer.
+
+    thinks: whether it may think. schema: what its answer must fit.
+    """
+    text = {"type": "any_text"}
+    answer = text if schema is None else {"type": "json_schema", "json_schema": schema}
+    notes = ["analysis", "commentary"] if thinks else ["commentary"]
+    lasts = [_message(channel, text) for channel in notes] if schema is None else []
+    last = _either(*lasts, _message("final", answer), HARMONY._calls(tools, parallel=False))
+    return {"format": {"type": "sequence", "elements": [_messages_before(notes), last]}}
+
+
+HARMONYS_THOUGHT = _messages_before(["analysis"])
+_SHAPES = {
+    "deepseek_v3": _V3,
+    "deepseek_v31": _V31,
+    "granite": _GRANITE,
+    "granite-20b-fc": _GRANITE_20B,
+    "granite4": _HERMES,
+    "hermes": _HERMES,
+    "jamba": _JAMBA,
+    "llama3_json": _LLAMA,
+    "llama4_json": _LLAMA,
+    "openai": HARMONY,
+}
+
+
+def shape_of(name: str, tokens: Container[str]) -> Shape | None:
+    """Of the format of this name, in a model whose tokenizer has these added tokens; None where it has no shape."""
+    if name == "mistral":
+        return _MISTRAL if mistral.ARGS in tokens else _OLD_MISTRAL
+    if name == "phi4_mini_json":
+        return _PHI if "<|tool_call|>" in tokens else _VLLMS_PHI
+    return _SHAPES.get(name)
