@@ -8,7 +8,7 @@ import sys
 # The child is told to end before its first line: the earliest moment there is.
 MASTER = """
 import os, signal
-from forearm.api.worker import Worker, hold_signals_while_forking
+from forearm.api.worker.worker import Worker, hold_signals_while_forking
 
 signal.signal(signal.SIGTERM, lambda *_: None)  # the master's, which a worker inherits
 hold_signals_while_forking()
