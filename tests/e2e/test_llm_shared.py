@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -277,3 +279,18 @@ async def test_shutdown_tells_those_who_wait() -> None:
         await last(stream)
     with pytest.raises(EngineUnavailable, match="closed"):
         await anext(engine.generate("a", GREEDY))
+
+
+async def test_a_profile_is_recorded_while_requests_run(tmp_path: Path) -> None:
+    asked = {"profiler": "torch", "torch_profiler_dir": str(tmp_path)}
+    engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(profiler_config=asked, **SMALL))
+    stream = engine.generate("A glacier is", ENDLESS)
+    await anext(stream)
+
+    await engine.start_profile()
+    await last(stream)
+    await engine.stop_profile()
+
+    engine.shutdown()
+    [file] = tmp_path.iterdir()
+    assert sum(event["name"] == "step" for event in json.loads(file.read_text())) > 10

@@ -241,6 +241,16 @@ def test_unknown_variables_are_listed_and_those_without_effect_say_why(monkeypat
     ]
 
 
+def test_unknown_variables_end_the_start_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_AVX512BF16", "1")  # has no effect, but is known
+    assert line("--fail-on-environ-validation").notes != []
+
+    monkeypatch.setenv("FOREARM_NEITHER", "1")
+
+    with pytest.raises(ConfigError, match="unknown variables: FOREARM_NEITHER; unset them"):
+        line("--fail-on-environ-validation")
+
+
 def test_a_variable_for_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_TARGET_DEVICE", "cpu")
     assert line().notes == ["VLLM_TARGET_DEVICE has no effect: forearm always runs on the CPU"]

@@ -67,7 +67,8 @@ def read_line(parser: Parser, argv: Sequence[str]) -> Line:
             "for several machines see deploy/ray"
         )
     known = {s.env for s in configs.SETTINGS.values()} | set(configs.READ_ELSEWHERE)
-    notes += vllm_compat.check_variables(configs.environment(), known)
+    strict = chosen.serve.fail_on_environ_validation
+    notes += vllm_compat.check_variables(configs.environment(), known, strict=strict)
     return Line(chosen, rest, notes)
 
 

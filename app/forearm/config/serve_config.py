@@ -26,6 +26,13 @@ class ServeConfig(Common):
     data_parallel_size_local: int | None = setting(
         None, "how many of them run here: all", flag="--data-parallel-size-local -dpl", parse=whole(0, 64)
     )
+    fail_on_environ_validation: bool = setting(
+        False,
+        "end the start where the environment has an unknown variable that begins with VLLM_ or FOREARM_; else such "
+        "variables are named in the log and ignored",
+        flag="--fail-on-environ-validation",
+        off="--no-fail-on-environ-validation",
+    )
     engine_ready_timeout_s: float = setting(
         600.0, "time an engine has to load the model", env="VLLM_ENGINE_READY_TIMEOUT_S", unit="s", parse=number(1)
     )

@@ -101,10 +101,10 @@ def refuse(flag: str) -> None:
         raise ConfigError(f"{flag}: {REFUSED[flag].reason}")
 
 
-def check_variables(environ: Mapping[str, str], known: set[str]) -> list[str]:
-    """Log lines for the variables that have no effect, and one that lists the unknown.
+def check_variables(environ: Mapping[str, str], known: set[str], *, strict: bool = False) -> list[str]:
+    """Return log lines for the variables that have no effect, and one that lists the unknown.
 
-    Raises: ConfigError for one that asks for what can't be served.
+    Raises: ConfigError for one that asks for what can't be served, and for an unknown one where `strict`.
     """
     lines, unknown = [], []
     for name in sorted(environ):
@@ -116,6 +116,10 @@ def check_variables(environ: Mapping[str, str], known: set[str]) -> list[str]:
             lines.append(f"{name} has no effect: {VARIABLES[pattern]}")
         elif name.startswith(("VLLM_", "FOREARM_")) and name not in known:
             unknown.append(name)
+    if unknown and strict:
+        raise ConfigError(
+            f"--fail-on-environ-validation: unknown variables: {', '.join(unknown)}; unset them, or leave the flag out"
+        )
     if unknown:
         lines.append(f"unknown variables, ignored: {', '.join(unknown)}")
     return lines

@@ -120,7 +120,6 @@ FLAGS: dict[str, Foreign] = {
     **_rows(2, "metrics have no hidden ones", "--custom-histogram-buckets"),
     **_rows(0, "the log has a line of figures every VLLM_LOG_STATS_INTERVAL", "--enable-logging-iteration-details"),
     **_rows(0, "the log has every process's lines", "--aggregate-engine-logging --log-error-stack --enable-log-deltas"),
-    **_rows(0, "unknown variables are named in the log", "--fail-on-environ-validation"),
     **_rows(0, "there is no profiler of that kind", "--enable-layerwise-nvtx-tracing --ray-workers-use-nsight"),
     **_rows(1, "serve watches its processes", "--watchdog-config --fault-tolerance-config"),
     **_rows(0, "serve watches its processes", "--enable-fault-tolerance"),

@@ -152,6 +152,14 @@ class AsyncLLMEngine:
         """As LLM's."""
         return self._llm.get_default_sampling_params()
 
+    async def start_profile(self) -> None:
+        """Record what steps take from now on, as `profiler_config` says. Raises: EngineFailed."""
+        await asyncio.to_thread(self._llm.start_profile)
+
+    async def stop_profile(self) -> None:
+        """End the file. Raises: EngineFailed if it could not be written."""
+        await asyncio.to_thread(self._llm.stop_profile)
+
     async def reset_prefix_cache(self) -> bool:
         """As LLM's."""
         return self._llm.reset_prefix_cache()
