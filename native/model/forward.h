@@ -1,7 +1,7 @@
 // The transformer: one step, from token ids to logits, or to the rows that are pooled.
 //
 // Reading order: forward.cpp (run, walk, embedding, projections, head), forward_rows.cpp (what is multiplied),
-// forward_multiply.cpp, forward_attention.cpp.
+// forward_multiply.h, forward_attention.cpp.
 #pragma once
 #include <atomic>
 #include <memory>

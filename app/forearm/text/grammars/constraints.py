@@ -1,4 +1,4 @@
-"""What a client asks an answer to look like, as one grammar of llguidance: a schema, a regular expression, a choice …
+"""What a client asks an answer to look like, as one grammar of llguidance: a schema, a regular expression, a choice.
 
 Nothing that is asked for is dropped: what cannot be imposed is refused by name.
 """

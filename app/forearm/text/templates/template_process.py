@@ -8,7 +8,7 @@ from forearm.errors import InvalidRequest
 from forearm.text.sandbox.forks import Work, serve_forks
 from forearm.text.templates.chat_template import prepare_rendering, rendered
 
-# Rendering 10,000 messages with a model's template takes 0.1 to 0.4 s (tests/api/test_long_conversations.py prints it).
+# Rendering 10,000 messages with a model's template takes 0.1 to 0.4 s (tests/api/test_untrusted_templates.py).
 RENDER_S = 5.0
 _FORK_BYTES = 256 << 20  # a body has 32 MiB at most, of which some copies are made
 MAX_PROMPT_CHARACTERS = 32 << 20

@@ -1,0 +1,122 @@
+"""The shape of the tree: how wide a folder is, and that a name means one thing and a function has more than one use."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.house.test_code import PACKAGE, ROOT, at, parsed
+
+WIDEST = 20  # source files of a folder, besides __init__.py: what a reader takes in at a glance
+# Folders that are still wider, with their number of files. The table only shrinks.
+WIDE_FOLDERS = {
+    "app/forearm/engine": 21,
+    "native/kernels/ops": 27,
+    "native/kernels/simd": 35,
+    "native/model": 32,
+}
+
+# Type names that still stand in several files of the package. The table only shrinks.
+SHARED_TYPE_NAMES = """
+    Asked Batch Body Choice Connection Conversation Edge Float32Array Floats Form Forward Generation Heading Host
+    Int32Array Int8Array Json Keep Lengths Limits Line Message Metadata Open Outcome Output Parser Part Pooled
+    PoolingRequest Prompt RepetitionDetection Request RequestMetrics Run SamplingParams Scored Served Share Source
+    Stored Tensors Text Texts Thinking ToolChoice Wanted Work
+"""
+
+# A function with a single caller is worth its name where it is a step that a reader looks for; mini-sglang, nano-vllm
+# and llama.cpp have 3 to 9 % of them, we had 26 %.
+ONE_CALLER_SHARE = 0.265
+
+
+def test_a_folder_is_taken_in_at_a_glance() -> None:
+    folders = [folder for top in ("app/forearm", "native") for folder in (ROOT / top).rglob("*") if folder.is_dir()]
+    files = Counter(
+        {
+            at(folder): sum(f.suffix in (".py", ".cpp", ".h") and f.name != "__init__.py" for f in folder.iterdir())
+            for folder in [PACKAGE, *folders]
+        }
+    )
+    assert len(files) > 30
+
+    wide = {folder: count for folder, count in files.items() if count > WIDE_FOLDERS.get(folder, WIDEST)}
+
+    assert not wide
+
+
+def python_types(path: Path) -> Iterator[str]:
+    """Names of the classes and type aliases at a module's top level."""
+    for node in parsed(path).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            alias = isinstance(node.value, (ast.Subscript, ast.BinOp)) or (
+                isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
+            )
+            yield from (t.id for t in targets if alias and isinstance(t, ast.Name) and re.match("[A-Z][a-z]", t.id))
+
+
+def cxx_types(path: Path) -> Iterator[str]:
+    """Names of the types that a header defines in its namespace; specialisations and declarations are left out."""
+    text = path.read_text()
+    yield from re.findall(r"^(?:struct|class|enum class|union) (\w+)(?: final)? *(?:: [^;]*)?{", text, re.MULTILINE)
+    yield from re.findall(r"^using (\w+) =", text, re.MULTILINE)
+
+
+def shared(types: list[tuple[str, Path]]) -> dict[str, list[str]]:
+    """The files of each name that stands in several."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for name, path in types:
+        files[name].add(at(path))
+    return {name: sorted(paths) for name, paths in files.items() if len(paths) > 1}
+
+
+def test_a_type_name_means_one_thing_in_the_package() -> None:
+    types = [(name, path) for path in PACKAGE.rglob("*.py") for name in python_types(path)]
+    assert len(types) > 500
+
+    found = {name: paths for name, paths in shared(types).items() if name not in SHARED_TYPE_NAMES.split()}
+
+    assert not found, "\n".join(f"{name}: {', '.join(paths)}" for name, paths in sorted(found.items()))
+
+
+def test_a_type_name_means_one_thing_in_the_headers() -> None:
+    # simd/ defines the same types once for each instruction set: a tier includes one of each.
+    headers = [path for path in (ROOT / "native").rglob("*.h") if "simd" not in path.parts]
+    types = [(name, path) for path in headers for name in cxx_types(path)]
+    assert len(types) > 100
+
+    assert not shared(types)
+
+
+def test_what_a_request_needs_is_an_argument() -> None:
+    found = [at(path) for path in PACKAGE.rglob("*.py") if re.search(r"\bContextVar\b", path.read_text())]
+
+    assert set(found) <= CONTEXT_VARIABLES
+
+
+# Where a context variable is still read. The table only shrinks.
+CONTEXT_VARIABLES = {"app/forearm/log.py", "app/forearm/api/http/request_observers.py"}
+
+
+def test_few_functions_have_a_single_caller() -> None:
+    defined: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                # What a decorator registers (a route, a validator, a property) has its caller elsewhere.
+                defined[node.name] += not node.name.startswith("__") and not node.decorator_list
+            elif isinstance(node, ast.Name):
+                used[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                used[node.attr] += 1
+    assert defined.total() > 1000
+
+    single = [name for name, count in defined.items() if count == 1 and used[name] == 1]
+
+    assert len(single) <= ONE_CALLER_SHARE * defined.total(), f"{len(single)} of {defined.total()}"
