@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from typing import Any
 
 import pydantic_core
 from msgspec import UNSET
@@ -13,9 +12,9 @@ from forearm.api.generation.chat_turn import TurnPiece
 from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.usage import Heading
 from forearm.api.responses.input_items import pack_reasoning
+from forearm.json_types import Json
 from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 
-Json = dict[str, Any]
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
@@ -20,9 +20,9 @@ from forearm.api.generation.sse import EventStream, Manner, unless_gone
 from forearm.api.generation.translation import complaining
 from forearm.api.http.request_body import describes, json_body
 from forearm.errors import EngineUnavailable
+from forearm.json_types import Json
 
 router = APIRouter()
-Json = dict[str, Any]
 Body = Annotated[MessagesRequest, Depends(json_body(MessagesRequest))]
 CountBody = Annotated[CountRequest, Depends(json_body(CountRequest))]
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'

@@ -9,8 +9,8 @@ from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, 
 from forearm.api.generation.serving_context import Served
 from forearm.api.generation.translation import BoundedChat, chat_request
 from forearm.api.responses.input_items import reasoning_text, refuse
+from forearm.json_types import Json
 
-Json = dict[str, Any]
 # What chats call what messages call otherwise.
 NAMES = {
     "most_tokens": "max_tokens",

@@ -9,10 +9,10 @@ from typing import Any
 from forearm.api.generation.request_bodies import Message
 from forearm.api.http.json_size import MOST_CHARACTERS
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 from forearm.text.templates.chat_template import ChatTemplate
 from forearm.text.templates.tool_prompt import as_text, with_tools, with_tools_key
 
-Json = dict[str, Any]
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _REASONING = ("reasoning", "reasoning_content")
 

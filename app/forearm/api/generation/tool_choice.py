@@ -9,9 +9,9 @@ from typing import Any
 from forearm.api.generation.request_bodies import ChatRequest
 from forearm.config.api_config import TOOL_CALL_PARSERS
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 from forearm.text.tool_parsers.output_parser import CallsWanted
 
-Json = dict[str, Any]
 _MOST_TOOLS = 1024  # a prompt of many thousand tokens already
 _MOST_CALLS = 128  # OpenAI's limit of calls in one answer
 _LONGEST_NAME = 256

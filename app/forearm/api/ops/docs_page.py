@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from html import escape
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-Json = dict[str, Any]
+from forearm.json_types import Json
 
 _HEAD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>forearm: API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import FastAPI
 
-Json = dict[str, Any]
+from forearm.json_types import Json
 
 _REASONS = {
     "400": "The request is wrong; `message` says where, `param` names the field.",

@@ -12,10 +12,11 @@ from forearm.api.generation.chat_turn import Turn
 from forearm.api.generation.output_stream import spaced
 from forearm.api.generation.response_bodies import encoder
 from forearm.api.http.errors import error_reply
-from forearm.api.responses.output_items import Growing, Json
+from forearm.api.responses.output_items import Growing
 from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.store_schema import RUNNING, News, Stored
 from forearm.errors import EngineFailed, InvalidRequest, StoreFull
+from forearm.json_types import Json
 
 log = logging.getLogger(__name__)
 

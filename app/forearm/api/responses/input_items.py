@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from forearm.api.responses.tools import flat_name
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 
-Json = dict[str, Any]
 _MOST_ITEMS = 10_000
 _ROLES = ("user", "assistant", "system", "developer")
 _ORDERS = ("system", "developer")

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -18,9 +17,9 @@ from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.responses.input_items import pack_reasoning
 from forearm.api.responses.tools import Offered, custom_input
+from forearm.json_types import Json
 from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 
-Json = dict[str, Any]
 _PADDED = 16  # characters: obfuscated deltas have lengths that are multiples of it
 
 

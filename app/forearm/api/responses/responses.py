@@ -6,7 +6,7 @@ import json
 import re
 import time
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from msgspec import UNSET
@@ -30,9 +30,9 @@ from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.to_chat import NAMES, Asked, asked, chat_of
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound
+from forearm.json_types import Json
 
 router = APIRouter()
-Json = dict[str, Any]
 _MOST_LISTED = 100
 
 

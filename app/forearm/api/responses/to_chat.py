@@ -22,8 +22,8 @@ from forearm.api.responses.request_bodies import ResponsesRequest
 from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.store_schema import RUNNING, Stored
 from forearm.api.responses.tools import Offered, chat_tool_choice, offered
+from forearm.json_types import Json
 
-Json = dict[str, Any]
 # What chats call what responses call otherwise.
 NAMES = {
     "messages": "input",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pydantic_core
 
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 
-Json = dict[str, Any]
 _INPUT: Json = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 # Also with what OpenAI appends to some: _preview, a date.
 _RUN_ELSEWHERE = (

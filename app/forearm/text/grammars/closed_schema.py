@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-Json = dict[str, Any]
+from forearm.json_types import Json
+
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SCHEMAS = ("items", "additionalItems", "additionalProperties")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")

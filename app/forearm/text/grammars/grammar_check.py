@@ -9,9 +9,9 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
 
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 from forearm.text.grammars.constraints import Asked
 from forearm.text.grammars.lark import warnings_of
 from forearm.text.sandbox.forked import Forked
@@ -19,7 +19,6 @@ from forearm.text.tokenizer.tokenizer import Tokenizer
 
 _REMEMBERED_CHARACTERS = 32 << 20  # of grammars that were right
 
-Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 from forearm.text.grammars.constraints import Asked, grammar_of
 from forearm.text.grammars.grammar_tokens import COMPILE_S, MAX_GRAMMAR_CHARACTERS, compiled
 from forearm.text.sandbox.forks import Work, serve_forks
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 # json_schema.py lets through take 1.0 to 1.3 s (x86-64, other work beside it), most others milliseconds.
 COMPILE_CPU_S = 2.0
 _FORK_BYTES = 1 << 30  # whole processes were 177 MB large at most (deep_threads.py)
-
-Json = dict[str, Any]
 
 
 def work_of(shared: Json) -> Work:

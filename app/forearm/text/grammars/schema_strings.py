@@ -7,13 +7,12 @@ Source: json-schema.org, "Defined Formats"; RFC 3339; the names beyond them are 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 from forearm.text.grammars.look_ahead import without_look_ahead
 from forearm.text.grammars.regex_syntax import NotRead
 
-Json = dict[str, Any]
 _LOOKS = re.compile(r"\(\?<?[=!]|\\[bB]")
 _MOST_LOOKS = 32  # patterns of one request that look ahead, those that are the same once: 0.3 s each at most
 _PASSED = frozenset(("email", "hostname", "ipv4", "ipv6", "uri"))  # llguidance's own do

@@ -16,11 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest, Overloaded
-
-Json = dict[str, Any]
+from forearm.json_types import Json
 
 
 @dataclass

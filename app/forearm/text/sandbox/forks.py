@@ -21,9 +21,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 from forearm.text.sandbox.deep_threads import STACK_BYTES, deep_threads
 
 FORKS = 8  # at a time
@@ -32,7 +32,6 @@ WAITING = 256  # jobs; more are turned away
 SLOW_S = 0.5
 _LONGEST_LINE = 256 << 20
 
-Json = dict[str, Any]
 
 _libc = ctypes.CDLL(None)  # before any fork
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from forearm.errors import InvalidRequest
+from forearm.json_types import Json
 from forearm.text.sandbox.forks import Work, serve_forks
 from forearm.text.templates.chat_template import prepare_rendering, rendered
 
@@ -12,8 +11,6 @@ from forearm.text.templates.chat_template import prepare_rendering, rendered
 RENDER_S = 5.0
 _FORK_BYTES = 256 << 20  # a body has 32 MiB at most, of which some copies are made
 MAX_PROMPT_CHARACTERS = 32 << 20
-
-Json = dict[str, Any]
 
 
 def work_of(shared: Json) -> Work:

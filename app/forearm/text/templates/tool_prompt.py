@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Json = dict[str, Any]
+from forearm.json_types import Json
+
 _PROMPT = """# Tools
 
 You may call one or more functions to assist with the user query.

@@ -11,10 +11,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from forearm.json_types import Json
 from forearm.text.tool_parsers import deepseek, harmony, mistral
 from forearm.text.tool_parsers.hermes import BEGIN, END
 
-Json = dict[str, Any]
 # An answer that does not begin as Llama's calls do.
 _NO_CALL = r"([^{\s](.|\n)*)?"
 # What a call of this tool needs: its name, and its arguments' JSON schema.
