@@ -27,7 +27,7 @@ from forearm.api.generation.usage import Heading
 from forearm.api.responses.output_items import Form, Growing
 from forearm.api.responses.tools import Offered
 from forearm.text.tokenizer.tokenizer import load_tokenizer
-from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 
 TEXT = st.text('ab \n🙂"\\', min_size=1, max_size=5)
 OPENAI: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
@@ -51,7 +51,7 @@ REPLY = {
 @st.composite
 def pieces(draw: st.DrawFn) -> list[TurnPiece]:
     """A turn: parts in any order, in messages of any size; calls are numbered as they come."""
-    parts: list[Part] = []
+    parts: list[AnswerPart] = []
     for kind in draw(st.lists(st.sampled_from("trc"), max_size=8)):
         if kind == "c":
             index = sum(isinstance(part, CallBegin) for part in parts)

@@ -22,9 +22,9 @@ WIDE_FOLDERS = {
 # Type names that still stand in several files of the package. The table only shrinks.
 SHARED_TYPE_NAMES = """
     Asked Batch Body Choice Connection Conversation Edge Float32Array Floats Form Forward Generation Heading Host
-    Int32Array Int8Array Keep Lengths Limits Line Message Metadata Open Outcome Output Parser Part Pooled
+    Int32Array Int8Array Lengths Limits Line Message Metadata Open Outcome Output Part Pooled
     PoolingRequest Prompt RepetitionDetection Request RequestMetrics Run SamplingParams Scored Served Share Source
-    Stored Tensors Text Texts Thinking ToolChoice Wanted Work
+    Stored Tensors Text Texts ToolChoice Work
 """
 
 # A function with a single caller is worth its name where it is a step that a reader looks for; mini-sglang, nano-vllm

@@ -10,11 +10,13 @@ from typing import Any
 from forearm.config.configs import Configs
 from forearm.offline.arguments import changed_settings
 from forearm.offline.llm import LLM
-from forearm.text.templates.chat_template import Message
+from forearm.text.templates.chat_template import TemplateMessage
 from forearm.wire import SamplingParams
 
 
-def generate(configs: Configs, prompt: str | None, messages: list[Message] | None, sampling: Mapping[str, Any]) -> int:
+def generate(
+    configs: Configs, prompt: str | None, messages: list[TemplateMessage] | None, sampling: Mapping[str, Any]
+) -> int:
     """Print the answer, and figures on standard error. Returns: the exit status.
 
     sampling: fields of SamplingParams that were asked for; the others are as the model's authors advise.

@@ -34,9 +34,9 @@ from forearm.offline.prompts import Prompt, conversations, listed, text_or_ids
 from forearm.offline.run import Asked, Bars, Progress, Run
 from forearm.offline.sampling_params import SamplingParams, params_of
 from forearm.offline.shared_loop import Connection, SharedLoop
-from forearm.text.grammars.constraints import asked_of
+from forearm.text.grammars.constraints import constraint_request
 from forearm.text.grammars.grammar_check import GrammarCheck
-from forearm.text.templates.chat_template import ChatTemplate, Message, find_chat_template
+from forearm.text.templates.chat_template import ChatTemplate, TemplateMessage, find_chat_template
 from forearm.text.tokenizer.bad_words import bad_words_token_ids
 from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from forearm.wire import SamplingParams as EngineParams
@@ -148,7 +148,7 @@ class LLM(PoolingCalls):
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Sequence[TemplateMessage] | Sequence[Sequence[TemplateMessage]],
         sampling_params: Params = None,
         use_tqdm: Bars = True,
         lora_request: None = None,
@@ -283,7 +283,7 @@ class LLM(PoolingCalls):
         if params.bad_words:
             changes["bad_words_token_ids"] = bad_words_token_ids(self._tokenizer, params.bad_words)
         if params.structured_outputs is not None:
-            asked = asked_of(msgspec.structs.asdict(params.structured_outputs), "structured_outputs")
+            asked = constraint_request(msgspec.structs.asdict(params.structured_outputs), "structured_outputs")
             changes |= {"grammar": self._grammars.start(asked).result(), "structured_outputs": None}
         return msgspec.structs.replace(params, **changes) if changes else params
 

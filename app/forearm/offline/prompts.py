@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from forearm.errors import InvalidRequest
-from forearm.text.templates.chat_template import Message
+from forearm.text.templates.chat_template import TemplateMessage
 
 # A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -51,7 +51,9 @@ def text_or_ids(prompt: Prompt) -> str | list[int]:
     raise InvalidRequest(f"a prompt is {prompt!r:.100}, a {type(prompt).__name__}; {_FORMS}", "prompts")
 
 
-def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+def conversations(
+    messages: Sequence[TemplateMessage] | Sequence[Sequence[TemplateMessage]],
+) -> list[Sequence[TemplateMessage]]:
     """Return one conversation as a list of one.
 
     Raises: InvalidRequest for what is no conversation.

@@ -13,32 +13,32 @@ from tests.unit.text.spoken import SPOKEN, TOOLS, Spoken
 from forearm.config.api_config import REASONING_PARSERS, TOOL_CALL_PARSERS
 from forearm.text import tool_parsers
 from forearm.text.tool_parsers import reasoning
-from forearm.text.tool_parsers.output_parser import Dialect, Reader, Wanted, find_dialect
-from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart, joined
+from forearm.text.tool_parsers.output_parser import Dialect, OutputParser, ParserOptions, find_dialect
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart, joined
 
 
-def reader(spoken: Spoken) -> Reader:
+def reader(spoken: Spoken) -> OutputParser:
     dialect = find_dialect("", spoken.format, spoken.reasoning_format)
-    return Reader(dialect, Wanted(calls="auto", tools=TOOLS, opened=spoken.opened))
+    return OutputParser(dialect, ParserOptions(calls="auto", tools=TOOLS, opened=spoken.opened))
 
 
-def read(spoken: Spoken, pieces: Iterable[str]) -> list[Part]:
+def read(spoken: Spoken, pieces: Iterable[str]) -> list[AnswerPart]:
     one = reader(spoken)
-    parts: list[Part] = []
+    parts: list[AnswerPart] = []
     for piece in pieces:
         parts += one.add(piece, [0])
     return joined([*parts, *one.finish()])
 
 
-def without_ids(parts: Sequence[Part]) -> list[Part]:
+def without_ids(parts: Sequence[AnswerPart]) -> list[AnswerPart]:
     return [CallBegin(part.index, "", part.name) if isinstance(part, CallBegin) else part for part in parts]
 
 
-def text_of(parts: Sequence[Part], kind: type[TextPart] | type[ReasoningPart]) -> str:
+def text_of(parts: Sequence[AnswerPart], kind: type[TextPart] | type[ReasoningPart]) -> str:
     return "".join(part.text for part in parts if isinstance(part, kind))
 
 
-def calls_of(parts: Sequence[Part]) -> list[tuple[str, str]]:
+def calls_of(parts: Sequence[AnswerPart]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for part in parts:
         if isinstance(part, CallBegin):
@@ -178,10 +178,10 @@ def test_a_forced_list_and_a_named_function_are_read_as_json() -> None:
     text = ' [{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]'
 
     for pieces in ([text], list(text)):
-        one = Reader(dialect, Wanted(calls="required"))
+        one = OutputParser(dialect, ParserOptions(calls="required"))
         parts = [part for piece in pieces for part in one.add(piece, [0])] + one.finish()
         assert calls_of(parts) == [("f", '{"a": 1}'), ("g", "{}")]
-        one = Reader(dialect, Wanted(calls="named", name="f"))
+        one = OutputParser(dialect, ParserOptions(calls="named", name="f"))
         assert calls_of([part for piece in list('{"a": 1}') for part in one.add(piece, [0])]) == [("f", '{"a": 1}')]
 
 
@@ -189,14 +189,14 @@ def test_one_call_alone_is_shown_where_more_are_not_wanted() -> None:
     dialect = find_dialect("", "hermes", "none")
     text = '<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call>'
 
-    one = Reader(dialect, Wanted(calls="auto", parallel=False))
+    one = OutputParser(dialect, ParserOptions(calls="auto", parallel=False))
 
     assert calls_of([*one.add(text, [0]), *one.finish()]) == [("f", "{}")]
 
 
 def test_reasoning_tokens_are_those_between_the_markers() -> None:
     dialect = find_dialect("", "none", "qwen3")
-    one, hidden = Reader(dialect, Wanted()), Reader(dialect, Wanted(reasoning=False))
+    one, hidden = OutputParser(dialect, ParserOptions()), OutputParser(dialect, ParserOptions(reasoning=False))
     tokens = ["<think>", "\n", "I", " see", ".", "</think>", "\n\n", "Yes"]
 
     parts = [part for token in tokens for part in one.add(token, [0])]

@@ -18,7 +18,7 @@ from tests.masked import Writer
 
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import Asked, grammar_of, schema_expression, schema_grammar
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of, schema_expression, schema_grammar
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.lark import Lark
 
@@ -38,7 +38,7 @@ def _listed(schema: Any) -> Any:
 @given(schema=schemas, seed=st.integers(0, 2**32))
 def test_every_text_of_a_random_schema_validates(schema: Any, seed: int) -> None:
     try:
-        grammar = CHECK.start(Asked("json", schema, "f")).result()
+        grammar = CHECK.start(ConstraintRequest("json", schema, "f")).result()
     except InvalidRequest as error:
         event(f"refused: {str(error)[:80]}")
         return
@@ -51,7 +51,7 @@ def test_every_text_of_a_random_schema_validates(schema: Any, seed: int) -> None
 
 @pytest.mark.parametrize("name", HARD)
 def test_every_text_of_a_hard_schema_validates(name: str) -> None:
-    grammar = CHECK.start(Asked("json", HARD[name], "f")).result()
+    grammar = CHECK.start(ConstraintRequest("json", HARD[name], "f")).result()
     texts = [WRITER.text(grammar, seed) for seed in range(25)]
 
     whole = [text for text in texts if text is not None]
@@ -88,7 +88,7 @@ def test_whatever_fits_a_schema_can_be_written(data: st.DataObject) -> None:
     [r"\d{3}-\d{4}", "^(red|green|blue)$", "[a-f]+x?", r"(\w+ ){0,3}end\.", 'a"b\\\\', "[^a]é?", "(?i)yes|no"],
 )
 def test_every_text_of_a_regular_expression_matches_whole(pattern: str) -> None:
-    grammar = CHECK.start(Asked("regex", pattern, "f")).result()
+    grammar = CHECK.start(ConstraintRequest("regex", pattern, "f")).result()
     texts = [text for seed in range(30) if (text := WRITER.text(grammar, seed)) is not None]
 
     assert len(texts) >= 10
@@ -98,7 +98,7 @@ def test_every_text_of_a_regular_expression_matches_whole(pattern: str) -> None:
 
 def test_every_text_of_a_choice_is_one_of_it_and_each_comes() -> None:
     choices = ["yes", "yes please", "no", 'said "no"\n', "é😀", "<|im_end|>", " "]
-    grammar = CHECK.start(Asked("choice", choices, "f")).result()
+    grammar = CHECK.start(ConstraintRequest("choice", choices, "f")).result()
 
     assert {WRITER.text(grammar, seed) for seed in range(300)} == set(choices)
 
@@ -111,7 +111,7 @@ def test_every_text_of_a_choice_is_one_of_it_and_each_comes() -> None:
     ],
 )
 def test_every_text_of_a_grammar_is_of_its_language(grammar: str) -> None:
-    made = CHECK.start(Asked("grammar", grammar, "f")).result()
+    made = CHECK.start(ConstraintRequest("grammar", grammar, "f")).result()
     texts = [text for seed in range(40) if (text := WRITER.text(made, seed)) is not None]
 
     assert len(texts) >= 10
@@ -162,7 +162,7 @@ def test_a_keyword_that_cannot_be_imposed_is_named_with_its_place(keyword: str) 
     schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, {keyword: {}}]}}}
 
     with pytest.raises(InvalidRequest, match=f"properties/a/anyOf/1: the keyword '{re.escape(keyword)}'") as caught:
-        grammar_of(Asked("json", schema, "response_format"), {})
+        grammar_of(ConstraintRequest("json", schema, "response_format"), {})
     assert caught.value.param == "response_format"
 
 
@@ -181,13 +181,13 @@ def test_what_takes_too_long_to_compile_is_refused_by_its_size() -> None:
     for kind, value in too_large:
         start_s = time.monotonic()
         with pytest.raises(InvalidRequest, match="at most"):
-            CHECK.start(Asked(kind, value, "f")).result()
+            CHECK.start(ConstraintRequest(kind, value, "f")).result()
         assert time.monotonic() - start_s < 2
 
 
 def test_a_property_may_be_called_like_a_keyword() -> None:
     schema = {"type": "object", "properties": {"not": {"const": 1}, "$ref": {"const": 2}}, "required": ["not", "$ref"]}
-    text = WRITER.text(CHECK.start(Asked("json", schema, "f")).result(), 0)
+    text = WRITER.text(CHECK.start(ConstraintRequest("json", schema, "f")).result(), 0)
 
     assert text is None or loaded(text)["not"] == 1
 
@@ -198,8 +198,8 @@ def test_options_that_may_both_hold_are_refused_and_those_that_cannot_are_not() 
         properties = {"kind": {"const": name}, "n": {"type": "integer"}}
         apart["$defs"][name] = {"type": "object", "properties": properties, "required": ["kind"]}
 
-    CHECK.start(Asked("json", apart, "f")).result()
+    CHECK.start(ConstraintRequest("json", apart, "f")).result()
     both: list[Any]
     for both in ([{"type": "integer"}, {"type": "number"}], [{"const": 1}, {"type": "integer"}], [{}, {}]):
         with pytest.raises(InvalidRequest, match="oneOf"):
-            CHECK.start(Asked("json", {"oneOf": both}, "f")).result()
+            CHECK.start(ConstraintRequest("json", {"oneOf": both}, "f")).result()

@@ -15,7 +15,7 @@ import json, sys, threading
 from pathlib import Path
 from forearm.engine.constraints.grammar import Grammars
 from forearm.errors import InvalidRequest
-from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.constraints import ConstraintRequest
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 import forearm
@@ -24,7 +24,7 @@ folder = Path(forearm.__file__).parent / "demo_model"
 tokenizer = load_tokenizer(folder)
 check = GrammarCheck(tokenizer)  # its process ends with it
 try:
-    grammar = check.start(Asked(kind, value, "response_format")).result()
+    grammar = check.start(ConstraintRequest(kind, value, "response_format")).result()
     Grammars(folder, tokenizer.vocab_size, [0]).start(grammar).result().mask()
     print("compiled")
 except InvalidRequest as error:

@@ -12,7 +12,7 @@ import pytest
 
 from forearm.errors import EngineUnavailable, InvalidRequest, Overloaded
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.constraints import ConstraintRequest
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.grammar_tokens import COMPILE_S
 from forearm.text.sandbox.forks import FORKS, SLOW_S, WAITING
@@ -31,19 +31,19 @@ def check(tokenizer: Tokenizer) -> GrammarCheck:
     return made
 
 
-def plain(number: int) -> Asked:
+def plain(number: int) -> ConstraintRequest:
     schema = {"type": "object", "properties": {f"a{number}": {"type": "string"}}}
-    return Asked("json", schema, "response_format")
+    return ConstraintRequest("json", schema, "response_format")
 
 
-def endless(number: int) -> Asked:
+def endless(number: int) -> ConstraintRequest:
     """Lark whose first mask takes minutes, or EBNF whose conversion takes most of one on a fast machine."""
     if number % 2:
         rows = "".join(f"r{i}::=r{i + 1}|r{i + 2}\n" for i in range(15_000))
         text = f'# {number}\nroot ::= r0\n{rows}r15000::="a"\nr15001::="b"\n'
     else:
         text = f"// {number}\nstart: {'x* ' * 20_000}\n" + 'x: "a" | "b" x\n'
-    return Asked("grammar", text, "structured_outputs")
+    return ConstraintRequest("grammar", text, "structured_outputs")
 
 
 def its_process() -> psutil.Process:

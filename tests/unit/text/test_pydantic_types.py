@@ -23,7 +23,7 @@ from tests.masked import Writer
 from typing_extensions import TypedDict
 
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.constraints import ConstraintRequest
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.lark import warnings_of
 
@@ -170,7 +170,7 @@ WARNED = {"set", "frozenset"}
 def test_what_is_written_fits_the_schema_and_the_type(name: str) -> None:
     model = create_model("Model", field=((SOUND | LOOSE)[name], ...))
     schema = model.model_json_schema()
-    grammar = CHECK.start(Asked("json", schema, "f")).result()
+    grammar = CHECK.start(ConstraintRequest("json", schema, "f")).result()
 
     texts = [text for seed in range(8) if (text := WRITER.text(grammar, seed)) is not None]
 
@@ -188,7 +188,7 @@ def test_the_openai_clients_strict_schema_is_taken(name: str) -> None:
     if name in ("allow", "Any", "RootModel") or name.startswith("dict"):
         pytest.skip("the client itself does not take it, or makes an empty object of it")
     schema = to_strict_json_schema(create_model("Model", field=((SOUND | LOOSE)[name], ...)))
-    grammar = CHECK.start(Asked("json", schema, "f")).result()
+    grammar = CHECK.start(ConstraintRequest("json", schema, "f")).result()
 
     texts = [text for seed in range(2) if (text := WRITER.text(grammar, seed)) is not None]
 
@@ -201,7 +201,7 @@ def test_patterns_of_decimals_as_pydantic_wrote_them_are_imposed() -> None:
     bounded = r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,8}|(?=[\d.]{1,11}0*$)\d{0,8}\.\d{0,2}0*)$"
     for pattern in (loose, bounded):
         schema = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern}]}
-        grammar = CHECK.start(Asked("json", schema, "f")).result()
+        grammar = CHECK.start(ConstraintRequest("json", schema, "f")).result()
         texts = [text for seed in range(20) if (text := WRITER.text(grammar, seed)) is not None]
 
         assert warnings_of(grammar) == []

@@ -12,7 +12,7 @@ from tests.masked import Writer
 
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.constraints import ConstraintRequest
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.lark import warnings_of
 
@@ -21,13 +21,13 @@ CHECK = GrammarCheck(WRITER.tokenizer)
 
 
 def fits(schema: Any, value: Any) -> bool:
-    grammar = CHECK.start(Asked("json", schema, "f")).result()
+    grammar = CHECK.start(ConstraintRequest("json", schema, "f")).result()
     tokens = [*WRITER.tokenizer.encode(json.dumps(value, ensure_ascii=False), add_special_tokens=False), 2]
     return WRITER.grammars.start(grammar).result().allowed_prefix(tokens) == len(tokens)
 
 
 def warned(schema: Any) -> list[str]:
-    return warnings_of(CHECK.start(Asked("json", schema, "f")).result())
+    return warnings_of(CHECK.start(ConstraintRequest("json", schema, "f")).result())
 
 
 A: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -167,13 +167,13 @@ def test_look_ahead_is_imposed_and_what_is_too_complex_is_told() -> None:
     assert warned(password) == []
     assert "pattern: ^((?!ab).)*$ is imposed without its look-around" in warned(complex_)[0]
     for seed in range(10):
-        text = WRITER.text(CHECK.start(Asked("json", password, "f")).result(), seed)
+        text = WRITER.text(CHECK.start(ConstraintRequest("json", password, "f")).result(), seed)
         if text is not None:
             jsonschema.validate(json.loads(text), password)
 
 
 def test_a_regular_expression_may_look_ahead() -> None:
-    grammar = CHECK.start(Asked("regex", r"(?!no)[a-z]{2,4}(?=1)\d+", "f")).result()
+    grammar = CHECK.start(ConstraintRequest("regex", r"(?!no)[a-z]{2,4}(?=1)\d+", "f")).result()
     matcher = WRITER.grammars.start(grammar).result()
 
     assert [matcher.allowed_prefix([*WRITER.tokenizer.encode(text), 2]) for text in ("yes12", "nob12")][1] < 4

@@ -11,10 +11,10 @@ import pytest
 from tests.api.letters import write_letters
 
 from forearm.engine.constraints.grammar import Grammars, Matcher
-from forearm.text.grammars.constraints import Asked, grammar_of
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers import reasoning
-from forearm.text.tool_parsers.output_parser import Reader, Wanted, find_dialect
+from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import CallArguments, CallBegin, TextPart, joined
 from forearm.text.tool_parsers.shapes import HARMONYS_THOUGHT, Shape, shape_of
 
@@ -67,11 +67,11 @@ def shape(name: str) -> Shape:
 def test_what_a_shape_imposes_is_read_as_calls_whose_arguments_fit(name: str, grammars: Grammars) -> None:
     one = shape(name)
     tag = one.required(TOOLS if one.is_json else PLAIN, True)
-    start = grammars.start(grammar_of(Asked("structural_tag", tag, "tools"), {})).result()
+    start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
 
     for seed in range(6):
         text = spoken(start.fork(), seed)
-        reader = Reader(find_dialect("", name, ""), Wanted("auto"))
+        reader = OutputParser(find_dialect("", name, ""), ParserOptions("auto"))
         parts = joined([*reader.add(text, [0]), *reader.finish()])
         assert not any(isinstance(part, TextPart) for part in parts), text
         begun = [part.name for part in parts if isinstance(part, CallBegin)]
@@ -87,7 +87,7 @@ def test_what_a_shape_imposes_is_read_as_calls_whose_arguments_fit(name: str, gr
 def test_one_call_is_imposed_where_more_are_not_wanted(name: str, grammars: Grammars) -> None:
     tag = shape(name).required([("now", EMPTY)], False)
 
-    start = grammars.start(grammar_of(Asked("structural_tag", tag, "tools"), {})).result()
+    start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
 
     assert all(spoken(start.fork(), seed).count("now") == 1 for seed in range(3))
 
@@ -96,7 +96,7 @@ def test_one_call_is_imposed_where_more_are_not_wanted(name: str, grammars: Gram
 def test_where_calls_may_come_text_is_free_and_calls_are_not(name: str, grammars: Grammars) -> None:
     one = shape(name)
     tag = one.chosen([("now", EMPTY)], True)
-    start = grammars.start(grammar_of(Asked("structural_tag", tag, "tools"), {})).result()
+    start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
 
     def fits(text: str) -> bool:
         matcher = start.fork()
@@ -122,7 +122,7 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
 
     def fits(text: str, tag: Any) -> bool:
         ids = [*tokenizer.encode(text), EOS]
-        start = made.start(grammar_of(Asked("structural_tag", tag, "tools"), special)).result()
+        start = made.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), special)).result()
         return start.allowed_prefix(ids) == len(ids)
 
     call = f"{one.marker}{one.opening}{one.begin}now{one.between}{{}}{one.end}{one.last}"
@@ -139,7 +139,7 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
 
 def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> None:
     tag = shape("openai").required([("now", EMPTY)], True, [HARMONYS_THOUGHT])
-    start = grammars.start(grammar_of(Asked("structural_tag", tag, "tools"), {})).result()
+    start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 
     for text in (call, f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}"):
@@ -150,7 +150,7 @@ def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> Non
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "granite"])
 def test_what_is_imposed_on_an_answer_leaves_the_model_its_thought(name: str, grammars: Grammars) -> None:
     form = reasoning.FORMATS[name]
-    imposed = grammar_of(Asked("json", EMPTY, "response_format"), {})
+    imposed = grammar_of(ConstraintRequest("json", EMPTY, "response_format"), {})
     start = grammars.start(form.before(imposed, {})).result()
 
     def fits(text: str) -> bool:

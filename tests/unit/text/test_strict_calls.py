@@ -13,13 +13,13 @@ from tests.unit.text.test_shapes import EMPTY, EOS, spoken
 
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.errors import InvalidRequest
-from forearm.text.grammars.constraints import Asked, grammar_of
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.lark import Lark
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers.harmony import MARKS
 from forearm.text.tool_parsers.keywords import keyword_calls
-from forearm.text.tool_parsers.output_parser import Reader, Wanted, find_dialect
-from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, joined
+from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, joined
 from forearm.text.tool_parsers.shapes import Tool, harmonys_chosen
 
 SCHEMA: dict[str, Any] = {
@@ -58,8 +58,8 @@ def fits(start: Matcher, text: str) -> bool:
     return start.fork().allowed_prefix(ids) == len(ids)
 
 
-def read(name: str, text: str, tools: list[Tool] = TOOLS) -> list[Part]:
-    reader = Reader(find_dialect("", name, ""), Wanted("auto", dict(tools)))
+def read(name: str, text: str, tools: list[Tool] = TOOLS) -> list[AnswerPart]:
+    reader = OutputParser(find_dialect("", name, ""), ParserOptions("auto", dict(tools)))
     return joined([*reader.add(text, [0]), *reader.finish()])
 
 
@@ -222,6 +222,8 @@ def test_gpt_oss_messages_are_free_but_for_strict_calls(
     ]
 
     ids = [*tokenizer.encode(text), EOS]
-    starts = [grammars.start(grammar_of(Asked("structural_tag", one, "tools"), special)).result() for one in tags]
+    starts = [
+        grammars.start(grammar_of(ConstraintRequest("structural_tag", one, "tools"), special)).result() for one in tags
+    ]
 
     assert [start.allowed_prefix(ids) == len(ids) for start in starts] == [plain, budget, json]

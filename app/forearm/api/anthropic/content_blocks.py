@@ -13,7 +13,7 @@ from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.usage import Heading
 from forearm.api.responses.input_items import pack_reasoning
 from forearm.json_types import Json
-from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -54,7 +54,7 @@ class Blocks:
             events.append(_delta(index, {"type": "signature_delta", "signature": block["signature"]}))
         return [*events, {"type": "content_block_stop", "index": index}]
 
-    def _part(self, part: Part) -> list[Json]:
+    def _part(self, part: AnswerPart) -> list[Json]:
         if isinstance(part, CallBegin):
             block = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
             return [*self.end(), *self._begin(block)]

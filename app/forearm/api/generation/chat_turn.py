@@ -22,8 +22,8 @@ from forearm.api.generation.unsupported import check_chat
 from forearm.api.generation.usage import Heading, heading
 from forearm.api.http.http_metrics import HttpMeter
 from forearm.api.http.request_observers import request_type
-from forearm.text.tool_parsers.output_parser import Reader, Wanted
-from forearm.text.tool_parsers.parts import CallBegin, Part, ReasoningPart, TextPart, joined
+from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions
+from forearm.text.tool_parsers.parts import AnswerPart, CallBegin, ReasoningPart, TextPart, joined
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TurnPiece:
     """What one message of the engine adds to one choice. finish_reason: stop, length, abort, or tool_calls."""
 
     choice: int
-    parts: list[Part]
+    parts: list[AnswerPart]
     token_ids: list[int]
     logprobs: list[wire.PositionLogprobs] | None
     finish_reason: str | None
@@ -96,7 +96,7 @@ class Turn:
         prompt: list[int],
         prompt_text: str,
         answer: Answer,
-        readers: Sequence[Reader],
+        readers: Sequence[OutputParser],
         must_call: bool,
         meter: HttpMeter,
     ) -> None:
@@ -140,7 +140,7 @@ class Turn:
     def _read(self, piece: Piece) -> TurnPiece:
         reader = self._readers[piece.choice]
         thought = reader.reasoning_tokens
-        parts: list[Part] = []
+        parts: list[AnswerPart] = []
         for number, text in enumerate(piece.texts):
             parts += reader.add(text, piece.token_ids[number : number + 1])
         if piece.finish_reason is not None:
@@ -156,7 +156,7 @@ class Turn:
         ended = "tool_calls" if piece.finish_reason == "stop" and piece.choice in self._called else piece.finish_reason
         return TurnPiece(piece.choice, joined(parts), piece.token_ids, piece.logprobs, ended, piece.stop_reason)
 
-    def _left(self, reader: Reader, piece: Piece) -> list[Part]:
+    def _left(self, reader: OutputParser, piece: Piece) -> list[AnswerPart]:
         """What the reader held back: nothing but markup, where a call had to be and was cut off before its name."""
         left = reader.finish()
         is_cut = piece.finish_reason != "stop" or isinstance(piece.stop_reason, str)
@@ -174,7 +174,7 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     head = heading("chatcmpl", body, request_id, served)
     text, prompt = await rendered(served, body)
     choice = tool_choice(body)
-    wanted = Wanted(
+    wanted = ParserOptions(
         read_as(served, choice),
         choice.parameters,
         choice.name,
@@ -193,7 +193,7 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     special = served.grammars.special
     shown = frozenset(special[mark] for mark in served.dialect.marks(wanted.calls) if mark in special)
     answer = Answer(served, generation, [prompt], params.n, dataclasses.replace(text_options(body), shown=shown))
-    readers = [Reader(served.dialect, wanted) for _ in range(params.n)]
+    readers = [OutputParser(served.dialect, wanted) for _ in range(params.n)]
     head = head.under(params.grammar)
     return Turn(body, head, prompt, text, answer, readers, choice.must_call, served.meter)
 
@@ -221,7 +221,7 @@ async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:
 
 
 def _opened(served: Served, body: ChatRequest, prompt: str) -> bool | None:
-    """Whether the prompt leaves reasoning open, as Wanted has it."""
+    """Whether the prompt leaves reasoning open, as ParserOptions has it."""
     reasoning = served.dialect.reasoning
     if reasoning is None:
         return None

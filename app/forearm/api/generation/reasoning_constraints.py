@@ -9,9 +9,9 @@ from forearm.api.generation.request_bodies import ChatRequest
 from forearm.api.generation.serving_context import Served
 from forearm.api.generation.tool_choice import ToolChoice
 from forearm.errors import InvalidRequest
-from forearm.text.grammars.constraints import Asked, grammar_of
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.lark import Lark
-from forearm.text.tool_parsers.output_parser import CallsWanted, Wanted
+from forearm.text.tool_parsers.output_parser import CallsWanted, ParserOptions
 from forearm.text.tool_parsers.reasoning import ReasoningFormat
 from forearm.text.tool_parsers.shapes import HARMONYS_THOUGHT, harmonys_chosen
 
@@ -26,7 +26,7 @@ def read_as(served: Served, choice: ToolChoice) -> CallsWanted:
 
 
 def constraints(
-    served: Served, body: ChatRequest, choice: ToolChoice, wanted: Wanted, grammar: str | None
+    served: Served, body: ChatRequest, choice: ToolChoice, wanted: ParserOptions, grammar: str | None
 ) -> dict[str, Any]:
     """Changes of SamplingParams. `grammar` is that of a response format; a call that is required goes before it.
 
@@ -51,7 +51,7 @@ def constraints(
     return changes | _budget(served, body, wanted)
 
 
-def thinks_first(served: Served, choice: ToolChoice, wanted: Wanted) -> bool:
+def thinks_first(served: Served, choice: ToolChoice, wanted: ParserOptions) -> bool:
     """Whether the answer, on which alone a constraint holds, begins after reasoning in any case."""
     reasoning = served.dialect.reasoning
     if reasoning is None:
@@ -61,7 +61,7 @@ def thinks_first(served: Served, choice: ToolChoice, wanted: Wanted) -> bool:
     return bool(wanted.opened) or (reasoning.always and wanted.opened is None)
 
 
-def _may_think(served: Served, body: ChatRequest, wanted: Wanted) -> ReasoningFormat | None:
+def _may_think(served: Served, body: ChatRequest, wanted: ParserOptions) -> ReasoningFormat | None:
     """The format, where the model itself may open reasoning before its answer.
 
     With a budget it may not: within a grammar that holds from the first token on nothing could end it.
@@ -121,10 +121,10 @@ def _either_grammar(served: Served, body: ChatRequest, choice: ToolChoice) -> st
 
 def _grammar(served: Served, kind: str, value: Any) -> str:
     """Calls are written in one line: where more white space may come, models get lost in it. Raises: InvalidRequest."""
-    return grammar_of(Asked(kind, value, _FIELD, white_space=r"\x20"), served.grammars.special)
+    return grammar_of(ConstraintRequest(kind, value, _FIELD, white_space=r"\x20"), served.grammars.special)
 
 
-def _budget(served: Served, body: ChatRequest, wanted: Wanted) -> dict[str, Any]:
+def _budget(served: Served, body: ChatRequest, wanted: ParserOptions) -> dict[str, Any]:
     """Raises: InvalidRequest."""
     budget, reasoning = body.thinking_token_budget, served.dialect.reasoning
     if budget is None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from forearm.api.generation.request_bodies import GenerationBody, ResponseFormat
 from forearm.api.generation.serving_context import Served
 from forearm.errors import InvalidRequest
-from forearm.text.grammars.constraints import Asked, asked_of
+from forearm.text.grammars.constraints import ConstraintRequest, constraint_request
 
 # Other names of structured_outputs' constraints: those of older vLLM, and of llama.cpp.
 _ALIASES = {
@@ -49,27 +49,27 @@ async def checked_grammar(grammar: str, field: str, served: Served) -> str:
     return await asyncio.wrap_future(served.grammars.start_grammar(grammar, field))
 
 
-def _asked(body: GenerationBody) -> Iterator[Asked]:
+def _asked(body: GenerationBody) -> Iterator[ConstraintRequest]:
     """All that the request asks for. Raises: InvalidRequest."""
     if body.response_format is not None:
         yield from _of_format(body.response_format, body.guided_whitespace_pattern or "")
     if body.structured_outputs is not None:
-        yield asked_of(body.structured_outputs.model_dump(by_alias=True), "structured_outputs")
+        yield constraint_request(body.structured_outputs.model_dump(by_alias=True), "structured_outputs")
     for field, kind in _ALIASES.items():
         value = getattr(body, field)
         if value is not None and (kind, value) != ("json_object", False):
-            yield Asked(kind, value, field, white_space=body.guided_whitespace_pattern or "")
+            yield ConstraintRequest(kind, value, field, white_space=body.guided_whitespace_pattern or "")
 
 
-def _of_format(given: ResponseFormat, white_space: str) -> Iterator[Asked]:
+def _of_format(given: ResponseFormat, white_space: str) -> Iterator[ConstraintRequest]:
     """Raises: InvalidRequest."""
     others = given.model_extra or {}
     schema = given.json_schema.schema_ if given.json_schema is not None else others.get("schema")
     if given.type == "structural_tag":
-        yield Asked("structural_tag", others, "response_format")
+        yield ConstraintRequest("structural_tag", others, "response_format")
     elif given.type == "json_schema" or (given.type == "json_object" and schema is not None):
         if schema is None:
             raise InvalidRequest("response_format: json_schema.schema is missing", "response_format")
-        yield Asked("json", schema, "response_format", white_space=white_space)
+        yield ConstraintRequest("json", schema, "response_format", white_space=white_space)
     elif given.type == "json_object":
-        yield Asked("json_object", True, "response_format", white_space=white_space)
+        yield ConstraintRequest("json_object", True, "response_format", white_space=white_space)

@@ -30,7 +30,7 @@ from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.sse import Chunks, EventStream, unless_gone
 from forearm.api.generation.usage import UsagePlan, request_metrics, scored_response, token_names, usage_plan
 from forearm.api.http.request_body import describes
-from forearm.text.tool_parsers.parts import CallBegin, Part, ReasoningPart, TextPart
+from forearm.text.tool_parsers.parts import AnswerPart, CallBegin, ReasoningPart, TextPart
 
 router = APIRouter()
 
@@ -114,7 +114,7 @@ def _chunk_choices(piece: TurnPiece, body: ChatRequest, form: Form) -> list[Chat
     return choices
 
 
-def _deltas(parts: Iterable[Part]) -> list[Delta]:
+def _deltas(parts: Iterable[AnswerPart]) -> list[Delta]:
     """At least one. Within a delta, reasoning comes before text and text before calls."""
     deltas, rank = [Delta()], 0
     for part in parts:
@@ -127,11 +127,11 @@ def _deltas(parts: Iterable[Part]) -> list[Delta]:
     return deltas
 
 
-def _rank(part: Part) -> int:
+def _rank(part: AnswerPart) -> int:
     return 1 if isinstance(part, ReasoningPart) else 2 if isinstance(part, TextPart) else 3
 
 
-def _fill(delta: Delta, part: Part) -> None:
+def _fill(delta: Delta, part: AnswerPart) -> None:
     if isinstance(part, TextPart):
         delta.content = part.text
     elif isinstance(part, ReasoningPart):

@@ -20,13 +20,13 @@ from forearm.api.pooling.request_bodies import InputFields, PoolingFields
 from forearm.api.pooling.vectors import embed
 from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan
+from forearm.text.tokenizer.text_pairs import KeptEnd
 
 MAX_INPUTS = 2048  # OpenAI's
 _AT_ONCE = 20_000  # characters that are tokenised on the loop's own thread: some ms
 _LONGEST_CUT = 8  # times what a cut text can need at most is tokenised first, the rest only where that was too little
 
 Task = Literal["embed", "classify", "token_embed"]
-Keep = Literal["start", "end"]
 Floats = npt.NDArray[np.float32]
 
 
@@ -87,7 +87,7 @@ def limit_of(served: Served, body: PoolingFields) -> int | None:
     return served.engine.state.max_model_len if limit == -1 else limit
 
 
-def keep_of(body: PoolingFields) -> Keep:
+def keep_of(body: PoolingFields) -> KeptEnd:
     """Which end of a text stays where it is cut."""
     return "end" if body.truncation_side == "left" else "start"
 
@@ -135,7 +135,7 @@ async def _inputs(served: Served, body: InputFields) -> list[str] | list[list[in
 
 
 def _ids(
-    served: Served, text: str | list[int], plan: PoolingPlan, special: bool, limit: int | None, keep: Keep
+    served: Served, text: str | list[int], plan: PoolingPlan, special: bool, limit: int | None, keep: KeptEnd
 ) -> list[int]:
     """Raises: InvalidRequest for a text that cannot fit, before much time is spent on reading it."""
     if not isinstance(text, str):

@@ -18,7 +18,7 @@ from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.responses.input_items import pack_reasoning
 from forearm.api.responses.tools import Offered, custom_input
 from forearm.json_types import Json
-from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 
 _PADDED = 16  # characters: obfuscated deltas have lengths that are multiples of it
 
@@ -59,7 +59,7 @@ class Output:
         events = [] if self.items else self._begin("message", {"role": "assistant", "content": []})
         return events + self._close("completed" if whole else "incomplete")
 
-    def _part(self, part: Part) -> list[Json]:
+    def _part(self, part: AnswerPart) -> list[Json]:
         if isinstance(part, TextPart):
             return self._message_text(part.text)
         self._held = []

@@ -30,7 +30,7 @@ _LARK = re.compile(r"^\s*\??start\s*:(?!:=)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ConstraintRequest:
     """One constraint. `kind` of KINDS; `field` is the request's, for errors.
 
     any_whitespace: JSON may have white space between its parts; white_space: a regular expression for it, or "".
@@ -49,7 +49,7 @@ class Asked:
         return {"whitespace_pattern": _WHITE_SPACE} if self.any_whitespace else {"whitespace_flexible": False}
 
 
-def asked_of(given: Mapping[str, Any], field: str) -> Asked:
+def constraint_request(given: Mapping[str, Any], field: str) -> ConstraintRequest:
     """What vLLM's structured outputs ask for; `given` has their fields by name. None and json_object False ask nothing.
 
     Raises: InvalidRequest if there is no constraint, or more than one.
@@ -59,7 +59,7 @@ def asked_of(given: Mapping[str, Any], field: str) -> Asked:
         raise InvalidRequest(
             f"{field}: exactly one of {', '.join(KINDS)} must be given; there are {', '.join(found) or 'none'}", field
         )
-    return Asked(
+    return ConstraintRequest(
         found[0],
         given[found[0]],
         field,
@@ -68,7 +68,7 @@ def asked_of(given: Mapping[str, Any], field: str) -> Asked:
     )
 
 
-def grammar_of(asked: Asked, special: Mapping[str, int]) -> str:
+def grammar_of(asked: ConstraintRequest, special: Mapping[str, int]) -> str:
     """The grammar of the whole answer. `special`: the tokenizer's special tokens, text to id.
 
     Raises: InvalidRequest naming the field. What only compiling shows is left to GrammarCheck.
@@ -82,7 +82,7 @@ def schema_grammar(schema: Any, field: str, *, any_whitespace: bool = True) -> s
 
     Raises: InvalidRequest naming the field, and what cannot be imposed.
     """
-    return grammar_of(Asked("json", schema, field, any_whitespace), {})
+    return grammar_of(ConstraintRequest("json", schema, field, any_whitespace), {})
 
 
 def schema_expression(
@@ -92,10 +92,10 @@ def schema_expression(
 
     Raises: InvalidRequest naming the field, and what cannot be imposed.
     """
-    return lark.rule(_expression(Asked("json", schema, field, any_whitespace, white_space), lark))
+    return lark.rule(_expression(ConstraintRequest("json", schema, field, any_whitespace, white_space), lark))
 
 
-def _expression(asked: Asked, lark: Lark) -> str:
+def _expression(asked: ConstraintRequest, lark: Lark) -> str:
     makers = {
         "json": _json,
         "json_object": _json_object,
@@ -107,7 +107,7 @@ def _expression(asked: Asked, lark: Lark) -> str:
     return makers[asked.kind](asked, lark)
 
 
-def _json(asked: Asked, lark: Lark) -> str:
+def _json(asked: ConstraintRequest, lark: Lark) -> str:
     schema = json_schema.prepared(asked.value, asked.field, lark.strings)
     if schema is False:
         raise InvalidRequest(f"{asked.field}: the schema false has no values", asked.field)
@@ -116,13 +116,13 @@ def _json(asked: Asked, lark: Lark) -> str:
     return lark.schema({**({} if schema is True else schema), "x-guidance": asked.options()})
 
 
-def _json_object(asked: Asked, lark: Lark) -> str:
+def _json_object(asked: ConstraintRequest, lark: Lark) -> str:
     if asked.value is not True:
         raise InvalidRequest(f"{asked.field}: json_object must be true, not {asked.value!r:.60}", asked.field)
     return lark.schema({"type": "object", "x-guidance": asked.options()})
 
 
-def _regex(asked: Asked, lark: Lark) -> str:
+def _regex(asked: ConstraintRequest, lark: Lark) -> str:
     if not isinstance(asked.value, str):
         raise InvalidRequest(f"{asked.field}: a regular expression is a text, not {asked.value!r:.60}", asked.field)
     _check_regex(asked.value, asked.field)
@@ -140,7 +140,7 @@ def _check_regex(pattern: str, field: str) -> None:
         )
 
 
-def _choice(asked: Asked, lark: Lark) -> str:
+def _choice(asked: ConstraintRequest, lark: Lark) -> str:
     options = asked.value
     if not isinstance(options, list) or not options or not all(isinstance(one, str) for one in options):
         raise InvalidRequest(f"{asked.field}: choice must be a list of texts, at least one", asked.field)
@@ -154,7 +154,7 @@ def _choice(asked: Asked, lark: Lark) -> str:
     return either([lark.plain(one) for one in dict.fromkeys(options)])
 
 
-def _grammar(asked: Asked, lark: Lark) -> str:
+def _grammar(asked: ConstraintRequest, lark: Lark) -> str:
     """Lark as it stands (it has a rule `start`), EBNF with a rule `root ::=` (llama.cpp's GBNF) converted."""
     from llguidance.gbnf_to_lark import any_to_lark
 
@@ -190,7 +190,7 @@ def _check_schemas(lark: str, field: str) -> None:
         json_schema.prepared({"anyOf": schemas}, field, Strings())  # all at once: their multiples may meet at one place
 
 
-def _structural_tag(asked: Asked, lark: Lark) -> str:
+def _structural_tag(asked: ConstraintRequest, lark: Lark) -> str:
     tag = asked.value
     if isinstance(tag, str):
         try:
@@ -199,6 +199,6 @@ def _structural_tag(asked: Asked, lark: Lark) -> str:
             raise InvalidRequest(f"{asked.field}: structural_tag is no JSON: {error}", asked.field) from error
 
     def inner(kind: str, value: Any) -> str:
-        return _expression(Asked(kind, value, asked.field, asked.any_whitespace, asked.white_space), lark)
+        return _expression(ConstraintRequest(kind, value, asked.field, asked.any_whitespace, asked.white_space), lark)
 
     return structural_tag(tag, lark, inner, asked.field)

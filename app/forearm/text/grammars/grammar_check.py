@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
-from forearm.text.grammars.constraints import Asked
+from forearm.text.grammars.constraints import ConstraintRequest
 from forearm.text.grammars.lark import warnings_of
 from forearm.text.sandbox.forked import Forked
 from forearm.text.tokenizer.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ class GrammarCheck:
         """The special tokens by their text."""
         return _special(self._tokenizer)
 
-    def start(self, asked: Asked) -> Future[str]:
+    def start(self, asked: ConstraintRequest) -> Future[str]:
         """The grammar of what is asked. The future has InvalidRequest, naming the field, where it cannot be imposed or
         takes too long; Overloaded where too many are being compiled.
         """

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
-from forearm.text.grammars.constraints import Asked, grammar_of
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.grammar_tokens import COMPILE_S, MAX_GRAMMAR_CHARACTERS, compiled
-from forearm.text.sandbox.forks import Work, serve_forks
+from forearm.text.sandbox.forks import SandboxTask, serve_forks
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -24,16 +24,16 @@ COMPILE_CPU_S = 2.0
 _FORK_BYTES = 1 << 30  # whole processes were 177 MB large at most (deep_threads.py)
 
 
-def work_of(shared: Json) -> Work:
+def work_of(shared: Json) -> SandboxTask:
     """Jobs of this vocabulary."""
     tokenizer = _tokenizer(shared)
 
     def do(job: Json) -> Json:
-        grammar = job.get("grammar") or grammar_of(Asked(**job["asked"]), shared["special"])
+        grammar = job.get("grammar") or grammar_of(ConstraintRequest(**job["asked"]), shared["special"])
         check(grammar, job["field"], tokenizer)
         return {"grammar": grammar}
 
-    return Work("compiling it", do, COMPILE_S, _FORK_BYTES)
+    return SandboxTask("compiling it", do, COMPILE_S, _FORK_BYTES)
 
 
 def check(grammar: str, named: str, tokenizer: LLTokenizer) -> None:

@@ -18,7 +18,7 @@ from forearm.text.grammars.language import (
     intersection,
     repeat,
 )
-from forearm.text.grammars.regex_syntax import Chars, Edge, Group, LookAhead, Node, NotRead, Options, Repeat, parsed
+from forearm.text.grammars.regex_syntax import Anchor, Chars, Group, LookAhead, Node, NotRead, Options, Repeat, parsed
 
 
 def without_look_ahead(pattern: str, *, whole: bool = False) -> tuple[list[str], bool]:
@@ -51,7 +51,7 @@ def _bare(options: Options) -> Options:
 
 
 def _looks(node: Node) -> bool:
-    return isinstance(node, LookAhead) or node == Edge("behind")
+    return isinstance(node, LookAhead) or node == Anchor("behind")
 
 
 def _bare_node(node: Node) -> Node:
@@ -68,7 +68,7 @@ def _searched(options: Options, whole: bool) -> Language:
         return _options(options, EMPTY, start=True)
     found = []
     for nodes in options:
-        begins = bool(nodes) and nodes[0] == Edge("^")
+        begins = bool(nodes) and nodes[0] == Anchor("^")
         text = _sequence(nodes, ANY, start=begins)
         found.append(text if begins else cat(ANY, text))
     return alternatives(found)
@@ -81,13 +81,13 @@ def _options(options: Options, rest: Language, start: bool) -> Language:
 def _sequence(nodes: tuple[Node, ...], rest: Language, start: bool) -> Language:
     """`start`: nothing stands before it."""
     for number in range(len(nodes) - 1, -1, -1):
-        first = start and all(isinstance(node, Edge | LookAhead) for node in nodes[:number])
+        first = start and all(isinstance(node, Anchor | LookAhead) for node in nodes[:number])
         rest = _one(nodes[number], rest, first)
     return rest
 
 
 def _one(node: Node, rest: Language, start: bool) -> Language:
-    if isinstance(node, Edge):
+    if isinstance(node, Anchor):
         if node.at == "behind":
             raise NotRead("look-behind")
         if node.at == "$":

@@ -33,7 +33,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Edge:
+class Anchor:
     """The beginning or the end of the text; "behind": anything that what stands before decides, such as \\b."""
 
     at: Literal["^", "$", "behind"]
@@ -54,7 +54,7 @@ class Group:
     options: Options
 
 
-Node = Chars | Repeat | Edge | LookAhead | Group
+Node = Chars | Repeat | Anchor | LookAhead | Group
 Options = tuple[tuple[Node, ...], ...]
 
 _DIGIT: Ranges = ((0x30, 0x39),)
@@ -133,7 +133,7 @@ class _Parser:
     def _atom(self) -> Node:
         char = self._next()
         if char in "^$":
-            return Edge("^" if char == "^" else "$")
+            return Anchor("^" if char == "^" else "$")
         if char == "(":
             return self._group()
         if char == "[":
@@ -143,7 +143,7 @@ class _Parser:
         if char in "*+?":
             raise NotRead(f"{char} repeats nothing")
         if char == "\\" and (self._ahead("b") or self._ahead("B")):
-            return Edge("behind")
+            return Anchor("behind")
         return Chars(self._escaped() if char == "\\" else ((ord(char), ord(char)),))
 
     def _group(self) -> Node:
@@ -164,7 +164,7 @@ class _Parser:
         if not self._ahead(")"):
             raise NotRead("a parenthesis is not closed")
         if behind:
-            return Edge("behind")
+            return Anchor("behind")
         return LookAhead(options, ahead == "=") if ahead else Group(options)
 
     def _repeated(self, atom: Node) -> Node:
@@ -175,7 +175,7 @@ class _Parser:
         if bounds is None:
             return atom
         self._ahead("?")
-        if isinstance(atom, Edge | LookAhead) or max(bounds[0], bounds[1] or 0) > _MOST:
+        if isinstance(atom, Anchor | LookAhead) or max(bounds[0], bounds[1] or 0) > _MOST:
             raise NotRead("this repetition")
         return self._repeated(Repeat(atom, *bounds))
 

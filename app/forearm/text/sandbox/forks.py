@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
-class Work:
+class SandboxTask:
     """What the jobs are. `do` makes a job's answer; it may raise InvalidRequest.
 
     fork_bytes: what a fork may take beside its stack and what the process has anyway. limit_s: how long it may take.
@@ -85,7 +85,7 @@ class _Fork:
 class Forks:
     """Jobs from the socket, forks for them, answers to the socket. One thread."""
 
-    def __init__(self, connection: socket.socket, work: Work) -> None:
+    def __init__(self, connection: socket.socket, work: SandboxTask) -> None:
         self._connection, self._work = connection, work
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ)
@@ -183,7 +183,7 @@ class Forks:
         self._dying -= {pid for pid in self._dying if os.waitpid(pid, os.WNOHANG)[0]}
 
 
-def _do(work: Work, given: Json, answer: int) -> None:
+def _do(work: SandboxTask, given: Json, answer: int) -> None:
     """In the fork: one job, one line, and an end without what Python does at its end."""
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -202,7 +202,7 @@ def _do(work: Work, given: Json, answer: int) -> None:
         os._exit(0)
 
 
-def _answer(work: Work, given: Json) -> bytes:
+def _answer(work: SandboxTask, given: Json) -> bytes:
     try:
         return _line({"id": given["id"], "answer": work.do(given)})
     except InvalidRequest as error:
@@ -213,7 +213,7 @@ def _line(answer: Json) -> bytes:
     return json.dumps(answer).encode() + b"\n"
 
 
-def serve_forks(work_of: Callable[[Json], Work]) -> None:
+def serve_forks(work_of: Callable[[Json], SandboxTask]) -> None:
     """Serve the socket that is the standard input. `work_of`: takes what all jobs share."""
     # They come to all of a terminal or a service; whoever started this may drain yet.
     for one in (signal.SIGINT, signal.SIGTERM):

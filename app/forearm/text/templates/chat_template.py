@@ -15,7 +15,7 @@ from forearm.errors import ConfigError, InvalidRequest
 from forearm.text.sandbox.forked import Forked
 from forearm.text.templates.bounded_template import TooMuch, bounded
 
-Message = Mapping[str, Any]
+TemplateMessage = Mapping[str, Any]
 # Renders one conversation with these variables, of which `chat_template` is the source.
 Render = Callable[[list[dict[str, Any]], dict[str, Any]], str]
 MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own; the longest of known models has some 20,000
@@ -75,7 +75,7 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[TemplateMessage],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -180,7 +180,7 @@ class UntrustedTemplates:
         return answer
 
 
-def _present(message: Message) -> dict[str, Any]:
+def _present(message: TemplateMessage) -> dict[str, Any]:
     """The message without nulls: clients send them ("tool_calls": null); templates take any present key for a value.
 
     Beside calls of tools the content stays null: that is how some templates (DeepSeek's) know such messages.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
-from forearm.text.sandbox.forks import Work, serve_forks
+from forearm.text.sandbox.forks import SandboxTask, serve_forks
 from forearm.text.templates.chat_template import prepare_rendering, rendered
 
 # Rendering 10,000 messages with a model's template takes 0.1 to 0.4 s (tests/api/test_untrusted_templates.py).
@@ -13,7 +13,7 @@ _FORK_BYTES = 256 << 20  # a body has 32 MiB at most, of which some copies are m
 MAX_PROMPT_CHARACTERS = 32 << 20
 
 
-def work_of(shared: Json) -> Work:
+def work_of(shared: Json) -> SandboxTask:
     """Jobs: a conversation, and the template with its variables."""
     prepare_rendering()  # before the first fork
 
@@ -26,7 +26,7 @@ def work_of(shared: Json) -> Work:
             )
         return {"text": text}
 
-    return Work("rendering it", do, RENDER_S, _FORK_BYTES)
+    return SandboxTask("rendering it", do, RENDER_S, _FORK_BYTES)
 
 
 if __name__ == "__main__":

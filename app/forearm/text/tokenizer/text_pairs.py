@@ -23,7 +23,7 @@ _BEFORE = (
 )
 _AFTER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 _CHAT = "<|im_start|>"
-Keep = Literal["start", "end"]
+KeptEnd = Literal["start", "end"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PairForm:
     def _is_qwen(self) -> bool:
         return self.plan.model_type == "qwen3" and self.plan.kind == "classify"
 
-    def encode(self, query: str, document: str, limit: int | None, keep: Keep = "start") -> tuple[list[int], int]:
+    def encode(self, query: str, document: str, limit: int | None, keep: KeptEnd = "start") -> tuple[list[int], int]:
         """Token ids, and where the second text begins for models that tell them apart.
 
         limit: most tokens; more are cut off the longer text, or, of a chat, off the document. keep: which end stays.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from forearm.text.tool_parsers.incremental import Source, Steps, literal, prose, some, upto
-from forearm.text.tool_parsers.parts import CallArguments, Part, ReasoningPart, TextPart
-from forearm.text.tool_parsers.reasoning import Thinking
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, some, upto
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, ReasoningPart, TextPart
+from forearm.text.tool_parsers.reasoning import ReasoningState
 from forearm.text.tool_parsers.scan import Calls
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -24,7 +24,7 @@ _FUNCTIONS = "functions."
 _LONGEST_HEADER = 200
 
 
-def harmony(source: Source, calls: Calls, thinking: Thinking) -> Steps[None]:
+def harmony(source: TextStream, calls: Calls, thinking: ReasoningState) -> Steps[None]:
     """Messages until the text ends; the first one's `<|start|>assistant` is the prompt's last."""
     while (yield from some(source)):
         header = yield from _header(source)
@@ -34,7 +34,7 @@ def harmony(source: Source, calls: Calls, thinking: Thinking) -> Steps[None]:
         yield from _body(source, calls, thinking, header)
 
 
-def _header(source: Source) -> Steps[str | None]:
+def _header(source: TextStream) -> Steps[str | None]:
     """What stands before a message; None where plain text comes without one."""
     yield from literal(source, START)
     source.record()
@@ -53,7 +53,7 @@ def _header(source: Source) -> Steps[str | None]:
     return None
 
 
-def _body(source: Source, calls: Calls, thinking: Thinking, header: str) -> Steps[None]:
+def _body(source: TextStream, calls: Calls, thinking: ReasoningState, header: str) -> Steps[None]:
     channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
     make: type[ReasoningPart] | type[TextPart] = TextPart
     if recipient and recipient[1].startswith(_FUNCTIONS) and recipient[1] != _FUNCTIONS:
@@ -66,12 +66,12 @@ def _body(source: Source, calls: Calls, thinking: Thinking, header: str) -> Step
     thinking.is_open = False
 
 
-def _call(source: Source, calls: Calls, name: str) -> Steps[None]:
+def _call(source: TextStream, calls: Calls, name: str) -> Steps[None]:
     call = calls.begin(name)
     yield call
     empty = True
 
-    def arguments(text: str) -> Part:
+    def arguments(text: str) -> AnswerPart:
         nonlocal empty
         empty = False
         return CallArguments(call.index, text)

@@ -5,13 +5,13 @@ Source: the chat template of Qwen/Qwen2.5-7B-Instruct; NousResearch/Hermes-Funct
 
 from __future__ import annotations
 
-from forearm.text.tool_parsers.incremental import Source, Steps
+from forearm.text.tool_parsers.incremental import Steps, TextStream
 from forearm.text.tool_parsers.scan import Calls, answer, call_object, fenced
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
 
-def hermes(source: Source, calls: Calls) -> Steps[None]:
+def hermes(source: TextStream, calls: Calls) -> Steps[None]:
     """Text and calls."""
     while (yield from answer(source, calls, BEGIN)):
         yield from fenced(source, calls, BEGIN, END, call_object)

@@ -10,15 +10,15 @@ import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
-from forearm.text.tool_parsers.parts import Part, TextPart
+from forearm.text.tool_parsers.parts import AnswerPart, TextPart
 
 T = TypeVar("T")
-Steps = Generator[Part | None, None, T]
+Steps = Generator[AnswerPart | None, None, T]
 _SPACE = re.compile(r"[ \t\r\n]+")
 _ANYTHING = re.compile(r".+", re.DOTALL)
 
 
-class Source:
+class TextStream:
     """The text as it comes, and how far it was read. A fence ends it before its end: nothing is read beyond."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def begun(text: str, start: int, marker: str) -> int:
     return 0
 
 
-def some(source: Source, count: int = 1) -> Steps[bool]:
+def some(source: TextStream, count: int = 1) -> Steps[bool]:
     """Wait for so many characters. Returns: whether they are there."""
     while source.left < count:
         if source.is_over:
@@ -138,12 +138,12 @@ def some(source: Source, count: int = 1) -> Steps[bool]:
     return True
 
 
-def space(source: Source) -> Steps[str]:
+def space(source: TextStream) -> Steps[str]:
     """Read white space, up to something else."""
     return (yield from word(source, _SPACE))
 
 
-def literal(source: Source, text: str) -> Steps[bool]:
+def literal(source: TextStream, text: str) -> Steps[bool]:
     """Read this, if it comes next."""
     for count in range(1, len(text) + 1):  # as soon as it cannot be, nothing is waited for
         if not ((yield from some(source, count)) and source.begins(text[:count])):
@@ -152,7 +152,7 @@ def literal(source: Source, text: str) -> Steps[bool]:
     return True
 
 
-def word(source: Source, pattern: re.Pattern[str]) -> Steps[str]:
+def word(source: TextStream, pattern: re.Pattern[str]) -> Steps[str]:
     """As much as the pattern, which is of single characters, takes."""
     found = []
     while (yield from some(source)) and (text := source.match(pattern)):
@@ -160,12 +160,12 @@ def word(source: Source, pattern: re.Pattern[str]) -> Steps[str]:
     return "".join(found)
 
 
-def rest(source: Source) -> Steps[str]:
+def rest(source: TextStream) -> Steps[str]:
     """All that comes."""
     return (yield from word(source, _ANYTHING))
 
 
-def upto(source: Source, *markers: str) -> Steps[tuple[str, str]]:
+def upto(source: TextStream, *markers: str) -> Steps[tuple[str, str]]:
     """The text before the first of the markers, and the marker; empty at the end. Both are read."""
     pattern, found = _any_of(markers), []
     while True:
@@ -176,7 +176,9 @@ def upto(source: Source, *markers: str) -> Steps[tuple[str, str]]:
         yield None
 
 
-def prose(source: Source, markers: Sequence[str], make: Callable[[str], Part] = TextPart, lead: str = "") -> Steps[str]:
+def prose(
+    source: TextStream, markers: Sequence[str], make: Callable[[str], AnswerPart] = TextPart, lead: str = ""
+) -> Steps[str]:
     """Text up to a marker, as parts. Returns: the marker; empty at the end. `lead` comes before any text."""
     pattern = _any_of(markers)
     while True:
@@ -193,24 +195,24 @@ def _any_of(markers: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, markers)) or r"(?!)")
 
 
-class Parser:
+class IncrementalParser:
     """Runs a format over a text in pieces."""
 
-    def __init__(self, read: Callable[[Source], Steps[None]]) -> None:
-        self._source = Source()
+    def __init__(self, read: Callable[[TextStream], Steps[None]]) -> None:
+        self._source = TextStream()
         self._steps = read(self._source)
 
-    def add(self, text: str) -> list[Part]:
+    def add(self, text: str) -> list[AnswerPart]:
         """The parts that this text completes."""
         self._source.feed(text)
         return self._run()
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         """What was held back."""
         self._source.end()
         return self._run()
 
-    def _run(self) -> list[Part]:
+    def _run(self) -> list[AnswerPart]:
         found = []
         for part in self._steps:
             if part is None:

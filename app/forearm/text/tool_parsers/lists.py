@@ -7,14 +7,14 @@ ai21labs/AI21-Jamba-1.5-Mini (`<tool_calls>`), ibm-granite/granite-20b-functionc
 
 from __future__ import annotations
 
-from forearm.text.tool_parsers.incremental import Source, Steps, some, space
+from forearm.text.tool_parsers.incremental import Steps, TextStream, some, space
 from forearm.text.tool_parsers.scan import CallFormat, Calls, answer, attempt, call_list, call_object
 
 
 def lists(*begins: str, ends: tuple[str, ...] = ()) -> CallFormat:
     """The format with these markers before a list; those after one are read over. A bare list may come first."""
 
-    def read(source: Source, calls: Calls) -> Steps[None]:
+    def read(source: TextStream, calls: Calls) -> Steps[None]:
         lead = yield from space(source)
         if (yield from some(source)) and source.peek() == "[":
             source.record(lead)
@@ -35,7 +35,7 @@ phi4_mini_json = lists("functools", "<|tool_call|>", ends=("<|/tool_call|>",))
 jamba = lists("<tool_calls>", ends=("</tool_calls>",))
 
 
-def granite_20b_fc(source: Source, calls: Calls) -> Steps[None]:
+def granite_20b_fc(source: TextStream, calls: Calls) -> Steps[None]:
     """Text and calls."""
     while marker := (yield from answer(source, calls, "<function_call>")):
         source.record(marker)

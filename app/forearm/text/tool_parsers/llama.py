@@ -5,13 +5,13 @@ Source: Meta's model card of Llama 3.1, "JSON based tool calling"; chat template
 
 from __future__ import annotations
 
-from forearm.text.tool_parsers.incremental import Source, Steps, literal, some, space
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space
 from forearm.text.tool_parsers.scan import Calls, answer, attempt, call_object
 
 TAG = "<|python_tag|>"
 
 
-def llama3_json(source: Source, calls: Calls) -> Steps[None]:
+def llama3_json(source: TextStream, calls: Calls) -> Steps[None]:
     """Calls first, text after; an object that has no arguments is text: it may be the answer itself."""
     lead = yield from space(source)
     while True:

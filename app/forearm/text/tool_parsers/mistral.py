@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 
-from forearm.text.tool_parsers.incremental import Source, Steps, literal, some, space, word
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, word
 from forearm.text.tool_parsers.scan import Calls, answer, arguments, attempt, call_list
 
 BEGIN, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _NAME = re.compile(r"[\w./:-]+")
 
 
-def mistral(source: Source, calls: Calls) -> Steps[None]:
+def mistral(source: TextStream, calls: Calls) -> Steps[None]:
     """Text and calls."""
     while (yield from answer(source, calls, BEGIN)):
         source.record(BEGIN)
@@ -23,7 +23,7 @@ def mistral(source: Source, calls: Calls) -> Steps[None]:
         yield from attempt(source, call_list(source, calls) if is_list else _named(source, calls))
 
 
-def _named(source: Source, calls: Calls) -> Steps[bool]:
+def _named(source: TextStream, calls: Calls) -> Steps[bool]:
     """`name[ARGS]{…}`, `name[CALL_ID]id[ARGS]{…}`, or `name{…}`."""
     name = yield from word(source, _NAME)
     yield from space(source)

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from forearm.text import tool_parsers
 from forearm.text.tool_parsers import CallsFormat, calls_told_by, harmony, reasoning
-from forearm.text.tool_parsers.incremental import Parser, Source, Steps, some, space
+from forearm.text.tool_parsers.incremental import IncrementalParser, Steps, TextStream, some, space
 from forearm.text.tool_parsers.keywords import KeywordCalls, keyword_calls
-from forearm.text.tool_parsers.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
-from forearm.text.tool_parsers.reasoning import ReasoningFormat, Thinking, reasoning_told_by
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
+from forearm.text.tool_parsers.reasoning import ReasoningFormat, ReasoningState, reasoning_told_by
 from forearm.text.tool_parsers.scan import Calls, answer, attempt, call_list, long_id
 from forearm.text.tool_parsers.shapes import Shape, shape_of
 
@@ -63,7 +63,7 @@ def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", 
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ParserOptions:
     """What one request wants of its outputs. `tools`: each one's JSON schema of parameters; `name`: the named one.
 
     opened: whether the prompt left reasoning open (True), closed it (False), or neither.
@@ -77,16 +77,16 @@ class Wanted:
     opened: bool | None = None
 
 
-class Reader:
+class OutputParser:
     """One output's text as parts. The parts joined are the same wherever the text was cut."""
 
-    def __init__(self, dialect: Dialect, wanted: Wanted) -> None:
+    def __init__(self, dialect: Dialect, wanted: ParserOptions) -> None:
         self.reasoning_tokens = 0
         self._dialect, self._wanted = dialect, wanted
-        self._thinking = Thinking()
-        self._parser = Parser(self._steps)
+        self._thinking = ReasoningState()
+        self._parser = IncrementalParser(self._steps)
 
-    def add(self, text: str, token_ids: Sequence[int]) -> list[Part]:
+    def add(self, text: str, token_ids: Sequence[int]) -> list[AnswerPart]:
         """The parts that this piece of text completes; `token_ids` are those it came with."""
         before = self._thinking.is_open
         parts = self._parser.add(text) if text else []
@@ -94,11 +94,11 @@ class Reader:
             self.reasoning_tokens += len(token_ids)
         return self._shown(parts)
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         """What was held back, once nothing follows."""
         return self._shown(self._parser.finish())
 
-    def _shown(self, parts: list[Part]) -> list[Part]:
+    def _shown(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         """Without what the request does not want to see."""
         return [
             part
@@ -107,7 +107,7 @@ class Reader:
             and not (isinstance(part, (CallBegin, CallArguments)) and part.index and not self._wanted.parallel)
         ]
 
-    def _steps(self, source: Source) -> Steps[None]:
+    def _steps(self, source: TextStream) -> Steps[None]:
         dialect, wanted = self._dialect, self._wanted
         found = Calls(dialect.calls.new_id if dialect.calls else long_id, wanted.tools)
         if dialect.is_harmony and wanted.calls not in ("required", "named"):
@@ -124,7 +124,7 @@ class Reader:
         yield from _text(source)
 
 
-def _arguments(source: Source, call: CallBegin) -> Steps[None]:
+def _arguments(source: TextStream, call: CallBegin) -> Steps[None]:
     """All that comes are the arguments of this call."""
     yield from space(source)
     if not (yield from some(source)):
@@ -134,12 +134,12 @@ def _arguments(source: Source, call: CallBegin) -> Steps[None]:
         yield CallArguments(call.index, source.take(source.left))
 
 
-def _forced_list(source: Source, found: Calls) -> Steps[None]:
+def _forced_list(source: TextStream, found: Calls) -> Steps[None]:
     source.record((yield from space(source)))
     yield from attempt(source, call_list(source, found))
     yield from answer(source, found)
 
 
-def _text(source: Source) -> Steps[None]:
+def _text(source: TextStream) -> Steps[None]:
     while (yield from some(source)):
         yield TextPart(source.take(source.left))

@@ -1,4 +1,4 @@
-"""What an output says, in parts: text, reasoning, and calls of tools. output_parser.py's Reader makes them of text."""
+"""The parts of an answer: text, reasoning and tool calls, as output_parser.py reads them from a model's output."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class CallArguments:
     text: str
 
 
-Part = TextPart | ReasoningPart | CallBegin | CallArguments
+AnswerPart = TextPart | ReasoningPart | CallBegin | CallArguments
 
 
-def joined(parts: Iterable[Part]) -> list[Part]:
+def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
     """The same with neighbours of one kind as one part."""
-    found: list[Part] = []
+    found: list[AnswerPart] = []
     for _, same in groupby(parts, _kind):
         first, *others = same
         if others and not isinstance(first, CallBegin):
@@ -52,6 +52,6 @@ def joined(parts: Iterable[Part]) -> list[Part]:
     return found
 
 
-def _kind(part: Part) -> tuple[type[Part], int, bool]:
+def _kind(part: AnswerPart) -> tuple[type[AnswerPart], int, bool]:
     """Equal for parts that go together; a call begins once."""
     return type(part), getattr(part, "index", 0), isinstance(part, CallBegin)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from forearm.text.tool_parsers.incremental import Source, Steps, literal, some, space, word
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, word
 from forearm.text.tool_parsers.parts import CallArguments
 from forearm.text.tool_parsers.scan import Calls, answer, attempt
 
@@ -33,7 +33,7 @@ _SIGNS = "\\'\""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def pythonic(source: Source, calls: Calls) -> Steps[None]:
+def pythonic(source: TextStream, calls: Calls) -> Steps[None]:
     """A list of calls first, text after; or text alone."""
     lead = yield from space(source)
     source.record(lead)
@@ -48,7 +48,7 @@ def pythonic(source: Source, calls: Calls) -> Steps[None]:
     yield from answer(source, calls)
 
 
-def _call_list(source: Source, calls: Calls) -> Steps[bool]:
+def _call_list(source: TextStream, calls: Calls) -> Steps[bool]:
     yield from literal(source, "[")
     while True:
         yield from space(source)
@@ -71,7 +71,7 @@ def _call_list(source: Source, calls: Calls) -> Steps[bool]:
             return False
 
 
-def _upto_closing(source: Source) -> Steps[str | None]:
+def _upto_closing(source: TextStream) -> Steps[str | None]:
     """What is between a call's brackets, of which the first was read; None where the second does not come."""
     found: list[str] = []
     depth, quote = 1, ""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from forearm.text.tool_parsers.incremental import Source, Steps, literal, space, upto
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, space, upto
 from forearm.text.tool_parsers.parts import CallArguments
 from forearm.text.tool_parsers.scan import Calls, answer, attempt, call_object, fenced
 
@@ -18,7 +18,7 @@ FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 
-def qwen3_coder(source: Source, calls: Calls) -> Steps[None]:
+def qwen3_coder(source: TextStream, calls: Calls) -> Steps[None]:
     """Text and calls; a call may stand without its outer tag."""
     while marker := (yield from answer(source, calls, BEGIN, FUNCTION, END)):
         if marker == BEGIN:
@@ -28,13 +28,13 @@ def qwen3_coder(source: Source, calls: Calls) -> Steps[None]:
             yield from attempt(source, _function(source, calls))
 
 
-def _wrapped(source: Source, calls: Calls) -> Steps[bool]:
+def _wrapped(source: TextStream, calls: Calls) -> Steps[bool]:
     if (yield from literal(source, FUNCTION)):
         return (yield from _function(source, calls))
     return (yield from call_object(source, calls))
 
 
-def _function(source: Source, calls: Calls) -> Steps[bool]:
+def _function(source: TextStream, calls: Calls) -> Steps[bool]:
     """`name>`, the parameters and the end. The model may leave out `</parameter>` where another tag follows."""
     name, found = yield from upto(source, ">")
     if not found or not name.strip():

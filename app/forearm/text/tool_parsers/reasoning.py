@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from forearm.text.grammars.lark import Lark, either
 from forearm.text.tokenizer.tokenizer import Tokenizer
-from forearm.text.tool_parsers.incremental import Source, Steps, literal, prose, space, word
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, space, word
 from forearm.text.tool_parsers.parts import ReasoningPart
 
 _NEWLINES = re.compile(r"[\r\n]+")
 
 
 @dataclass
-class Thinking:
+class ReasoningState:
     """Where an output stands. `is_open`: what comes is reasoning."""
 
     is_open: bool = False
@@ -52,7 +52,7 @@ class ReasoningFormat:
         ended = max(text.rfind(marker) for marker in self.ends)
         return None if begun == ended else begun > ended
 
-    def steps(self, source: Source, thinking: Thinking, opened: bool | None) -> Steps[None]:
+    def steps(self, source: TextStream, thinking: ReasoningState, opened: bool | None) -> Steps[None]:
         """Read the reasoning, if any comes; what follows is left."""
         lead = yield from space(source)
         is_open = bool(opened) or (self.always and opened is None)

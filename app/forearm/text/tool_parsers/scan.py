@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forearm.text.tool_parsers.incremental import Source, Steps, literal, prose, rest, some, space
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, rest, some, space
 from forearm.text.tool_parsers.parts import CallArguments, CallBegin, TextPart
 
 _IN_STRING = re.compile(r'(?:[^"\\]+|\\.)+', re.DOTALL)
@@ -38,7 +38,7 @@ class Calls:
         return begun
 
 
-CallFormat = Callable[[Source, Calls], Steps[None]]
+CallFormat = Callable[[TextStream, Calls], Steps[None]]
 
 
 def long_id() -> str:
@@ -51,7 +51,7 @@ def short_id() -> str:
     return "".join(secrets.choice(alphabets.ascii_letters + alphabets.digits) for _ in range(9))
 
 
-def answer(source: Source, calls: Calls, *markers: str) -> Steps[str]:
+def answer(source: TextStream, calls: Calls, *markers: str) -> Steps[str]:
     """Text up to a marker, which is returned; empty at the end. White space before and between calls is no text."""
     lead = yield from space(source)
     if not (yield from some(source)):
@@ -62,7 +62,7 @@ def answer(source: Source, calls: Calls, *markers: str) -> Steps[str]:
 
 
 def fenced(
-    source: Source, calls: Calls, begin: str, end: str, body: Callable[[Source, Calls], Steps[bool]]
+    source: TextStream, calls: Calls, begin: str, end: str, body: Callable[[TextStream, Calls], Steps[bool]]
 ) -> Steps[None]:
     """A call between two markers, of which the first was read. Where there is no call, all of it is text."""
     source.record(begin)
@@ -76,7 +76,7 @@ def fenced(
         yield TextPart(text)
 
 
-def attempt(source: Source, body: Steps[bool]) -> Steps[bool]:
+def attempt(source: TextStream, body: Steps[bool]) -> Steps[bool]:
     """A call whose text has been recorded; where there is none, what was read is text."""
     is_call = yield from body
     text = source.recorded()
@@ -85,7 +85,7 @@ def attempt(source: Source, body: Steps[bool]) -> Steps[bool]:
     return is_call
 
 
-def call_list(source: Source, calls: Calls) -> Steps[bool]:
+def call_list(source: TextStream, calls: Calls) -> Steps[bool]:
     """`[{"name": …, "arguments": {…}}, …]`. Returns: whether it was read whole; else what is no call is recorded."""
     if not (yield from literal(source, "[")):
         return False
@@ -101,7 +101,7 @@ def call_list(source: Source, calls: Calls) -> Steps[bool]:
             return False
 
 
-def call_object(source: Source, calls: Calls, needs_arguments: bool = False) -> Steps[bool]:
+def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False) -> Steps[bool]:
     """`{"name": …, "arguments": {…}}`, or `parameters`; other keys are read over.
 
     Returns: whether it is a call; then nothing is recorded any more.
@@ -138,7 +138,7 @@ def call_object(source: Source, calls: Calls, needs_arguments: bool = False) -> 
     return True
 
 
-def arguments(source: Source, index: int) -> Steps[None]:
+def arguments(source: TextStream, index: int) -> Steps[None]:
     """The arguments of a call that has begun, piece by piece; those that are a JSON string are what it says."""
     if (yield from some(source)) and source.peek() in '"n':
         yield CallArguments(index, plain_arguments((yield from value(source))))
@@ -154,7 +154,7 @@ def plain_arguments(text: str) -> str:
     return text if decoded is None else decoded
 
 
-def value(source: Source, index: int | None = None) -> Steps[str]:
+def value(source: TextStream, index: int | None = None) -> Steps[str]:
     """A JSON value as it is written, nested however deep. With `index` its text comes as that call's arguments."""
     depth, quoted, found = 0, False, []
     while (yield from some(source)):
@@ -187,7 +187,7 @@ def value(source: Source, index: int | None = None) -> Steps[str]:
     return "".join(found)
 
 
-def _key(source: Source) -> Steps[str | None]:
+def _key(source: TextStream) -> Steps[str | None]:
     """A key, its colon and the space around them; None where there is none."""
     yield from space(source)
     if not (yield from some(source)) or source.peek() != '"':
@@ -200,7 +200,7 @@ def _key(source: Source) -> Steps[str | None]:
     return key
 
 
-def _string(source: Source) -> Steps[str | None]:
+def _string(source: TextStream) -> Steps[str | None]:
     """What a JSON string says; None where there is none, or it is broken."""
     if not (yield from some(source)) or source.peek() != '"':
         return None
