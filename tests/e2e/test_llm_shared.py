@@ -17,6 +17,7 @@ import pytest
 
 from forearm import LLM, AsyncEngineArgs, AsyncLLMEngine, BeamSearchParams, RequestOutputKind, SamplingParams
 from forearm.errors import EngineUnavailable, InvalidRequest
+from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.offline.outputs import RequestOutput
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
@@ -294,3 +295,22 @@ async def test_a_profile_is_recorded_while_requests_run(tmp_path: Path) -> None:
     engine.shutdown()
     [file] = tmp_path.iterdir()
     assert sum(event["name"] == "step" for event in json.loads(file.read_text())) > 10
+
+
+def test_weights_of_a_torch_file_answer_as_those_of_safetensors(llm: LLM, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    weights = {}
+    for path in DEMO_MODEL.iterdir():
+        if path.suffix == ".safetensors":
+            weights |= load_file(path)
+        elif path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+
+    with LLM(model=str(tmp_path), **SMALL) as other:  # type: ignore[arg-type]
+        [answer] = other.generate("A glacier is", GREEDY, use_tqdm=False)
+
+    [expected] = llm.generate("A glacier is", GREEDY, use_tqdm=False)
+    assert ids(answer) == ids(expected)

@@ -159,9 +159,9 @@ FLAGS |= {
     **_rows(1, "forearm runs on CPUs", "--device", "cpu", "auto"),
     **_rows(
         1,
-        "weights come from safetensors or GGUF; pickled ones could run code",
+        "weights come from safetensors, GGUF or pytorch_model.bin, whichever the model has",
         "--load-format",
-        *("auto", "safetensors", "gguf"),
+        *("auto", "safetensors", "gguf", "pt"),
     ),
     **_rows(
         1,

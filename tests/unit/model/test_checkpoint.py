@@ -127,12 +127,12 @@ def test_a_damaged_header_is_named(content: bytes, tmp_path: Path) -> None:
     assert "model.safetensors" in refused(tmp_path)
 
 
-def test_pickled_weights_are_never_opened_and_the_remedy_is_given(tmp_path: Path) -> None:
+def test_other_pickled_weights_are_not_opened_and_the_remedy_is_given(tmp_path: Path) -> None:
     (llama(tmp_path) / "model.safetensors").unlink()
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02c__builtin__\nexec\n")
+    (tmp_path / "weights.pth").write_bytes(b"\x80\x02c__builtin__\nexec\n")
 
     message = refused(tmp_path)
-    assert "pytorch_model.bin, a pickle" in message
+    assert "weights.pth, a pickle" in message
     assert "--revision" in message
 
 
@@ -159,7 +159,7 @@ def test_an_index_leads_to_its_shards(tmp_path: Path) -> None:
 def test_an_index_can_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (llama(tmp_path) / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}')
 
-    assert "'../secret.safetensors' is not the name of a safetensors file" in refused(tmp_path)
+    assert "'../secret.safetensors' is not the name of a weight file" in refused(tmp_path)
 
 
 def test_tensors_of_a_multimodal_file_are_found_under_either_prefix(tmp_path: Path) -> None:

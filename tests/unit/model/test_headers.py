@@ -183,6 +183,6 @@ def test_what_the_hub_has_not_is_said_with_a_remedy(tmp_path: Path) -> None:
     offline = ask("someone/demo", tmp_path, HF_HUB_OFFLINE="1")
 
     assert "neither a folder here nor a model on the hub" in str(unknown)
-    assert "has no safetensors files, and pickles are never opened" in str(pickled)
+    assert "has its weights as pytorch_model.bin, which cannot be planned with" in str(pickled)
     assert "can't be downloaded: the hub can't be reached" in str(nobody_there)
     assert "refused: model 'someone/demo', revision main can't be downloaded" in str(offline)

@@ -115,7 +115,8 @@ FILES = {
         "onnx/model.safetensors": b"elsewhere",
         "onnx/config.json": b"{}",
     },
-    "someone/pickled": {"config.json": b"{}", "pytorch_model.bin": b"a pickle"},
+    "someone/pickled": {"config.json": b"{}", "training_args.bin": b"a pickle"},
+    "someone/torch": {"config.json": b"{}", "pytorch_model.bin": b"a state dict", "training_args.bin": b"a pickle"},
     "someone/tiny-GGUF": {
         "tiny-q4_k_m.gguf": b"GGUF4",
         "tiny-q4_k_s.gguf": b"GGUF4",
@@ -264,7 +265,7 @@ def test_of_gguf_files_the_named_quantisation_alone_is_downloaded(tmp_path: Path
         ("someone/nobody", "", "neither a folder here nor a model on the hub"),
         ("someone/gated", "", "is gated: accept its terms at https://huggingface.co/someone/gated"),
         ("someone/tiny", "v9", "the hub has no such revision"),
-        ("someone/pickled", "", "has no safetensors files, and pickles are never opened"),
+        ("someone/pickled", "", "has neither safetensors files nor pytorch_model.bin"),
     ],
 )
 def test_what_the_hub_refuses_is_said_with_a_remedy(
@@ -274,6 +275,12 @@ def test_what_the_hub_refuses_is_said_with_a_remedy(
 
     assert answer.startswith(f"refused: model {model!r}, revision {revision or 'main'}")
     assert words in answer
+
+
+def test_torch_files_are_downloaded_where_there_are_no_safetensors(tmp_path: Path, hub: ThreadingHTTPServer) -> None:
+    folder = Path(ask("someone/torch", tmp_path, HF_ENDPOINT=address(hub)))
+
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "pytorch_model.bin"]
 
 
 def test_a_hub_that_does_not_answer_is_said(tmp_path: Path) -> None:

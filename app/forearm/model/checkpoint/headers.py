@@ -145,6 +145,11 @@ def _fetch(repository: _Repository, model: str, quantisation: str, into: Path) -
         (into / file.path).parent.mkdir(parents=True, exist_ok=True)
         (into / file.path).write_bytes(repository.read(file.path, 0, file.size))
     weights = [file for file in top if fnmatchcase(file.path, "*.safetensors")]
+    if not weights and any(fnmatchcase(file.path, "pytorch_model*.bin") for file in top):
+        raise ConfigError(
+            f"model {model!r} has its weights as pytorch_model.bin, which cannot be planned with before it is "
+            "downloaded; download it (`forearm serve` does) and name the folder"
+        )
     if not weights:
         raise no_safetensors(model, repository.revision)
     with ThreadPoolExecutor(AT_ONCE) as pool:

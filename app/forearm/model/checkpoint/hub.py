@@ -14,10 +14,12 @@ from forearm.model.families.keys import check_regular
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "demo_model"
 
-# What serving reads; never pickles. Mistral's consolidated files repeat the weights under other names; of folders only
-# those that sentence-transformers numbers (1_Pooling) belong to the model.
+# What serving reads; pytorch_model.bin (torch_file.py) where there are no safetensors. Mistral's consolidated files
+# repeat the weights under other names; of folders only those that sentence-transformers numbers (1_Pooling) belong to
+# the model.
 _TEXT = ["*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
 _ALLOW = ["*.safetensors", *_TEXT]
+_TORCH = ["pytorch_model.bin", "pytorch_model-?????-of-?????.bin"]  # and their index, which _TEXT has
 IGNORED = ["[!0-9]*/*.safetensors", "[!0-9]*/*.json", "consolidated*"]
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
@@ -42,7 +44,10 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
     folder = _download(name, revision or "main", download_dir, token, allow)
     if quantisation:
         return find_file(folder, model, allow)
-    if not any(folder.glob("*.safetensors")):
+    if any(folder.glob("*.safetensors")):
+        return folder
+    folder = _download(name, revision or "main", download_dir, token, [*_TEXT, *_TORCH])
+    if not any(folder.glob("pytorch_model*.bin")):
         raise no_safetensors(model, revision or "main")
     return folder
 
@@ -63,7 +68,7 @@ def find_tokenizer(name: str, *, revision: str = "", download_dir: str = "", tok
 def no_safetensors(model: str, revision: str) -> ConfigError:
     """For a repository that has no weights which are served."""
     return ConfigError(
-        f"model {model!r}, revision {revision}, has no safetensors files, and pickles are never opened. "
+        f"model {model!r}, revision {revision}, has neither safetensors files nor pytorch_model.bin. "
         f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
         f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
     )

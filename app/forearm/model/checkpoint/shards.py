@@ -1,6 +1,7 @@
-"""The safetensors files of a model folder: what tensors there are, and their bytes, memory-mapped.
+"""The weight files of a model folder: what tensors there are, and their bytes, memory-mapped.
 
-Format: 8 bytes of little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, the data.
+safetensors files, or where there are none `pytorch_model.bin` (torch_file.py). The format of safetensors:
+8 bytes of little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, the data.
 Source: the safetensors format, version 0.x (github.com/huggingface/safetensors, README).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,10 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.torch_file import read_torch_file
 from forearm.model.families.config import DTypeName
 from forearm.model.families.keys import check_regular, read_json
 
 INDEX = "model.safetensors.index.json"
+TORCH_INDEX = "pytorch_model.bin.index.json"
+TORCH_FILE = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _FLOATS: dict[str, tuple[DTypeName, type[np.generic]]] = {
     "F32": ("float32", np.float32),
@@ -87,13 +92,13 @@ class Files:
 
 
 def read_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the folder's safetensors files, by name, in the order of the files' bytes. Reads headers only.
+    """Return every tensor of the folder's files, by name, in the order of the files' bytes. Reads headers only.
 
-    Raises: ConfigError if there are none (never unpickling instead), or a file is missing, cut short or damaged.
+    Raises: ConfigError if there are none, or a file is missing, cut short or damaged.
     """
     tensors: dict[str, StoredTensor] = {}
     for path in _files(folder):
-        joined(tensors, _read_header(path))
+        joined(tensors, _read_torch(path) if TORCH_FILE.fullmatch(path.name) else _read_header(path))
     return tensors
 
 
@@ -102,7 +107,7 @@ def first_float_dtype(folder: Path) -> DTypeName:
     for tensor in read_tensors(folder).values():
         if tensor.dtype in _FLOATS:
             return tensor.float_dtype
-    raise ConfigError(f"{folder}: no float tensor in its safetensors files")
+    raise ConfigError(f"{folder}: no float tensor in its files")
 
 
 class Mapping:
@@ -159,34 +164,50 @@ def widened(values: npt.NDArray[np.float32] | npt.NDArray[np.uint16], dtype: str
 def _files(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
-    if (folder / INDEX).exists():
-        index = read_json(folder / INDEX)
-        weight_map = index.object("weight_map")
-        if weight_map is None:
-            raise index.wrong("weight_map", "an object that names each tensor's file")
-        names = list(weight_map.values.values())
-        for name in names:
-            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-                raise ConfigError(f"{folder / INDEX}: {name!r:.200} is not the name of a safetensors file")
-        yield from (folder / name for name in sorted(set(names)))
-        return
     found = sorted(folder.glob("*.safetensors"))
-    single = folder / "model.safetensors"
-    if not found:
+    if (folder / INDEX).exists():
+        yield from _indexed(folder / INDEX, re.compile(r".+\.safetensors"))
+    elif found:
+        single = folder / "model.safetensors"
+        yield from [single] if single in found else found
+    elif (folder / TORCH_INDEX).exists():
+        yield from _indexed(folder / TORCH_INDEX, TORCH_FILE)
+    elif (folder / "pytorch_model.bin").exists():
+        yield folder / "pytorch_model.bin"
+    else:
         raise ConfigError(_nothing_here(folder))
-    yield from [single] if single in found else found
+
+
+def _indexed(path: Path, right: re.Pattern[str]) -> list[Path]:
+    """Return the files that an index names. Raises: ConfigError for a name that is not `right`."""
+    index = read_json(path)
+    weight_map = index.object("weight_map")
+    if weight_map is None:
+        raise index.wrong("weight_map", "an object that names each tensor's file")
+    for name in (names := list(weight_map.values.values())):
+        if not isinstance(name, str) or Path(name).name != name or not right.fullmatch(name):
+            raise ConfigError(f"{path}: {name!r:.200} is not the name of a weight file ({right.pattern})")
+    return [path.parent / name for name in sorted(set(names))]
 
 
 def _nothing_here(folder: Path) -> str:
-    pickles = sorted(p.name for p in (*folder.glob("pytorch_model*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
+    pickles = sorted(p.name for p in (*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
     if not pickles:
         return f"{folder} has no safetensors files; is it a model folder?"
     return (
-        f"{folder} has its weights only as {pickles[0]}, a pickle, which runs code when it is read and is never opened "
-        "here. Take a revision that has safetensors (for a Hugging Face id often --revision refs/pr/1), or convert: "
+        f"{folder} has its weights only as {pickles[0]}, a pickle of a form that is not read here: it could run code. "
+        "Take a revision that has safetensors (for a Hugging Face id often --revision refs/pr/1), or convert: "
         'python -c "from transformers import AutoModelForCausalLM as M; '
         f"M.from_pretrained('{folder}').save_pretrained('{folder}')\" where torch is installed"
     )
+
+
+def _read_torch(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a pytorch_model.bin file, in the order of its bytes. Raises: ConfigError."""
+    return {
+        place.name: StoredTensor(place.name, path, place.dtype, place.shape, place.begin, place.end)
+        for place in read_torch_file(path)
+    }
 
 
 def _read_header(path: Path) -> dict[str, StoredTensor]:
