@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "bindings/codes_py.h"
 #include "bindings/config.h"
+#include "bindings/quantized_py.h"
 #include "kernels/pack.h"
 
 namespace forearm {

@@ -110,7 +110,7 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 //     than 4 + 3 roundings. Blocks, ascending: acc = acc + float(block) in float32. acc starts at 0; the sum is acc *
 //     a_scale * s.
 //     With the rounding of the activation that is (1 + 2^-11)^8, 2^-8 of the sum of magnitudes, as is bf16's of the
-//     activation alone; kernel_check_scaled.cpp has the rest of the bound.
+//     activation alone; kernel_check_f16_scaled.cpp has the rest of the bound.
 //   float forms: weights are widened to `wide` (Kernels): w = fma(s, code, o) in float32, rounded to `wide`, and
 //     multiplied as a matrix of that dtype is.
 struct PackedWeights {
@@ -203,7 +203,7 @@ struct QuantizeTask {
 // Rounds weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~ s
 // * code. int8: s = absmax / 127. int4: for each of some scales that put the largest weight at code -8 or beyond (so s
 // may be negative) the codes and the scale that fits them best; of these the one with the least squared error over the
-// group (ops/round.h). Scales are rounded to scale_dtype before codes are.
+// group (ops/load/quantize_weights.h). Scales are rounded to scale_dtype before codes are.
 struct RoundTask {
   const float* w;
   int64_t rows, k, group;
@@ -358,7 +358,7 @@ struct Kernels {
   int64_t (*row_collect)(const LogitRow& row, const float* maxima, float threshold, int32_t* index, float* value,
                          int64_t room);
 
-  // What this CPU can do, for bench/ and `forearm doctor` (ops/limits.h). Results only keep the work from being
+  // What this CPU can do, for bench/ and `forearm doctor` (ops/machine_peak.h). Results only keep the work from being
   // dropped.
   //   read_all loads every byte of data[0 .. bytes) once, bytes a multiple of 4096.
   //   multiply_rounds does `rounds` rounds of multiply-add on registers alone, by the instruction that multiplies

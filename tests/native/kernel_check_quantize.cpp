@@ -1,7 +1,7 @@
 // quantize and round: the same bits as scalar, and scalar as their definitions say.
 #include <math.h>
 
-#include "kernel_check_codes.h"
+#include "kernel_check_quantized.h"
 
 namespace forearm::checks {
 namespace {

@@ -1,16 +1,16 @@
 // The table of the tier that includes this: every operation under ops/, with the layouts of the tier's MMA.
 #pragma once
 #include "kernels/kernels.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/embed.h"
-#include "kernels/ops/gemm.h"
-#include "kernels/ops/kv.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/norm.h"
-#include "kernels/ops/quantize.h"
-#include "kernels/ops/rope.h"
-#include "kernels/ops/round.h"
-#include "kernels/ops/rows.h"
+#include "kernels/ops/attention/attention.h"
+#include "kernels/ops/attention/kv_write.h"
+#include "kernels/ops/gemm/gemm.h"
+#include "kernels/ops/load/quantize_activations.h"
+#include "kernels/ops/load/quantize_weights.h"
+#include "kernels/ops/machine_peak.h"
+#include "kernels/ops/rows/embed.h"
+#include "kernels/ops/rows/logits.h"
+#include "kernels/ops/rows/norm.h"
+#include "kernels/ops/rows/rope.h"
 
 namespace forearm {
 namespace {

@@ -1,8 +1,8 @@
 // x86-64 with AMX: Sapphire Rapids and later.
-#include "kernels/simd/mma_amx.h"
-#include "kernels/simd/mma_int_amx.h"
+#include "kernels/simd/x86/mma_amx.h"
+#include "kernels/simd/x86/mma_int_amx.h"
 
-#include "kernels/simd/halves_soft.h"
+#include "kernels/simd/scalar/f16_scaled_scalar.h"
 
 #include "kernels/ops/table.h"
 

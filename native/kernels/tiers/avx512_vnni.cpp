@@ -1,8 +1,8 @@
 // x86-64 with AVX-512 and its VNNI: Cascade Lake, Ice Lake, Zen 4 and later.
-#include "kernels/simd/mma_avx512.h"
-#include "kernels/simd/mma_int_avx512_vnni.h"
+#include "kernels/simd/x86/mma_avx512.h"
+#include "kernels/simd/x86/mma_int_avx512_vnni.h"
 
-#include "kernels/simd/halves_soft.h"
+#include "kernels/simd/scalar/f16_scaled_scalar.h"
 
 #include "kernels/ops/table.h"
 

@@ -1,9 +1,9 @@
 // Armv8.0: every 64-bit Arm server, Graviton1 among them.
-#include "kernels/simd/mma_neon.h"
+#include "kernels/simd/arm/mma_neon.h"
 
-#include "kernels/simd/mma_int_neon.h"
+#include "kernels/simd/arm/mma_int_neon.h"
 
-#include "kernels/simd/halves_soft.h"
+#include "kernels/simd/scalar/f16_scaled_scalar.h"
 
 #include "kernels/ops/table.h"
 

@@ -1,7 +1,7 @@
 // Armv8.2 with bf16 and int8 matrix multiplication: Graviton3 and 4, Neoverse V1, N2 and V2.
-#include "kernels/simd/mma_neon_mm.h"
+#include "kernels/simd/arm/mma_neon_mm.h"
 
-#include "kernels/simd/mma_int_neon_mm.h"
+#include "kernels/simd/arm/mma_int_neon_mm.h"
 
 namespace forearm {
 namespace {
@@ -10,7 +10,7 @@ using IntMma = PairsIntMma<kCodes>;
 }  // namespace
 }  // namespace forearm
 
-#include "kernels/simd/halves_soft.h"
+#include "kernels/simd/scalar/f16_scaled_scalar.h"
 
 #include "kernels/ops/table.h"
 

@@ -1,9 +1,9 @@
 // Plain C++: the reference that every other tier is compared with, and what a CPU without vectors would run.
-#include "kernels/simd/mma_scalar.h"
+#include "kernels/simd/scalar/mma_scalar.h"
 
-#include "kernels/simd/mma_int_scalar.h"
+#include "kernels/simd/scalar/mma_int_scalar.h"
 
-#include "kernels/simd/halves_soft.h"
+#include "kernels/simd/scalar/f16_scaled_scalar.h"
 
 #include "kernels/ops/table.h"
 

@@ -1,7 +1,7 @@
 // SVE of 256 bits with bf16 and int8 matrix multiplication: Graviton3, Neoverse V1.
-#include "kernels/simd/mma_sve256.h"
+#include "kernels/simd/arm/mma_sve256.h"
 
-#include "kernels/simd/mma_int_sve256.h"
+#include "kernels/simd/arm/mma_int_sve256.h"
 
 namespace forearm {
 namespace {
@@ -10,7 +10,7 @@ using IntMma = QuadsIntMma<kCodes>;
 }  // namespace
 }  // namespace forearm
 
-#include "kernels/simd/halves_soft.h"
+#include "kernels/simd/scalar/f16_scaled_scalar.h"
 
 #include "kernels/ops/table.h"
 

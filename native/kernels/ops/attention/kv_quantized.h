@@ -1,0 +1,82 @@
+// Keys and values as codes of 8 bits: how they are rounded when they are stored, and widened before they are
+// multiplied.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/ops/gemm/scales.h"
+
+namespace forearm {
+namespace {
+
+template <DType C>
+inline F16 load_code(const uint8_t* p) {
+  if constexpr (C == DType::int8) return load_i8(reinterpret_cast<const int8_t*>(p));
+  if constexpr (C == DType::fp8_e4m3) return load_e4m3(p);
+  if constexpr (C == DType::fp8_e5m2) return load_e5m2(p);
+}
+
+// Whether tiles of the tier take codes as they are, and widen them in registers.
+template <DType C>
+constexpr bool kTakesCodes = !is_float(C) && requires { &Mma<C>::widen; };
+
+// `count` codes, a multiple of 32, as kWide, which holds each of them exactly.
+template <DType C>
+inline void widen_codes(const uint8_t* from, int64_t count, void* to) {
+  for (int64_t i = 0; i < count; i += 32) {
+    if constexpr (kTakesCodes<C>) {
+      Mma<C>::widen(from + i, static_cast<uint16_t*>(to) + i);
+      continue;
+    }
+    const F16 low = load_code<C>(from + i), high = load_code<C>(from + i + 16);
+    if constexpr (kWide == DType::f32) {
+      store(static_cast<float*>(to) + i, low);
+      store(static_cast<float*>(to) + i + 16, high);
+    } else {
+      store_upper(static_cast<uint16_t*>(to) + i, low, high);
+    }
+  }
+}
+
+inline uint32_t bits_of_float(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return bits;
+}
+
+// An 8-bit float with `kFraction` bits of fraction and exponents biased by `kBias`: the nearest one, ties to even; what
+// lies above the largest, infinities too, becomes the largest; a NaN becomes `kNan` (Micikevicius et al. 2022,
+// arXiv:2209.05433, with saturation).
+template <int kFraction, int kBias, uint32_t kLargest, uint32_t kNan>
+inline uint8_t narrow_fp8(float x) {
+  constexpr int kDropped = 23 - kFraction;
+  constexpr uint32_t kLeastNormal = static_cast<uint32_t>(128 - kBias) << 23;  // 2^(1 - kBias)
+  // A number whose last place is that of a subnormal, 2^(1 - kBias - kFraction): adding it rounds there.
+  constexpr uint32_t kShift = static_cast<uint32_t>(128 - kBias + kDropped) << 23;
+  constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+  const uint32_t u = bits_of_float(x), magnitude = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
+  float value, shift;
+  __builtin_memcpy(&value, &magnitude, 4);
+  __builtin_memcpy(&shift, &kShift, 4);
+  const uint32_t below_half = (1u << (kDropped - 1)) - 1u + (u >> kDropped & 1u);
+  uint32_t code = (magnitude - kRebias + below_half) >> kDropped;
+  if (magnitude < kLeastNormal) code = bits_of_float(value + shift) - kShift;
+  if (code > kLargest) code = kLargest;
+  return static_cast<uint8_t>(sign | (magnitude > 0x7f800000u ? kNan : code));
+}
+
+// 16 floats as codes: int8 to nearest even after x * inverse, fp8 as they are.
+inline void narrow_codes(DType dtype, F16 x, float inverse, uint8_t* to) {
+  if (dtype == DType::int8) {
+    F16 shifted = broadcast(kRound);
+    if (inverse != 0.0f) shifted = add(mul(x, broadcast(inverse)), shifted);
+    return store_low_bytes(reinterpret_cast<int8_t*>(to), shifted);
+  }
+  float values[16];
+  store(values, x);
+  for (int i = 0; i < 16; ++i) {
+    to[i] =
+        dtype == DType::fp8_e4m3 ? narrow_fp8<3, 7, 0x7e, 0x7f>(values[i]) : narrow_fp8<2, 15, 0x7b, 0x7e>(values[i]);
+  }
+}
+
+}  // namespace
+}  // namespace forearm

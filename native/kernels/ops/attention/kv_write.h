@@ -1,0 +1,96 @@
+// Writing keys and values into their blocks, packed as the matrices that attention multiplies with (KvCache).
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/ops/attention/kv_quantized.h"
+#include "kernels/ops/gemm/gemm.h"
+#include "kernels/ops/load/quantize_activations.h"
+#include "kernels/ops/rows/lanes.h"
+
+namespace forearm {
+namespace {
+
+// Where element (n, k) of a matrix W [n, depth] stands in its packed form.
+inline int64_t packed_at(int64_t n, int64_t k, int64_t depth, int64_t quantum) {
+  return n / kPanel * kPanel * depth + k / quantum * quantum * kPanel + n % kPanel * quantum + k % quantum;
+}
+
+// One vector in a cache's own dtype, as raw elements.
+union KvElements {
+  float f32[16];
+  uint16_t half[16];
+  uint8_t code[16];
+};
+inline KvElements narrow(F16 x, DType dtype, float inverse) {
+  KvElements e;
+  if (dtype == DType::f32) {
+    store(e.f32, x);
+  } else if (dtype == DType::f16) {
+    store_f16(e.half, x);
+  } else if (dtype == DType::bf16) {
+    store_bf16(e.half, x);
+  } else {
+    narrow_codes(dtype, x, inverse, e.code);
+  }
+  return e;
+}
+
+// One token of one kv head: its slot in the block, and what stands there.
+struct KvSlot {
+  char* block;
+  DType dtype;
+  int64_t token, dim, quantum;
+};
+
+// Elements first .. first + lanes of the key of one token: column `token` of W [32, head_dim], so k runs over them.
+// The value: row `token` of W [head_dim, 32], so n runs over them.
+template <typename Element>
+inline void scatter_key(const KvSlot& slot, const Element* from, int64_t first, int64_t lanes) {
+  Element* block = reinterpret_cast<Element*>(slot.block);
+  for (int64_t i = 0; i < lanes; ++i) block[packed_at(slot.token, first + i, slot.dim, slot.quantum)] = from[i];
+}
+template <typename Element>
+inline void scatter_value(const KvSlot& slot, const Element* from, int64_t first, int64_t lanes) {
+  Element* to = reinterpret_cast<Element*>(slot.block) + packed_at(first, slot.token, kBlockTokens, slot.quantum);
+  for (int64_t i = 0; i < lanes; ++i) to[i * slot.quantum] = from[i];
+}
+template <typename Element>
+inline void scatter(const KvSlot& slot, const Element* from, int64_t first, int64_t lanes, bool is_key) {
+  if (is_key) {
+    scatter_key(slot, from, first, lanes);
+  } else {
+    scatter_value(slot, from, first, lanes);
+  }
+}
+
+inline void write_row(const KvSlot& slot, const float* x, int64_t head_dim, bool is_key) {
+  float inverse = 1.0f;
+  if (has_scales(slot.dtype)) {
+    const float largest = largest_magnitude(InPlace{x}, 0, head_dim);
+    inverse = inverse_of(largest, 127.0f);
+    reinterpret_cast<float*>(slot.block + kBlockTokens * slot.dim)[slot.token] = largest / 127.0f;
+  }
+  for_columns(head_dim, [&](int64_t at, int64_t lanes) {
+    const KvElements e = narrow(load_lanes(x + at, lanes), slot.dtype, inverse);
+    if (slot.dtype == DType::f32) {
+      scatter(slot, e.f32, at, lanes, is_key);
+    } else if (is_float(slot.dtype)) {
+      scatter(slot, e.half, at, lanes, is_key);
+    } else {
+      scatter(slot, e.code, at, lanes, is_key);
+    }
+  });
+}
+
+inline void write_kv(const KvWriteTask& t) {
+  const DType dtype = t.cache.dtype;
+  const int64_t quantum = mma_layout(is_float(dtype) ? dtype : kWide).quantum;
+  for (int64_t row = 0; row < t.rows; ++row) {
+    const int64_t slot = t.slots[row], token = slot % kBlockTokens;
+    const int64_t at = slot / kBlockTokens * t.cache.block_bytes + t.kv_head * t.cache.head_bytes;
+    write_row({t.cache.keys + at, dtype, token, t.cache.head_dim, quantum}, t.k + row * t.stride, t.head_dim, true);
+    write_row({t.cache.values + at, dtype, token, t.cache.head_dim, quantum}, t.v + row * t.stride, t.head_dim, false);
+  }
+}
+
+}  // namespace
+}  // namespace forearm

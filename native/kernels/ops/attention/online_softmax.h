@@ -1,0 +1,252 @@
+// The state of attention's rows: queries, running maxima, sums and values, and the softmax over a pair of blocks.
+#pragma once
+#include <math.h>
+
+#include "kernels/kernels.h"
+#include "kernels/ops/gemm/operand.h"
+#include "kernels/ops/rows/lanes.h"
+#include "kernels/simd/math.h"
+
+namespace forearm {
+namespace {
+
+constexpr int kMaxTileRows = 16;   // what is kept of each row, one number each, fits one vector
+constexpr int64_t kMostRows = 96;  // that go over a pair of blocks together
+constexpr int64_t kPairKeys = 2 * kBlockTokens;
+static_assert(kChunkTokens % kPairKeys == 0);
+constexpr float kNothing = -__builtin_inff();
+
+// What a row has gathered over some keys: values are weighted by 2^(score - max), sum is that of the weights.
+struct RowState {
+  float max, sum;
+  float* values;  // [padded head_dim]
+};
+
+// Rows [first, first + rows) of a task, counted as token * group + head from token_begin.
+struct AttendTile {
+  int64_t first, rows, units;
+  int64_t begin[kMaxTileRows], end[kMaxTileRows];  // keys that each row sees
+  float softcap;
+  // In the scratch of the thread:
+  Operand q;        // [rows][head_dim], scaled
+  Operand weights;  // [rows][64] of a pair of blocks
+  float* scores;    // [rows][64]
+  float* values;    // [rows][head_dim] of a chunk
+  float* sums;      // [rows][16]: key j adds to lane j % 16
+  // Of the chunk, and 2^(max before the pair - max); rows beyond the last mean nothing.
+  alignas(64) float max[kMaxTileRows], before[kMaxTileRows];
+  RowState total[kMaxTileRows];
+};
+
+// The tiles of up to kMostRows rows of a task.
+struct AttendRows {
+  const AttendTask* task;
+  char* wide;  // a pair of blocks, keys or values, widened
+  int64_t count;
+  AttendTile tiles[kMostRows / 4];
+};
+
+// Scales of a pair of blocks, null where there are none.
+struct PairScales {
+  const float* keys[2];
+  const float* values[2];
+};
+
+inline int64_t attend_scratch_bytes(int64_t head_dim) {
+  const int64_t row = 3 * head_dim + kPairKeys + 16;
+  return (kPairKeys * head_dim + kMostRows * row + kMaxTileRows * kPairKeys) * 4;
+}
+
+inline int64_t token_of(const AttendTask& task, const AttendTile& t, int64_t row) {
+  return task.token_begin + (t.first + row) / task.group;
+}
+inline int64_t head_of(const AttendTask& task, const AttendTile& t, int64_t row) {
+  return task.kv_head * task.group + (t.first + row) % task.group;
+}
+
+inline void clear(float* p, int64_t count) { __builtin_memset(p, 0, static_cast<uint64_t>(count) * 4); }
+
+// Cuts `rows` rows from `first` on into tiles of even height, at most `most`, and lays them out in the scratch.
+inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int64_t most, int64_t unit_rows) {
+  const AttendTask& task = *all.task;
+  const int64_t dim = task.cache.head_dim;
+  float* at = static_cast<float*>(task.scratch);
+  const auto take = [&](int64_t floats) {
+    float* piece = at;
+    at += floats;
+    return piece;
+  };
+  all.wide = reinterpret_cast<char*>(take(kPairKeys * dim));
+  float* scores = take(kMaxTileRows * kPairKeys);
+  all.count = (rows + most - 1) / most;
+  for (int64_t i = 0; i < all.count; ++i) {
+    AttendTile& t = all.tiles[i];
+    const int64_t begin = rows * i / all.count, end = rows * (i + 1) / all.count;
+    t.first = first + begin;
+    t.rows = end - begin;
+    t.units = (t.rows + unit_rows - 1) / unit_rows;
+    t.softcap = task.softcap;
+    t.q = {take(most * dim), dim, form};
+    t.weights = {take(most * kPairKeys), kPairKeys, form};
+    t.scores = scores;
+    t.values = take(most * dim);
+    t.sums = take(most * 16);
+  }
+  for (int64_t i = 0; i < all.count; ++i) {  // what is touched but once a chunk
+    AttendTile& t = all.tiles[i];
+    for (int64_t r = 0; r < t.rows; ++r) t.total[r] = {kNothing, 0.0f, take(dim)};
+  }
+}
+
+// Behind the last key that a token at this position sees.
+inline int64_t end_of_keys(const AttendTask& task, int64_t position) {
+  if (task.keys == 0) return position + 1;
+  return task.window > 0 && position + task.window < task.keys ? position + task.window : task.keys;
+}
+
+inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_rows) {
+  const F16 scale = broadcast(task.softcap > 0.0f ? task.scale : task.scale * kLog2E);
+  const int64_t dim = task.cache.head_dim, padded = t.units * unit_rows;
+  clear(static_cast<float*>(t.q.data), padded * dim);
+  clear(static_cast<float*>(t.weights.data), padded * kPairKeys);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const int64_t token = token_of(task, t, r), position = task.first_position + token;
+    t.end[r] = end_of_keys(task, position);
+    t.begin[r] = task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
+    clear(t.total[r].values, dim);
+    const float* from = task.q + token * task.q_stride + head_of(task, t, r) * task.head_dim;
+    for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
+      store_operand(t.q, r, column, mul(load_lanes(from + column, lanes), scale), lanes);
+    });
+  }
+}
+
+inline void clear_chunk(AttendRows& all) {
+  for (int64_t i = 0; i < all.count; ++i) {
+    AttendTile& t = all.tiles[i];
+    clear(t.values, t.rows * t.q.stride);
+    clear(t.sums, t.rows * 16);
+    store(t.max, broadcast(kNothing));
+  }
+}
+
+inline bool sees(const AttendTile& t, int64_t row, int64_t first_key, int64_t keys) {
+  return t.begin[row] < first_key + keys && t.end[row] > first_key;
+}
+
+// Bit r: row r sees one of these keys.
+inline uint32_t rows_that_see(const AttendTile& t, int64_t first_key, int64_t keys = kBlockTokens) {
+  if (t.begin[t.rows - 1] < first_key + keys && t.end[0] > first_key) return (1u << t.rows) - 1u;
+  uint32_t rows = 0;
+  for (int64_t r = 0; r < t.rows; ++r) rows |= static_cast<uint32_t>(sees(t, r, first_key, keys)) << r;
+  return rows;
+}
+
+inline float first_lane(F16 x) {
+  float lanes[16];
+  store(lanes, x);
+  return lanes[0];
+}
+
+// Brings scores into their units, where codes have scales, where they are capped, and where a row sees a part of them.
+inline void settle_scores(AttendTile& t, uint32_t rows, int64_t first_key, const PairScales& scales) {
+  const bool all_wholly = t.begin[t.rows - 1] <= first_key && t.end[0] >= first_key + kPairKeys;
+  if (all_wholly && !scales.keys[0] && t.softcap <= 0.0f) return;
+  const F16 none = broadcast(kNothing), cap = broadcast(t.softcap * kLog2E), by_cap = broadcast(1.0f / t.softcap);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const bool partly = t.begin[r] > first_key || t.end[r] < first_key + kPairKeys;
+    if (!(rows >> r & 1) || !(partly || scales.keys[0] || t.softcap > 0.0f)) continue;
+    const F16 begin = broadcast(static_cast<float>(t.begin[r] - first_key));
+    const F16 end = broadcast(static_cast<float>(t.end[r] - first_key));
+    for (int i = 0; i < 4; ++i) {
+      float* scores = t.scores + r * kPairKeys + 16 * i;
+      F16 v = load(scores);
+      if (scales.keys[i / 2]) v = mul(v, load(scales.keys[i / 2] + i % 2 * 16));
+      if (t.softcap > 0.0f) v = mul(cap, tanh(mul(v, by_cap)));
+      if (partly) {
+        const F16 key = add(iota(), broadcast(static_cast<float>(16 * i)));
+        v = select(both(less_equal(begin, key), less(key, end)), v, none);
+      }
+      store(scores, v);
+    }
+  }
+}
+
+// How much of what each row has gathered remains, now that it has seen these scores: as a factor, of exactly 1 where
+// its maximum stays. One vector has the factors of all rows, or each row would wait for its own.
+inline void raise_max(AttendTile& t, uint32_t rows) {
+  const F16 before = load(t.max);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const float* s = t.scores + r * kPairKeys;
+    const float highest = reduce_max(max(max(load(s), load(s + 16)), max(load(s + 32), load(s + 48))));
+    const float top = rows >> r & 1 ? highest : kNothing;
+    t.max[r] = top > t.max[r] ? top : t.max[r];  // a NaN hides what is larger
+  }
+  store(t.before, exp2_of_negative(sub(before, load(t.max))));
+}
+
+// weights(i): those of keys 16 i to 16 i + 15 of a pair of blocks. Two registers at once where bf16 is narrowed so.
+template <Form form, typename Weights, typename Narrow = Mma<DType::bf16>>
+__attribute__((always_inline)) inline void store_weights(const Operand& out, int64_t row, Weights weights) {
+  if constexpr (form == Form::bf16_rows && requires { Narrow::kStoresPairs; }) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2)
+      Narrow::store_both(weights(i), weights(i + 1), reinterpret_cast<char*>(half_row(out, row) + 16 * i));
+  } else {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) store_operand(out, row, 16 * i, weights(i), 16);
+  }
+}
+
+// Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`). By form, not by
+// dtype: all dtypes of a tier share one.
+template <Form form>
+inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& scales) {
+  const Operand out{t.weights.data, t.weights.stride, form};
+  const uint32_t rows = rows_that_see(t, first_key, kPairKeys);
+  settle_scores(t, rows, first_key, scales);
+  raise_max(t, rows);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    if (!(rows >> r & 1)) continue;
+    const F16 top = broadcast(t.max[r]);
+    F16 w[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) w[i] = exp2_of_negative(sub(load(t.scores + r * kPairKeys + 16 * i), top));
+    const F16 sum = add(add(w[0], w[1]), add(w[2], w[3]));
+    store(t.sums + r * 16, fma(load(t.sums + r * 16), broadcast(t.before[r]), sum));
+    store_weights<form>(out, r, [&](int i) {
+      return scales.values[i / 2] ? mul(w[i], load(scales.values[i / 2] + i % 2 * 16)) : w[i];
+    });
+  }
+}
+
+// Folds what a chunk gave into the total; a row that saw nothing of the chunk is left as it is.
+inline void fold(RowState& total, const RowState& chunk, int64_t dim) {
+  if (chunk.max == kNothing) return;
+  const float top = total.max > chunk.max ? total.max : chunk.max;
+  const F16 old_factor = exp2_of_negative(broadcast(total.max - top));
+  const F16 new_factor = exp2_of_negative(broadcast(chunk.max - top));
+  for (int64_t d = 0; d < dim; d += 16) {
+    store(total.values + d, fma(load(total.values + d), old_factor, mul(load(chunk.values + d), new_factor)));
+  }
+  total.sum = fmaf(total.sum, first_lane(old_factor), chunk.sum * first_lane(new_factor));
+  total.max = top;
+}
+
+// Adds the sink's logit to the denominator, divides and writes the row's columns of `out`.
+inline void write_row(const AttendTask& task, int64_t token, int64_t head, const RowState& total) {
+  float sum = total.sum, remains = 1.0f;
+  if (task.sinks) {
+    const float sink = task.sinks[head] * kLog2E, top = total.max > sink ? total.max : sink;
+    remains = first_lane(exp2_of_negative(broadcast(total.max - top)));
+    sum = fmaf(sum, remains, first_lane(exp2_of_negative(broadcast(sink - top))));
+  }
+  const F16 factor = broadcast(remains / sum);
+  for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
+    store_operand(task.out, task.out_row + token, head * task.head_dim + column,
+                  mul(load(total.values + column), factor), lanes);
+  });
+}
+
+}  // namespace
+}  // namespace forearm

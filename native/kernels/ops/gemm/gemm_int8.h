@@ -1,0 +1,264 @@
+// Codes by codes: exact int32 sums over a group, scaled and added to float sums in the order of the groups.
+//
+// Both are kept by the tile: int32 in registers over a group, floats beside it in the first-level cache, so that a
+// group costs two or three instructions a register of sums. On Arm int4 that more than one tile of rows multiplies is
+// unpacked first, panels at a time, into bytes that stay in the second-level cache; x86 takes nibbles as they stand,
+// which measured faster there. The integers are the same.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/ops/gemm/epilogue.h"
+#include "kernels/ops/gemm/scales.h"
+#include "kernels/ops/gemm/tile.h"
+
+namespace forearm {
+namespace {
+
+// Scales and offsets of one group of a panel, each of 16 columns twice.
+constexpr int64_t kFactors = 4 * kPanel;
+constexpr int64_t kShortestGroup = 16;  // PackedWeights
+// Tiles of so many rows and more ask for the lines that they will write, of an Mma with a kFetchesOut.
+constexpr int kOutRows = 4;
+template <typename Mma>
+constexpr bool kFetchesOut = requires { requires Mma::kFetchesOut; };
+template <typename Mma>
+constexpr bool kTakesGroups = requires { requires(Mma::kLongestGroup > 0); };
+
+struct CodesWalk {
+  const char* a;  // first unit of A
+  int64_t unit_bytes;
+  const char* w;  // first panel of W
+  int64_t panel_bytes;
+  int64_t steps, group_steps;  // along k
+  int64_t groups;
+  const float* a_scales;  // of the first unit's first row
+  const int32_t* a_sums;
+  const PackedWeights* weights;  // whose scales they are,
+  int64_t scale;                 // from this one on
+  const float* factors;          // the same for an Mma that takes groups itself, [groups][kFactors]; null: it does not
+  float* room;                   // for what else it lays out, kRoomFloats of its own for each group
+  TilePart part;
+  const OutLines* out;
+
+  void skip_panels(int64_t panels) {
+    w += panels * panel_bytes;
+    scale += panels * groups * kPanel;
+    if (factors) factors += panels * groups * kFactors;
+  }
+};
+
+// As Ahead, and a line of the output every other step: the rows of an output stand too far apart for the hardware to
+// foresee, and asked for all at once they wait for room to be fetched into. Of 512 rows by k 896 and 1536 int8 went
+// from 48 and 56 to 80 and 83 % of the limit, int4 from 41 and 49 to 65 and 67 %; with the lines asked for at once,
+// int8 to 71 and 78 % (VPDPBUSD on a Xeon, bench/kernels.cpp).
+template <bool kNear, int Panels, int64_t kStepBytes>
+class AheadAndOut : public Ahead<kNear, Panels, kStepBytes> {
+ public:
+  explicit AheadAndOut(const CodesWalk& walk)
+      : Ahead<kNear, Panels, kStepBytes>(walk.w, walk.panel_bytes, walk.part),
+        lines_(walk.out->at),
+        last_(walk.out->count - 1) {}
+
+  void fetch() {
+    Ahead<kNear, Panels, kStepBytes>::fetch();
+    const int64_t line = step_++ >> 1;
+    __builtin_prefetch(lines_[line < last_ ? line : last_], 1, 2);
+  }
+
+ private:
+  const char* const* lines_;
+  int64_t last_, step_ = 0;
+};
+template <typename Mma, bool kNear, int Units, int Panels>
+inline auto ahead_of(const CodesWalk& walk) {
+  if constexpr (kFetchesOut<Mma> && Units * Mma::kRows >= kOutRows) {
+    return AheadAndOut<kNear, Panels, Mma::kStepBytes>(walk);
+  } else {
+    return Ahead<kNear, Panels, Mma::kStepBytes>(walk.w, walk.panel_bytes, walk.part);
+  }
+}
+
+template <typename Mma, int Units, int Panels>
+inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::Sums (&sums)[Units][Panels],
+                      float (&acc)[Units][Panels][Mma::kRows * kPanel]) {
+#pragma GCC unroll 8
+  for (int p = 0; p < Panels; ++p) {
+    const int64_t at = walk.scale + (p * walk.groups + group) * kPanel;
+    const F16 scales = load_scales(*walk.weights, at);
+    const typename Mma::Scales s = Mma::scales(scales);
+    const float* a_scales = walk.a_scales + group;
+#pragma GCC unroll 16
+    for (int u = 0; u < Units; ++u, a_scales += Mma::kRows * walk.groups) {
+      Mma::fold(sums[u][p], a_scales, walk.groups, s, acc[u][p]);
+    }
+    if (!has_offsets(*walk.weights)) continue;
+    const typename Mma::Scales o = Mma::scales(load_offsets(*walk.weights, at, scales));
+    for (int u = 0; u < Units; ++u) {
+      const int64_t first = u * Mma::kRows * walk.groups + group;
+      Mma::fold_offsets(walk.a_sums + first, walk.a_scales + first, walk.groups, o, acc[u][p]);
+    }
+  }
+}
+
+template <typename Mma, bool kNear, int Units, int Panels>
+__attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, int64_t stride) {
+  if constexpr (kTakesGroups<Mma>) {
+    if (walk.factors) {
+      CodesWalk one = walk;
+      for (int p = 0; p < Panels; ++p, one.skip_panels(1)) {
+        Mma::template multiply_groups<Units>(one, out + p * kPanel, stride);
+      }
+      return;
+    }
+  }
+  alignas(64) float acc[Units][Panels][Mma::kRows * kPanel] = {};
+  constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
+  const char* a = walk.a;
+  const char* w = walk.w;
+  auto ahead = ahead_of<Mma, kNear, Units, Panels>(walk);
+  for (int64_t group = 0, left = walk.steps; group < walk.groups; ++group) {
+    typename Mma::Sums sums[Units][Panels];
+#pragma GCC unroll 16
+    for (int u = 0; u < Units; ++u)
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p)
+        sums[u][p] = Mma::start(walk.a_sums + u * Mma::kRows * walk.groups + group, walk.groups);
+    const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
+    add_steps<Mma, kStepA>(sums, a, walk.unit_bytes, w, walk.panel_bytes, steps, ahead);
+    a += steps * kStepA;
+    w += steps * Mma::kStepBytes;
+    left -= steps;
+    add_group<Mma>(walk, group, sums, acc);
+  }
+#pragma GCC unroll 16
+  for (int u = 0; u < Units; ++u)
+#pragma GCC unroll 16
+    for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], out + u * Mma::kRows * stride + p * kPanel, stride);
+}
+
+template <typename Mma>
+constexpr int64_t steps_of(int64_t k) {
+  return (k + Mma::kStepK - 1) / Mma::kStepK;
+}
+
+// The panels as tiles multiply them: those of W, or unpacked into the scratch.
+template <Codes kCodes>
+inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels) {
+  using Packed = IntMma<kCodes == Codes::unpacked ? Codes::nibbles : kCodes>;
+  const int64_t steps = steps_of<Packed>(task.w.k), bytes = steps * Packed::kStepBytes;
+  const char* packed = static_cast<const char*>(task.w.data) + panel * bytes;
+  if constexpr (kCodes == Codes::unpacked) {
+    char* to = static_cast<char*>(task.scratch);
+    for (int64_t p = 0; p < panels; ++p) unpack(packed + p * bytes, to + p * 2 * bytes, steps);
+    return to;
+  }
+  return packed;
+}
+
+// Whether nibbles are unpacked for several tiles of rows, or each tile takes them as they stand.
+template <typename Mma>
+constexpr bool kUnpacks = !requires { Mma::kInPlace; };
+
+constexpr int64_t kPairK = IntMma<Codes::nibbles>::kStepK;
+
+// The panels that a tile of many rows takes at once; two are a gated one's.
+constexpr int64_t many_panels() {
+  using Unpacked = IntMma<Codes::unpacked>;
+  int64_t panels = 2;
+  for (int units = 1; units <= Unpacked::kUnits; ++units) {
+    if (Unpacked::panels(units) > panels && 2 * units > Unpacked::kUnits) panels = Unpacked::panels(units);
+  }
+  return panels;
+}
+constexpr int64_t unpacked_bytes(int64_t k) {
+  using Nibbles = IntMma<Codes::nibbles>;
+  if (!kUnpacks<Nibbles>) return 0;
+  return many_panels() * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
+}
+
+// An Mma with a kLongestGroup multiplies tiles of several rows and short groups in its own order of registers
+// (mma_int_neon_mm.h); the factors of its panels are laid out once for all tiles of rows.
+template <typename Mma>
+inline void lay_out_factors(const GemmTask& task, CodesWalk& walk, int64_t panels) {
+  if constexpr (kTakesGroups<Mma>) {
+    auto* to = reinterpret_cast<float*>(static_cast<char*>(task.scratch) + unpacked_bytes(task.w.k));
+    walk.factors = to;
+    for (int64_t group = 0; group < panels * walk.groups; ++group, to += kFactors) {
+      const F16 scales = load_scales(task.w, walk.scale + group * kPanel);
+      Mma::spread(scales, to);
+      if (has_offsets(task.w)) Mma::spread(load_offsets(task.w, walk.scale + group * kPanel, scales), to + 2 * kPanel);
+    }
+    walk.room = to;
+  }
+}
+template <typename Mma>
+inline bool takes_groups(const CodesWalk& walk, const TileRows& cut) {
+  if constexpr (kTakesGroups<Mma>) {
+    const bool whole = walk.group_steps % Mma::kGroupSteps == 0 && walk.steps % Mma::kGroupSteps == 0;
+    return walk.groups > 1 && whole && walk.group_steps * Mma::kStepK <= Mma::kLongestGroup && cut.units > 1;
+  }
+  return false;
+}
+
+template <Codes kCodes>
+inline void multiply_codes(const GemmTask& task) {
+  using Mma = IntMma<kCodes>;
+  const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue);
+  const int64_t group = task.w.group;
+  CodesWalk walk;
+  walk.unit_bytes = task.a.stride * Mma::kRows;
+  walk.steps = steps_of<Mma>(task.w.dtype == DType::int4 ? (task.w.k + kPairK - 1) / kPairK * kPairK : task.w.k);
+  walk.group_steps = group < task.w.k ? group / Mma::kStepK : walk.steps;
+  walk.groups = groups_of(task.w.k, group);
+  walk.panel_bytes = walk.steps * Mma::kStepBytes;
+  walk.weights = &task.w;
+  const int64_t end = (task.n_end + kPanel - 1) / kPanel;
+  for (int64_t panel = task.n_begin / kPanel; panel < end; panel += cut.panels) {
+    const int64_t panels = end - panel < cut.panels ? end - panel : cut.panels;
+    walk.w = panels_of<kCodes>(task, panel, panels);
+    walk.scale = panel * walk.groups * kPanel;
+    walk.factors = nullptr;
+    if (takes_groups<Mma>(walk, cut)) lay_out_factors<Mma>(task, walk, panels);
+    for (int64_t tile = 0; tile < cut.tiles; ++tile) {
+      const int64_t unit = cut.begin(tile), unit_end = cut.begin(tile + 1);
+      alignas(64) float sums[kTileFloats];
+      walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes;
+      walk.a_scales = task.a.scales + unit * Mma::kRows * walk.groups;
+      walk.a_sums = task.a.sums + unit * Mma::kRows * walk.groups;
+      const SumTile sum_tile = {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels};
+      OutLines out;
+      if constexpr (kFetchesOut<Mma>) out.find(task, sum_tile);
+      walk.out = &out;
+      walk.part = {tile, cut.tiles};
+      multiply_units<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
+      finish(task, sum_tile);
+    }
+  }
+}
+
+template <typename Mma>
+inline void multiply_nibbles(const GemmTask& task) {
+  if constexpr (kUnpacks<Mma>) {
+    const int64_t rows = task.row_end - task.row_begin;
+    if (rows > Mma::kUnits * Mma::kRows) return multiply_codes<Codes::unpacked>(task);
+  }
+  multiply_codes<Codes::nibbles>(task);
+}
+
+inline void multiply_codes(const GemmTask& task) {
+  if (task.w.dtype == DType::int8) return multiply_codes<Codes::bytes>(task);
+  multiply_nibbles<IntMma<Codes::nibbles>>(task);
+}
+
+// The factors of so many panels and a room, for an Mma that takes groups.
+template <typename Mma>
+constexpr int64_t factor_bytes(int64_t k) {
+  if constexpr (kTakesGroups<Mma>)
+    return (many_panels() * kFactors + Mma::kRoomFloats) * groups_of(k, kShortestGroup) * 4;
+  return 0;
+}
+constexpr int64_t codes_scratch_bytes(int64_t k) {
+  return unpacked_bytes(k) + factor_bytes<IntMma<Codes::unpacked>>(k);
+}
+
+}  // namespace
+}  // namespace forearm

@@ -1,0 +1,132 @@
+// Activations in the form that the next multiplication reads; for the i8 forms one scale a row and group (Operand).
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/ops/gemm/operand.h"
+#include "kernels/ops/gemm/scales.h"
+#include "kernels/ops/rows/lanes.h"
+
+namespace forearm {
+namespace {
+
+// A row of x as it stands, and with its columns in another order.
+struct InPlace {
+  const float* x;
+  F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(x + column, lanes); }
+};
+struct Ordered {
+  const float* x;
+  const int32_t* order;
+  F16 operator()(int64_t column, int64_t lanes) const {
+    float gathered[16] = {};
+    for (int64_t i = 0; i < lanes; ++i) gathered[i] = x[order[column + i]];
+    return load(gathered);
+  }
+};
+
+// Largest magnitude of columns [begin, begin + count) by its bits: NaN above infinity above all numbers.
+template <typename Row>
+inline float largest_magnitude(const Row& row, int64_t begin, int64_t count) {
+  F16 best = zero();
+  M16 nan = less(best, best);  // none
+  for_columns(count, [&](int64_t at, int64_t lanes) {
+    const F16 v = row(begin + at, lanes);
+    nan = either(nan, is_nan(v));
+    best = max(abs(v), best);
+  });
+  return bitmask(nan) ? __builtin_nanf("") : reduce_max(best);
+}
+
+// Where element (row, column) of an i8 form stands; the next ones of the row follow, by eights in pairs.
+inline int8_t* code_at(const Operand& o, int64_t row, int64_t column) {
+  int8_t* first = static_cast<int8_t*>(o.data);
+  if (o.form == Form::i8_rows) return first + row * o.stride + column;
+  return first + row / 2 * 2 * o.stride + column / 8 * 16 + row % 2 * 8 + column % 8;
+}
+
+inline void store_codes(const Operand& o, int64_t row, int64_t column, F16 shifted, int64_t lanes) {
+  int8_t codes[16];
+  int8_t* to = code_at(o, row, column);
+  if (lanes == 16 && o.form == Form::i8_rows) return store_low_bytes(to, shifted);
+  store_low_bytes(codes, shifted);
+  if (lanes == 16 && column % 8 == 0) {
+    __builtin_memcpy(to, codes, 8);
+    __builtin_memcpy(to + 16, codes + 8, 8);
+    return;
+  }
+  for (int64_t i = 0; i < lanes; ++i) *code_at(o, row, column + i) = codes[i];
+}
+
+// Codes x * inverse of columns [begin, begin + count); returns their sum. An inverse of 0 gives zeros, whatever x is.
+template <typename Row>
+inline int32_t round_group(const Operand& out, int64_t to, const Row& row, int64_t begin, int64_t count,
+                           float inverse) {
+  F16 sum = zero();  // of integers below 2^24: exact
+  const F16 factor = broadcast(inverse), round = broadcast(kRound);
+  for_columns(count, [&](int64_t at, int64_t lanes) {
+    const F16 shifted = inverse == 0.0f ? round : add(mul(row(begin + at, lanes), factor), round);
+    sum = add(sum, sub(shifted, round));
+    store_codes(out, to, begin + at, shifted, lanes);
+  });
+  return static_cast<int32_t>(reduce_add(sum));
+}
+
+// The scale of a row of f16_scaled, and its inverse: powers of two.
+struct RowScale {
+  float scale, inverse;
+};
+inline RowScale row_scale(float largest) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &largest, 4);
+  int exponent = static_cast<int>(bits >> 23) - 127;  // of a magnitude
+  if (exponent == 128) return {__builtin_nanf(""), 0.0f};
+  if (exponent < kLeastExponent) exponent = kLeastExponent;
+  const auto power = [](int of) {
+    const uint32_t shifted = static_cast<uint32_t>(of + 127) << 23;
+    float x;
+    __builtin_memcpy(&x, &shifted, 4);
+    return x;
+  };
+  return {power(exponent - kScaledTop), power(kScaledTop - exponent)};
+}
+
+template <typename Row>
+inline void scale_row(const QuantizeTask& t, int64_t to, const Row& row) {
+  const RowScale s = row_scale(largest_magnitude(row, 0, t.dim));
+  t.out.scales[to] = s.scale;
+  const F16 factor = broadcast(s.inverse);
+  uint16_t* out = half_row(t.out, to);
+  for_columns(t.dim, [&](int64_t at, int64_t lanes) {
+    uint16_t codes[16];
+    store_f16(codes, s.inverse == 0.0f ? zero() : mul(row(at, lanes), factor));
+    __builtin_memcpy(out + at, codes, static_cast<uint64_t>(lanes) * 2);
+  });
+}
+
+template <typename Row>
+inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
+  if (t.out.form == Form::f16_scaled) return scale_row(t, to, row);
+  if (!is_quantised(t.out.form)) {
+    return for_columns(t.dim, [&](int64_t at, int64_t lanes) { store_operand(t.out, to, at, row(at, lanes), lanes); });
+  }
+  const int64_t groups = groups_of(t.dim, t.out.group);
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t begin = g * t.out.group, count = t.dim - begin < t.out.group ? t.dim - begin : t.out.group;
+    const float largest = largest_magnitude(row, begin, count);
+    t.out.scales[to * groups + g] = largest / 127.0f;
+    t.out.sums[to * groups + g] = round_group(t.out, to, row, begin, count, inverse_of(largest, 127.0f));
+  }
+}
+
+inline void quantize(const QuantizeTask& t) {
+  for (int64_t row = t.row_begin; row < t.row_end; ++row) {
+    const float* x = t.x + row * t.x_stride;
+    if (t.order) {
+      convert_row(t, row, Ordered{x, t.order});
+    } else {
+      convert_row(t, row, InPlace{x});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace forearm

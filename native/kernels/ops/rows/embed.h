@@ -1,0 +1,110 @@
+// Rows of a packed matrix, widened: the embedding of tokens, whose table may be the packed output head as well.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/ops/gemm/gemm.h"
+#include "kernels/ops/gemm/scales.h"
+
+namespace forearm {
+namespace {
+
+// A row's values lie one step apart, 16 x quantum elements: one of them in each cache line, for 16-bit types two.
+template <DType W, typename Element>
+inline void embed_row(const EmbedTask& task, int64_t token, float* out) {
+  constexpr int64_t kQuantum = Mma<W>::kQuantum;
+  const int64_t steps = (task.w.k + kQuantum - 1) / kQuantum;
+  const Element* row =
+      static_cast<const Element*>(task.w.data) + (token / kPanel * steps * kPanel + token % kPanel) * kQuantum;
+  for (int64_t k = 0; k < task.w.k; k += 16) {
+    const int64_t count = task.w.k - k < 16 ? task.w.k - k : 16;
+    Element values[16] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = row[(k + i) / kQuantum * kPanel * kQuantum + (k + i) % kQuantum];
+    }
+    F16 wide;
+    if constexpr (W == DType::f32) wide = load(values);
+    if constexpr (W == DType::f16) wide = load_f16(values);
+    if constexpr (W == DType::bf16) wide = load_bf16(values);
+    store_first(out + k, mul(broadcast(task.scale), wide), count);
+  }
+}
+
+// A row of codes: those of 16 k, which one group has, and the row's scale and offset of it.
+template <DType D>
+inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
+  const PackedWeights& w = task.w;
+  const int64_t quantum = mma_layout(D).quantum, bias = mma_layout(D).bias, lane = token % kPanel;
+  const int64_t groups = groups_of(w.k, w.group), panel = token / kPanel;
+  const auto* bytes = static_cast<const uint8_t*>(w.data) + packed_bytes(D, kPanel, w.k, quantum) * panel;
+  for (int64_t k = 0; k < w.k; k += 16) {
+    const int64_t count = w.k - k < 16 ? w.k - k : 16;
+    uint8_t codes[16] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t chunk = (k + i) / quantum, at = D == DType::int4 ? chunk / 2 : chunk;
+      const uint8_t byte = bytes[(at * kPanel + lane) * quantum + (k + i) % quantum];
+      codes[i] = D == DType::int4 ? static_cast<uint8_t>(chunk % 2 ? byte & 0xf0 : byte << 4) : byte;
+    }
+    float s[16], o[16];
+    const int64_t at = (panel * groups + k / w.group) * kPanel;
+    store(s, load_scales(w, at));
+    store(o, load_offsets(w, at, load(s)));
+    F16 code;
+    if constexpr (is_fp8(D)) {
+      code = load_fp8(codes, D);
+    } else {
+      // Nibbles stand in the upper half of a byte: 16 times too large.
+      for (uint8_t& byte : codes) byte = static_cast<uint8_t>(byte - (D == DType::int4 ? bias * 16 : bias));
+      code = load_i8(reinterpret_cast<const int8_t*>(codes));
+      if (D == DType::int4) code = mul(code, broadcast(0.0625f));
+    }
+    const F16 wide = fma(broadcast(s[lane]), code, broadcast(o[lane]));
+    store_first(out + k, mul(broadcast(task.scale), wide), count);
+  }
+}
+
+inline void embed_scaled(const EmbedTask& task, int64_t token, float* out) {
+  float s[16];
+  store(s, load_scales(task.w, token / kPanel * kPanel));
+  const F16 scale = broadcast(s[token % kPanel]);
+  const auto* row = static_cast<const uint16_t*>(task.w.data) + token / kPanel * kPanel * task.w.k + token % kPanel;
+  for (int64_t k = 0; k < task.w.k; k += 16) {
+    const int64_t count = task.w.k - k < 16 ? task.w.k - k : 16;
+    uint16_t values[16] = {};
+    for (int64_t i = 0; i < count; ++i) values[i] = row[(k + i) * kPanel];
+    store_first(out + k, mul(broadcast(task.scale), mul(scale, load_f16(values))), count);
+  }
+}
+
+inline void embed(const EmbedTask& task) {
+  for (int64_t r = 0; r < task.rows; ++r) {
+    float* out = task.out + r * task.out_stride;
+    switch (task.w.dtype) {
+      case DType::f32:
+        embed_row<DType::f32, float>(task, task.tokens[r], out);
+        break;
+      case DType::f16:
+        embed_row<DType::f16, uint16_t>(task, task.tokens[r], out);
+        break;
+      case DType::bf16:
+        embed_row<DType::bf16, uint16_t>(task, task.tokens[r], out);
+        break;
+      case DType::int8:
+        embed_codes<DType::int8>(task, task.tokens[r], out);
+        break;
+      case DType::int4:
+        embed_codes<DType::int4>(task, task.tokens[r], out);
+        break;
+      case DType::fp8_e4m3:
+        embed_codes<DType::fp8_e4m3>(task, task.tokens[r], out);
+        break;
+      case DType::fp8_e5m2:
+        embed_codes<DType::fp8_e5m2>(task, task.tokens[r], out);
+        break;
+      case DType::f16_scaled:
+        embed_scaled(task, task.tokens[r], out);
+        break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace forearm

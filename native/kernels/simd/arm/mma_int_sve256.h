@@ -1,0 +1,182 @@
+// Codes by SVE's SMMLA: two rows by four columns by eight k an instruction of 256 bits, on neon_mm's layout and with
+// its way of taking nibbles and groups (mma_int_neon_mm.h). mma_int.h names the members.
+#pragma once
+#include "kernels/simd/arm/mma_int_neon_mm.h"
+#include "kernels/simd/arm/mma_sve256.h"
+
+namespace forearm {
+namespace {
+
+using Ints8 __attribute__((arm_sve_vector_bits(256))) = svint32_t;
+using Codes32 __attribute__((arm_sve_vector_bits(256))) = svint8_t;
+
+inline Codes32 codes_at(const char* from) { return svld1(svptrue_b8(), reinterpret_cast<const int8_t*>(from)); }
+inline Codes32 pair_at(const char* from) { return svld1rq(svptrue_b8(), reinterpret_cast<const int8_t*>(from)); }
+inline Floats8 floats_at(const float* from) { return svld1(svptrue_b32(), from); }
+
+// acc + x * s, multiplied once and fused once; `rows` are the rows' scales, twice {a0 a0 a1 a1}.
+inline Floats8 scaled_sum(Floats8 acc, Floats8 sum, Floats8 rows, Floats8 columns) {
+  return svmla_x(svptrue_b32(), acc, svmul_x(svptrue_b32(), sum, rows), columns);
+}
+
+// As GroupTile, a whole panel at a time: SVE's registers hold twice as much.
+template <int kUnitsOfTile>
+struct WideGroupTile {
+  static constexpr int kBlocks = 4;
+  Floats8 acc[kUnitsOfTile][kBlocks];
+  Ints8 sums[kUnitsOfTile][kBlocks];
+
+  void start() {
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) sums[u][b] = load_start();
+    }
+  }
+  void step(const char* a, int64_t unit_bytes, const char* w) {
+    Codes32 pairs[kUnitsOfTile];
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) pairs[u] = pair_at(a + u * unit_bytes);
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) {
+      const Codes32 codes = codes_at(w + 32 * b);
+#pragma GCC unroll 8
+      for (int u = 0; u < kUnitsOfTile; ++u) sums[u][b] = svmmla(sums[u][b], pairs[u], codes);
+    }
+  }
+  template <bool kOffsets>
+  void fold(const float* rows, const float* factors) {
+    const svbool_t all = svptrue_b32();
+    const Floats8 start = svdup_f32(12582912.0f);  // 0x4b400000: 1.5 * 2^23
+    Floats8 scales[kUnitsOfTile];
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) scales[u] = svld1rq(all, rows + 8 * u);
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) {
+      const Floats8 s = floats_at(factors + 8 * b);
+#pragma GCC unroll 8
+      for (int u = 0; u < kUnitsOfTile; ++u) {
+        acc[u][b] = scaled_sum(acc[u][b], svsub_x(all, svreinterpret_f32_s32(sums[u][b]), start), scales[u], s);
+      }
+      if constexpr (kOffsets) {
+        const Floats8 o = floats_at(factors + 2 * kPanel + 8 * b);
+#pragma GCC unroll 8
+        for (int u = 0; u < kUnitsOfTile; ++u) {
+          acc[u][b] = svmla_x(all, acc[u][b], svld1rq(all, rows + 8 * u + 4), o);
+        }
+      }
+    }
+  }
+  // Opaque, and from memory, as in GroupTile.
+  static Ints8 load_start() {
+    svint32_t v;  // clang gives the registers of assembly to types without a length
+    __asm__ volatile("ldr %0, [%1]" : "=w"(v) : "r"(kStart), "m"(kStart));
+    return v;
+  }
+  void clear() {
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) acc[u][b] = svdup_f32(0);
+    }
+  }
+  void store(float* out, int64_t stride) const {
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnitsOfTile; ++u) {
+      store_rows(acc[u][0], acc[u][1], out + 2 * u * stride, stride);
+      store_rows(acc[u][2], acc[u][3], out + 2 * u * stride + 8, stride);
+    }
+  }
+
+  static constexpr int32_t kBits = 0x4b400000;
+  alignas(32) static constexpr int32_t kStart[8] = {kBits, kBits, kBits, kBits, kBits, kBits, kBits, kBits};
+};
+
+// Float sums in memory, their factors and what is stored are neon_mm's; a register is two of its blocks.
+template <Codes kCodes>
+struct QuadsIntMma : PairsIntMma<kCodes> {
+  using Pairs = PairsIntMma<kCodes>;
+  static constexpr bool kNibbles = kCodes == Codes::nibbles;
+  static constexpr int panels(int units) { return units == 1 ? 4 : units == 2 && !kNibbles ? 3 : 2; }
+  struct Sums {
+    Ints8 block[4];
+  };
+
+  static Sums start(const int32_t*, int64_t) {
+    const Ints8 v = svdup_s32(0);
+    return {{v, v, v, v}};
+  }
+
+  template <int Units, int Panels>
+  static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
+    constexpr int kChunks = kNibbles ? 2 : 1;
+    const svbool_t all = svptrue_b8();
+    Codes32 pairs[Units][kChunks];
+#pragma GCC unroll 8
+    for (int u = 0; u < Units; ++u) {
+#pragma GCC unroll 2
+      for (int c = 0; c < kChunks; ++c) pairs[u][c] = pair_at(a + u * unit_bytes + 16 * c);
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < Panels; ++p) {
+#pragma GCC unroll 4
+      for (int b = 0; b < 4; ++b) {
+        const Codes32 codes = codes_at(w + p * panel_bytes + 32 * b);
+        const Codes32 first = kNibbles ? Codes32(svlsl_n_s8_x(all, codes, 4)) : codes;
+#pragma GCC unroll 8
+        for (int u = 0; u < Units; ++u) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][0], first);
+        if constexpr (kNibbles) {
+          const Codes32 second = svand_n_s8_x(all, codes, -16);
+#pragma GCC unroll 8
+          for (int u = 0; u < Units; ++u) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][1], second);
+        }
+      }
+    }
+  }
+
+  static void fold(const Sums& sums, const float* a_scales, int64_t groups, const ByColumn& s, float* acc) {
+    const svbool_t all = svptrue_b32();
+    const Floats8 rows = svdupq_f32(a_scales[0], a_scales[0], a_scales[groups], a_scales[groups]);
+    const auto* columns = reinterpret_cast<const float*>(s.pair);
+#pragma GCC unroll 4
+    for (int b = 0; b < 4; ++b) {
+      Floats8 sum = svcvt_f32_x(all, sums.block[b]);
+      if constexpr (kNibbles) sum = svmul_x(all, sum, 0.0625f);
+      svst1(all, acc + 8 * b, scaled_sum(floats_at(acc + 8 * b), sum, rows, floats_at(columns + 8 * b)));
+    }
+  }
+
+  template <int Units, typename Walk>
+  static void multiply_groups(const Walk& walk, float* out, int64_t stride) {
+    if (walk.weights->zeros || walk.weights->offsets) {
+      multiply_panel<Units, true>(walk, out, stride);
+    } else {
+      multiply_panel<Units, false>(walk, out, stride);
+    }
+  }
+
+ private:
+  template <int Units, bool kOffsets, typename Walk>
+  __attribute__((noinline)) static void multiply_panel(const Walk& walk, float* out, int64_t stride) {
+    Pairs::template lay_out_rows<Units>(walk);
+    WideGroupTile<Units> tile;
+    tile.clear();
+    const char* a = walk.a;
+    const char* w = walk.w;
+    const float* rows = walk.room;
+    const float* factors = walk.factors;
+    for (int64_t left = walk.steps; left > 0; left -= walk.group_steps, rows += 8 * Units, factors += 4 * kPanel) {
+      tile.start();
+      const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
+      for (int64_t s = 0; s < steps; s += 2, a += 32, w += 2 * Pairs::kStepBytes) {
+        tile.step(a, walk.unit_bytes, w);
+        tile.step(a + 16, walk.unit_bytes, w + Pairs::kStepBytes);
+      }
+      tile.template fold<kOffsets>(rows, factors);
+    }
+    tile.store(out, stride);
+  }
+};
+
+}  // namespace
+}  // namespace forearm

@@ -1,0 +1,63 @@
+// Nibbles on NEON: two signed codes of four bits in a byte.
+#pragma once
+#include <arm_neon.h>
+
+#include "kernels/simd/arm/vec_neon.h"
+#include "kernels/simd/mma_int.h"
+
+namespace forearm {
+namespace {
+
+// One instruction each: the code in the upper half of its byte, sixteen times what it is. Sums stay exact: 16 * 8 * 127
+// is what a code of eight bits comes to.
+inline int8x16_t low_sixteenfold(int8x16_t codes) { return vshlq_n_s8(codes, 4); }
+inline int8x16_t high_sixteenfold(int8x16_t codes) { return vandq_s8(codes, vdupq_n_s8(-16)); }
+
+// An int32 sum as a float; a sixteenfold one is divided in the same instruction, exactly.
+template <bool kSixteenfold>
+inline float32x4_t float_of(int32x4_t sum) {
+  if constexpr (kSixteenfold) return vcvtq_n_f32_s32(sum, 4);
+  return vcvtq_f32_s32(sum);
+}
+
+// A panel of nibbles as codes of one byte: the low nibbles of a chunk of kQuantum k, then the high ones.
+template <int kQuantum>
+inline void unpack_chunks(const char* nibbles, char* to, int64_t steps) {
+  constexpr int kChunk = kPanel * kQuantum;
+  const auto* from = reinterpret_cast<const int8_t*>(nibbles);
+  auto* out = reinterpret_cast<int8_t*>(to);
+  for (int64_t s = 0; s < steps; ++s, from += kChunk, out += 2 * kChunk) {
+    for (int i = 0; i < kChunk; i += 16) {
+      const int8x16_t codes = vld1q_s8(from + i);
+      vst1q_s8(out + i, vshrq_n_s8(vshlq_n_s8(codes, 4), 4));
+      vst1q_s8(out + kChunk + i, vshrq_n_s8(codes, 4));
+    }
+  }
+}
+
+// The words of four columns that hold k of them: of kQuantum 8 every second one.
+template <int kQuantum>
+inline uint32x4_t words_of(const char* columns, int64_t k) {
+  const auto* words = reinterpret_cast<const uint32_t*>(columns);
+  if constexpr (kQuantum == 4) return vld1q_u32(words);
+  const uint32x4_t first = vld1q_u32(words), second = vld1q_u32(words + 4);
+  return k % 8 < 4 ? vuzp1q_u32(first, second) : vuzp2q_u32(first, second);
+}
+
+// The codes (int8, int4) of 16 columns at k as floats: each moved to the top of its word, then down with its sign.
+template <DType D, int kQuantum>
+inline F16 columns_of(const char* panel, int64_t k) {
+  constexpr int kBits = dtype_bits(D), kFour = 4 * kQuantum;  // bytes of four columns
+  constexpr int64_t kChunkK = D == DType::int4 ? 2 * kQuantum : kQuantum;
+  const char* chunk = panel + k / kChunkK * 4 * kFour;
+  const auto nibble = static_cast<int>(D == DType::int4 ? k / kQuantum % 2 : 0);
+  const int32x4_t up = vdupq_n_s32(32 - kBits - 4 * nibble - 8 * static_cast<int>(k % 4));
+  const auto code = [&](int four) {
+    const uint32x4_t words = words_of<kQuantum>(chunk + four * kFour, k);
+    return vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_u32(vshlq_u32(words, up)), 32 - kBits));
+  };
+  return {code(0), code(1), code(2), code(3)};
+}
+
+}  // namespace
+}  // namespace forearm

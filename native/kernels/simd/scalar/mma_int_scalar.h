@@ -1,0 +1,94 @@
+// Multiplication of codes in plain C++: the definition. Names: mma_int.h.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/simd/mma_int.h"
+
+namespace forearm {
+namespace {
+
+// The code, signed, at one byte of a panel.
+inline int32_t low_nibble(int8_t byte) { return static_cast<int8_t>(static_cast<uint8_t>(byte) << 4) >> 4; }
+inline int32_t high_nibble(int8_t byte) { return byte >> 4; }
+
+template <Codes kCodes>
+struct IntMma {
+  static constexpr int kRows = 1, kQuantum = 4;
+  static constexpr Form kForm = Form::i8_rows;
+  static constexpr int kBias = 0, kNibbleBias = 0;
+  static constexpr int kStepK = kQuantum * (kCodes == Codes::nibbles ? 2 : 1);
+  static constexpr int kStepBytes = kPanel * kQuantum;
+  static constexpr int kUnits = 4;
+  static constexpr int panels(int) { return 1; }
+  struct Sums {
+    int32_t of[16];
+  };
+  using Scales = F16;
+
+  static Sums start(const int32_t*, int64_t) { return {}; }
+  static Scales scales(F16 s) { return s; }
+
+  template <int Units, int Panels>
+  static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
+    for (int u = 0; u < Units; ++u) {
+      for (int p = 0; p < Panels; ++p) {
+        const auto* row = reinterpret_cast<const int8_t*>(a + u * unit_bytes);
+        const auto* codes = reinterpret_cast<const int8_t*>(w + p * panel_bytes);
+        add_products(sums[u][p].of, row, codes);
+      }
+    }
+  }
+
+  static void fold(const Sums& sums, const float* a_scales, int64_t, Scales s, float* acc) {
+    float products[16];
+    for (int i = 0; i < 16; ++i) products[i] = static_cast<float>(sums.of[i]) * *a_scales;
+    forearm::store(acc, fma(load(products), s, load(acc)));
+  }
+  static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
+    forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));
+  }
+  static void store(const float* acc, float* out, int64_t) { forearm::store(out, load(acc)); }
+
+ private:
+  static void add_products(int32_t (&sums)[16], const int8_t* row, const int8_t* codes) {
+    for (int i = 0; i < 16; ++i) {
+      for (int k = 0; k < kQuantum; ++k) {
+        const int8_t byte = codes[i * kQuantum + k];
+        if constexpr (kCodes == Codes::nibbles) {
+          sums[i] += row[k] * low_nibble(byte) + row[kQuantum + k] * high_nibble(byte);
+        } else {
+          sums[i] += row[k] * byte;
+        }
+      }
+    }
+  }
+};
+
+inline void unpack(const char* nibbles, char* to, int64_t steps) {
+  constexpr int kChunk = kPanel * IntMma<Codes::nibbles>::kQuantum;
+  for (int64_t s = 0; s < steps; ++s, nibbles += kChunk, to += 2 * kChunk) {
+    for (int i = 0; i < kChunk; ++i) {
+      to[i] = static_cast<char>(low_nibble(static_cast<int8_t>(nibbles[i])));
+      to[kChunk + i] = static_cast<char>(high_nibble(static_cast<int8_t>(nibbles[i])));
+    }
+  }
+}
+
+template <DType D>
+inline F16 code_columns(const char* panel, int64_t k) {
+  constexpr int kQuantum = IntMma<Codes::bytes>::kQuantum;
+  const int64_t chunk = k / kQuantum;
+  const auto* bytes = reinterpret_cast<const int8_t*>(panel) + k % kQuantum;
+  int8_t codes[16];
+  for (int i = 0; i < 16; ++i) {
+    if constexpr (D == DType::int8) {
+      codes[i] = bytes[(chunk * kPanel + i) * kQuantum];
+    } else {
+      const int8_t byte = bytes[(chunk / 2 * kPanel + i) * kQuantum];
+      codes[i] = static_cast<int8_t>(chunk % 2 ? high_nibble(byte) : low_nibble(byte));
+    }
+  }
+  return load_i8(codes);
+}
+
+}  // namespace
+}  // namespace forearm

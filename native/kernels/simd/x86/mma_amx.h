@@ -1,0 +1,34 @@
+// bf16 by TDPBF16PS, whatever the number of rows, and so attention; f16 and f32 as in avx512.
+#pragma once
+#include "kernels/simd/x86/mma_avx512_dot.h"
+#include "kernels/simd/x86/tiles_amx.h"
+
+namespace forearm {
+namespace {
+
+constexpr int kFetchedRows = 1;  // as avx512 has it
+constexpr int kNearLevel = 1;
+
+// What steps of 32 k leave over, a k that is no multiple of 32, VDPBF16PS multiplies from the first k on.
+struct TileMma : DotMma<DType::bf16> {
+  using Tiles = TileRegisters;
+
+  template <int kSums, int kA, int kW>
+  static void add_tile() {
+    Tiles::add_halves<kSums, kA, kW>();
+  }
+};
+
+template <DType W>
+struct Mma : RowsMma<W> {};
+template <>
+struct Mma<DType::bf16> : TileMma {};
+template <>
+struct Mma<DType::int8> : CodesMma<DType::int8> {};
+template <>
+struct Mma<DType::fp8_e4m3> : CodesMma<DType::fp8_e4m3> {};
+template <>
+struct Mma<DType::fp8_e5m2> : CodesMma<DType::fp8_e5m2> {};
+
+}  // namespace
+}  // namespace forearm

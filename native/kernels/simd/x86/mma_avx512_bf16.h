@@ -1,0 +1,28 @@
+// Tiles of AVX512_BF16; f16 and f32 as in avx512.
+#pragma once
+#include "kernels/simd/x86/mma_avx512_dot.h"
+
+namespace forearm {
+namespace {
+
+// Of the limit, three shapes, Zen 4: 3 rows of int4 62 to 83 -> 93 to 96 %; 2 rows of int8 would lose 4 to 10 points.
+constexpr int kFetchedRows = 3;
+// Into the first level 8 and 12 rows of bf16 reach 85 to 88 and 76 to 80 % in place of 94 to 97 and 89 to 94, of int8
+// 89 and 70 to 81 in place of 90 to 97 and 84 to 92, 4 of int4 81 to 94 in place of 94 to 97; 10 or 16 KiB ahead rather
+// than 6, 4 rows lose 4 to 8 points (Zen 4). Zen 5 was measured with the first level alone: 8 rows of int4, asked for
+// near or not, 84 to 90 or 80.
+constexpr int kNearLevel = 2;
+
+template <DType W>
+struct Mma : RowsMma<W> {};
+template <>
+struct Mma<DType::bf16> : DotMma<DType::bf16> {};
+template <>
+struct Mma<DType::int8> : CodesMma<DType::int8> {};
+template <>
+struct Mma<DType::fp8_e4m3> : CodesMma<DType::fp8_e4m3> {};
+template <>
+struct Mma<DType::fp8_e5m2> : CodesMma<DType::fp8_e5m2> {};
+
+}  // namespace
+}  // namespace forearm

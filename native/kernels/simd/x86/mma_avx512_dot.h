@@ -1,0 +1,135 @@
+// Tiles of bf16 by VDPBF16PS, a pair of k an instruction; of codes of 8 bits as well.
+#pragma once
+#include "kernels/simd/x86/mma_avx512_rows.h"
+
+namespace forearm {
+namespace {
+
+// sums += the odd k's products, then += the even k's, each rounded to nearest even, denormals flushed: Intel's manual,
+// volume 2C, VDPBF16PS. As assembly, since gcc 12 moves the sums of a tile to other registers and spills them.
+inline void add_dot(F16& sums, __m512i a, __m512i w) {
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums.v) : "v"(w), "v"(a));
+}
+
+// What the magnitude of an fp8 code is as bf16, by its seven lower bits.
+struct Magnitudes {
+  alignas(64) uint16_t of[128];
+};
+template <int kFraction, int kBias, int kFirstNan>
+constexpr Magnitudes magnitudes_of() {
+  Magnitudes m{};
+  for (int code = 0; code < 128; ++code) {
+    int exponent = code >> kFraction, fraction = code & ((1 << kFraction) - 1);
+    if (exponent == 0 && fraction != 0) {  // bf16 holds what is subnormal in 8 bits as a normal number
+      for (exponent = 1; fraction < 1 << kFraction; --exponent) fraction *= 2;
+      fraction -= 1 << kFraction;
+    } else if (exponent == 0) {
+      exponent = kBias - 127;
+    }
+    const int bits = (exponent + 127 - kBias) << 7 | fraction << (7 - kFraction);
+    m.of[code] = static_cast<uint16_t>(code >= kFirstNan ? 0x7fc0 : bits);
+  }
+  m.of[0x7c] = kFraction == 2 ? 0x7f80 : m.of[0x7c];  // E5M2's infinity
+  return m;
+}
+alignas(64) constexpr Magnitudes kE4m3 = magnitudes_of<3, 7, 0x7f>(), kE5m2 = magnitudes_of<2, 15, 0x7d>();
+
+inline __m512i look_up(__m512i codes, const Magnitudes& m) {
+  const __m512i low = _mm512_permutex2var_epi16(_mm512_load_si512(m.of), codes, _mm512_load_si512(m.of + 32));
+  const __m512i high = _mm512_permutex2var_epi16(_mm512_load_si512(m.of + 64), codes, _mm512_load_si512(m.of + 96));
+  const __mmask32 is_high = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(0x40));
+  const __m512i magnitudes = _mm512_mask_blend_epi16(is_high, low, high);
+  return _mm512_ternarylogic_epi32(magnitudes, _mm512_slli_epi16(codes, 8), _mm512_set1_epi16(-0x8000), 0xf8);
+}
+
+// A register of bf16: 32 of them as they stand, or 32 codes, widened exactly.
+template <DType W>
+inline __m512i load_columns(const char* w) {
+  if constexpr (W == DType::bf16) return _mm512_loadu_si512(w);
+  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
+  if constexpr (W == DType::fp8_e4m3) return look_up(_mm512_cvtepu8_epi16(codes), kE4m3);
+  if constexpr (W == DType::fp8_e5m2) return look_up(_mm512_cvtepu8_epi16(codes), kE5m2);
+  const F16 low = load_i8(reinterpret_cast<const int8_t*>(w)), high = load_i8(reinterpret_cast<const int8_t*>(w) + 16);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
+}
+
+// A step of a panel is one register: column i's pair of k in its 32-bit lane i. So is a row's pair, in every lane. The
+// columns may be codes: the same sums as those of the codes widened beforehand.
+template <DType W>
+struct DotMma {
+  static constexpr int kRows = 1;
+  static constexpr int kQuantum = 2;
+  static constexpr int kStepBytes = kPanel * kQuantum * dtype_bytes(W);
+  static constexpr Form kForm = Form::bf16_rows;
+  static constexpr int kUnits = kTileUnits;
+  static constexpr int panels(int units) { return tile_panels(units); }
+  // Tiles that the memory bounds read one panel after another faster than several at once: a row reached 97 to 100 % of
+  // the read bandwidth in place of 82 to 87 % (bench/kernels.cpp, Zen 4), 4 to 12 rows 94 to 98 % in place of 87 to 100
+  // (Zen 5; k 896 gained 3 to 6, k 8960 lost 2 to 6).
+  static constexpr int kStreamedUnits = 12;
+  using Sums = F16;
+
+  static Sums none() { return zero(); }
+  static void store(Sums sums, float* out, int64_t) { forearm::store(out, sums); }
+
+  // What takes fewer registers is held: the pairs of all rows, or the columns of all panels.
+  template <int Units, int Panels>
+  static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
+    if constexpr (Units < Panels) {
+      __m512i pairs[Units];
+#pragma GCC unroll 16
+      for (int u = 0; u < Units; ++u) pairs[u] = pair_of(a + u * unit_bytes);
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p) {
+        const __m512i columns = load_columns<W>(w + p * panel_bytes);
+#pragma GCC unroll 16
+        for (int u = 0; u < Units; ++u) add_dot(sums[u][p], pairs[u], columns);
+      }
+    } else {
+      __m512i columns[Panels];
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p) columns[p] = load_columns<W>(w + p * panel_bytes);
+#pragma GCC unroll 16
+      for (int u = 0; u < Units; ++u) {
+        const __m512i pair = pair_of(a + u * unit_bytes);
+#pragma GCC unroll 16
+        for (int p = 0; p < Panels; ++p) add_dot(sums[u][p], pair, columns[p]);
+      }
+    }
+  }
+
+  // Numbers narrowed to bf16 as VDPBF16PS reads them, denormals flushed: lanes alternately, or all of one and the
+  // other.
+  static constexpr bool kStoresPairs = true;
+  static void store_both(F16 low, F16 high, char* to) {
+    _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v)));
+  }
+  static void store_pairs(F16 even, F16 odd, char* to) {
+    alignas(64) static constexpr uint16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const auto narrow = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), narrow));
+  }
+
+  static void multiply_ones(Sums& sums) { add_dot(sums, _mm512_set1_epi32(0x3f803f80), _mm512_set1_epi32(0x3f803f80)); }
+
+ private:
+  static __m512i pair_of(const char* row) {
+    int32_t pair;
+    __builtin_memcpy(&pair, row, 4);
+    return _mm512_set1_epi32(pair);
+  }
+};
+
+// Of 8 bits each. Up to 8 rows, so that the tables of load_columns are held beside their sums.
+template <DType W>
+struct CodesMma : DotMma<W> {
+  static constexpr int kUnits = 8;
+  static void widen(const uint8_t* from, void* to) {  // 32 codes
+    _mm512_storeu_si512(to, load_columns<W>(reinterpret_cast<const char*>(from)));
+  }
+};
+constexpr DType kWide = DType::bf16;  // what codes are widened to
+
+}  // namespace
+}  // namespace forearm

@@ -1,0 +1,130 @@
+// Tiles of codes by VPDPBUSD, four k an instruction: up to 12 rows by 32 columns, 24 of the 32 registers.
+//
+// It multiplies unsigned by signed bytes: codes of W are stored with a bias, for which the sums start at -bias * the
+// sum of the row's codes. 255 * 127 * 4 fits where it adds up, so that nothing saturates.
+#pragma once
+#include "kernels/kernels.h"
+#include "kernels/simd/mma_int.h"
+#include "kernels/simd/x86/vec_avx512.h"
+
+namespace forearm {
+namespace {
+
+template <Codes kCodes>
+struct DotIntMma {
+  static constexpr int kRows = 1, kQuantum = 4;
+  static constexpr Form kForm = Form::i8_rows;
+  static constexpr int kBias = 128, kNibbleBias = 8;
+  static constexpr int kStepK = kCodes == Codes::nibbles ? 8 : 4;
+  static constexpr int kStepBytes = 64;
+  static constexpr bool kInPlace = true, kFetchesOut = true, kLongStep = kCodes == Codes::nibbles;
+  static constexpr int kUnits = 12;
+  static constexpr int panels(int units) {
+    return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2;
+  }
+  // As DotMma has it, where one row fetches nothing itself: of the read bandwidth int8 went from 82 to 90 %, int4 from
+  // 74 to 85 % (one row, Zen 4); of the limit int8 from 78-95 to 88-98 % (4 to 12 rows, Zen 5), int4 from 70-76 to
+  // 82-88 (2 rows) and 74-80 to 94-97 % (4 rows). From 8 rows on int4 has more to multiply than to wait for.
+  static constexpr int kStreamedUnits = kFetchedRows == 1 ? 0 : kCodes == Codes::nibbles ? 6 : 12;
+  using Sums = __m512i;
+  using Scales = F16;
+
+  static Sums start(const int32_t* sums, int64_t) {
+    __m512i start = _mm512_set1_epi32(*sums * (kCodes == Codes::bytes ? -kBias : -kNibbleBias));
+    // A value of its own for each panel: gcc 12 takes equal ones for one, copies it in the loop and spills.
+    __asm__ volatile("" : "+v"(start));
+    return start;
+  }
+  static Scales scales(F16 s) { return s; }
+
+  template <int Units, int Panels>
+  static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
+    add_chunk<0>(sums, a, unit_bytes, w, panel_bytes);
+    // W is read again, from the first-level cache: both nibbles of all panels would not leave room for the sums, nor
+    // would two steps at once (kLongStep). Without what gcc moved and spilled, GFLOP/s of int4, 1 row 94, 84, 90 -> 98,
+    // 90, 93, 12 rows 373, 396, 377 -> 391, 407, 389, 512 rows 1 % more, 2 rows 0 to 4 % less (Zen 4, one thread).
+    if constexpr (kCodes == Codes::nibbles) add_chunk<1>(sums, a + 4, unit_bytes, w, panel_bytes);
+  }
+
+  static void fold(Sums sums, const float* a_scales, int64_t, Scales s, float* acc) {
+    const F16 scaled = mul(F16{_mm512_cvtepi32_ps(sums)}, broadcast(*a_scales));
+    forearm::store(acc, fma(scaled, s, load(acc)));
+  }
+  static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
+    forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));
+  }
+  static void store(const float* acc, float* out, int64_t) { forearm::store(out, load(acc)); }
+  static void multiply_ones(Sums& sums) { add_dot(sums, _mm512_set1_epi8(1), _mm512_set1_epi8(1)); }
+
+ private:
+  // As assembly, since gcc 12 moves the sums of a tile to other registers and spills them.
+  static void add_dot(Sums& sums, __m512i a, __m512i w) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(a));
+  }
+
+  static __m512i quad_of(const char* row) {
+    int32_t quad;
+    __builtin_memcpy(&quad, row, 4);
+    return _mm512_set1_epi32(quad);
+  }
+
+  // Nibbles as assembly, since gcc 12 holds what it loaded for both of them, and then has no room for the sums.
+  template <int I>
+  static __m512i columns_of(const char* step) {
+    if constexpr (kCodes != Codes::nibbles) return _mm512_loadu_si512(step);
+    const __m512i low = _mm512_set1_epi8(15);
+    const auto& codes = *reinterpret_cast<const char(*)[64]>(step);
+    __m512i columns;
+    if constexpr (I == 0) {
+      __asm__("vpandd %1, %2, %0" : "=v"(columns) : "m"(codes), "v"(low));
+    } else {
+      __asm__("vpsrlw $4, %1, %0\n\tvpandd %2, %0, %0" : "=&v"(columns) : "m"(codes), "v"(low));
+    }
+    return columns;
+  }
+
+  // What takes fewer registers is held: four k of all rows, or the columns of all panels.
+  template <int I, int Units, int Panels>
+  static void add_chunk(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w,
+                        int64_t panel_bytes) {
+    if constexpr (Units < Panels) {
+      __m512i quads[Units];
+#pragma GCC unroll 16
+      for (int u = 0; u < Units; ++u) quads[u] = quad_of(a + u * unit_bytes);
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p) {
+        const __m512i columns = columns_of<I>(w + p * panel_bytes);
+#pragma GCC unroll 16
+        for (int u = 0; u < Units; ++u) add_dot(sums[u][p], quads[u], columns);
+      }
+    } else {
+      __m512i columns[Panels];
+#pragma GCC unroll 16
+      for (int p = 0; p < Panels; ++p) columns[p] = columns_of<I>(w + p * panel_bytes);
+#pragma GCC unroll 16
+      for (int u = 0; u < Units; ++u) {
+        const __m512i quad = quad_of(a + u * unit_bytes);
+#pragma GCC unroll 16
+        for (int p = 0; p < Panels; ++p) add_dot(sums[u][p], quad, columns[p]);
+      }
+    }
+  }
+};
+
+// Column i's four codes are in 32-bit lane i. A nibble looks its number up; a byte becomes the last place of 2^23.
+template <DType D>
+inline F16 code_columns(const char* panel, int64_t k) {
+  const int64_t chunk = k / 4;
+  const int shift = static_cast<int>(k % 4 * 8 + (D == DType::int4 ? chunk % 2 * 4 : 0));
+  const __m512i codes = _mm512_loadu_si512(panel + (D == DType::int4 ? chunk / 2 : chunk) * 64);
+  const __m512i code = _mm512_srlv_epi32(codes, _mm512_set1_epi32(shift));
+  if constexpr (D == DType::int4) {
+    const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return {_mm512_permutexvar_ps(code, numbers)};
+  }
+  const __m512i shifted = _mm512_ternarylogic_epi32(code, _mm512_set1_epi32(255), _mm512_set1_epi32(0x4b000000), 0xea);
+  return sub(float_of(shifted), broadcast(0x1p23f + 128));
+}
+
+}  // namespace
+}  // namespace forearm
