@@ -1,6 +1,6 @@
 """Log lines: `12:00:01 INFO engine: text`, or JSON, on standard error, from every process alike.
 
-A line that is about one HTTP request carries its id: the worker puts it into `request_id`, which tasks inherit.
+A line about one HTTP request carries its id, where it brings it in `extra={"request_id": …}`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextvars import ContextVar
 from datetime import datetime, timezone
 from pathlib import Path
 from queue import Full, Queue
@@ -26,8 +25,6 @@ QUIET = ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "transformers", 
 MOST_WAITING = 2_000  # lines
 LAST_LINES_S = 1.0
 LEVEL_FILE = "log_level"  # in the run folder: the level in force, where it is not the configured one
-
-request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def set_up(config: Common, process: str) -> None:
@@ -155,7 +152,7 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and a traceback's below it."""
-        about = request_id.get()
+        about = getattr(record, "request_id", "")
         record.request = f"[{about}] " if about else ""
         return super().format(record)
 
@@ -182,7 +179,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if about := request_id.get():
+        if about := getattr(record, "request_id", ""):
             line["request_id"] = about
         if isinstance(fields := getattr(record, "fields", None), Mapping):
             line |= fields

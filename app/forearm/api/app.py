@@ -19,17 +19,17 @@ from starlette.responses import Response
 
 from forearm import __version__
 from forearm.api.anthropic import messages
-from forearm.api.anthropic.errors import MessagesErrors
+from forearm.api.anthropic.errors import MESSAGES_API
 from forearm.api.generation.serving_context import Served, load_served
-from forearm.api.http.access import AccessLog, Edge, Watch
+from forearm.api.http.access import AccessLog, Edge, Observe
 from forearm.api.http.api_keys import KeyRing
 from forearm.api.http.auth import KeyGuard, open_paths
+from forearm.api.http.caller import Observer
 from forearm.api.http.early_refusal import Gate
 from forearm.api.http.errors import answer_error
 from forearm.api.http.methods import HeadAsGet
 from forearm.api.http.output_log import OutputLog
 from forearm.api.http.rate_limit import RateTable
-from forearm.api.http.request_observers import Watcher
 from forearm.api.http.tracing import Tracer
 from forearm.api.openai import chat, chat_batch, completions, models, tokenize
 from forearm.api.ops import admin, docs_page, health, playground, sagemaker
@@ -139,9 +139,9 @@ def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None
         engine=served.engine,
         root_path=root_path,
         access=AccessLog(config.access_log, frozenset(",".join(config.access_log_except).split(","))),
-        watch=_watch(served, tracer),
+        observe=_observe(served, tracer),
+        apis={"/v1/messages": MESSAGES_API},
     )
-    app.add_middleware(MessagesErrors, root_path=root_path)
 
 
 def _tracer(served: Served) -> Tracer | None:
@@ -152,19 +152,19 @@ def _tracer(served: Served) -> Tracer | None:
     return Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, served.names[0])
 
 
-def _watch(served: Served, tracer: Tracer | None) -> Watch:
-    """Who watches every request."""
+def _observe(served: Served, tracer: Tracer | None) -> Observe:
+    """Return what makes the observers of each request."""
     config = served.config
 
-    def watch(headers: Headers, request_id: str) -> tuple[Watcher, ...]:
-        found: list[Watcher] = []
+    def observe(headers: Headers, request_id: str) -> tuple[Observer, ...]:
+        found: list[Observer] = []
         if tracer is not None:
             found.append(tracer.begin(headers, request_id))
         if config.log_outputs:
-            found.append(OutputLog(served.tokenizer, config.max_log_len))
+            found.append(OutputLog(served.tokenizer, config.max_log_len, request_id))
         return tuple(found)
 
-    return watch
+    return observe
 
 
 def worker_app() -> FastAPI:

@@ -13,8 +13,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from forearm.api.generation.response_bodies import encoder
-from forearm.api.http.errors import error_reply, error_response
+from forearm.api.http.caller import Caller, openai_error
+from forearm.api.http.errors import error_body, error_response
 from forearm.errors import BodyTooLarge, EngineUnavailable, ForearmError
 from forearm.ray.server import Head
 from forearm.routing import TEXT_PIECE_BYTES, chain
@@ -42,7 +42,7 @@ class Door:
                 request.method, request.url.path + query, request.headers.items(), body, pieces
             )
         except ForearmError as error:
-            return error_response(error)
+            return error_response(error, Caller())
         _, status, told = head
         streamed = dict(told).get("content-type", "").startswith("text/event-stream")
         reply = StreamingResponse(_passed_on(rest, streamed), status)
@@ -106,7 +106,7 @@ async def _passed_on(rest: Any, streamed: bool) -> AsyncIterator[bytes]:
         log.warning("a replica failed while it answered: %r", error)
         if not streamed:
             raise
-        told = encoder.encode(error_reply(EngineUnavailable("the replica failed; it is being replaced")))
+        told = openai_error(error_body(EngineUnavailable("the replica failed; it is being replaced")), "")
         yield b"data: " + told + b"\n\ndata: [DONE]\n\n"
     finally:
         rest.cancel()  # a client that left ends the request in the engine

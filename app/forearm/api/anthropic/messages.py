@@ -18,6 +18,7 @@ from forearm.api.generation.output_stream import spaced
 from forearm.api.generation.response_bodies import encoder
 from forearm.api.generation.sse import EventStream, Manner, unless_gone
 from forearm.api.generation.translation import complaining
+from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes, json_body
 from forearm.errors import EngineUnavailable
 from forearm.json_types import Json
@@ -38,7 +39,7 @@ async def create_message(request: Request, body: Body, served: Served) -> Respon
     """
     check_messages(body)
     chat = chat_of(body, served)
-    turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
+    turn = await complaining(begin(served, chat, caller_of(request.scope), "other"), NAMES)
     writing = Writing(turn, body, served.engine.state.max_model_len)
     if body.stream:
         return EventStream(writing.events(), turn.close, served.config.sse_keep_alive_interval_s, EVENTS)

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from forearm import wire
 from forearm.api.engine_client.connection import Connection
+from forearm.api.http.caller import Observer
 from forearm.api.http.errors import error_of
-from forearm.api.http.request_observers import sender, watchers
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
@@ -26,14 +26,14 @@ class Generation:
     `close` (or `stop` of single outputs) tells the engine that nobody waits any more. One task iterates.
     """
 
-    def __init__(self, connection: Connection, requests: Sequence[wire.Submit], watched: bool = True) -> None:
+    def __init__(self, connection: Connection, requests: Sequence[wire.Submit], observers: Sequence[Observer]) -> None:
         self._connection = connection
         self._numbers = {request.request_id: number for number, request in enumerate(requests)}
         self._open = {request.request_id: set(range(request.params.n)) for request in requests}
         self._ids = [request.request_id for request in requests]
         self._accepted: asyncio.Queue[ForearmError | None] = asyncio.Queue()
         self._events: asyncio.Queue[wire.Tokens | ForearmError] = asyncio.Queue()
-        self._watchers = watchers.get() if watched else ()
+        self._observers = observers
 
     def __aiter__(self) -> Generation:
         return self
@@ -84,8 +84,8 @@ class Generation:
         elif isinstance(message, wire.Refused):
             self.fail(error_of(message))
         elif isinstance(message, wire.Tokens):
-            for watcher in self._watchers:
-                watcher.tokens(message)
+            for observer in self._observers:
+                observer.tokens(message)
             self._events.put_nowait(message)
 
     def fail(self, error: ForearmError) -> None:
@@ -102,9 +102,9 @@ class Generation:
                 self._over()
 
     def _over(self) -> None:
-        watching, self._watchers = self._watchers, ()
-        for watcher in watching:
-            watcher.over()
+        observers, self._observers = self._observers, ()
+        for observer in observers:
+            observer.over()
 
 
 class EngineClient:
@@ -168,16 +168,28 @@ class EngineClient:
         if any(errors):
             raise EngineFailed("; ".join(filter(None, errors)))
 
-    async def submit(self, requests: Sequence[wire.Submit], watched: bool = True) -> Generation:
+    async def submit(self, requests: Sequence[wire.Submit], observers: Sequence[Observer] = ()) -> Generation:
         """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.
-
-        watched: whether those who watch the HTTP request are told.
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
-        generation = await self.hand(lambda: self._chosen(requests[0]), lambda one: _submitted(one, requests, watched))
-        for watcher in watchers.get() if watched else ():
-            watcher.submitted([request.prompt_token_ids for request in requests], requests[0].params)
+
+        async def give(connection: Connection) -> Generation:
+            generation = Generation(connection, requests, observers)
+            try:
+                for request in requests:
+                    connection.open[request.request_id] = generation
+                    connection.send(request)
+                await connection.drained()
+                await generation.accepted()
+            except BaseException:
+                generation.close()
+                raise
+            return generation
+
+        generation = await self.hand(lambda: self._chosen(requests[0]), give)
+        for observer in observers:
+            observer.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
     async def hand(
@@ -222,18 +234,3 @@ class EngineClient:
         if not running:
             raise EngineUnavailable(_NONE_RUNS)
         return min(running, key=lambda connection: len(connection.open))
-
-
-async def _submitted(connection: Connection, requests: Sequence[wire.Submit], watched: bool) -> Generation:
-    """Raises: as EngineClient.submit."""
-    generation = Generation(connection, requests, watched)
-    try:
-        for request in requests:
-            connection.open[request.request_id] = generation
-            connection.send(sender.get().sign(request))
-        await connection.drained()
-        await generation.accepted()
-    except BaseException:
-        generation.close()
-        raise
-    return generation

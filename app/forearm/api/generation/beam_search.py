@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from forearm import wire
 from forearm.api.engine_client.engine_client import EngineClient, Generation
 from forearm.api.generation.request_bodies import GenerationBody
-from forearm.api.http.request_observers import watchers
+from forearm.api.http.caller import Observer
 from forearm.beam_search import Beam, BeamSearch, BeamSearchParams, step_params
 from forearm.errors import EngineFailed, InvalidRequest
 
@@ -60,7 +60,13 @@ class BeamGeneration:
     Each round is one submission to the engine, with one token after every live beam; the prefix cache has the rest.
     """
 
-    def __init__(self, engine: EngineClient, requests: Sequence[wire.Submit], length_penalty: float) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        requests: Sequence[wire.Submit],
+        length_penalty: float,
+        observers: Sequence[Observer],
+    ) -> None:
         self._engine = engine
         self._requests = requests
         state, asked = engine.state, requests[0].params
@@ -82,7 +88,7 @@ class BeamGeneration:
         self._rounds = 0
         self._cached: dict[int, int] = {}  # tokens of each prompt that were computed before
         self._round: Generation | None = None
-        self._watchers = watchers.get()
+        self._observers = observers
 
     async def begin(self) -> None:
         """Hand in the first round.
@@ -90,8 +96,8 @@ class BeamGeneration:
         Raises: as EngineClient.submit.
         """
         self._round = await self._submitted()
-        for watcher in self._watchers:
-            watcher.submitted([request.prompt_token_ids for request in self._requests], self._requests[0].params)
+        for observer in self._observers:
+            observer.submitted([request.prompt_token_ids for request in self._requests], self._requests[0].params)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, wire.Tokens]]:
         """Raises: as Generation; and Overloaded, where the engine has no room for a later round."""
@@ -101,8 +107,8 @@ class BeamGeneration:
         for number, search in enumerate(self._searches):
             for index, beam in enumerate(search.best):
                 message = self._message(number, index, beam)
-                for watcher in self._watchers:
-                    watcher.tokens(message)
+                for observer in self._observers:
+                    observer.tokens(message)
                 yield number, message
         self._over()
 
@@ -128,7 +134,7 @@ class BeamGeneration:
             )
             for place, (n, beam) in enumerate(live)
         ]
-        return await self._engine.submit(requests, watched=False) if requests else None
+        return await self._engine.submit(requests) if requests else None
 
     async def _take(self, generation: Generation) -> None:
         """Pass on what the engine says of this round to each search.
@@ -164,6 +170,6 @@ class BeamGeneration:
         )
 
     def _over(self) -> None:
-        watching, self._watchers = self._watchers, ()
-        for watcher in watching:
-            watcher.over()
+        observers, self._observers = self._observers, ()
+        for observer in observers:
+            observer.over()

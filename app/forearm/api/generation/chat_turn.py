@@ -20,8 +20,8 @@ from forearm.api.generation.serving_context import Served
 from forearm.api.generation.tool_choice import check_auto, tool_choice
 from forearm.api.generation.unsupported import check_chat
 from forearm.api.generation.usage import Heading, heading
-from forearm.api.http.http_metrics import HttpMeter
-from forearm.api.http.request_observers import request_type
+from forearm.api.http.caller import Caller
+from forearm.api.http.http_metrics import HttpMeter, RequestType
 from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions
 from forearm.text.tool_parsers.parts import AnswerPart, CallBegin, ReasoningPart, TextPart, joined
 
@@ -99,8 +99,10 @@ class Turn:
         readers: Sequence[OutputParser],
         must_call: bool,
         meter: HttpMeter,
+        request_type: RequestType,
     ) -> None:
         self._meter = meter
+        self._request_type = request_type
         self._must_call = must_call
         self.body = body
         self.head = head
@@ -151,7 +153,7 @@ class Turn:
         if self.body.tools and (self.body.stream or piece.finish_reason is not None):
             in_delta = any(not isinstance(part, (TextPart, ReasoningPart)) for part in parts)
             found = in_delta if self.body.stream else piece.choice in self._called
-            self._meter.tool_parser(self.head.model, bool(self.body.stream), found, request_type())
+            self._meter.tool_parser(self.head.model, bool(self.body.stream), found, self._request_type)
         # One that was cut off says so: its last call may be cut as well.
         ended = "tool_calls" if piece.finish_reason == "stop" and piece.choice in self._called else piece.finish_reason
         return TurnPiece(piece.choice, joined(parts), piece.token_ids, piece.logprobs, ended, piece.stop_reason)
@@ -163,15 +165,15 @@ class Turn:
         return [part for part in left if not (self._must_call and is_cut and isinstance(part, TextPart))]
 
 
-async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Turn:
-    """Check a chat, render it and hand it to the engine; `request_id` is the client's header.
+async def begin(served: Served, body: ChatRequest, caller: Caller, request_type: RequestType) -> Turn:
+    """Check a chat, render it and hand it to the engine.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the first
     byte, because `submit` returns only once the engine has taken the request.
     """
     check_chat(body, served.config, served.tokenizer.vocab_size)
     served.note_unknown_fields(body.model_extra)
-    head = heading("chatcmpl", body, request_id, served)
+    head = heading("chatcmpl", body, caller, served)
     text, prompt = await rendered(served, body)
     choice = tool_choice(body)
     wanted = ParserOptions(
@@ -189,13 +191,13 @@ async def begin(served: Served, body: ChatRequest, request_id: str | None) -> Tu
     params = replace(params, **(await asyncio.to_thread(imposed) if body.tools else imposed()))
     if params.grammar is not None and params.grammar != grammar:
         await checked_grammar(params.grammar, "tools", served)
-    generation = await submit(served, body, [prompt], [params])
+    generation = await submit(served, body, [prompt], [params], caller)
     special = served.grammars.special
     shown = frozenset(special[mark] for mark in served.dialect.marks(wanted.calls) if mark in special)
     answer = Answer(served, generation, [prompt], params.n, dataclasses.replace(text_options(body), shown=shown))
     readers = [OutputParser(served.dialect, wanted) for _ in range(params.n)]
     head = head.under(params.grammar)
-    return Turn(body, head, prompt, text, answer, readers, choice.must_call, served.meter)
+    return Turn(body, head, prompt, text, answer, readers, choice.must_call, served.meter, request_type)
 
 
 async def rendered(served: Served, body: ChatRequest) -> tuple[str, list[int]]:

@@ -14,7 +14,7 @@ from forearm.api.engine_client.engine_client import Generation
 from forearm.api.generation.beam_search import BeamGeneration, check_beams
 from forearm.api.generation.request_bodies import GenerationBody
 from forearm.api.generation.serving_context import Served
-from forearm.log import request_id
+from forearm.api.http.caller import Caller
 from forearm.text.tokenizer.detokenizer import OutputText, TextOptions
 
 Outputs = Generation | BeamGeneration
@@ -191,30 +191,36 @@ async def spaced(pieces: AsyncIterator[AnyPiece], interval: int) -> AsyncIterato
 
 
 async def submit(
-    served: Served, body: GenerationBody, prompts: Sequence[list[int]], params: Sequence[wire.SamplingParams]
+    served: Served,
+    body: GenerationBody,
+    prompts: Sequence[list[int]],
+    params: Sequence[wire.SamplingParams],
+    caller: Caller,
 ) -> Outputs:
     """Hand all prompts of a request to the engine.
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
     """
-    name = f"{request_id.get()[:64]}-{uuid.uuid4().hex[:12]}"  # the client's own id need not be unique
+    name = f"{caller.request_id[:64]}-{uuid.uuid4().hex[:12]}"  # the client's own id need not be unique
     if served.config.log_requests:
         for number, prompt in enumerate(prompts):
             text = served.tokenizer.decode(prompt, skip_special_tokens=False)[: served.config.max_log_len]
-            log.info("request %s-%d: %d tokens, %r, %s", name, number, len(prompt), text, params[number])
+            extra = {"request_id": caller.request_id}
+            log.info("request %s-%d: %d tokens, %r, %s", name, number, len(prompt), text, params[number], extra=extra)
     requests = [
         wire.Submit(
             request_id=f"{name}-{number}",
             prompt_token_ids=prompt,
             params=params[number],
-            priority=body.priority,
+            priority=caller.priority_of(body.priority),
+            client=caller.client,
             cache_salt=body.cache_salt,
         )
         for number, prompt in enumerate(prompts)
     ]
     if not body.use_beam_search:
-        return await served.engine.submit(requests)
+        return await served.engine.submit(requests, caller.observers)
     check_beams(body, params[0], served.config.max_logprobs)
-    beams = BeamGeneration(served.engine, requests, body.length_penalty)
+    beams = BeamGeneration(served.engine, requests, body.length_penalty, caller.observers)
     await beams.begin()
     return beams

@@ -14,8 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from forearm.api.generation.response_bodies import ChunkHead, Usage, encoder
-from forearm.api.http.errors import error_reply
+from forearm.api.generation.response_bodies import ChunkHead, ErrorBody, Usage, encoder
+from forearm.api.http.caller import caller_of, openai_error
+from forearm.api.http.errors import error_body
 from forearm.errors import EngineUnavailable
 
 Result = TypeVar("Result")
@@ -28,11 +29,11 @@ class Manner:
     """What an API's streams have besides their events: signs of life, how they say that they broke off, and an end."""
 
     keep_alive: bytes
-    broken: Callable[[Exception], bytes]
+    broken: Callable[[ErrorBody], bytes]
     end: bytes
 
 
-CHUNKS = Manner(KEEP_ALIVE, lambda error: b"data: " + encoder.encode(error_reply(error)) + b"\n\n", DONE)
+CHUNKS = Manner(KEEP_ALIVE, lambda error: b"data: " + openai_error(error, "") + b"\n\n", DONE)
 
 
 class Chunks:
@@ -49,13 +50,15 @@ class Chunks:
         return self._head + shown + b"]" + extra + b"}\n\n"
 
 
-async def closed_stream(events: AsyncIterator[bytes], manner: Manner) -> AsyncGenerator[bytes, None]:
-    """The events, an error should they break off, and what stands at the end."""
+async def closed_stream(
+    events: AsyncIterator[bytes], manner: Manner, request_id: str = ""
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events, an error should they break off, and what stands at the end."""
     try:
         async for event in events:
             yield event
     except Exception as error:  # the status line is out: this is the only place left to say it
-        yield manner.broken(error)
+        yield manner.broken(error_body(error, request_id))
     if manner.end:
         yield manner.end
 
@@ -71,7 +74,7 @@ class EventStream(Response):
         # nginx would hold small events back; a cache must not keep them.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._events = closed_stream(events, manner)
+        self._events = events
         self._manner = manner
         self._close = close
         self._keep_alive_s = keep_alive_s
@@ -80,18 +83,18 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            tasks = [self._send_events(send), _until_gone(receive)]
+            tasks = [self._send_events(send, caller_of(scope).request_id), _until_gone(receive)]
             if self._keep_alive_s:
                 tasks.append(self._send_keep_alives(send))
             await _first_of(tasks)
         except asyncio.CancelledError:  # by DrainingServer
-            last = self._manner.broken(EngineUnavailable("the server is shutting down")) + self._manner.end
+            last = self._manner.broken(error_body(EngineUnavailable("the server is shutting down"))) + self._manner.end
             await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             self._close()
 
-    async def _send_events(self, send: Send) -> None:
-        async with contextlib.aclosing(self._events) as events:
+    async def _send_events(self, send: Send, request_id: str) -> None:
+        async with contextlib.aclosing(closed_stream(self._events, self._manner, request_id)) as events:
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 self._sent_s = time.monotonic()

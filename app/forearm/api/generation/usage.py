@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -26,6 +25,7 @@ from forearm.api.generation.response_bodies import (
     encoder,
 )
 from forearm.api.generation.serving_context import Served
+from forearm.api.http.caller import Caller
 from forearm.text.grammars.lark import warnings_of
 
 _SCORED_AT_ONCE = 1000  # positions whose log-probabilities are written on the event loop: some 40 ms with five each
@@ -60,11 +60,10 @@ class Heading:
         )
 
 
-def heading(prefix: str, body: GenerationBody, header_id: str | None, served: Served) -> Heading:
+def heading(prefix: str, body: GenerationBody, caller: Caller, served: Served) -> Heading:
     """Raises: ModelNotFound."""
     model = served.model_name(body.model)
-    own = body.request_id or (header_id or "")[:256] or uuid.uuid4().hex
-    return Heading(f"{prefix}-{own}", int(time.time()), model, served.fingerprint)
+    return Heading(f"{prefix}-{body.request_id or caller.request_id}", int(time.time()), model, served.fingerprint)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -14,20 +14,18 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forearm.api.engine_client.engine_client import EngineClient
-from forearm.api.http import request_observers
+from forearm.api.http.caller import ApiConventions, Caller, Observer
 from forearm.api.http.errors import error_response
 from forearm.api.http.http_metrics import HttpMeter
-from forearm.api.http.request_observers import Sender, Watcher, sender, watchers
 from forearm.api.ops import orca
 from forearm.errors import EngineUnavailable
-from forearm.log import request_id
 
 _LONGEST_ID = 128
 
 log = logging.getLogger("forearm.access")
 
-# Who watches a request with these headers and this id.
-Watch = Callable[[Headers, str], tuple[Watcher, ...]]
+# Returns the observers of a request with these headers and this id.
+Observe = Callable[[Headers, str], tuple[Observer, ...]]
 
 
 @dataclass(frozen=True)
@@ -49,26 +47,35 @@ class AccessLog:
             "seconds": round(seconds, 4),
             "bytes": answer.bytes,
             "client": client[0] if client else "",
-            "key": answer.key,
+            "key": answer.caller.key_name,
         }
         log.info(
             "%(client)s %(key)s %(method)s %(path)s %(status)d %(seconds).3f s %(bytes)d bytes",
             {**fields, "client": fields["client"] or "-", "key": fields["key"] or "-"},
-            extra={"fields": fields},
+            extra={"fields": fields, "request_id": answer.caller.request_id},
         )
 
 
 class Edge:
     """Outermost of all: what it does holds for every answer, a 500 too.
 
-    `root_path` is where a proxy offers this server: routes are found with it before the path and without.
+    root_path: where a proxy offers this server: routes are found with it before the path and without.
+    apis: of paths that begin so, the API's conventions; OpenAI's of all others.
     """
 
     def __init__(
-        self, app: ASGIApp, meter: HttpMeter, engine: EngineClient, root_path: str, access: AccessLog, watch: Watch
+        self,
+        app: ASGIApp,
+        meter: HttpMeter,
+        engine: EngineClient,
+        root_path: str,
+        access: AccessLog,
+        observe: Observe,
+        apis: Mapping[str, ApiConventions],
     ) -> None:
         self._app = app
-        self._watch = watch
+        self._observe = observe
+        self._apis = apis
         self._meter = meter
         self._engine = engine
         self._root_path = root_path
@@ -82,11 +89,9 @@ class Edge:
         scope["path"] = f"{path}/" if path == self._root_path else path
         scope["root_path"] = self._root_path
         headers = Headers(scope=scope)
-        answer = _Answer(send, plain_id(headers.get("x-request-id", "")), headers.get(orca.ASK), self._engine)
-        request_id.set(answer.request_id)
-        request_observers.path.set(scope["path"])
-        sender.set(Sender((scope.get("client") or ("",))[0]))
-        watchers.set(self._watch(headers, answer.request_id))
+        caller = self._caller(scope, headers)
+        scope["caller"] = caller
+        answer = _Answer(send, caller, headers.get(orca.ASK), self._engine)
         works = scope["method"] == "POST"
         begun_s = time.monotonic()
         self._meter.in_flight(works)
@@ -97,7 +102,7 @@ class Edge:
                 raise  # half an answer is out: only uvicorn can break the connection off
             if isinstance(error, asyncio.CancelledError):  # by DrainingServer
                 error = EngineUnavailable("the server is shutting down")
-            await error_response(error)(scope, receive, answer.send)
+            await error_response(error, caller)(scope, receive, answer.send)
         finally:
             self._meter.in_flight(-works)
             route = getattr(scope.get("route"), "path", "none")
@@ -107,25 +112,33 @@ class Edge:
             self._meter.answered(scope["method"], answer.status or 499, route, seconds, request_bytes, answer.bytes)
             self._access.write(scope, answer, seconds)
 
+    def _caller(self, scope: Scope, headers: Headers) -> Caller:
+        request_id = plain_id(headers.get("x-request-id", ""))
+        path = scope["path"].removeprefix(self._root_path) + "/"
+        return Caller(
+            request_id,
+            address=(scope.get("client") or ("",))[0],
+            observers=self._observe(headers, request_id),
+            api=next((api for begin, api in self._apis.items() if path.startswith(f"{begin}/")), ApiConventions()),
+        )
+
 
 class _Answer:
     """Passes an answer on, with its request id and the engines' load, and takes down its status and size."""
 
-    def __init__(self, send: Send, request_id: str, load_format: str | None, engine: EngineClient) -> None:
+    def __init__(self, send: Send, caller: Caller, load_format: str | None, engine: EngineClient) -> None:
         self._send = send
         self._load_format = load_format
         self._engine = engine
-        self.request_id = request_id
+        self.caller = caller
         self.status = 0
         self.bytes = 0
-        self.key = ""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.key = sender.get().key_name
             headers = MutableHeaders(scope=message)
-            headers["X-Request-Id"] = self.request_id
+            headers["X-Request-Id"] = headers[self.caller.api.id_header] = self.caller.request_id
             if self._load_format and (load := await orca.load_header(self._load_format, self._engine)):
                 headers[orca.TELL] = load
         else:

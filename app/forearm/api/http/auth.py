@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forearm.api.http.api_keys import Key, KeyRing
+from forearm.api.http.caller import caller_of
 from forearm.api.http.errors import error_response
 from forearm.api.http.http_metrics import HttpMeter
 from forearm.api.http.quota import Account, rate_headers
 from forearm.api.http.rate_limit import RateTable
-from forearm.api.http.request_observers import sender, watchers
 from forearm.api.ops import playground
 from forearm.errors import RateLimited, Unauthorized
 
@@ -49,12 +47,12 @@ class KeyGuard:
         if scope["type"] != "http" or scope["method"] == "OPTIONS" or self._open(scope):
             await self._app(scope, receive, send)
             return
-        key = self._keys.find(given_key(Headers(scope=scope)))
+        key, caller = self._keys.find(given_key(Headers(scope=scope))), caller_of(scope)
         if key is None:
             error = Unauthorized("Unauthorized: send a valid API key as a Bearer token")
-            await error_response(error)(scope, receive, send)
+            await error_response(error, caller)(scope, receive, send)
             return
-        sender.set(replace(sender.get(), key_name=key.name, priority=key.priority))
+        caller.key_name, caller.priority = key.name, key.priority
         if scope["method"] == "POST":
             await self._with_limits(key, scope, receive, send)
         else:
@@ -64,13 +62,13 @@ class KeyGuard:
         return (scope["path"].removeprefix(scope.get("root_path", "")) or "/") in self._open_paths
 
     async def _with_limits(self, key: Key, scope: Scope, receive: Receive, send: Send) -> None:
-        account = Account(key, self._table, self._meter)
+        account, caller = Account(key, self._table, self._meter), caller_of(scope)
         try:
             headers = rate_headers(key, account.enter())
         except RateLimited as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, caller)(scope, receive, send)
             return
-        watchers.set((*watchers.get(), account))
+        caller.observers = (*caller.observers, account)
 
         async def told(message: Message) -> None:
             if headers and message["type"] == "http.response.start":

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forearm import wire
 from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.http.caller import caller_of
 from forearm.api.http.errors import error_response
 from forearm.api.http.http_metrics import HttpMeter
-from forearm.api.http.request_observers import watchers
 from forearm.errors import ForearmError, Overloaded
 
 # POST there gives the engines work.
@@ -46,14 +46,15 @@ class Gate:
         if path not in PATHS or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
+        caller = caller_of(scope)
         try:
             self._check()
         except ForearmError as error:
             scope["route"] = SimpleNamespace(path=path)  # as the router would have: what the metrics call it
-            await error_response(error)(scope, receive, send)
+            await error_response(error, caller)(scope, receive, send)
             return
         place = _Place(self._in_front)
-        watchers.set((*watchers.get(), place))
+        caller.observers = (*caller.observers, place)
 
         async def received() -> Message:
             message = await receive()

@@ -9,7 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from forearm import errors, wire
-from forearm.api.generation.response_bodies import ErrorBody, ErrorReply, encoder
+from forearm.api.generation.response_bodies import ErrorBody
+from forearm.api.http.caller import Caller, caller_of
 from forearm.api.http.methods import with_allow
 from forearm.errors import (
     BodyMemoryFull,
@@ -27,33 +28,33 @@ log = logging.getLogger(__name__)
 _KINDS = {404: "NotFoundError", 405: "MethodNotAllowedError"}
 
 
-def error_reply(error: Exception) -> ErrorReply:
-    """The body; what is not one of ours is told by its kind alone, and logged."""
+def error_body(error: Exception, request_id: str = "") -> ErrorBody:
+    """Return what clients are told of an error; an unforeseen one is told by its type alone, and logged."""
     if isinstance(error, ForearmError):
         param = error.param if isinstance(error, InvalidRequest) else None
-        return ErrorReply(error=ErrorBody(message=str(error), type=error.kind, param=param, code=error.status))
+        return ErrorBody(message=str(error), type=error.kind, param=param, code=error.status)
     if isinstance(error, HTTPException):
         kind = _KINDS.get(error.status_code, "BadRequestError")
-        return ErrorReply(error=ErrorBody(message=str(error.detail), type=kind, param=None, code=error.status_code))
-    log.error("a request failed on an error nobody foresaw", exc_info=error)
+        return ErrorBody(message=str(error.detail), type=kind, param=None, code=error.status_code)
+    log.error("a request failed on an unforeseen error", exc_info=error, extra={"request_id": request_id})
     message = f"internal error: {type(error).__name__}"
-    return ErrorReply(error=ErrorBody(message=message, type="InternalServerError", param=None, code=500))
+    return ErrorBody(message=message, type="InternalServerError", param=None, code=500)
 
 
-def error_response(error: Exception) -> Response:
-    """The whole answer to a request that failed before its first byte."""
-    reply = error_reply(error)
+def error_response(error: Exception, caller: Caller) -> Response:
+    """Return the whole answer to a request that failed before its first byte, in the form of the API that it is for."""
+    body = error_body(error, caller.request_id)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException | RateLimited) else {}
     if isinstance(error, Overloaded | EngineUnavailable | BodyMemoryFull | StoreFull):
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(encoder.encode(reply), reply.error.code, headers, media_type="application/json")
+    return Response(caller.api.error_body(body, caller.request_id), body.code, headers, media_type="application/json")
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
-    """The one error handler of the app."""
-    return error_response(with_allow(error, request.app, request.scope))
+    """Answer an error of a handler: the one error handler of the app."""
+    return error_response(with_allow(error, request.app, request.scope), caller_of(request.scope))
 
 
 def error_of(refused: wire.Refused) -> ForearmError:

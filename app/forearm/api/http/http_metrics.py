@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -11,7 +11,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from forearm.api.worker import metric_files
 from forearm.metrics import HTTP, register
 
-_REQUEST_TYPES = ("chat_completions", "responses", "other")
+# What vLLM's metrics call the kind of a chat request.
+RequestType = Literal["chat_completions", "responses", "other"]
 
 
 class HttpMeter:
@@ -49,7 +50,7 @@ class HttpMeter:
     def start_series(self, model_name: str) -> None:
         """What has labels is there from the start, at 0."""
         for streaming, found in product((True, False), repeat=2):
-            for request_type in _REQUEST_TYPES:
+            for request_type in get_args(RequestType):
                 self._parser_series(model_name, streaming, found, request_type)
 
     def in_flight(self, change: int) -> None:
@@ -60,14 +61,11 @@ class HttpMeter:
         """Such requests now, of all workers together."""
         return int(self._registry.get_sample_value("forearm:http_requests_in_flight") or 0)
 
-    def tool_parser(self, model_name: str, streaming: bool, found: bool, request_type: str) -> None:
-        """A tool parser has read a choice, or a delta of a stream.
-
-        `request_type` is vLLM's: chat_completions, responses, other.
-        """
+    def tool_parser(self, model_name: str, streaming: bool, found: bool, request_type: RequestType) -> None:
+        """Count a choice, or a delta of a stream, that a tool parser has read."""
         self._parser_series(model_name, streaming, found, request_type).inc()
 
-    def _parser_series(self, model_name: str, streaming: bool, found: bool, request_type: str) -> Any:
+    def _parser_series(self, model_name: str, streaming: bool, found: bool, request_type: RequestType) -> Any:
         mode, outcome = "streaming" if streaming else "non_streaming", "tool_call" if found else "no_tool_call"
         return self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type)
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from forearm import wire
-from forearm.log import request_id
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -16,10 +15,10 @@ log = logging.getLogger(__name__)
 class OutputLog:
     """Watches one HTTP request; an output that is broken off is logged as far as it came."""
 
-    def __init__(self, tokenizer: Tokenizer, most_characters: int | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, most_characters: int | None, request_id: str) -> None:
         self._tokenizer = tokenizer
         self._most = most_characters
-        self._request_id = request_id.get()
+        self._request_id = request_id
         self._open: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
 
     def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
@@ -41,6 +40,5 @@ class OutputLog:
     def _write(self, name: str, index: int, tokens: list[int], end: str) -> None:
         text = self._tokenizer.decode(tokens, skip_special_tokens=False)[: self._most]
         fields = {"engine_request": name, "output": index, "tokens": len(tokens), "end": end, "text": text}
-        before = request_id.set(self._request_id)  # tokens come in the context of the engine's connection
-        log.info("output %s %d: %d tokens, %s, %r", name, index, len(tokens), end, text, extra={"fields": fields})
-        request_id.reset(before)
+        extra = {"fields": fields, "request_id": self._request_id}
+        log.info("output %s %d: %d tokens, %s, %r", name, index, len(tokens), end, text, extra=extra)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, cast
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from forearm.api.generation.response_bodies import encoder
-from forearm.api.http.errors import error_reply
+from forearm.api.http.caller import openai_error
+from forearm.api.http.errors import error_body
 
 MOST_HEAD_BYTES = 64 << 10  # of a request's line and headers together; h11, uvicorn's other parser, has the same limit
 _LINGER_S = 2.0  # that what still comes of an answered request is read and thrown away
@@ -171,7 +171,7 @@ class Protocol(HttpToolsProtocol):
         """Say so where no answer has begun, and close the connection."""
         self._expect(None)
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = encoder.encode(error_reply(HTTPException(status, message)))
+            body = openai_error(error_body(HTTPException(status, message)), "")
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()

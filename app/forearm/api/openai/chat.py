@@ -29,6 +29,7 @@ from forearm.api.generation.response_bodies import (
 from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.sse import Chunks, EventStream, unless_gone
 from forearm.api.generation.usage import UsagePlan, request_metrics, scored_response, token_names, usage_plan
+from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes
 from forearm.text.tool_parsers.parts import AnswerPart, CallBegin, ReasoningPart, TextPart
 
@@ -53,7 +54,7 @@ async def create_chat_completion(request: Request, body: ChatBody, served: Serve
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
     first byte.
     """
-    turn = await begin(served, body, request.headers.get("x-request-id"))
+    turn = await begin(served, body, caller_of(request.scope), "chat_completions")
     form = form_of(body, served)
     if body.stream:
         return EventStream(_events(turn, form), turn.close, served.config.sse_keep_alive_interval_s)

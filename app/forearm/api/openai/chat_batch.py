@@ -18,6 +18,7 @@ from forearm.api.generation.response_bodies import ChatCompletion
 from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.sse import unless_gone
 from forearm.api.generation.usage import scored_response
+from forearm.api.http.caller import Caller, caller_of
 from forearm.api.http.json_size import json_size
 from forearm.api.http.request_body import describes, invalid, json_body
 from forearm.api.openai.chat import Form, chat_choice, form_of
@@ -37,7 +38,7 @@ async def create_chat_batch(request: Request, body: Batch, served: Served) -> Re
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
     chats = _chats(body, served)
-    turns = await _begun(chats, served, request.headers.get("x-request-id"))
+    turns = await _begun(chats, served, caller_of(request.scope))
     try:
         return await unless_gone(request, _whole(turns, form_of(chats[0], served)))
     finally:
@@ -71,11 +72,11 @@ def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
         raise invalid(error) from None
 
 
-async def _begun(chats: Sequence[ChatRequest], served: ServedState, request_id: str | None) -> list[Turn]:
+async def _begun(chats: Sequence[ChatRequest], served: ServedState, caller: Caller) -> list[Turn]:
     """All of them, or none: those that were taken are withdrawn. Raises: what the first one raised that was not."""
     found: list[Turn | BaseException] = []
     for at in range(0, len(chats), _AT_ONCE):
-        some = (begin(served, chat, request_id) for chat in chats[at : at + _AT_ONCE])
+        some = (begin(served, chat, caller, "chat_completions") for chat in chats[at : at + _AT_ONCE])
         found += await asyncio.gather(*some, return_exceptions=True)
         if any(isinstance(one, BaseException) for one in found):
             break

@@ -31,6 +31,7 @@ from forearm.api.generation.usage import (
     token_names,
     usage_plan,
 )
+from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes
 from forearm.errors import InvalidRequest
 
@@ -75,9 +76,10 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
     first byte.
     """
+    caller = caller_of(request.scope)
     check_completion(body, served.config, served.tokenizer.vocab_size)
     served.note_unknown_fields(body.model_extra)
-    head = heading("cmpl", body, request.headers.get("x-request-id"), served)
+    head = heading("cmpl", body, caller, served)
     given = _prompts(body)
     characters = sum(len(prompt) for prompt in given if isinstance(prompt, str))
     prompts = [await _prompt(prompt, characters, body, served) for prompt in given]
@@ -88,7 +90,7 @@ async def create_completion(request: Request, body: CompletionBody, served: Serv
     token_ids = [prompt.token_ids for prompt in prompts]
     first = _ending(sampling_params(body, served, len(token_ids[0]), work.scores, grammar), body, served)
     params = [replace_params(first, max_tokens=max_tokens(body, served, len(prompt))) for prompt in token_ids]
-    generation = await submit(served, body, token_ids, params)
+    generation = await submit(served, body, token_ids, params, caller)
     answer = Answer(served, generation, token_ids, n, text_options(body))
     if body.stream:
         return EventStream(_events(work, answer), generation.close, served.config.sse_keep_alive_interval_s)

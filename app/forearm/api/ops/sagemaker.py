@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from forearm.api.http.caller import caller_of
 from forearm.api.http.errors import error_response
 from forearm.api.http.request_body import content_of
 from forearm.errors import ForearmError, InvalidRequest
@@ -44,7 +45,7 @@ class Invocations:
             async with content_of(request) as content:
                 path = route_of(content)
         except (ForearmError, HTTPException) as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, caller_of(scope))(scope, receive, send)
             return
         told = False
 

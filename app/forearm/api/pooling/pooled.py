@@ -16,6 +16,7 @@ from forearm import wire
 from forearm.api.generation.response_bodies import Usage
 from forearm.api.generation.serving_context import Served
 from forearm.api.generation.sse import unless_gone
+from forearm.api.http.caller import caller_of
 from forearm.api.pooling.request_bodies import InputFields, PoolingFields
 from forearm.api.pooling.vectors import embed
 from forearm.errors import InvalidRequest
@@ -170,21 +171,23 @@ async def pooled(
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable, EngineFailed.
     """
-    own = body.request_id or (request.headers.get("x-request-id") or "")[:256] or uuid.uuid4().hex
+    caller = caller_of(request.scope)
     message = wire.Embed(
         request_id=uuid.uuid4().hex,
         prompts=prompts,
         task=task,
         dimensions=dimensions,
         activate=body.use_activation is not False if activate is None else activate,
-        priority=body.priority,
+        priority=caller.priority_of(body.priority),
+        client=caller.client,
     )
-    vectors = await embed(served.engine, message)
+    vectors = await embed(served.engine, message, caller.observers)
     try:
         found = await unless_gone(request, vectors.all())
     finally:
         vectors.close()
     tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    own = body.request_id or caller.request_id
     head = Heading(f"{prefix}-{own}", int(time.time()), served.model_name(body.model), tokens)
     return Found(head, [_array(one, task) for one in found])
 

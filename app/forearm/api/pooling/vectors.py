@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from forearm import wire
 from forearm.api.engine_client.connection import Connection
 from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.http.caller import Observer
 from forearm.api.http.errors import error_of
-from forearm.api.http.request_observers import sender, watchers
 from forearm.errors import ForearmError
 
 
 class Vectors:
     """The texts of one HTTP request in a pooling engine: `all` gives what they become. One task waits."""
 
-    def __init__(self, connection: Connection, request: wire.Embed) -> None:
+    def __init__(self, connection: Connection, request: wire.Embed, observers: Sequence[Observer]) -> None:
         self._connection = connection
         self._request_id = request.request_id
         self._found: list[wire.Embedded | None] = [None] * len(request.prompts)
         self._left = len(request.prompts)
         self._events: asyncio.Queue[wire.Accepted | ForearmError | None] = asyncio.Queue()
-        self._watchers = watchers.get()
+        self._observers = observers
 
     async def accepted(self) -> None:
         """Returns when the engine has taken the texts.
@@ -63,31 +64,30 @@ class Vectors:
         """Nobody waits any more: the engine need not go on. May be called at any time, and again."""
         if self._connection.open.pop(self._request_id, None) is not None:
             self._connection.send(wire.Abort(request_id=self._request_id))
-        watching, self._watchers = self._watchers, ()
-        for watcher in watching:
-            watcher.over()
+        observers, self._observers = self._observers, ()
+        for observer in observers:
+            observer.over()
 
 
-async def embed(engines: EngineClient, request: wire.Embed) -> Vectors:
+async def embed(engines: EngineClient, request: wire.Embed, observers: Sequence[Observer]) -> Vectors:
     """Hand texts to one engine; returns when it has taken them.
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable.
     """
-    vectors = await engines.hand(engines.least_loaded, lambda one: _handed(one, request))
-    for watcher in watchers.get():
-        watcher.submitted([prompt.token_ids for prompt in request.prompts], None)
-    return vectors
 
+    async def give(connection: Connection) -> Vectors:
+        vectors = Vectors(connection, request, observers)
+        try:
+            connection.open[request.request_id] = vectors
+            connection.send(request)
+            await connection.drained()
+            await vectors.accepted()
+        except BaseException:
+            vectors.close()
+            raise
+        return vectors
 
-async def _handed(connection: Connection, request: wire.Embed) -> Vectors:
-    """Raises: as `embed`."""
-    vectors = Vectors(connection, request)
-    try:
-        connection.open[request.request_id] = vectors
-        connection.send(sender.get().sign(request))
-        await connection.drained()
-        await vectors.accepted()
-    except BaseException:
-        vectors.close()
-        raise
+    vectors = await engines.hand(engines.least_loaded, give)
+    for observer in observers:
+        observer.submitted([prompt.token_ids for prompt in request.prompts], None)
     return vectors

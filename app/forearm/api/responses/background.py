@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from forearm.api.generation.chat_turn import Turn
 from forearm.api.generation.output_stream import spaced
 from forearm.api.generation.response_bodies import encoder
-from forearm.api.http.errors import error_reply
+from forearm.api.http.errors import error_body
 from forearm.api.responses.output_items import Growing
 from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.store_schema import RUNNING, News, Stored
@@ -33,6 +33,7 @@ class Job:
     owner: str
     items: list[Json]
     store: ResponseStore | None
+    request_id: str
 
     @property
     def id(self) -> str:
@@ -52,7 +53,7 @@ class Job:
         try:
             await self.store.add(self.stored(), self.owner, events)
         except (StoreFull, InvalidRequest) as error:
-            log.warning("response %s is not stored: %s", self.id, error)
+            log.warning("response %s is not stored: %s", self.id, error, extra={"request_id": self.request_id})
 
 
 async def told(job: Job) -> AsyncIterator[bytes]:
@@ -92,13 +93,13 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
                 yield new
         yield _finish(job, reason)
     except Exception as error:  # the status line is out, or nobody waits: the response itself has to say it
-        yield job.growing.fail(error_reply(error).error, job.turn.tally)
+        yield job.growing.fail(error_body(error, job.request_id), job.turn.tally)
 
 
 def _finish(job: Job, reason: str | None) -> list[bytes]:
     if reason in (None, "abort"):
         ended = EngineFailed("the engine ended this request")
-        return job.growing.fail(error_reply(ended).error, job.turn.tally)
+        return job.growing.fail(error_body(ended), job.turn.tally)
     return job.growing.end(reason, job.turn.tally)
 
 

@@ -15,12 +15,12 @@ from starlette.responses import JSONResponse, Response
 
 from forearm.api.generation.chat_turn import begin, rendered
 from forearm.api.generation.dependencies import Served
-from forearm.api.generation.response_bodies import encoder
+from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.sse import KEEP_ALIVE, EventStream, Manner, unless_gone
 from forearm.api.generation.translation import BoundedChat, complaining, owner_of
 from forearm.api.generation.usage import json_response, token_names
-from forearm.api.http.errors import error_reply
+from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.responses.background import Background, Job, followed, told, whole
 from forearm.api.responses.input_items import pack_reasoning
@@ -36,9 +36,8 @@ router = APIRouter()
 _MOST_LISTED = 100
 
 
-def _broken(error: Exception) -> bytes:
-    said = error_reply(error).error
-    event = {"type": "error", "code": str(said.code), "message": said.message, "param": said.param}
+def _broken(error: ErrorBody) -> bytes:
+    event = {"type": "error", "code": str(error.code), "message": error.message, "param": error.param}
     return b"event: error\ndata: " + encoder.encode({**event, "sequence_number": 0}) + b"\n\n"
 
 
@@ -193,7 +192,7 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
     Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
     """
     body = question.body
-    chat = await chat_of(question, served)
+    chat, caller = await chat_of(question, served), caller_of(request.scope)
     reply = _reply(body, chat, served, store is not None)
     for warning in question.tools.warnings:
         served.say_once(f"responses: {warning}")
@@ -201,7 +200,7 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
         reply["warnings"] = question.tools.warnings
     if store is not None:
         store.check(len(encoder.encode(reply)) + len(encoder.encode(question.own)))
-    turn = await complaining(begin(served, chat, request.headers.get("x-request-id")), NAMES)
+    turn = await complaining(begin(served, chat, caller, "responses"), NAMES)
     if turn.head.warnings is not UNSET:
         reply["warnings"] = turn.head.warnings
     form = Form(
@@ -213,7 +212,7 @@ async def _job(request: Request, question: Asked, served: ServedState, store: Re
         obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,
     )
     growing = Growing(reply, form, told=bool(body.stream or body.background))
-    return Job(turn, growing, owner, question.own, store)
+    return Job(turn, growing, owner, question.own, store, caller.request_id)
 
 
 def _reply(body: ResponsesRequest, chat: BoundedChat, served: ServedState, stored: bool) -> Json:

@@ -34,7 +34,7 @@ _, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files, _most_files))
 
 wsgi_app = "forearm.api.app:worker_app()"
-worker_class = "forearm.api.worker.Worker"
+worker_class = "forearm.api.worker.worker.Worker"
 preload_app = True
 _host = f"[{_config.host}]" if ":" in _config.host else _config.host
 bind = [f"unix:{_config.uds}" if _config.uds else f"{_host or '0.0.0.0'}:{_config.port}"]
@@ -53,7 +53,7 @@ proc_name = "forearm-api"
 
 # At INFO these two tell of every socket and worker; what an operator should know, supervisor.py says.
 loglevel = "debug" if _config.logging_level == "DEBUG" else "warning"
-logger_class = "forearm.api.worker.Log"
+logger_class = "forearm.api.worker.worker.Log"
 accesslog = None  # the edge writes it
 
 Protocol.receive_timeout_s, Protocol.send_timeout_s = _config.receive_timeout_s, _config.send_timeout_s
