@@ -8,17 +8,44 @@ from collections.abc import Iterator
 from forearm.doctor.finding import Finding, Host
 from forearm.engine.host import placement
 from forearm.errors import ConfigError
-from forearm.plan.machines import GRAVITON2, GRAVITON3, GRAVITON4, Generation
+from forearm.plan.machines import GENERATIONS, GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5, Generation
 
 LEAST_KERNEL = (5, 10)  # what AWS' guide asks for where bf16 and MMLA are to be used
-ARM = 0x41  # implementer
 # Names in /proc/cpuinfo of what each generation promises (Linux' arch/arm64/kernel/cpuinfo.c).
 PROMISED: dict[str, tuple[str, ...]] = {
     GRAVITON2.name: ("asimd", "asimddp", "asimdhp", "atomics"),
     GRAVITON3.name: ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "i8mm", "sve"),
     GRAVITON4.name: ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "i8mm", "sve", "sve2"),
+    GRAVITON5.name: ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "i8mm", "sve", "sve2"),
 }
-OTHERS = {0xD49: "Neoverse N2", 0xD8E: "Neoverse N3", 0xD84: "Neoverse V3", 0xD83: "Neoverse V3"}
+# Cores by MIDR_EL1's implementer and part (as Linux and util-linux' lscpu list them), and the processors that have
+# them.
+ARM, NVIDIA, MICROSOFT, AMPERE = 0x41, 0x4E, 0x6D, 0xC0
+CORES = {
+    (ARM, 0xD0C): "Neoverse N1 (Graviton2, Altra)",
+    (ARM, 0xD40): "Neoverse V1 (Graviton3)",
+    (ARM, 0xD4F): "Neoverse V2 (Graviton4, Google Axion C4A, NVIDIA Grace)",
+    (ARM, 0xD49): "Neoverse N2",
+    (ARM, 0xD8E): "Neoverse N3 (Google Axion N4A)",
+    (ARM, 0xD84): "Neoverse V3 (Graviton5)",
+    (ARM, 0xD83): "Neoverse V3AE",
+    (MICROSOFT, 0xD49): "Azure Cobalt 100 (Neoverse N2)",
+    (MICROSOFT, 0xD84): "Azure Cobalt 200 (Neoverse V3)",
+    (NVIDIA, 0x010): "NVIDIA Vera (Olympus)",
+    (AMPERE, 0xAC3): "AmpereOne",
+    (AMPERE, 0xAC4): "AmpereOne",
+}
+# One core, several processors: the maker of the machine (DMI) tells which.
+BY_MAKER = {
+    ("Google", 0xD4F): "Google Axion C4A (Neoverse V2)",
+    ("Google", 0xD8E): "Google Axion N4A (Neoverse N3)",
+    ("Google", 0xD0C): "Ampere Altra (Neoverse N1)",
+    ("NVIDIA", 0xD4F): "NVIDIA Grace (Neoverse V2)",
+    ("Microsoft", 0xD0C): "Ampere Altra (Neoverse N1)",
+    ("Ampere", 0xD0C): "Ampere Altra (Neoverse N1)",
+}
+AMAZON = "Amazon EC2"
+SYS_VENDOR = "/sys/class/dmi/id/sys_vendor"
 CPUINFO = "/proc/cpuinfo"
 
 
@@ -46,10 +73,10 @@ def processor(host: Host) -> Iterator[Finding]:
         what = info.get("model name", "unknown CPU")
         yield Finding("cpu", "note", f"{what}: no Arm server CPU; the same code runs, figures are its own", CPUINFO)
         return
-    part, generation = _part(host), generation_of(host)
+    generation = generation_of(host)
     if generation is None:
-        name = OTHERS.get(part, f"part {part:#x}")
-        yield Finding("cpu", "note", f"{name}: no Graviton that is known; the tier follows its features", CPUINFO)
+        what = f"{_core_name(host)}: no Graviton that is known; the tier follows its features"
+        yield Finding("cpu", "note", what, _part_file(host))
         return
     yield Finding("cpu", "ok", f"{generation.name} ({generation.core})", _part_file(host))
     has = set(info.get("Features", "").split())
@@ -105,11 +132,20 @@ def is_arm(host: Host) -> bool:
 
 
 def generation_of(host: Host) -> Generation | None:
-    """The Graviton of that part number; 3E calls itself 3."""
-    if not is_arm(host) or int(host.fields(CPUINFO)["CPU implementer"], 0) != ARM:
+    """Return the Graviton of that part number, unless DMI names another maker than Amazon; 3E calls itself 3."""
+    maker = host.text(SYS_VENDOR)
+    if not is_arm(host) or (maker is not None and maker.strip() != AMAZON):
         return None
-    part = _part(host)
-    return next((one for one in (GRAVITON2, GRAVITON3, GRAVITON4) if one.part == part), None)
+    implementer, part = _midr(host)
+    return next((one for one in GENERATIONS if (ARM, one.part) == (implementer, part)), None)
+
+
+def _core_name(host: Host) -> str:
+    """Return the processor's name, or its numbers where they are not known."""
+    implementer, part = _midr(host)
+    maker = (host.text(SYS_VENDOR) or "").strip()
+    named = (name for (its, of), name in BY_MAKER.items() if of == part and maker.startswith(its))
+    return next(named, CORES.get((implementer, part), f"implementer {implementer:#x}, part {part:#x}"))
 
 
 def _part_file(host: Host) -> str:
@@ -117,9 +153,13 @@ def _part_file(host: Host) -> str:
     return file if host.number(file) is not None else CPUINFO
 
 
-def _part(host: Host) -> int:
+def _midr(host: Host) -> tuple[int, int]:
+    """Return the core's implementer and part number."""
     midr = host.number("sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
-    return int(host.fields(CPUINFO).get("CPU part", "0"), 0) if midr is None else midr >> 4 & 0xFFF
+    if midr is not None:
+        return midr >> 24 & 0xFF, midr >> 4 & 0xFFF
+    info = host.fields(CPUINFO)
+    return int(info.get("CPU implementer", "0"), 0), int(info.get("CPU part", "0"), 0)
 
 
 def cores(host: Host) -> Iterator[Finding]:

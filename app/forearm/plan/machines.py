@@ -19,7 +19,7 @@ class Generation:
     Sockets, clocks, memory channels: AWS' public figures (aws-graviton-getting-started, README, its table of
     processors). Operations a cycle: pipes of the core times the width of the instruction that the tier multiplies with
     (LLVM's models of Neoverse N1, V1, V2). issue: the share of them that real cores started, by insn_bench_aarch64 on
-    Graviton2 (fmla, sdot 2.00 of 2) and Graviton3 (fmla 3.19, sdot 3.67 of 4); Graviton4 is taken to be like 3.
+    Graviton2 (fmla, sdot 2.00 of 2) and Graviton3 (fmla 3.19, sdot 3.67 of 4); Graviton4 and 5 are taken to be like 3.
     """
 
     name: str
@@ -40,21 +40,31 @@ class Generation:
 _G2 = ("Neoverse N1", 0xD0C, "neon_fp16", 2.5, 64, 204.8, 16, 22, 64, 1.0, 1.0)
 _G3 = ("Neoverse V1", 0xD40, "sve256", 2.6, 64, 307.2, 32, 128, 256, 0.80, 0.92)  # 8 x DDR5-4800
 _G4 = ("Neoverse V2", 0xD4F, "neon_mm", 2.8, 96, 537.6, 32, 128, 256, 0.80, 0.92)  # 12 x DDR5-5600
+# 12 x DDR5-8800, 4.4 GB/s a core where Graviton4 has 5.6. No SME and no FP8: Graviton4's instructions multiply.
+_G5 = ("Neoverse V3", 0xD84, "neon_mm", 3.3, 192, 844.8, 32, 128, 256, 0.80, 0.92)
 GRAVITON2 = Generation("Graviton2", *_G2)
 GRAVITON3 = Generation("Graviton3", *_G3)
 GRAVITON3E = Generation("Graviton3E", *_G3)
 GRAVITON4 = Generation("Graviton4", *_G4)
+GRAVITON5 = Generation("Graviton5", *_G5)
+GENERATIONS = (GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5)  # 3E calls itself 3
 
 _SIZES = {"medium": 1, "large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48}
 _TO_64 = _SIZES | {"16xlarge": 64, "metal": 64}
 _TO_192 = _SIZES | {"16xlarge": 64, "24xlarge": 96, "48xlarge": 192, "metal-24xl": 96, "metal-48xl": 192}
+_TO_192_OF_ONE = {size: cpus for size, cpus in _TO_192.items() if size != "metal-24xl"}
+_TO_96 = {size: cpus for size, cpus in _TO_192.items() if cpus <= 96}
 _HPC = {"4xlarge": 16, "8xlarge": 32, "16xlarge": 64}
+_BURSTABLE = {"small": 2, "medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}  # smaller ones hold no model
 
-# Family: processor, GiB a vCPU (0: 128 GiB whatever the size), vCPUs of each size. Source: EC2's instance type pages.
+# Family: processor, GiB a vCPU (0: see SIZES_GIB), vCPUs of each size. Source: EC2's instance type pages.
 FAMILIES: dict[str, tuple[Generation, int, dict[str, int]]] = {
     "c6g": (GRAVITON2, 2, _TO_64),
     "m6g": (GRAVITON2, 4, _TO_64),
     "r6g": (GRAVITON2, 8, _TO_64),
+    "c6gn": (GRAVITON2, 2, {size: cpus for size, cpus in _TO_64.items() if size != "metal"}),
+    "x2gd": (GRAVITON2, 16, _TO_64),
+    "t4g": (GRAVITON2, 0, _BURSTABLE),
     "c7g": (GRAVITON3, 2, _TO_64),
     "m7g": (GRAVITON3, 4, _TO_64),
     "r7g": (GRAVITON3, 8, _TO_64),
@@ -64,8 +74,20 @@ FAMILIES: dict[str, tuple[Generation, int, dict[str, int]]] = {
     "m8g": (GRAVITON4, 4, _TO_192),
     "r8g": (GRAVITON4, 8, _TO_192),
     "x8g": (GRAVITON4, 16, _TO_192),
+    "c8gn": (GRAVITON4, 2, _TO_192),
+    "m8gn": (GRAVITON4, 4, _TO_192),
+    "c8gb": (GRAVITON4, 2, _TO_96),
+    "i8g": (GRAVITON4, 8, {size: cpus for size, cpus in _TO_192.items() if size not in ("medium", "metal-48xl")}),
+    "c9g": (GRAVITON5, 2, _TO_192_OF_ONE),
+    "m9g": (GRAVITON5, 4, _TO_192_OF_ONE),
 }
-HPC_GIB = 128
+# Memory that does not go by vCPUs.
+SIZES_GIB: dict[str, dict[str, int]] = {
+    "hpc7g": dict.fromkeys(_HPC, 128),
+    "t4g": {"small": 2, "medium": 4, "large": 8, "xlarge": 16, "2xlarge": 32},
+}
+# Graviton5 has one socket; these sizes show it as two NUMA nodes (aws-graviton-getting-started, 2026-07).
+_TWO_NODES = {"16xlarge", "48xlarge", "metal-48xl"}
 # Of memory's figure on paper, what all cores together read. 69 % is the best that was seen in an inference engine
 # (llama.cpp Q8_0 7B on a c7g.16xlarge, 213 GB/s, llama.cpp #8002); STREAM on servers reaches 75 to 80 %.
 READ_SHARE = 0.75
@@ -96,20 +118,21 @@ def machine(name: str) -> Machine:
     Raises: ConfigError that lists families, or the sizes of the family.
     """
     family, _, size = name.partition(".")
-    family = re.sub(r"(?<=\dg)d$", "", family)
+    family = family if family in FAMILIES else re.sub(r"(?<=\dg)d$", "", family)
     if family not in FAMILIES:
         raise ConfigError(f"--machine {name}: unknown; say this, or a size of {', '.join(FAMILIES)} (c8g.12xlarge)")
     generation, a_core, sizes = FAMILIES[family]
     if size not in sizes:
         raise ConfigError(f"--machine {name}: {family} has the sizes {', '.join(sizes)}")
     cores = sizes[size]
-    part = 1.0 if not a_core else cores / generation.cores
+    part = 1.0 if family == "hpc7g" else cores / generation.cores
+    nodes = 2 if generation is GRAVITON5 and size in _TWO_NODES else -(-cores // generation.cores)
     return Machine(
         name=name,
         generation=generation,
         cores=cores,
-        memory_bytes=(cores * a_core or HPC_GIB) * GIB,
-        nodes=-(-cores // generation.cores),
+        memory_bytes=(cores * a_core or SIZES_GIB[family][size]) * GIB,
+        nodes=nodes,
         memory_gb_s=generation.memory_gb_s * part,
     )
 

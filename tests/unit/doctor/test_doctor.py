@@ -27,6 +27,7 @@ FEATURES = {
     "c6g.16xlarge": ("0xd0c", "fp asimd atomics asimdhp asimddp"),
     "c7g.16xlarge": ("0xd40", "fp asimd atomics asimdhp asimddp sve bf16 i8mm"),
     "c8g.48xlarge": ("0xd4f", "fp asimd atomics asimdhp asimddp sve sve2 bf16 i8mm"),
+    "m9g.48xlarge": ("0xd84", "fp asimd atomics asimdhp asimddp sve sve2 bf16 i8mm"),
 }
 CONFIGS = Configs(EngineConfig(), ApiConfig(port=0), ServeConfig())
 
@@ -183,6 +184,45 @@ def test_a_cpu_that_is_no_graviton_is_only_noted(graviton3: Fixture) -> None:
 
     graviton3.write("proc/cpuinfo", "Features : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd49")
     assert "Neoverse N2" in named(graviton3.examine(), "cpu").what
+
+
+@pytest.mark.parametrize(
+    ("maker", "implementer", "part", "name"),
+    [
+        ("Google", "0x41", "0xd4f", "Google Axion C4A (Neoverse V2)"),
+        ("Google", "0x41", "0xd8e", "Google Axion N4A (Neoverse N3)"),
+        ("NVIDIA", "0x41", "0xd4f", "NVIDIA Grace (Neoverse V2)"),
+        ("Quanta Cloud Technology Inc.", "0x41", "0xd4f", "Neoverse V2 (Graviton4, Google Axion C4A, NVIDIA Grace)"),
+        ("Microsoft Corporation", "0x6d", "0xd49", "Azure Cobalt 100 (Neoverse N2)"),
+        ("Microsoft Corporation", "0x6d", "0xd84", "Azure Cobalt 200 (Neoverse V3)"),
+        ("NVIDIA", "0x4e", "0x010", "NVIDIA Vera (Olympus)"),
+        ("Ampere(R)", "0x41", "0xd0c", "Ampere Altra (Neoverse N1)"),
+        ("Supermicro", "0xc0", "0xac3", "AmpereOne"),
+        ("Someone", "0x48", "0xd01", "implementer 0x48, part 0xd01"),
+    ],
+)
+def test_an_arm_server_is_called_by_its_name(
+    maker: str, implementer: str, part: str, name: str, graviton3: Fixture
+) -> None:
+    graviton3.write("proc/cpuinfo", f"Features : fp asimd\nCPU implementer : {implementer}\nCPU part : {part}")
+    graviton3.write("sys/class/dmi/id/sys_vendor", maker)
+
+    found = named(graviton3.examine(), "cpu")
+
+    assert (found.status, found.what) == ("note", f"{name}: no Graviton that is known; the tier follows its features")
+
+
+def test_a_graviton5_that_hides_features_is_told(tmp_path: Path) -> None:
+    host = Fixture(tmp_path, "m9g.48xlarge")
+    host.write("sys/class/dmi/id/sys_vendor", "Amazon EC2")
+    assert named(host.examine(), "cpu").what == "Graviton5 (Neoverse V3)"
+    assert named(host.examine(), "features").status == "ok"
+
+    host.write(
+        "proc/cpuinfo", "Features : fp asimd atomics asimdhp asimddp sve\nCPU implementer : 0x41\nCPU part : 0xd84"
+    )
+
+    assert "bf16, i8mm, sve2 missing, which Graviton5 has" in named(host.amiss(), "features").what
 
 
 def test_a_binding_outside_the_cpuset_is_an_error(graviton3: Fixture) -> None:

@@ -24,6 +24,11 @@ from forearm.plan.machines import GIB, machine, machines, write_tree
         ("c8g.48xlarge", 192, 384, 2, "Graviton4", "neon_mm"),
         ("c8g.metal-48xl", 192, 384, 2, "Graviton4", "neon_mm"),
         ("c8gd.metal-24xl", 96, 192, 1, "Graviton4", "neon_mm"),
+        ("t4g.2xlarge", 8, 32, 1, "Graviton2", "neon_fp16"),
+        ("x2gd.metal", 64, 1024, 1, "Graviton2", "neon_fp16"),
+        ("m9g.12xlarge", 48, 192, 1, "Graviton5", "neon_mm"),
+        ("m9gd.16xlarge", 64, 256, 2, "Graviton5", "neon_mm"),
+        ("c9g.48xlarge", 192, 384, 2, "Graviton5", "neon_mm"),
     ],
 )
 def test_a_type_is_what_aws_says_it_is(name: str, cores: int, gib: int, nodes: int, generation: str, tier: str) -> None:
@@ -35,7 +40,12 @@ def test_a_type_is_what_aws_says_it_is(name: str, cores: int, gib: int, nodes: i
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("p5.48xlarge", "say this, or a size of c6g"), ("c7g.24xlarge", "c7g has the sizes medium"), ("c8g", "sizes")],
+    [
+        ("p5.48xlarge", "say this, or a size of c6g"),
+        ("c7g.24xlarge", "c7g has the sizes medium"),
+        ("c8g", "sizes"),
+        ("m9g.metal-24xl", "m9g has the sizes medium"),
+    ],
 )
 def test_a_type_that_is_not_known_is_refused_with_what_is(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=rf"--machine {name}: .*{words}"):
@@ -61,6 +71,7 @@ def test_memory_bandwidth_is_the_cores_part_of_the_sockets() -> None:
 
     assert whole.memory_gb_s == 537.6
     assert quarter.memory_gb_s == 2 * 537.6
+    assert machine("m9g.48xlarge").memory_gb_s == 844.8
     assert machine("hpc7g.4xlarge").memory_gb_s == machine("hpc7g.16xlarge").memory_gb_s == 307.2
     assert rates_of(machine("c7g.medium"), 1).read_gb_s < rates_of(machine("hpc7g.4xlarge"), 15).read_gb_s < 307.2
 
