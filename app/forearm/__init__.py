@@ -1,6 +1,6 @@
 """LLM inference and serving for Arm server CPUs; x86-64 runs the same code.
 
-`LLM` and what goes with it are loaded when first asked for, so that `import forearm` (and with it the command line)
+The names of the offline API are imported at their first use, so that `import forearm`, and with it the command line,
 stays quick.
 """
 
@@ -50,7 +50,7 @@ _MODULES = {
     "StructuredOutputsParams": "wire",
 }
 
-# transformers is here for its tokenizers. That it finds no torch is as it should be, and no news at every start.
+# transformers is used for its tokenizers alone and needs no torch: its warning at every start would mislead.
 logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
 
 

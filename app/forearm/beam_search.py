@@ -16,7 +16,7 @@ from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
-    """vLLM's fields and defaults. `temperature` changes nothing: log-probabilities are those before temperature."""
+    """vLLM's fields and defaults. `temperature` has no effect: beams compare log-probabilities before temperature."""
 
     beam_width: int
     max_tokens: int
@@ -26,42 +26,42 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
 
 
-_NOTHING = TokenLogprob(-1, 0.0, 0)
+_NO_TOKEN = TokenLogprob(-1, 0.0, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Beam:
-    """One continuation: a token after the beam `before` it. An end token that ended the beam is its last token."""
+    """One continuation: a token after the beam `before` it. An end token that finished the beam is its last token."""
 
     before: Beam | None = None
-    chosen: TokenLogprob = _NOTHING
+    chosen: TokenLogprob = _NO_TOKEN
     position: Sequence[TokenLogprob] = ()
     length: int = 0
     cum_logprob: float = 0.0
     finish_reason: str | None = None
 
     def grown(self, one: TokenLogprob, position: PositionLogprobs, ends: bool) -> Beam:
-        """The beam with one more token, of those at this position."""
+        """The beam with one more token, a candidate of this position."""
         total = self.cum_logprob + one.logprob
         return Beam(self, one, position, self.length + 1, total, "stop" if ends else None)
 
     @property
     def token_ids(self) -> list[int]:
-        """The tokens generated."""
+        """The generated tokens."""
         return [beam.chosen.token_id for beam in self._links()]
 
     @property
     def logprobs(self) -> list[PositionLogprobs]:
-        """A position for each token: that token, then the alternatives, most likely first."""
+        """One position for each token: that token, then the alternatives, most likely first."""
         return [[beam.chosen, *beam.position[1:]] for beam in self._links()]
 
     @property
     def stop_reason(self) -> int | None:
-        """The end token."""
+        """The end token that finished the beam, if one did."""
         return self.chosen.token_id if self.finish_reason == "stop" else None
 
     def _links(self) -> list[Beam]:
-        """From the first token's to the last one's."""
+        """The chain of beams from the first token to the last."""
         links, beam = [], self
         while beam.before is not None:
             links.append(beam)
@@ -70,7 +70,7 @@ class Beam:
 
 
 def step_params(params: BeamSearchParams, alternatives: int = 0) -> SamplingParams:
-    """How to generate the one token after a live beam; `alternatives` are wanted at each token of an answer."""
+    """Sampling parameters for the next token of a live beam. The client wants `alternatives` at each token."""
     count = max(2 * params.beam_width, alternatives)
     return SamplingParams(max_tokens=1, temperature=0.0, logprobs=count)
 
@@ -90,7 +90,10 @@ class BeamSearch:
         self._rounds = 0
 
     def add(self, positions: Sequence[PositionLogprobs]) -> None:
-        """One round: what may follow each live beam, in their order. Twice the width, so that ends leave enough."""
+        """Extend every live beam by the candidates at its next position, given in the order of `live`.
+
+        Twice the beam width of candidates are looked at, so that enough are left when half of them end their beam.
+        """
         grown: list[Beam] = []
         for beam, position in zip(self.live, positions, strict=True):
             for one in position[1 : 1 + 2 * self._params.beam_width]:
@@ -105,22 +108,22 @@ class BeamSearch:
 
     @property
     def best(self) -> list[Beam]:
-        """The beams found, best first, once no beam is live; those that the limit ended say length."""
+        """The beams found, best first, once no beam is live. `max_tokens` ends a beam with finish_reason "length"."""
         return [beam if beam.finish_reason else replace(beam, finish_reason="length") for beam in self._completed]
 
     def score(self, beam: Beam) -> float:
-        """What beams are ordered by."""
+        """The score that beams are ordered by."""
         return self._scored(beam.cum_logprob, beam.length - (beam.finish_reason == "stop"))
 
     def _scored(self, cum_logprob: float, tokens: int) -> float:
         return float(cum_logprob / (self._prompt_tokens + tokens) ** self._params.length_penalty)
 
     def _ranked(self, beams: list[Beam]) -> list[Beam]:
-        """The best ones; of equals the earlier."""
+        """The `beam_width` best beams; of equal ones the earlier."""
         return sorted(beams, key=self.score, reverse=True)[: self._params.beam_width]
 
     def _is_decided(self) -> bool:
-        """Whether no live beam can come among the best any more, so that going on would change nothing.
+        """True if no live beam can become one of the best any more, so that going on would change nothing.
 
         A beam's log-probability only falls. Its score therefore stays below what it would be at the greatest length
         with today's log-probability; where longer beams score lower (a negative penalty), at today's length.

@@ -1,4 +1,4 @@
-"""A process that serve keeps: how it is started, asked to end, and killed."""
+"""A child process of `forearm serve`: started, watched, asked to end, and killed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 
 _libc = ctypes.CDLL(None)  # before any fork
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-SHORT_S = 1.0  # until a start is tried again for which the kernel had no memory, process or descriptor
-LEFT_S = 5.0  # what a child that died leaves behind has so long to end by itself
+RETRY_S = 1.0  # between attempts to start where the kernel had no memory, process or descriptor left
+LEFTOVER_S = 5.0  # for processes of a dead child to end by themselves
 
 
 def die_with(parent: int, number: signal.Signals) -> None:
-    """Get this signal when the process `parent`, which has made this one, ends; end at once if it has ended already."""
+    """Ask the kernel for this signal when the process `parent` ends; exit at once if it has ended already."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
@@ -39,12 +39,12 @@ async def _not_watched(pid: int) -> str:
 
 @dataclass
 class Child:
-    """A process to keep.
+    """A process that serve keeps running.
 
-    ready      whether it serves
-    hangs      watches the process with this id, and returns how it hangs once it does
-    on_death   the signal that it gets when serve dies, and that what it has started gets when it dies itself
-    withheld   variables of the environment that it does not get
+    ready      tells whether it serves
+    hangs      watches the process with this id; returns a description when it hangs
+    on_death   the signal that it gets when serve dies, and that its own children get when it dies
+    withheld   environment variables that it does not inherit
     pass_fds   file descriptors of serve that stay open in it
     """
 
@@ -61,46 +61,43 @@ class Child:
     once_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> asyncio.subprocess.Process:
-        """Start it in a process group of its own: Ctrl-C at the terminal is for serve alone.
+        """Start it in a process group of its own, so that Ctrl-C at the terminal reaches serve alone.
 
-        Where memory, processes or descriptors are short it is tried again until they are not.
+        The start is repeated while the kernel has no memory, process or descriptor for it.
         """
-        process = await self._started()
-        while process is None:
-            await asyncio.sleep(SHORT_S)
-            process = await self._started()
-        return process
-
-    async def _started(self) -> asyncio.subprocess.Process | None:
         inherited = {name: value for name, value in environment().items() if name not in self.withheld}
-        try:
-            self.process = await asyncio.create_subprocess_exec(
-                *self.argv,
-                env={**inherited, **self.environment},
-                stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=partial(self._settle, os.getpid()),
-                pass_fds=self.pass_fds,
-            )
-        except OSError as error:
-            log.error("%s cannot be started: %s; it is tried again in %g s", self.name, error, SHORT_S)
-            return None
-        return self.process
+        while True:
+            try:
+                self.process = await asyncio.create_subprocess_exec(
+                    *self.argv,
+                    env={**inherited, **self.environment},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=partial(self._before_exec, os.getpid()),
+                    pass_fds=self.pass_fds,
+                )
+                return self.process
+            except OSError as error:  # noqa: PERF203  (a start is far dearer than the try)
+                log.error("%s cannot be started: %s; trying again in %g s", self.name, error, RETRY_S)
+                await asyncio.sleep(RETRY_S)
 
-    def _settle(self, parent: int) -> None:
-        """In the child, before its program: die with serve, run on the cores planned."""
+    def _before_exec(self, parent: int) -> None:
+        """Prepare the forked child before its program starts: it dies with serve and runs on the planned cores."""
         die_with(parent, self.on_death)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it minds it itself
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the program installs its own handler
         if self.cores:
             os.sched_setaffinity(0, self.cores)
 
     async def ended(self, process: asyncio.subprocess.Process) -> int:
-        """Its exit status, once it and all that it has started are gone; it is killed should it hang."""
+        """Wait until the process and all that it has started are gone, and return its exit status.
+
+        A process that hangs is killed.
+        """
         ending, watching = asyncio.create_task(process.wait()), asyncio.create_task(self.hangs(process.pid))
         try:
             await asyncio.wait([ending, watching], return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():
-                log.error("%s hangs: %s; it is killed", self.name, watching.result())
+                log.error("%s hangs: %s; killing it", self.name, watching.result())
                 self.kill()
             await self.gone()
             return await ending
@@ -109,7 +106,7 @@ class Child:
             ending.cancel()
 
     async def end(self, timeout_s: float) -> None:
-        """Ask it to finish; kill it, and whatever it has started, when it has not after `timeout_s`."""
+        """Send SIGTERM; after `timeout_s` kill the process and all that it has started."""
         if self.process is None:
             return
         if self.process.returncode is None:
@@ -117,25 +114,25 @@ class Child:
         try:
             await asyncio.wait_for(self.process.wait(), timeout_s)
         except asyncio.TimeoutError:
-            log.warning("%s has not ended after %g s and is killed", self.name, timeout_s)
+            log.warning("%s has not ended after %g s; killing it", self.name, timeout_s)
             self.kill()
         await self.gone()
 
     async def gone(self) -> None:
-        """Return once it has ended and nothing that it started is left, which could hold the port, cores and memory."""
+        """Wait until it has ended and none of its children is left, which could hold the port, cores and memory."""
         if self.process is None:
             return
         await self.process.wait()
         self._signal(self.on_death)
-        end = time.monotonic() + LEFT_S
-        while _running(self.process.pid):
+        end = time.monotonic() + LEFTOVER_S
+        while _is_running(self.process.pid):
             if time.monotonic() > end:
                 self.kill()
             await asyncio.sleep(0.02)
         self.process = None
 
     def kill(self) -> None:
-        """Kill it and whatever it has started."""
+        """Kill it and all that it has started."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -144,14 +141,14 @@ class Child:
                 os.killpg(self.process.pid, number)
 
 
-def _running(group: int) -> bool:
-    """Whether a process of this group has not ended; one that has may wait for an init that does not collect it."""
+def _is_running(group: int) -> bool:
+    """True while a process of this group runs. Ended ones may stay as zombies under an init that collects none."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
             if int(of) == group and state not in "ZX":
                 return True

@@ -9,7 +9,7 @@ _FILE = Path(__file__).with_name("commit.txt")  # written where a wheel is built
 
 
 def commit() -> str:
-    """Return 12 digits of the commit of this checkout, else of the wheel; "" where neither is known."""
+    """Return 12 digits of the commit of this checkout or wheel; "" where it is not known."""
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / ".git").exists():
         argv = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]

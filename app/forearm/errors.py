@@ -1,15 +1,15 @@
-"""Everything the package raises on purpose. `status` is the HTTP status api/app.py answers with.
+"""The errors that the package raises on purpose. `status` is the HTTP status that api/app.py answers with.
 
 ForearmError
 ├── InvalidRequest      400  the client can fix it: a bad field, a prompt longer than the context
 │   ├── BodyTooLarge    413  the request's body is longer than the limit
-│   └── ConstraintFailed 400 the answer has begun, and what the request asks of it leaves nothing to go on with
+│   └── ConstraintFailed 400 the answer has begun, and the request's constraints allow no next token
 ├── Unauthorized        401  the API key is missing or wrong
 ├── ModelNotFound       404  the request names a model that is not the one served
 ├── ResponseNotFound    404  no such response is stored (any more), or it is another key's
 ├── Overloaded          429  the waiting queue is full; retry after `retry_after_s`
 │   └── RateLimited     429  a key's limit of requests or tokens is used up for now
-├── EngineFailed        500  this request broke in the engine (a NaN, say); the message names it
+├── EngineFailed        500  this request failed in the engine (a NaN, say); the message names it
 ├── EngineUnavailable   503  no engine answers on the socket; retry after `retry_after_s`
 ├── BodyMemoryFull      503  the bodies of other requests take all the memory for bodies; retry after `retry_after_s`
 ├── StoreFull           503  responses cannot be stored now; retry after `retry_after_s`
@@ -20,14 +20,14 @@ from __future__ import annotations
 
 
 class ForearmError(Exception):
-    """Something the package raises on purpose; its text is fit for the user to read."""
+    """An error that the package raises on purpose; its text is written for the user."""
 
     status = 500
     kind = "InternalServerError"
 
 
 class InvalidRequest(ForearmError):
-    """The client can fix it. `param` names the field, where one is to blame."""
+    """A mistake that the client can fix. `param` names the field, where one is to blame."""
 
     status = 400
     kind = "BadRequestError"
@@ -44,7 +44,7 @@ class BodyTooLarge(InvalidRequest):
 
 
 class ConstraintFailed(InvalidRequest):
-    """The answer has begun, and what the request asks of it leaves nothing to go on with."""
+    """The answer has begun, and the request's constraints allow no next token."""
 
 
 class Unauthorized(ForearmError):
@@ -80,7 +80,7 @@ class Overloaded(ForearmError):
 
 
 class RateLimited(Overloaded):
-    """A key's limit of requests or tokens is used up for now; `headers` tell which, and when there is more."""
+    """A key's limit of requests or tokens is used up for now; `headers` tell which, and when it is reset."""
 
     def __init__(self, message: str, retry_after_s: int, headers: dict[str, str]) -> None:
         super().__init__(message, retry_after_s)
@@ -88,7 +88,7 @@ class RateLimited(Overloaded):
 
 
 class EngineFailed(ForearmError):
-    """This one request broke in the engine."""
+    """This one request failed in the engine."""
 
 
 class EngineUnavailable(ForearmError):
@@ -107,11 +107,11 @@ class BodyMemoryFull(ForearmError):
 
     status = 503
     kind = "ServiceUnavailableError"
-    retry_after_s = 2  # bodies are held while they come and are worked on: mostly well below a second
+    retry_after_s = 2  # bodies are held while they arrive and are processed: mostly well below a second
 
 
 class StoreFull(ForearmError):
-    """Responses cannot be stored, or read, now: running ones fill the store, or there is no disk or memory for it."""
+    """Responses cannot be stored or read now: running ones fill the store, or the disk or memory is full."""
 
     status = 503
     kind = "ServiceUnavailableError"
@@ -119,7 +119,7 @@ class StoreFull(ForearmError):
 
 
 class ConfigError(ForearmError):
-    """A flag, an environment variable or a model folder is wrong; names the value and the remedy.
+    """A flag, an environment variable or a model folder is wrong; the message names the value and the remedy.
 
     A process that ends because of it prints the message and exits with `exit_status`: starting it again won't help.
     """

@@ -1,6 +1,6 @@
-"""Log lines: `12:00:01 INFO engine: text`, or JSON, on standard error, from every process alike.
+"""Log lines of every process: `12:00:01 INFO engine: text`, or JSON, on standard error.
 
-A line about one HTTP request carries its id, where it brings it in `extra={"request_id": …}`.
+A line about one HTTP request carries its id in `extra={"request_id": …}`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from forearm.config.common import LOG_LEVELS, Common
 QUIET = ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "transformers", "huggingface_hub", "opentelemetry")
 MOST_WAITING = 2_000  # lines
 LAST_LINES_S = 1.0
-LEVEL_FILE = "log_level"  # in the run folder: the level in force, where it is not the configured one
+LEVEL_FILE = "log_level"  # in the run folder: the current level, where it is not the configured one
 
 
 def set_up(config: Common, process: str) -> None:
@@ -46,39 +46,39 @@ def set_up(config: Common, process: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """From now on lines of this level and above are logged; what libraries say at INFO is not about this server."""
+    """Log lines of this level and above; libraries at WARNING at least, as their INFO is not about this server."""
     logging.getLogger().setLevel(level)
     for name in QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
 def follow(run_folder: str) -> None:
-    """Log at the level that serve has written into its run folder, if it has. For a handler of SIGHUP."""
+    """Log at the level that serve has written into its run folder, if any: what a process does on SIGHUP."""
     file = Path(run_folder, LEVEL_FILE)
     level = file.read_text().strip() if run_folder and file.exists() else ""
     if level in LOG_LEVELS:
         set_level(level)
-        logging.getLogger(__name__).debug("this process logs at %s now", level)
+        logging.getLogger(__name__).debug("this process now logs at level %s", level)
 
 
 def change_level(run_folder: Path, configured: str) -> None:
-    """To DEBUG, or from there to the configured level, for all processes of this server that `follow`."""
+    """Switch between DEBUG and the configured level, for all processes of this server that call `follow`."""
     file = run_folder / LEVEL_FILE
     was = file.read_text() if file.exists() else configured
     level = configured if was == "DEBUG" else "DEBUG"
     file.write_text(level)
     set_level(level)
-    logging.getLogger(__name__).warning("lines of level %s and above are logged from now on", level)
+    logging.getLogger(__name__).warning("the log level is now %s", level)
 
 
 def dropped_lines() -> int:
-    """Lines of this process that were dropped because nobody reads its log."""
+    """Count the lines of this process that were dropped because its log is not read."""
     return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLines))
 
 
 class QueuedLines(logging.Handler):
-    """Writes lines to standard error on a thread of its own: a pipe that nobody reads stops that thread and nothing
-    else. MOST_WAITING lines wait for it; what comes then is dropped, and told of in one line once there is room.
+    """Writes lines to standard error on a thread of its own: a pipe that is not read blocks that thread and nothing
+    else. MOST_WAITING lines are queued; later ones are dropped and counted in one line once there is room.
     """
 
     dropped: int
@@ -90,7 +90,7 @@ class QueuedLines(logging.Handler):
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """In this process nothing waits yet. A fork has no thread; what waited in its parent is the parent's to say."""
+        """Begin with an empty queue: a fork has no thread, and its parent writes what was queued before."""
         self.dropped = 0
         self._waiting: Queue[str] = Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
@@ -108,24 +108,24 @@ class QueuedLines(logging.Handler):
             self._thread.start()
 
     def flush(self) -> None:
-        """Wait until all is written, a moment at most: at the end of the process, which nobody's pipe may hold up."""
+        """Wait until all is written, LAST_LINES_S at most: an unread pipe must not keep a process from ending."""
         end = time.monotonic() + LAST_LINES_S
         while self._waiting.unfinished_tasks and time.monotonic() < end:
             time.sleep(0.005)
 
     def _write_all(self) -> None:
-        waiting, told = self._waiting, 0
+        waiting, reported = self._waiting, 0
         while True:
             self._write(waiting.get())
-            if self.dropped > told:
-                told, new = self.dropped, self.dropped - told
+            if self.dropped > reported:
+                reported, new = self.dropped, self.dropped - reported
                 text = f"{new} log lines were dropped because nobody read them"
                 record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None)
                 self._write(f"{self.format(record)}\n")
             waiting.task_done()
 
     def _write(self, line: str) -> None:
-        """All of it, however long that takes; whatever reads the log may also be gone."""
+        """Write the whole line, however long that takes; it is dropped if the log's reader is gone."""
         try:
             number = self._stream.fileno()
         except (OSError, ValueError):  # not a file, or closed
@@ -140,30 +140,30 @@ class QueuedLines(logging.Handler):
                 if not isinstance(error, BlockingIOError):
                     self.dropped += 1
                     return
-                time.sleep(0.05)  # a pipe that another process has set so
+                time.sleep(0.05)  # another process has made the pipe non-blocking
 
 
 class TextLines(logging.Formatter):
-    """`12:00:01 INFO api: [request id] text`; what came from outside cannot begin a line of its own."""
+    """`12:00:01 INFO api: [request id] text`, with line breaks escaped, so that no client can forge a line."""
 
     def __init__(self, process: str, prefix: str) -> None:
         start = f"{prefix} ".replace("%", "%%") if prefix else ""
         super().__init__(f"{start}%(asctime)s %(levelname)s {process}: %(request)s%(message)s", datefmt="%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback's below it."""
+        """Return one line, followed by those of a traceback."""
         about = getattr(record, "request_id", "")
         record.request = f"[{about}] " if about else ""
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without the traceback."""
+        """Return the line without the traceback."""
         return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
 
 
 class JsonLines(logging.Formatter):
-    """An object a line: time (UTC), level, process, logger, message; request_id, exception and `fields` where there
-    are any. `fields` is what a line brings in `extra={"fields": …}`.
+    """One JSON object a line: time (UTC), level, process, logger, message; request_id, exception and the keys of
+    `extra={"fields": …}` where there are any.
     """
 
     def __init__(self, process: str) -> None:
@@ -171,7 +171,7 @@ class JsonLines(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return one line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname,

@@ -1,9 +1,9 @@
-"""Every Prometheus name, in one list: vLLM's names, labels and buckets, so that its dashboards work unchanged.
+"""Every Prometheus metric, in one list: vLLM's names, labels and buckets, so that its dashboards work unchanged.
 
-The engine feeds ENGINE from its loop, the API workers feed HTTP; each calls `register` once with its own registry.
-Names that vLLM has given up live on in OLD_NAMES. Of vLLM's names those are left out that it shows with a flag alone
-(vllm:kv_block_*, vllm:estimated_*), with LoRA adapters (vllm:lora_requests_info) or with a KV connector
-(vllm:num_requests_kv_fetch_by_stage); counters of what is not built stay at 0.
+The engine's loop updates ENGINE, the API workers update HTTP; each calls `register` once with its own registry. Names
+that vLLM has retired are kept in OLD_NAMES. Left out are the names that vLLM shows only with a flag (vllm:kv_block_*,
+vllm:estimated_*), with LoRA adapters (vllm:lora_requests_info) or with a KV connector
+(vllm:num_requests_kv_fetch_by_stage). Counters of features that forearm does not have stay at 0.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _CACHE = (
 
 
 class Histogram(_Histogram):
-    """Takes equal values at once, which prometheus_client has nothing for: streams of one step wait equally long."""
+    """A histogram that records a value many times at once: the streams of a step share one inter-token latency."""
 
     def observe_times(self, value: float, times: int) -> None:
-        """As `observe` so many times."""
+        """Record `value` as `times` calls of `observe` would."""
         self._sum.inc(value * times)
         self._buckets[bisect_left(self._upper_bounds, value)].inc(times)
 
 
 class Metric(NamedTuple):
-    """One family. `buckets` are upper bounds, in the unit of the name; set on histograms only."""
+    """One metric. `buckets` are upper bounds, in the unit of the name; set on histograms only."""
 
     kind: Any  # Counter, Gauge, Histogram or Summary
     name: str
@@ -53,33 +53,33 @@ class Metric(NamedTuple):
 ENGINE = (
     Metric(Gauge, "vllm:num_requests_running", "Requests being computed."),
     Metric(Gauge, "vllm:num_requests_waiting", "Requests waiting for their first step."),
-    Metric(Gauge, "vllm:num_requests_waiting_by_reason", "The same by what they wait for.", (*_ENGINE, "reason")),
+    Metric(Gauge, "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", (*_ENGINE, "reason")),
     Metric(Gauge, "vllm:kv_cache_usage_perc", "Used share of the KV cache, 0 to 1."),
     Metric(Gauge, "vllm:engine_sleep_state", "1 for the state the engine is in.", (*_ENGINE, "sleep_state")),
     Metric(Gauge, "vllm:cache_config_info", "The KV cache's shape, as labels; the value is 1.", (*_ENGINE, *_CACHE)),
-    Metric(Counter, "vllm:prompt_tokens", "Prompt tokens taken in."),
-    Metric(Counter, "vllm:prompt_tokens_by_source", "Prompt tokens by where they came from.", (*_ENGINE, "source")),
+    Metric(Counter, "vllm:prompt_tokens", "Prompt tokens processed."),
+    Metric(Counter, "vllm:prompt_tokens_by_source", "Prompt tokens, computed or cached.", (*_ENGINE, "source")),
     Metric(Counter, "vllm:prompt_tokens_cached", "Prompt tokens found in the prefix cache."),
-    Metric(Counter, "vllm:prompt_tokens_cached_by_source", "The same by which cache.", (*_ENGINE, "source")),
+    Metric(Counter, "vllm:prompt_tokens_cached_by_source", "Cached prompt tokens by cache.", (*_ENGINE, "source")),
     Metric(Counter, "vllm:generation_tokens", "Tokens generated."),
     Metric(Counter, "vllm:request_success", "Finished requests.", (*_ENGINE, "finished_reason")),
-    Metric(Counter, "vllm:num_preemptions", "Sequences put out for want of KV blocks."),
+    Metric(Counter, "vllm:num_preemptions", "Sequences preempted because KV blocks were short."),
     Metric(Counter, "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache."),
     Metric(Counter, "vllm:prefix_cache_hits", "Tokens found in the prefix cache."),
     Metric(Counter, "vllm:external_prefix_cache_queries", "Tokens looked up in other machines' caches: none."),
     Metric(Counter, "vllm:external_prefix_cache_hits", "Tokens found in other machines' caches: none."),
     Metric(Counter, "vllm:mm_cache_queries", "Images and sounds looked up: none."),
     Metric(Counter, "vllm:mm_cache_hits", "Images and sounds found: none."),
-    Metric(Counter, "vllm:admission_rejections", "Requests refused at the door.", (*_ENGINE, "reason")),
+    Metric(Counter, "vllm:admission_rejections", "Requests refused before they were queued.", (*_ENGINE, "reason")),
     Metric(Counter, "vllm:corrupted_requests", "Requests ended by a NaN in their logits."),
     Metric(Counter, "vllm:watermark_requests", "Requests with a watermark: none."),
-    Metric(Counter, "vllm:spec_decode_num_drafts", "Drafts that were verified."),
-    Metric(Counter, "vllm:spec_decode_num_draft_tokens", "Tokens of these drafts."),
-    Metric(Counter, "vllm:spec_decode_num_accepted_tokens", "Those of them that were right."),
+    Metric(Counter, "vllm:spec_decode_num_drafts", "Speculative drafts verified."),
+    Metric(Counter, "vllm:spec_decode_num_draft_tokens", "Draft tokens verified."),
+    Metric(Counter, "vllm:spec_decode_num_accepted_tokens", "Draft tokens accepted."),
     Metric(
         Counter,
         "vllm:spec_decode_num_accepted_tokens_per_pos",
-        "The same by position in the draft, from 0.",
+        "Draft tokens accepted, by position in the draft, from 0.",
         (*_ENGINE, "position"),
     ),
     Metric(Histogram, "vllm:time_to_first_token_seconds", "Arrival to first token.", buckets=_FIRST_TOKEN_S),
@@ -107,17 +107,17 @@ ENGINE = (
     Metric(
         Histogram,
         "vllm:request_prefill_kv_computed_tokens",
-        "Prompt tokens computed, those from the prefix cache left out.",
+        "Prompt tokens computed in prefill, without those from the prefix cache.",
         buckets=_TOKENS,
     ),
     Metric(Histogram, "vllm:request_params_n", "n of a request.", buckets=_CHOICES),
-    Metric(Histogram, "vllm:request_num_preemptions", "Times a request was put out.", buckets=_CHOICES),
+    Metric(Histogram, "vllm:request_num_preemptions", "Preemptions of a request.", buckets=_CHOICES),
     Metric(Histogram, "vllm:iteration_tokens_total", "Tokens computed in one step.", buckets=_STEP_TOKENS),
 )
 
 HTTP = (
-    Metric(Counter, "forearm:log_lines_dropped", "Lines of the API's log that were dropped, unread.", ()),
-    Metric(Counter, "forearm:out_of_descriptors_seconds", "Time in which no connection could be taken.", ()),
+    Metric(Counter, "forearm:log_lines_dropped", "Log lines dropped because the log is not read.", ()),
+    Metric(Counter, "forearm:out_of_descriptors_seconds", "Time without a descriptor for a connection.", ()),
     Metric(Counter, "http_requests", "Requests answered.", ("method", "status", "handler")),
     Metric(Summary, "http_request_size_bytes", "Bytes of request bodies.", ("handler",)),
     Metric(Summary, "http_response_size_bytes", "Bytes of response bodies.", ("handler",)),
@@ -131,7 +131,7 @@ HTTP = (
     Metric(
         Histogram,
         "http_request_duration_highr_seconds",
-        "Request to end of response, all handlers, fine.",
+        "Request to end of response, all handlers, in fine buckets.",
         (),
         buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 30, 60),
     ),
@@ -139,22 +139,22 @@ HTTP = (
     Metric(
         Counter,
         "vllm:tool_call_parser_invocations",
-        "Answers read by a tool parser: once a choice, or once a delta of a stream.",
+        "Calls of a tool parser: one for each choice, or for each delta of a stream.",
         ("model_name", "mode", "outcome", "request_type"),
     ),
     Metric(
         Counter,
         "forearm:requests_refused_early",
-        "Requests that found the queue full before they were read (vllm:admission_rejections: after it).",
+        "Requests refused before they were read, as the queue was full (vllm:admission_rejections: afterwards).",
         (),
     ),
-    Metric(Counter, "forearm:unknown_request_fields", "Request fields this server does not know.", ("field",)),
-    Metric(Counter, "forearm:key_requests", "Requests taken in, by the name of their key.", ("key",)),
-    Metric(Counter, "forearm:key_tokens", "Tokens charged: of prompts and of answers.", ("key", "kind")),
-    Metric(Counter, "forearm:key_rejections", "Requests refused for a key's limit.", ("key", "limit")),
+    Metric(Counter, "forearm:unknown_request_fields", "Request fields that this server does not know.", ("field",)),
+    Metric(Counter, "forearm:key_requests", "Requests accepted, by the name of their key.", ("key",)),
+    Metric(Counter, "forearm:key_tokens", "Tokens charged to a key, of prompts and of answers.", ("key", "kind")),
+    Metric(Counter, "forearm:key_rejections", "Requests refused by a key's limit.", ("key", "limit")),
 )
 
-# Names that vLLM had once and dashboards and autoscalers still ask for: each shows what its successor counts.
+# Retired names of vLLM that dashboards and autoscalers still ask for: each shows its successor's value.
 OLD_NAMES = {
     "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",
     "vllm:gpu_prefix_cache_queries": "vllm:prefix_cache_queries",
@@ -162,32 +162,32 @@ OLD_NAMES = {
     "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
     "vllm:request_params_best_of": "vllm:request_params_n",
 }
-# The same, of what has no successor: gauges, computed when asked for.
+# Retired names without a successor: gauges, computed when they are read.
 OLD_GAUGES = {
     "vllm:cpu_cache_usage_perc": "Keys and values are not swapped: 0.",
     "vllm:num_requests_swapped": "Keys and values are not swapped: 0.",
-    "vllm:gpu_prefix_cache_hit_rate": "Prefix cache hits by queries, since the start.",
-    "vllm:avg_prompt_throughput_toks_per_s": "Prompt tokens a second, of the last ten seconds.",
-    "vllm:avg_generation_throughput_toks_per_s": "Generated tokens a second, of the last ten seconds.",
+    "vllm:gpu_prefix_cache_hit_rate": "Prefix cache hits divided by queries, since the start.",
+    "vllm:avg_prompt_throughput_toks_per_s": "Prompt tokens a second, over the last ten seconds.",
+    "vllm:avg_generation_throughput_toks_per_s": "Generated tokens a second, over the last ten seconds.",
 }
 
 
 def engine_metrics(longest: int) -> list[Metric]:
-    """ENGINE, histograms of tokens with buckets to `longest`, the longest sequence in tokens, as vLLM has them."""
+    """ENGINE with token histograms whose buckets end at `longest`, the longest sequence in tokens, as in vLLM."""
     tokens = tuple(bound for bound in _TOKENS if bound <= longest)
     return [metric._replace(buckets=tokens) if metric.buckets is _TOKENS else metric for metric in ENGINE]
 
 
 def register(metrics: Iterable[Metric], registry: CollectorRegistry | None) -> dict[str, Any]:
-    """The metrics as objects, by name, in `registry`; None keeps them out of any (multi-process files are read back).
+    """Make the metrics' objects, by name, in `registry`; None: in none (multi-process files are read back).
 
-    The library writes counters with `_total` at the end. Any, because the caller knows which kind a name is.
+    The library appends `_total` to counters. The type is Any, because the caller knows which kind a name is.
     """
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge for every counter, which nobody reads
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # else an unused gauge for every counter
     made: dict[str, Any] = {}
     for metric in metrics:
         own: dict[str, Any] = {"buckets": metric.buckets} if metric.kind is Histogram else {}
         if metric.kind is Gauge:
-            own["multiprocess_mode"] = "livesum"  # of several workers: the sum over those that live
+            own["multiprocess_mode"] = "livesum"  # the sum over the workers that live
         made[metric.name] = metric.kind(metric.name, metric.help, metric.labels, registry=registry, **own)
     return made

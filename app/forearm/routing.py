@@ -1,9 +1,9 @@
-"""Which of several engines a prompt goes to: where its beginning was computed before, as far as load allows.
+"""Cache-aware routing: a prompt goes to the engine that has computed its beginning before, as far as load allows.
 
 Technique: SGLang's cache-aware load balancing (an approximate picture of each worker's prefixes, kept by the router
 alone, and the shortest queue once load is out of balance; lmsys.org, "SGLang v0.4", 2024), with vLLM's hash chain over
-pieces of fixed length in place of its radix tree, and rendezvous hashing (Thaler and Ravishankar 1998) for prompts that
-nobody knows, so that routers which never talk to each other agree.
+pieces of fixed length in place of its radix tree, and rendezvous hashing (Thaler and Ravishankar 1998) for unknown
+prompts, so that routers which never talk to each other agree.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ TEXT_PIECE_BYTES = 128  # some 32 tokens of English text
 MOST_PIECES = 4096  # of one prompt: 128 k tokens
 KNOWN_SHARE = 0.5  # of a prompt must be known for an engine to be preferred; SGLang's cache_threshold
 
-_DIGEST_BYTES = 8  # a collision sends a prompt to the wrong engine, where it is computed: nothing else
+_DIGEST_BYTES = 8  # a collision only sends a prompt to an engine that has to compute it
 
-Key = TypeVar("Key", bound=Hashable)
+EngineKey = TypeVar("EngineKey", bound=Hashable)
 
 
 def chain(prompt: bytes, piece_bytes: int, salt: str = "") -> tuple[bytes, ...]:
-    """A digest for each full piece of the prompt, which covers all before it as well.
+    """Return a digest for each full piece of the prompt, which covers all pieces before it as well.
 
-    Prompts with different salts have nothing in common.
+    Prompts with different salts have no digest in common.
     """
     digests = []
     digest = salt.encode("utf-8", "surrogatepass")
@@ -36,10 +36,10 @@ def chain(prompt: bytes, piece_bytes: int, salt: str = "") -> tuple[bytes, ...]:
     return tuple(digests)
 
 
-class PrefixRouter(Generic[Key]):
+class PrefixRouter(Generic[EngineKey]):
     """Remembers, for each engine, the last `most_pieces` pieces of prompts that went there (some 150 bytes each).
 
-    slack: requests that a preferred engine may have open beyond one and a half times those of the least loaded one.
+    slack: requests that a preferred engine may have open beyond 1.5 times those of the least loaded one.
     """
 
     def __init__(self, most_pieces: int = 65536, slack: int = 2) -> None:
@@ -47,14 +47,15 @@ class PrefixRouter(Generic[Key]):
         assert slack >= 0
         self._most_pieces = most_pieces
         self._slack = slack
-        self._known: dict[Key, OrderedDict[bytes, None]] = {}
+        self._known: dict[EngineKey, OrderedDict[bytes, None]] = {}
 
-    def choose(self, pieces: Sequence[bytes], load: Mapping[Key, int]) -> Key:
-        """The engine for a prompt with this `chain`, among those of `load` (open requests); it is not remembered yet.
+    def choose(self, pieces: Sequence[bytes], load: Mapping[EngineKey, int]) -> EngineKey:
+        """Choose the engine for a prompt with this `chain`, among those of `load` (open requests); remembers nothing.
 
-        Where less than half of it is known: the least loaded, of several the one that its first piece names.
+        Where an engine knows less than half of the prompt it is the least loaded one, and among equally loaded ones
+        the one that the first piece's rendezvous hash ranks highest.
         """
-        assert load, "without an engine there is nothing to choose"
+        assert load, "at least one engine is needed"
         least = min(load.values())
         known = {key: self.known(pieces, key) for key in load if load[key] <= least + least // 2 + self._slack}
         best = max(known.values())
@@ -68,13 +69,13 @@ class PrefixRouter(Generic[Key]):
             return candidates[0]
         return max(candidates, key=lambda key: _rank(pieces[0], key))
 
-    def known(self, pieces: Sequence[bytes], key: Key) -> int:
-        """How many pieces from the beginning on this engine has seen."""
+    def known(self, pieces: Sequence[bytes], key: EngineKey) -> int:
+        """Count the pieces from the beginning on that this engine has seen."""
         seen = self._known.get(key, ())
         return next((number for number, piece in enumerate(pieces) if piece not in seen), len(pieces))
 
-    def remember(self, pieces: Sequence[bytes], key: Key) -> None:
-        """The prompt has gone to this engine. What it has not seen for the longest time is forgotten, ends first."""
+    def remember(self, pieces: Sequence[bytes], key: EngineKey) -> None:
+        """Note that the prompt went to this engine. Least recently used pieces are forgotten, a prompt's end first."""
         seen = self._known.setdefault(key, OrderedDict())
         for piece in reversed(pieces[: self._most_pieces]):
             seen[piece] = None
@@ -82,20 +83,20 @@ class PrefixRouter(Generic[Key]):
         while len(seen) > self._most_pieces:
             seen.popitem(last=False)
 
-    def forget(self, key: Key) -> None:
-        """The engine is gone, and what it had computed."""
+    def forget(self, key: EngineKey) -> None:
+        """Forget an engine that has ended, and with it what it had computed."""
         self._known.pop(key, None)
 
-    def keep(self, keys: Iterable[Key]) -> None:
+    def keep(self, keys: Iterable[EngineKey]) -> None:
         """Forget all engines but these."""
         for key in self._known.keys() - set(keys):
             self.forget(key)
 
     def __len__(self) -> int:
-        """Pieces remembered, of all engines."""
+        """The number of pieces remembered, of all engines."""
         return sum(map(len, self._known.values()))
 
 
 def _rank(piece: bytes, key: Hashable) -> bytes:
-    """The same in every process: Python's own hash is not."""
+    """Rendezvous hash of a piece and an engine: the same in every process, which Python's own hash is not."""
     return blake2b(piece + str(key).encode(), digest_size=_DIGEST_BYTES).digest()

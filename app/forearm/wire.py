@@ -1,4 +1,4 @@
-"""What crosses the socket between an API worker and an engine, and its framing.
+"""The messages between an API worker and an engine over their socket, and their framing.
 
 A frame is a little-endian uint32 length and a msgpack body; a body is one `ToEngine` or one `FromEngine`, tagged by
 its type's name. Token ids in, token ids out: text stays with the worker.
@@ -26,7 +26,7 @@ class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What an output must look like: exactly one of the first six. json: a schema, or its text; grammar: Lark, EBNF."""
+    """A constraint on an output: exactly one of the first six. json: a schema, or its text; grammar: Lark or EBNF."""
 
     json: str | dict[str, Any] | bool | None = None
     regex: str | None = None
@@ -40,13 +40,12 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How one request chooses its tokens: vLLM's names, meanings and defaults.
+    """Sampling parameters of one request: vLLM's names, meanings and defaults.
 
-    `stop` and `include_stop_str_in_output` are text and act where text is: in the worker or in `LLM`; so does
-    `structured_outputs`, which becomes `grammar` there.
+    `stop` and `include_stop_str_in_output` are text and act in the worker or in `LLM`; so does `structured_outputs`,
+    which becomes `grammar` there.
     `top_k` 0 or -1 is off; `temperature` 0 is greedy; `logprobs` and `prompt_logprobs` count alternatives (0: the
-    chosen token alone, None: none, -1: the whole vocabulary); with `logprob_token_ids` these and the chosen token are
-    the alternatives.
+    chosen token alone, None: none, -1: the whole vocabulary); `logprob_token_ids` names the alternatives instead.
     """
 
     n: int = 1
@@ -72,15 +71,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     spaces_between_special_tokens: bool = True
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
-    # Tokenised `bad_words`, filled in by the text layer: the engine forbids a last token after its first ones.
+    # Tokenized `bad_words`, filled in by the text layer: the engine forbids a last token after its first ones.
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprob_token_ids: list[int] | None = None
     repetition_detection: RepetitionDetection | None = None
     structured_outputs: StructuredOutputsParams | None = None
-    # llguidance's grammar text. It constrains what follows once `grammar_after` was generated; None: all.
+    # llguidance's grammar text. It constrains the tokens after `grammar_after`; None: from the first token on.
     grammar: str | None = None
     grammar_after: tuple[int, ...] | None = None
-    # After so many generated tokens without `thinking_end` the engine goes on with `thinking_end`.
+    # After this many generated tokens without `thinking_end` the engine forces `thinking_end`.
     thinking_token_budget: int | None = None
     thinking_end: tuple[int, ...] | None = None
 
@@ -101,18 +100,18 @@ PositionLogprobs = list[TokenLogprob]
 
 
 class Submit(msgspec.Struct, tag=True, kw_only=True):
-    """One prompt and how to go on from it. `request_id` is unique among the worker's open requests."""
+    """One prompt and its sampling parameters. `request_id` is unique among the worker's open requests."""
 
     request_id: str
     prompt_token_ids: list[int]
     params: SamplingParams
     priority: int = 0  # lower goes first, as in vLLM
-    client: str = ""  # who asks, for fair shares: the name of the API key, else the address
+    client: str = ""  # for fair shares: the name of the API key, else the address
     cache_salt: str | None = None  # prefix blocks are shared only between equal salts
 
 
 class PoolingPrompt(msgspec.Struct, array_like=True):
-    """One text. `second`: where the second text of a pair begins, for models that tell them apart; 0: there is none."""
+    """One text. `second`: the first token of a pair's second text, for models with token types; 0: no pair."""
 
     token_ids: list[int]
     second: int = 0
@@ -121,8 +120,8 @@ class PoolingPrompt(msgspec.Struct, array_like=True):
 class Embed(msgspec.Struct, tag=True, kw_only=True):
     """Texts to be pooled. `task`: one vector (or one row of scores) each; token_embed: one for each token.
 
-    `dimensions`: vectors are cut to so many values. `activate` False: as they come out of the last layer, neither of
-    unit length nor probabilities.
+    `dimensions`: the number of values that vectors are cut to. `activate` False: the last layer's values, neither
+    normalized to unit length nor made probabilities.
     """
 
     request_id: str
@@ -135,26 +134,26 @@ class Embed(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Abort(msgspec.Struct, tag=True, kw_only=True):
-    """The client left, or a stop string was met. `index` None: all of the request's outputs."""
+    """The client left, or a stop string was found. `index` None: all outputs of the request."""
 
     request_id: str
     index: int | None = None
 
 
 class AskMetrics(msgspec.Struct, tag=True):
-    """Answered by `Metrics`."""
+    """Ask for the engine's metrics; answered by `Metrics`."""
 
 
 class AskState(msgspec.Struct, tag=True):
-    """Answered by `State`."""
+    """Ask for the engine's state; answered by `State`."""
 
 
 class ForgetPrefixes(msgspec.Struct, tag=True):
-    """Nothing computed so far is to be found in the prefix cache any more."""
+    """Empty the prefix cache: no block computed so far is found in it any more."""
 
 
 class Profile(msgspec.Struct, tag=True):
-    """Begin to record steps, or end it. Answered by `Profiled`, between two steps."""
+    """Start or stop a recording of steps. Answered by `Profiled`, between two steps."""
 
     start: bool
 
@@ -172,7 +171,7 @@ class Accepted(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, tag=True, kw_only=True):
-    """The request did not or will not go on. `error` names a class of errors.py; `index` None: the whole request."""
+    """The request was refused or has failed. `error` names a class of errors.py."""
 
     request_id: str
     error: str
@@ -186,8 +185,8 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
 
     `finish_reason` (stop, length, repetition, abort) is set on the last message of that output; `stop_reason` is the
     stop token id that ended it, None for the model's own end. `cached_tokens`, `queue_s` (seconds from arrival to the
-    first step) and `prompt_logprobs` come with the first message of a request (index 0). `drafted` tokens were guessed
-    ahead for it, of which the first `accepted` were right.
+    first step) and `prompt_logprobs` come with the first message of a request (index 0). Of `drafted` draft tokens the
+    first `accepted` were accepted.
     """
 
     request_id: str
@@ -204,7 +203,7 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
 
 
 class Embedded(msgspec.Struct, tag=True, kw_only=True):
-    """What text number `index` of an `Embed` has become: float32 [rows, columns], little-endian."""
+    """The vectors of text number `index` of an `Embed`: float32 [rows, columns], little-endian."""
 
     request_id: str
     index: int
@@ -219,13 +218,13 @@ class Metrics(msgspec.Struct, tag=True):
 
 
 class Profiled(msgspec.Struct, tag=True):
-    """A recording has begun, or its file is complete. `error`: why not; "": it is so."""
+    """A recording has begun, or its file is complete. `error` says why not; "" is success."""
 
     error: str = ""
 
 
 class State(msgspec.Struct, tag=True, kw_only=True):
-    """What an engine says of itself: at connection and when asked."""
+    """State of an engine, sent at connection and when asked."""
 
     max_model_len: int
     vocab_size: int
@@ -238,8 +237,9 @@ class State(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):
-    """Said unasked as it changes: how many requests may still come, and in how many seconds one that finds no room
-    should try again.
+    """Free places in the engine's queue, and after how many seconds a refused request should try again.
+
+    The engine sends it whenever it changes.
     """
 
     room: int
@@ -254,13 +254,13 @@ from_engine = msgspec.msgpack.Decoder(FromEngine)
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """One message as it goes over the socket."""
+    """Encode one message for the socket."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 def body_length(head: bytes) -> int:
-    """Bytes of the body that follows this 4-byte head.
+    """Return the length of the body that follows this 4-byte head.
 
     Raises: ValueError if the frame is longer than MAX_FRAME_BYTES: the peer does not speak this protocol.
     """
