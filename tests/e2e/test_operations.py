@@ -94,8 +94,8 @@ def test_no_line_can_be_forged_and_no_key_is_logged(served: Served) -> None:
 
 def test_the_level_changes_in_every_process_while_it_runs(served: Served) -> None:
     def levels() -> list[str]:
-        told = [line["message"] for line in lines(served) if line["message"].startswith("lines of level")]
-        return [re.findall(r"level (\w+)", message)[0] for message in told]
+        told = [line["message"] for line in lines(served) if line["message"].startswith("the log level is now")]
+        return [re.findall(r"is now (\w+)", message)[0] for message in told]
 
     def at_debug(process: str) -> int:  # one that was still starting may say so twice
         return [line["process"] for line in lines(served) if line["level"] == "DEBUG"].count(process)

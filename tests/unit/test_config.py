@@ -12,7 +12,7 @@ from forearm.config import configs, vllm_compat
 from forearm.config.api_config import ApiConfig
 from forearm.config.configs import engine_config
 from forearm.config.engine_config import EngineConfig
-from forearm.config.flags import Line, Parser, read_line
+from forearm.config.flags import CommandLine, CommandParser, read_line
 from forearm.config.settings import from_json, to_json
 from forearm.config.speculative import Drafting, drafting_asked
 from forearm.engine.host.placement import Plan
@@ -22,8 +22,8 @@ from forearm.supervisor.run_folder import RunFolder
 from forearm.supervisor.supervisor import fill_in
 
 
-def line(*argv: str) -> Line:
-    return read_line(Parser("forearm serve", ""), argv)
+def line(*argv: str) -> CommandLine:
+    return read_line(CommandParser("forearm serve", ""), argv)
 
 
 def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_default(
@@ -200,7 +200,7 @@ def test_ranks_are_asked_for_as_in_vllm(argv: list[str]) -> None:
     ("argv", "message"),
     [
         (["--device", "cuda"], r"--device cuda: forearm runs on CPUs"),
-        (["--distributed-executor-backend", "ray"], r"--distributed-executor-backend ray: .* say mp or uni"),
+        (["--distributed-executor-backend", "ray"], r"--distributed-executor-backend ray: .* write mp or uni"),
         (["--kv-transfer-config", "{}"], r"--kv-transfer-config: KV blocks are not moved"),
         (["--enable-lora"], r"--enable-lora: LoRA adapters are not built yet"),
         (["--load-format", "pt"], r"--load-format pt: weights come from safetensors"),
@@ -292,8 +292,8 @@ def test_speculation_is_asked_for_as_a_whole_or_by_its_parts() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"method": "eagle3", "model": "m"}, "method eagle3 is not built; drafts are made by ngram or draft_model"),
-        ({"method": "medusa"}, "method medusa is not built"),
+        ({"method": "eagle3", "model": "m"}, "method eagle3 is not supported; write ngram or draft_model"),
+        ({"method": "medusa"}, "method medusa is not supported"),
         ({"method": "draft_model"}, "method draft_model needs model"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens is 0; it must be .* from 1 to 32"),
         ({"method": "ngram", "num_speculative_tokens": True}, "num_speculative_tokens is True"),

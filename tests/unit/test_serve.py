@@ -115,7 +115,7 @@ async def test_a_start_for_which_memory_is_short_is_tried_again(
             raise refusals.pop()
         return await real(*argv, **settings)
 
-    monkeypatch.setattr("forearm.child_process.SHORT_S", 0.01)
+    monkeypatch.setattr("forearm.child_process.RETRY_S", 0.01)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", short)
     engine = child("engine", LIVES, tmp_path)
 
@@ -181,7 +181,7 @@ while True: time.sleep(0.01)
 async def test_what_a_dead_process_leaves_ends_before_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forearm.child_process.LEFT_S", 0.1)
+    monkeypatch.setattr("forearm.child_process.LEFTOVER_S", 0.1)
     one = child("API", LEAVES_ONE, tmp_path)
     one.on_death = signal.SIGTERM
     keeping = asyncio.create_task(keep(one, ready_timeout_s=10))
@@ -227,7 +227,7 @@ async def test_what_ignores_the_signal_is_killed_in_time(
 
     await stubborn.end(timeout_s=0.2)
 
-    assert "has not ended after 0.2 s and is killed" in caplog.text
+    assert "has not ended after 0.2 s; killing it" in caplog.text
     assert all(gone(pid) for pid in pids(tmp_path, "API"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forearm.config import configs, vllm_compat
-from forearm.config.flags import Line, Parser, add_foreign, add_settings, nested, read_line
+from forearm.config.flags import CommandLine, CommandParser, add_compat_flags, add_settings, nested, read_line
 from forearm.config.settings import inverses
 from forearm.errors import ConfigError
 
@@ -22,8 +22,8 @@ VALUES = {"switch": 0, "one": 1, "many": 2}
 APPLIED = ("--rope-scaling", "--rope-theta", "--hf-overrides")
 
 
-def line(*argv: str) -> Line:
-    return read_line(Parser("test", "test"), argv)
+def line(*argv: str) -> CommandLine:
+    return read_line(CommandParser("test", "test"), argv)
 
 
 def test_the_list_is_whole() -> None:
@@ -32,15 +32,15 @@ def test_the_list_is_whole() -> None:
 
 
 @pytest.fixture(scope="module")
-def parser() -> Parser:
-    one = Parser("test", "test")
+def parser() -> CommandParser:
+    one = CommandParser("test", "test")
     add_settings(one)
-    add_foreign(one, [])
+    add_compat_flags(one, [])
     return one
 
 
 @pytest.mark.parametrize("flag", KINDS)
-def test_a_flag_of_vllm_is_set_accepted_or_refused_with_a_reason(flag: str, parser: Parser) -> None:
+def test_a_flag_of_vllm_is_set_accepted_or_refused_with_a_reason(flag: str, parser: CommandParser) -> None:
     count = VALUES[KINDS[flag]]
 
     verdicts = [flag in OWN, flag in vllm_compat.FLAGS, flag in vllm_compat.REFUSED]
@@ -111,7 +111,7 @@ def test_commands_from_vllms_pages_start_here() -> None:
         *("--enable-reasoning", "--max-seq-len-to-capture", "-O", "--limit-mm-per-prompt", "--data-parallel-address"),
         "--compilation-config",
     ]
-    with pytest.raises(ConfigError, match=r"--model-impl transformers: .* say auto or forearm or vllm"):
+    with pytest.raises(ConfigError, match=r"--model-impl transformers: .* write auto or forearm or vllm"):
         line("m", "--model-impl", "transformers")
     with pytest.raises(ConfigError, match=r"--data-parallel-size-local 1: all 2 engines"):
         line("m", "--data-parallel-size", "2", "--data-parallel-size-local", "1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from forearm.config.flags import Parser
+from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError
 
 USAGE = """usage: forearm bench KIND ...
@@ -59,7 +59,9 @@ def _startup(argv: Sequence[str]) -> int:
 
 def _plot(argv: Sequence[str]) -> int:
     """`forearm bench plot FILES --out FILE.svg`: files of bench serve, ours or vLLM's; a line for each label."""
-    parser = Parser("forearm bench plot FILES --out FILE.svg", "TTFT and TPOT against total throughput, by rate.")
+    parser = CommandParser(
+        "forearm bench plot FILES --out FILE.svg", "TTFT and TPOT against total throughput, by rate."
+    )
     parser.add_argument("files", nargs="+", metavar="FILES", help="JSON of --save-result or --append-result")
     parser.add_argument("--out", required=True, metavar="FILE.svg")
     given = parser.parse_args(argv)

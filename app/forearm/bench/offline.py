@@ -19,7 +19,7 @@ from forearm.bench.datasets import Sample
 from forearm.bench.text import load_text
 from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
-from forearm.config.flags import Parser, read_line
+from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.offline.arguments import changed_settings
@@ -37,7 +37,7 @@ def throughput(argv: Sequence[str]) -> int:
 
     Raises: ConfigError, InvalidRequest (a request that does not fit into the context).
     """
-    parser = Parser("forearm bench throughput [MODEL] [flags]", "All requests at once: tokens a second.")
+    parser = CommandParser("forearm bench throughput [MODEL] [flags]", "All requests at once: tokens a second.")
     options.add_dataset(parser)
     parser.add_argument("--backend", choices=BACKENDS, default="vllm", help="vllm-chat: prompts through the template")
     parser.add_argument("--dataset", help="old name of --dataset-path")
@@ -101,7 +101,7 @@ def latency(argv: Sequence[str]) -> int:
 
     Raises: ConfigError, InvalidRequest.
     """
-    parser = Parser("forearm bench latency [MODEL] [flags]", "How long one batch of requests takes.")
+    parser = CommandParser("forearm bench latency [MODEL] [flags]", "How long one batch of requests takes.")
     for flag, default, what in (
         ("--input-len", 32, "tokens of each prompt"),
         ("--output-len", 128, "tokens of each answer"),
@@ -173,7 +173,7 @@ def sampling(args: argparse.Namespace, output_tokens: int) -> SamplingParams:
     )
 
 
-def add_output(parser: Parser) -> None:
+def add_output(parser: CommandParser) -> None:
     """What both have."""
     parser.add_argument("--disable-detokenize", action="store_true", help="token ids are not made text")
     parser.add_argument("--output-json", metavar="FILE", help="also write the result there")

@@ -13,7 +13,7 @@ from forearm.bench.ask import ENDPOINTS
 from forearm.bench.datasets import Wanted
 from forearm.bench.report import METRICS
 from forearm.bench.statistics import OBJECTIVES
-from forearm.config.flags import Parser
+from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError
 
 SAMPLING = ("top_p", "top_k", "min_p", "temperature", "frequency_penalty", "presence_penalty", "repetition_penalty")
@@ -45,7 +45,7 @@ def dashed(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def add_dataset(parser: Parser, name: str = "random") -> None:
+def add_dataset(parser: CommandParser, name: str = "random") -> None:
     """What requests are made of."""
     default = Wanted()
     parser.add_argument("--dataset-name", default=name, help="random, sharegpt, custom, sonnet or prefix_repetition")
@@ -79,7 +79,7 @@ def wanted(args: argparse.Namespace, seed: int, chat: bool = False) -> Wanted:
     return Wanted(**{**given, "seed": seed, "chat": chat})
 
 
-def add_server(parser: Parser) -> None:
+def add_server(parser: CommandParser) -> None:
     """Who is asked, and how."""
     parser.add_argument(
         "--backend", "--endpoint-type", default="openai", choices=tuple(ENDPOINTS), help="vllm is openai"
@@ -106,7 +106,7 @@ def add_server(parser: Parser) -> None:
         parser.add_argument("--" + name.replace("_", "-"), type=int if name == "top_k" else float)
 
 
-def add_traffic(parser: Parser) -> None:
+def add_traffic(parser: CommandParser) -> None:
     """When requests come."""
     parser.add_argument("--request-rate", nargs="+", default=["inf"], help="requests/s; inf: at once; several: a sweep")
     parser.add_argument("--burstiness", type=_above_0, default=1.0, help="1: Poisson; less: burstier; more: more even")
@@ -116,7 +116,7 @@ def add_traffic(parser: Parser) -> None:
     parser.add_argument("--ramp-up-end-rps", type=float)
 
 
-def add_results(parser: Parser) -> None:
+def add_results(parser: CommandParser) -> None:
     """What is told of it."""
     parser.add_argument("--label", help="of the results; absent: the backend")
     parser.add_argument("--percentile-metrics", help=f"of {', '.join(METRICS)}; absent: ttft,tpot,itl, of vectors e2el")

@@ -28,7 +28,7 @@ from forearm.bench.load import Run, Traffic, run
 from forearm.bench.report import Result
 from forearm.bench.text import load_text
 from forearm.config import configs
-from forearm.config.flags import Parser
+from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError, EngineUnavailable
 
 RETRY_S = 1.0  # of the ready check
@@ -40,7 +40,7 @@ def serve(argv: Sequence[str]) -> int:
 
     Raises: ConfigError for a flag or a file; EngineUnavailable if no server answers.
     """
-    parser = Parser("forearm bench serve [flags]", "Measure a running server, as vllm bench serve does.")
+    parser = CommandParser("forearm bench serve [flags]", "Measure a running server, as vllm bench serve does.")
     parser.add_argument("--seed", type=int, default=0)
     for add in (options.add_server, options.add_traffic, options.add_dataset, options.add_results):
         add(parser)

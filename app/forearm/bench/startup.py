@@ -22,7 +22,7 @@ from tqdm import tqdm
 from forearm.bench import options
 from forearm.bench.offline import percentiles, save
 from forearm.config.engine_config import EngineConfig
-from forearm.config.flags import Parser, read_line
+from forearm.config.flags import CommandParser, read_line
 from forearm.config.settings import to_json
 from forearm.errors import ConfigError, ForearmError
 from forearm.model.checkpoint.hub import find_model
@@ -48,7 +48,7 @@ def startup(argv: Sequence[str]) -> int:
 
     Raises: ConfigError; ForearmError with the last words of a start that failed.
     """
-    parser = Parser("forearm bench startup [MODEL] [flags]", "How long a model takes until it can be asked.")
+    parser = CommandParser("forearm bench startup [MODEL] [flags]", "How long a model takes until it can be asked.")
     for flag, default, what in (
         ("--num-iters-cold", 3, "cold starts"),
         ("--num-iters-warmup", 1, "starts before the warm ones"),

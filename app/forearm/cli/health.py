@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from forearm.config.api_config import ApiConfig
-from forearm.config.flags import Parser, read_line
+from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError
 
 _FIRST = Path("/proc/1/cmdline")
@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
 
     Raises: ConfigError for an address that is none.
     """
-    parser = Parser("forearm health [--url URL]", "Whether a server takes requests: exit status 0 or 1.")
+    parser = CommandParser("forearm health [--url URL]", "Whether a server takes requests: exit status 0 or 1.")
     parser.add_argument("--url", help="of the server; absent: that of the `forearm serve` which is process 1")
     given = parser.parse_args(argv)
     scheme, host, port = address(given.url) if given.url else listens(api_of(_FIRST))
@@ -55,7 +55,7 @@ def api_of(command_line: Path) -> ApiConfig:
     """The settings of the `forearm serve` with this command line; of one without flags where it is another program."""
     words = command_line.read_text().split("\0")[:-1]
     after = words.index("serve") + 1 if "serve" in words else len(words)
-    return read_line(Parser("forearm serve", ""), words[after:]).configs.api
+    return read_line(CommandParser("forearm serve", ""), words[after:]).configs.api
 
 
 def listens(api: ApiConfig) -> tuple[str, str, int]:

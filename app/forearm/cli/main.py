@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forearm import __version__
 from forearm.commit import commit
-from forearm.config.flags import Parser, read_line
+from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError, ForearmError
 
 USAGE = """usage: forearm COMMAND ...
@@ -67,7 +67,7 @@ def dispatch(words: Sequence[str]) -> int:
 
 def serve(argv: Sequence[str]) -> int:
     """`forearm serve [MODEL] [flags]`."""
-    line = read_line(Parser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API."), argv)
+    line = read_line(CommandParser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API."), argv)
     from forearm.supervisor.supervisor import serve
 
     return serve(line.configs, line.notes)
@@ -75,7 +75,9 @@ def serve(argv: Sequence[str]) -> int:
 
 def generate(argv: Sequence[str]) -> int:
     """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages, or standard input."""
-    parser = Parser("forearm generate [MODEL] --prompt TEXT [flags]", "Answer one prompt here, without a server.")
+    parser = CommandParser(
+        "forearm generate [MODEL] --prompt TEXT [flags]", "Answer one prompt here, without a server."
+    )
     parser.add_argument("--prompt", help="text to go on from; absent: standard input")
     parser.add_argument("--messages", metavar="FILE", help="JSON list of chat messages instead; - is standard input")
     parser.add_argument("--max-tokens", type=int, default=256)
@@ -109,7 +111,7 @@ def read_source(name: str) -> str:
 
 def chat(argv: Sequence[str]) -> int:
     """`forearm chat`: a terminal client of a running server."""
-    parser = Parser("forearm chat [flags]", "Talk to a running server; an empty line or Ctrl-D ends it.")
+    parser = CommandParser("forearm chat [flags]", "Talk to a running server; an empty line or Ctrl-D ends it.")
     add_client(parser)
     parser.add_argument("--system-prompt", help="stands before the conversation")
     parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
@@ -123,7 +125,9 @@ def chat(argv: Sequence[str]) -> int:
 
 def complete(argv: Sequence[str]) -> int:
     """`forearm complete`: a terminal client of a running server's completions."""
-    parser = Parser("forearm complete [flags]", "Have a server go on from a text; an empty line or Ctrl-D ends it.")
+    parser = CommandParser(
+        "forearm complete [flags]", "Have a server go on from a text; an empty line or Ctrl-D ends it."
+    )
     add_client(parser)
     parser.add_argument("-q", "--quick", metavar="TEXT", help="complete this, print it, end")
     given = parser.parse_args(argv)
@@ -136,7 +140,9 @@ def complete(argv: Sequence[str]) -> int:
 
 def run_batch(argv: Sequence[str]) -> int:
     """`forearm run-batch [MODEL] -i FILE -o FILE [flags]`."""
-    parser = Parser("forearm run-batch [MODEL] -i FILE -o FILE [flags]", "Answer a file of requests, a line each.")
+    parser = CommandParser(
+        "forearm run-batch [MODEL] -i FILE -o FILE [flags]", "Answer a file of requests, a line each."
+    )
     parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="JSONL; a path, or a URL to GET")
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="a path, or a URL to PUT to")
     parser.add_argument("--output-tmp-dir", metavar="FOLDER", help="for what is fetched and uploaded")
@@ -161,7 +167,7 @@ def bench(argv: Sequence[str]) -> int:
     return bench(argv)
 
 
-def add_client(parser: Parser) -> None:
+def add_client(parser: CommandParser) -> None:
     """What every client of a running server is told."""
     parser.add_argument("--url", default="http://localhost:8000/v1", help="of the server's API")
     parser.add_argument("--model-name", help="absent: the first one that the server has")

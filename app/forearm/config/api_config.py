@@ -22,136 +22,148 @@ TOOL_CALL_PARSERS = (
     *("llama4_json", "llama4_pythonic", "mistral", "openai", "phi4_mini_json", "pythonic", "qwen3_coder", "qwen3_xml"),
 )
 REASONING_PARSERS = ("deepseek_r1", "deepseek_v3", "granite", "mistral", "openai_gptoss", "qwen3")
-METRICS_FOLDER = "metrics"  # of the API's workers, beside their config
-STORED_BYTES = 128 << 20  # of responses, where memory is not short
+METRICS_FOLDER = "metrics"  # of the API workers, beside their config
+STORED_BYTES = 128 << 20  # of responses, unless memory is short
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiConfig(Common):
-    """The HTTP side: gunicorn and its workers."""
+    """Settings of gunicorn and its workers, the HTTP side."""
 
-    host: str = setting("", "address to listen on; absent: all", flag="--host")
+    host: str = setting("", "address to listen on; absent: all addresses", flag="--host")
     port: int = setting(8000, "port to listen on", flag="--port", parse=whole(0, 65535))
-    uds: str = setting("", "Unix socket to listen on instead", flag="--uds")
-    root_path: str = setting("", "path under which a proxy offers this server", flag="--root-path")
+    uds: str = setting("", "Unix socket to listen on instead of host and port", flag="--uds")
+    root_path: str = setting("", "path under which a proxy publishes this server", flag="--root-path")
     workers: int | None = setting(
         None,
-        "HTTP processes; absent: one for each reserved core, at most 4",
+        "API worker processes; absent: one for each reserved core, at most 4",
         flag="--api-server-count -asc",
         parse=whole(1, 256),
     )
     served_model_name: tuple[str, ...] = setting(
-        (), "names that clients use, the first one in answers; absent: MODEL", flag="--served-model-name", parse=words
+        (),
+        "names that clients may use for the model; answers have the first one; absent: MODEL",
+        flag="--served-model-name",
+        parse=words,
     )
     api_key: tuple[str, ...] = setting(
         (),
-        "keys of which clients must send one; sha256:DIGEST stands for a key, in hexadecimal",
+        "API keys, one of which clients must send; sha256:DIGEST stands for the key with this hexadecimal digest",
         flag="--api-key",
         env="VLLM_API_KEY",
         parse=words,
     )
     api_keys_file: str = setting(
         "",
-        "JSON, YAML or TOML: keys with names, limits and priorities (docs/keys.md); read again on SIGHUP",
+        "JSON, YAML or TOML file of API keys with names, limits and priorities (docs/keys.md); read again on SIGHUP",
         flag="--api-keys-file",
         env="FOREARM_API_KEYS_FILE",
     )
     guard_metrics: bool = setting(
-        False, "/metrics, which has the names of keys, needs one of the keys, too", flag="--guard-metrics"
+        False, "/metrics, which shows the names of keys, needs an API key, too", flag="--guard-metrics"
     )
     playground: bool = setting(True, "a page at / to try the model, with live figures", flag="--playground")
     chat_template: str = setting("", "Jinja file, or the template itself; absent: the model's", flag="--chat-template")
     chat_template_content_format: str = setting(
         "auto",
-        "how the template takes contents",
+        "form in which the template gets message contents: string, or openai (a list of parts)",
         flag="--chat-template-content-format",
         parse=one_of("auto", "string", "openai"),
     )
     trust_request_chat_template: bool = setting(
-        False, "requests may bring their own template (rendered in a sandbox)", flag="--trust-request-chat-template"
+        False, "requests may contain their own template (rendered in a sandbox)", flag="--trust-request-chat-template"
     )
     default_chat_template_kwargs: dict[str, Any] | None = setting(
-        None, "JSON: variables for the template", flag="--default-chat-template-kwargs", parse=json_object
+        None, "JSON: default variables of the chat template", flag="--default-chat-template-kwargs", parse=json_object
     )
     response_role: str = setting("assistant", "role of answers", flag="--response-role")
     enable_auto_tool_choice: bool = setting(
-        True, "models may call tools where a request leaves them the choice", flag="--enable-auto-tool-choice"
+        True, "tool_choice auto: the model decides whether it calls tools", flag="--enable-auto-tool-choice"
     )
     tool_call_parser: str = setting(
         "",
-        "format in which the model calls tools; absent: what its chat template tells; none: calls stay text",
+        "format of the model's tool calls; absent: detected in its chat template; none: calls stay text",
         flag="--tool-call-parser",
         parse=one_of("none", *TOOL_CALL_PARSERS),
     )
     exclude_tools_when_tool_choice_none: bool = setting(
         False,
-        "the template does not get the tools of a request with tool_choice none",
+        "leave tools out of the prompt where tool_choice is none",
         flag="--exclude-tools-when-tool-choice-none",
     )
     include_empty_tool_calls: bool = setting(
         False,
-        "messages without calls have tool_calls: [], as vLLM before 0.33 wrote them; else they have no tool_calls",
+        "messages without calls have tool_calls: [], as in vLLM before 0.33; otherwise they have no tool_calls",
         flag="--include-empty-tool-calls",
     )
     reasoning_parser: str = setting(
         "",
-        "format in which the model thinks; auto: what its chat template tells; absent, none: thoughts stay in content, "
-        "as in vLLM without the flag, whose scripts would else get no content where max_tokens ends in the middle of a "
-        "thought (gpt-oss: told apart all the same, as there)",
+        "format of the model's reasoning; auto: detected in its chat template; absent, none: reasoning stays in "
+        "content, as in vLLM without the flag (scripts written for that would get no content where max_tokens ends "
+        "within the reasoning); reasoning of gpt-oss is always separated, as in vLLM",
         flag="--reasoning-parser",
         parse=one_of("auto", "none", *REASONING_PARSERS),
     )
     structured_outputs_config: dict[str, Any] | None = setting(
         None,
-        "JSON: disable_any_whitespace, disable_additional_properties of all requests' JSON (vLLM's backend: any)",
+        "JSON: disable_any_whitespace and disable_additional_properties for the JSON of all requests (vLLM's backend "
+        "is accepted without effect)",
         flag="--structured-outputs-config",
         parse=structured_outputs,
     )
     allowed_origins: tuple[str, ...] = setting(
-        (), "origins that browsers may call from", flag="--allowed-origins", parse=separated
+        (), "origins that browsers may call from (CORS)", flag="--allowed-origins", parse=separated
     )
-    allowed_methods: tuple[str, ...] = setting(("*",), "methods for them", flag="--allowed-methods", parse=separated)
-    allowed_headers: tuple[str, ...] = setting(("*",), "headers for them", flag="--allowed-headers", parse=separated)
-    allow_credentials: bool = setting(False, "cookies for them", flag="--allow-credentials")
-    docs: bool = setting(True, "/docs and /openapi.json", flag="--fastapi-docs", off="--disable-fastapi-docs")
+    allowed_methods: tuple[str, ...] = setting(
+        ("*",), "methods for these origins", flag="--allowed-methods", parse=separated
+    )
+    allowed_headers: tuple[str, ...] = setting(
+        ("*",), "headers for these origins", flag="--allowed-headers", parse=separated
+    )
+    allow_credentials: bool = setting(False, "cookies for these origins", flag="--allow-credentials")
+    docs: bool = setting(True, "serve /docs and /openapi.json", flag="--fastapi-docs", off="--disable-fastapi-docs")
     access_log: bool = setting(
-        False, "a line for every request", flag="--access-log", off="--disable-uvicorn-access-log"
+        False, "log a line for every request", flag="--access-log", off="--disable-uvicorn-access-log"
     )
     access_log_except: tuple[str, ...] = setting(
-        (), "paths that the access log leaves out", flag="--disable-access-log-for-endpoints", parse=separated
+        (), "paths without lines in the access log", flag="--disable-access-log-for-endpoints", parse=separated
     )
     log_requests: bool = setting(False, "log prompts and parameters", flag="--enable-log-requests")
-    log_outputs: bool = setting(False, "log what is generated", flag="--enable-log-outputs")
+    log_outputs: bool = setting(False, "log generated texts", flag="--enable-log-outputs")
     max_log_len: int | None = setting(
         None, "most characters of a logged prompt or output", flag="--max-log-len", unit="characters", parse=whole(0)
     )
     keep_alive_s: float = setting(
-        5.0, "time an idle connection stays open", env="VLLM_HTTP_TIMEOUT_KEEP_ALIVE", unit="s", parse=number(0)
+        5.0,
+        "time after which an idle connection is closed",
+        env="VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+        unit="s",
+        parse=number(0),
     )
     receive_timeout_s: float = setting(
         60.0,
-        "time for a request's head to come, and for its body, unless that comes with 1000 bytes/s",
+        "time in which a request's head must arrive, and its body unless that arrives with 1000 bytes/s",
         env="FOREARM_RECEIVE_TIMEOUT",
         unit="s",
         parse=number(0.1),
     )
     body_timeout_s: float = setting(
         120.0,
-        "time for a whole body to come, however fast it does",
+        "time in which a whole body must arrive, at any speed",
         env="FOREARM_BODY_TIMEOUT",
         unit="s",
         parse=number(0.1),
     )
     send_timeout_s: float = setting(
         60.0,
-        "time without a client reading what it has asked for, until its connection is closed",
+        "time after which a connection is closed whose client does not read the response",
         env="FOREARM_SEND_TIMEOUT",
         unit="s",
         parse=number(0.1),
     )
     sse_keep_alive_interval_s: float = setting(
         15.0,
-        "a comment is sent on streams that are silent this long; 0: never",
+        "time after which a silent stream gets a comment line; 0: never",
         flag="--sse-keep-alive-interval",
         unit="s",
         parse=number(0),
@@ -161,8 +173,7 @@ class ApiConfig(Common):
     )
     body_memory_bytes: int | None = setting(
         None,
-        "bytes of request bodies that one HTTP process holds at once, further requests get 503; absent: four of the "
-        "longest",
+        "request bodies that one API worker holds at once, beyond which requests get 503; absent: four of the longest",
         env="FOREARM_BODY_MEMORY_BYTES",
         unit="bytes",
         parse=whole(1),
@@ -175,37 +186,39 @@ class ApiConfig(Common):
     max_num_bad_words: int = setting(128, "most bad_words of one request", env="VLLM_MAX_NUM_BAD_WORDS", parse=whole(1))
     responses_store: bool = setting(
         True,
-        "responses of /v1/responses are kept for previous_response_id, retrieval and background, within the three "
-        "bounds below; 0: none is kept",
+        "keep responses of /v1/responses for previous_response_id, retrieval and background, within the three bounds "
+        "below; 0: keep none",
         env="VLLM_ENABLE_RESPONSES_API_STORE",
     )
     responses_store_count: int = setting(
         10_000,
-        "responses kept; those used longest ago go first",
+        "most responses kept; the least recently used are removed first",
         env="FOREARM_RESPONSES_STORE_COUNT",
         parse=whole(1, 1_000_000),
     )
     responses_store_bytes: int | None = setting(
         None,
-        "bytes of the file that holds them; absent: 128 MiB, or a thirty-second of memory",
+        "size of the file that holds the responses; absent: 128 MiB, or a thirty-second of memory if that is less",
         env="FOREARM_RESPONSES_STORE_BYTES",
         unit="bytes",
         parse=whole(1 << 16),
     )
     responses_store_age_s: float = setting(
         24 * 3600.0,
-        "time after its last use that a response is kept",
+        "time that a response is kept after its last use",
         env="FOREARM_RESPONSES_STORE_AGE",
         unit="s",
         parse=number(1),
     )
-    prompt_tokens_details: bool = setting(False, "usage tells the cached tokens", flag="--enable-prompt-tokens-details")
+    prompt_tokens_details: bool = setting(
+        False, "usage contains the cached tokens", flag="--enable-prompt-tokens-details"
+    )
     per_request_metrics: bool = setting(
-        False, "answers with one choice tell their times", flag="--enable-per-request-metrics"
+        False, "answers with one choice contain their times", flag="--enable-per-request-metrics"
     )
     per_request_spec_decode_metrics: str = setting(
         "none",
-        "answers with one choice tell what was guessed ahead for them: none, summary",
+        "answers with one choice contain statistics of their draft tokens: none, summary",
         flag="--per-request-spec-decode-metrics",
         parse=one_of("none", "summary"),
     )
@@ -215,44 +228,46 @@ class ApiConfig(Common):
         flag="--fingerprint-mode",
         parse=one_of("full", "hash", "custom", "none"),
     )
-    fingerprint_value: str = setting("", "what it is when custom", flag="--fingerprint-value")
+    fingerprint_value: str = setting(
+        "", "system_fingerprint of answers where --fingerprint-mode is custom", flag="--fingerprint-value"
+    )
     force_include_usage: bool = setting(
-        False, "every chunk of a stream tells the usage so far", flag="--enable-force-include-usage"
+        False, "every chunk of a stream contains the usage so far", flag="--enable-force-include-usage"
     )
     tokens_as_token_ids: bool = setting(
         False, "tokens of logprobs are written token_id:N", flag="--return-tokens-as-token-ids"
     )
     ssl_keyfile: str = setting("", "key for HTTPS", flag="--ssl-keyfile")
     ssl_certfile: str = setting("", "certificate for HTTPS", flag="--ssl-certfile")
-    ssl_ca_certs: str = setting("", "authorities for clients' certificates", flag="--ssl-ca-certs")
+    ssl_ca_certs: str = setting("", "certificate authorities of clients' certificates", flag="--ssl-ca-certs")
     ssl_cert_reqs: int = setting(
         0, "clients' certificates: 0 none, 1 optional, 2 required", flag="--ssl-cert-reqs", parse=whole(0, 2)
     )
     ssl_ciphers: str = setting("", "ciphers, as OpenSSL writes them", flag="--ssl-ciphers")
     ssl_refresh: bool = setting(
-        False, "key and certificate are read again when they change, for new connections", flag="--enable-ssl-refresh"
+        False, "read key and certificate again when they change, for new connections", flag="--enable-ssl-refresh"
     )
     otlp_traces_endpoint: str = setting(
-        "", "where spans of requests go (pip install forearm[otlp])", flag="--otlp-traces-endpoint"
+        "", "OpenTelemetry collector for the requests' spans (pip install forearm[otlp])", flag="--otlp-traces-endpoint"
     )
     otlp_traces_protocol: str = setting(
         "grpc",
-        "how they get there",
+        "protocol of the OpenTelemetry collector",
         env="OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
         parse=one_of("grpc", "http/protobuf"),
     )
-    tokenizer_info: bool = setting(False, "GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
-    dev_mode: bool = setting(False, "/reset_prefix_cache and /server_info", env="VLLM_SERVER_DEV_MODE")
+    tokenizer_info: bool = setting(False, "serve GET /tokenizer_info", flag="--enable-tokenizer-info-endpoint")
+    dev_mode: bool = setting(False, "serve /reset_prefix_cache and /server_info", env="VLLM_SERVER_DEV_MODE")
     engine_sockets: tuple[str, ...] = ()  # Unix sockets of the engines
-    priorities: bool = False  # whether the engine goes by them
+    priorities: bool = False  # the engines schedule by priority
     computed_as: str = ""  # EngineConfig's
-    model_folder: str = ""  # where `model` lies on disk
-    run_folder: str = ""  # of this server alone, gone when it stops; "": there is one worker, which makes its own
-    metrics_folder: str = ""  # where the workers of one server keep their counters together; "": there is one worker
+    model_folder: str = ""  # the folder of `model`
+    run_folder: str = ""  # of this server, removed when it stops; "": there is one worker, which makes its own
+    metrics_folder: str = ""  # of the counters that a server's workers share; "": there is one worker
 
     @property
     def held_body_bytes(self) -> int:
-        """The most bytes of request bodies that one worker holds at once; one of the longest always fits."""
+        """The most bytes of request bodies that one worker holds at once; one body of the longest size always fits."""
         asked = 4 * self.max_body_bytes if self.body_memory_bytes is None else self.body_memory_bytes
         return max(asked, self.max_body_bytes)
 

@@ -14,67 +14,74 @@ from forearm.config.settings import (
     whole,
 )
 
-POOLING_TASKS = ("embed", "embedding", "classify", "score", "reward")  # what --task called them
+POOLING_TASKS = ("embed", "embedding", "classify", "score", "reward")  # values of vLLM's former --task
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every process of a server needs."""
+    """Settings that every process of a server needs."""
 
     model: str = setting("", "local folder or Hugging Face id; absent: the demo model", flag="--model")
     revision: str = setting("", "branch, tag or commit of the model on the hub", flag="--revision")
-    download_dir: str = setting("", "where downloads go; absent: Hugging Face's cache", flag="--download-dir")
+    download_dir: str = setting("", "folder for downloads; absent: Hugging Face's cache", flag="--download-dir")
     hf_token: str = setting("", "token for gated models; absent: HF_TOKEN or the stored login", flag="--hf-token")
     tokenizer: str = setting("", "folder or Hugging Face id; absent: the model's", flag="--tokenizer")
-    tokenizer_revision: str = setting("", "branch, tag or commit of it", flag="--tokenizer-revision")
+    tokenizer_revision: str = setting("", "branch, tag or commit of the tokenizer", flag="--tokenizer-revision")
     weight_cache: str = setting(
         "",
-        "folder where packed weights are kept, so that the next start maps them (of each model those three used last), "
-        "and tokenizers",
+        "folder in which packed weights are kept for the next start to map (the last three of each model), and "
+        "prepared tokenizers",
         flag="--weight-cache",
         env="FOREARM_WEIGHT_CACHE",
     )
     runner: str = setting(
         "auto",
-        "generate text, or pooling: texts become vectors and scores; auto: as the model was made (--task's words too)",
+        "generate (text) or pooling (vectors and scores of texts); auto: as the model was made; --task's values too",
         flag="--runner --task",
         parse=one_of("auto", "generate", "pooling", **dict.fromkeys(POOLING_TASKS, "pooling")),
     )
     convert: str = setting(
         "auto",
-        "what a pooling model gives: embed (a vector), classify (scores); auto, none: what its architecture says",
+        "output of a pooling model: embed (a vector) or classify (scores); auto, none: as its architecture says",
         flag="--convert",
         parse=one_of("auto", "none", "embed", "classify"),
     )
     pooler_config: dict[str, Any] | None = setting(
         None,
-        "JSON: changes to pooling: pooling_type (MEAN, CLS, LAST), normalize, dimensions",
+        "JSON that overrides the model's pooling: pooling_type (MEAN, CLS, LAST), normalize, dimensions",
         flag="--pooler-config --override-pooler-config",
         parse=json_object,
     )
     hf_overrides: dict[str, Any] | None = setting(
         None,
-        "JSON: changes to config.json's keys: rope_parameters, rope_scaling, rope_theta; about pooling is_matryoshka, "
-        "matryoshka_dimensions, num_labels, architectures, classifier_from_token",
+        "JSON that overrides keys of config.json: rope_parameters, rope_scaling, rope_theta; for pooling "
+        "is_matryoshka, matryoshka_dimensions, num_labels, architectures, classifier_from_token",
         flag="--hf-overrides",
         parse=json_object,
     )
     generation_config: str = setting(
         "auto",
-        "sampling where a request does not say: auto (the model's own; a .gguf's as in llama.cpp, temperature 0.8, "
-        "top_k 40, top_p 0.95, min_p 0.05, where it has no keys of its own), vllm (temperature 1 and no cut), a folder",
+        "default sampling parameters: auto (the model's own; of a .gguf without such keys llama.cpp's: temperature "
+        "0.8, top_k 40, top_p 0.95, min_p 0.05), vllm (temperature 1, no truncation), or the folder of a "
+        "generation_config.json",
         flag="--generation-config",
     )
     override_generation_config: dict[str, Any] | None = setting(
-        None, "JSON: changes to that", flag="--override-generation-config", parse=json_object
+        None,
+        "JSON that overrides default sampling parameters",
+        flag="--override-generation-config",
+        parse=json_object,
     )
     max_logprobs: int = setting(
-        20, "most alternatives a request may ask for; -1: no limit", flag="--max-logprobs", parse=whole(-1)
+        20,
+        "most log-probabilities per token that a request may ask for; -1: no limit",
+        flag="--max-logprobs",
+        parse=whole(-1),
     )
     shutdown_timeout_s: float = setting(
         30.0,
-        "time open requests have to end after SIGTERM or SIGINT",
+        "time that open requests have to finish after SIGTERM or SIGINT",
         flag="--shutdown-timeout",
         env="FOREARM_SHUTDOWN_TIMEOUT",
         unit="s",
@@ -82,21 +89,21 @@ class Common:
     )
     execute_model_timeout_s: float = setting(
         300.0,
-        "longest step of an engine: serve kills one that takes longer, and starts it again; and so long a request "
-        "waits until an engine has taken it in",
+        "longest step of an engine: one that takes longer is killed and started again; also the longest time in which "
+        "an engine must accept a request",
         env="VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         unit="s",
         parse=number(1),
     )
     logging_level: str = setting(
         "INFO",
-        "least level that is logged",
+        "lowest level that is logged",
         flag="--log-level",
         env="VLLM_LOGGING_LEVEL",
         parse=one_of(*LOG_LEVELS, WARN="WARNING"),
     )
-    logging_prefix: str = setting("", "stands before every log line", env="VLLM_LOGGING_PREFIX")
-    configure_logging: bool = setting(True, "0 leaves Python's logging alone", env="VLLM_CONFIGURE_LOGGING")
+    logging_prefix: str = setting("", "prefix of every log line", env="VLLM_LOGGING_PREFIX")
+    configure_logging: bool = setting(True, "0 leaves Python's logging unconfigured", env="VLLM_CONFIGURE_LOGGING")
     log_format: str = setting(
         "text",
         "log lines: text, or json with a field for each part",
@@ -109,9 +116,9 @@ class Common:
     )
     profiler_config: dict[str, Any] | None = setting(
         None,
-        "JSON: profiler torch and torch_profiler_dir, a folder: POST /start_profile and /stop_profile record what each "
-        "step takes, as a Chrome trace; delay_iterations steps are left out first, after max_iterations it ends "
-        "(torch_profiler_*, ignore_frontend: any)",
+        "JSON: profiler torch and torch_profiler_dir, a folder: POST /start_profile and /stop_profile record the times "
+        "of steps as a Chrome trace, after delay_iterations steps and for max_iterations at most; other "
+        "torch_profiler_* keys and ignore_frontend are accepted without effect",
         flag="--profiler-config",
         env="VLLM_TORCH_PROFILER_DIR",
         parse=profiler,
@@ -119,5 +126,5 @@ class Common:
 
     @property
     def hub(self) -> dict[str, str]:
-        """Where downloads go, and whose they are."""
+        """Arguments of downloads from the hub: their folder and the token."""
         return {"download_dir": self.download_dir, "token": self.hf_token}

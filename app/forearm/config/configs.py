@@ -1,8 +1,8 @@
 """Every setting of a server: read from the command line, the environment and the --config file.
 
-A flag wins over the environment, the environment over the --config file, that over the default. The environment is
-read here and nowhere else. Names are vLLM's wherever the thing is the same; vllm_compat.py has vLLM's names that mean
-nothing here. A field without flag and variable is filled in by the supervisor.
+A flag wins over the environment, the environment over the --config file, the file over the default. The environment is
+read in this file alone. Names are vLLM's wherever the meaning is the same; vllm_compat.py has vLLM's names without an
+effect here. A field without flag and variable is filled in by the supervisor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from forearm.config.settings import build, choose, settings_of
 
 CONFIGS = (EngineConfig, ApiConfig, ServeConfig)
 SETTINGS = settings_of(*CONFIGS)
-# Read elsewhere, and so not unknown: tiers.cpp, and gunicorn_conf.py through `api_config_path`.
+# Variables that are known but read elsewhere: by tiers.cpp, and by gunicorn_conf.py through `api_config_path`.
 READ_ELSEWHERE = ("FOREARM_TIER", "FOREARM_API_CONFIG")
 
 
 @dataclass(frozen=True)
 class Configs:
-    """What one command line, environment and file come to."""
+    """The configs that a command line, the environment and a file give together."""
 
     engine: EngineConfig
     api: ApiConfig
@@ -33,7 +33,7 @@ class Configs:
 
 
 def read(flags: Mapping[str, Sequence[str]], file: Mapping[str, Sequence[str]]) -> Configs:
-    """The configs; `flags` and `file` have texts by field name.
+    """Read the configs; `flags` and `file` have texts by field name.
 
     Raises: ConfigError naming the value and the remedy.
     """
@@ -42,8 +42,9 @@ def read(flags: Mapping[str, Sequence[str]], file: Mapping[str, Sequence[str]]) 
 
 
 def engine_config(**given: Any) -> EngineConfig:
-    """The config of an offline engine: values as a caller has them, over the environment. Texts and numbers are read as
-    a flag's, within its bounds.
+    """Make the config of an offline engine of a caller's values and the environment; the caller's win.
+
+    Texts and numbers are parsed like a flag's, with its bounds.
 
     Raises: ConfigError naming the value and the remedy; TypeError for a name that is no setting.
     """
@@ -55,15 +56,15 @@ def engine_config(**given: Any) -> EngineConfig:
 
 
 def environment() -> dict[str, str]:
-    """Variables by name, for vllm_compat.py to look through."""
+    """Return the environment variables by name, for vllm_compat.py to check and for child processes."""
     return dict(os.environ)
 
 
 def api_config_path() -> str:
-    """Where supervisor.py has put the ApiConfig, as JSON, for the gunicorn that it starts."""
+    """Return the path of the ApiConfig that supervisor.py has written as JSON for the gunicorn that it starts."""
     return os.environ["FOREARM_API_CONFIG"]
 
 
 def client_api_key() -> str:
-    """The key that `forearm chat` sends when none is given."""
+    """Return the API key that `forearm chat` sends when none is given."""
     return os.environ.get("VLLM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""

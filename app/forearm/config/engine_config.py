@@ -18,43 +18,45 @@ from forearm.config.settings import (
 )
 
 DTYPES = {"half": "float16", "float": "float32"}
-ROUNDED = ("int8", "int4", "int4-g32", "int4-g64", "int4-g128", "fp8")  # while loading
-QUANTISED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # already, in the checkpoint
+ROUNDED = ("int8", "int4", "int4-g32", "int4-g64", "int4-g128", "fp8")  # quantized while loading
+QUANTISED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # quantized in the checkpoint
 SAME_QUANTISATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(Common):
-    """One engine process, or an offline `LLM`."""
+    """Settings of one engine process, or of an offline `LLM`."""
 
     dtype: str = setting(
         "auto",
-        "what weights are computed in; auto: the checkpoint's, or what this CPU does instead",
+        "type of weights and activations; auto: the checkpoint's, or the one that this CPU computes instead",
         flag="--dtype",
         parse=one_of("auto", "bfloat16", "float16", "float32", **DTYPES),
     )
     quantization: str = setting(
         "none",
-        "round weights while loading: int8, int4 (-g32, -g64, -g128: values a scale), fp8; or what the checkpoint is",
+        "quantize weights while loading: int8, int4 (-g32, -g64, -g128: group size), fp8; or the checkpoint's own "
+        "method",
         flag="--quantization -q",
         parse=one_of("none", *ROUNDED, *QUANTISED, **SAME_QUANTISATION),
     )
     ignore_unread_tensors: bool = setting(
         False,
-        "serve a checkpoint without those of its tensors that nothing reads, even where they would change the model: "
-        "layers beyond the count, biases, norms",
+        "serve a checkpoint although it has tensors that are not read and would change the model: additional layers, "
+        "biases, norms",
         flag="--ignore-unread-tensors",
     )
     quantization_embeddings: str = setting(
         "auto",
-        "embedding and head: int8 rounds them, none leaves them; auto: int8 where --quantization rounds the others",
+        "token embedding and output head: int8 quantizes them, none does not; auto: int8 where --quantization "
+        "quantizes the other weights",
         flag="--quantization-embeddings",
         parse=one_of("auto", "int8", "none"),
     )
     quantization_activations: str = setting(
         "auto",
-        "what int8 and int4 weights are multiplied with: int8 (fast), float (16 or 32 bits); auto: int8, but what a "
-        "compressed-tensors checkpoint says (VLLM_CPU_INT4_W4A8: 0 is float)",
+        "activations of int8 and int4 weights: int8 (fast) or float (weight-only: 16 or 32 bits); auto: int8, or as a "
+        "compressed-tensors checkpoint says (VLLM_CPU_INT4_W4A8=0 is float)",
         flag="--quantization-activations",
         env="VLLM_CPU_INT4_W4A8",
         parse=one_of("auto", "int8", "float"),
@@ -62,8 +64,8 @@ class EngineConfig(Common):
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "what the KV cache is kept in; auto: as dtype; int8 (a scale for each token and head), fp8_e4m3 (fp8) and "
-        "fp8_e5m2 take half of what 16 bits take",
+        "type of the KV cache; auto: as dtype; int8 (a scale for each token and head), fp8_e4m3 (fp8) and fp8_e5m2 "
+        "take half the memory of 16 bits",
         flag="--kv-cache-dtype",
         parse=one_of(
             "auto", "bfloat16", "float16", "float32", "int8", "fp8_e4m3", "fp8_e5m2", fp8="fp8_e4m3", **DTYPES
@@ -71,68 +73,73 @@ class EngineConfig(Common):
     )
     max_model_len: int | Literal["auto"] | None = setting(
         None,
-        "longest prompt and answer together; absent: the model's; auto: what memory allows",
+        "longest sequence, prompt and answer together; absent: the model's; auto: what memory allows",
         flag="--max-model-len",
         unit="tokens",
         parse=model_length,
     )
     rope_scaling: dict[str, Any] | None = setting(
         None,
-        "JSON: in place of config.json's, for contexts longer than it says, such as "
+        "JSON in place of config.json's, for a longer context, such as "
         '{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}',
         flag="--rope-scaling",
         parse=json_object,
     )
     rope_theta: float | None = setting(
-        None, "base of the rotary angles, in place of config.json's", flag="--rope-theta", parse=number(1)
+        None, "base of the rotary embedding, in place of config.json's", flag="--rope-theta", parse=number(1)
     )
     allow_long_max_model_len: bool = setting(
-        False, "1 allows more than the model was made for", env="VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+        False, "1 allows --max-model-len beyond the model's context", env="VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     )
-    max_num_seqs: int = setting(128, "sequences computed at a time", flag="--max-num-seqs", parse=whole(1, 4096))
+    max_num_seqs: int = setting(128, "most sequences in one step", flag="--max-num-seqs", parse=whole(1, 4096))
     max_num_batched_tokens: int | None = setting(
         None,
-        "token budget of one step; absent: 512 or --max-num-seqs, whichever is more; 2048 of texts that are embedded",
+        "token budget of one step; absent: 512 or --max-num-seqs, whichever is more; 2048 for pooling models",
         flag="--max-num-batched-tokens",
         unit="tokens",
         parse=whole(1, 1 << 20),
     )
     max_num_queued_reqs: int | None = setting(
         None,
-        "requests that may wait before more are refused; absent: 8 times --max-num-seqs",
+        "most waiting requests, beyond which requests are refused; absent: 8 times --max-num-seqs",
         flag="--max-num-queued-reqs",
         parse=whole(1),
     )
     long_prefill_token_threshold: int = setting(
         0,
-        "most tokens of one prompt in one step; 0: the whole budget",
+        "most prefill tokens of one prompt in a step; 0: the whole budget",
         flag="--long-prefill-token-threshold",
         unit="tokens",
         parse=whole(0),
     )
     target_itl_s: float = setting(
         0.15,
-        "inter-token latency that prompts leave to streams: a step takes so many tokens of prompts as are measured to "
-        "be computed in this time, or in that of a step without prompts if that is more; 0: as many as the budget has. "
-        "Prompts alone are computed in whole budgets",
+        "target of the inter-token latency during prefill: a step with running streams takes only as many prompt "
+        "tokens as are measured to fit this time, or twice the time of a step without them if that is more; 0: the "
+        "whole budget",
         flag="--target-inter-token-latency",
         env="FOREARM_TARGET_INTER_TOKEN_LATENCY",
         unit="s",
         parse=number(0),
     )
     enable_chunked_prefill: bool = setting(
-        True, "long prompts are computed in parts between others' tokens", flag="--enable-chunked-prefill"
+        True,
+        "long prompts are computed in chunks, together with other requests' decode steps",
+        flag="--enable-chunked-prefill",
     )
     enable_prefix_caching: bool = setting(
-        True, "prompts that begin alike share what was computed", flag="--enable-prefix-caching"
+        True, "prompts with the same beginning share its KV blocks", flag="--enable-prefix-caching"
     )
     scheduling_policy: str = setting(
-        "fcfs", "fcfs: first come; priority: lowest first", flag="--scheduling-policy", parse=one_of("fcfs", "priority")
+        "fcfs",
+        "fcfs: first come, first served; priority: lowest number first",
+        flag="--scheduling-policy",
+        parse=one_of("fcfs", "priority"),
     )
     kv_cache_memory_bytes: int | None = setting(
         None,
-        "memory for keys and values of each rank (VLLM_CPU_KVCACHE_SPACE is in GiB, decimals too); absent: what "
-        "weights leave, but no more than --max-num-seqs sequences of full length fill",
+        "KV cache of each rank (VLLM_CPU_KVCACHE_SPACE is in GiB, decimals too); absent: the memory that the weights "
+        "leave, but no more than --max-num-seqs sequences of full length need",
         flag="--kv-cache-memory-bytes",
         env="VLLM_CPU_KVCACHE_SPACE",
         unit="bytes",
@@ -141,77 +148,81 @@ class EngineConfig(Common):
     )
     memory_utilization: float = setting(
         0.92,
-        "share of this machine's or container's memory that may be used in all",
+        "share of this machine's or container's memory that all processes together may use",
         flag="--gpu-memory-utilization --device-memory-utilization",
         parse=number(0.01, 1),
     )
     grammar_cache_bytes: int | None = setting(
         None,
-        "compiled grammars that are kept, or in use by open requests (VLLM_XGRAMMAR_CACHE_MB is in MiB); absent: 512 "
-        "MiB, or a sixteenth of memory",
+        "memory for compiled grammars, cached or in use (VLLM_XGRAMMAR_CACHE_MB is in MiB); absent: 512 MiB, or a "
+        "sixteenth of memory if that is less",
         env="VLLM_XGRAMMAR_CACHE_MB",
         unit="bytes",
         parse=whole(0),
         parse_env=lambda value: whole(0)(value) << 20,
     )
-    seed: int = setting(0, "random numbers of requests that bring no seed", flag="--seed", parse=whole(0))
+    seed: int = setting(0, "seed of requests that have none", flag="--seed", parse=whole(0))
     speculative_config: dict[str, Any] | None = setting(
         None,
-        "JSON: tokens are guessed and verified, several in one step, as far as that is measured to be faster; answers "
-        "stay the same. method: ngram (what came after the same tokens before; prompt_lookup_min 3, prompt_lookup_max "
-        "5) or draft_model (model, revision, quantization); num_speculative_tokens (8): most of one draft",
+        "JSON: speculative decoding, used where it is measured to be faster; answers stay the same. method: ngram "
+        "(continuations of the last tokens found in the sequence; prompt_lookup_min 3, prompt_lookup_max 5) or "
+        "draft_model (model, revision, quantization); num_speculative_tokens (8): most tokens of one draft",
         flag="--speculative-config -sc",
         parse=json_object,
     )
-    spec_method: str = setting("", "its method", flag="--spec-method")
-    spec_model: str = setting("", "its model", flag="--spec-model")
+    spec_method: str = setting("", "method of --speculative-config", flag="--spec-method")
+    spec_model: str = setting("", "model of --speculative-config", flag="--spec-model")
     spec_tokens: int | None = setting(
-        None, "its num_speculative_tokens", flag="--spec-tokens", unit="tokens", parse=whole(1)
+        None,
+        "num_speculative_tokens of --speculative-config",
+        flag="--spec-tokens",
+        unit="tokens",
+        parse=whole(1),
     )
     omp_threads_bind: str = setting(
         "auto",
-        "cores that compute: auto, nobind, or a list such as 0-29; a|b: of each rank or engine",
+        "cores that compute: auto, nobind, or a list such as 0-29; a|b: one list for each rank or engine",
         env="VLLM_CPU_OMP_THREADS_BIND",
     )
     num_of_reserved_cpu: int | None = setting(
         None,
-        "cores kept from computing, for the API; absent: 1 from 4 cores, 2 from 32",
+        "cores reserved for the API; absent: 1 from 4 cores on, 2 from 32 on",
         env="VLLM_CPU_NUM_OF_RESERVED_CPU",
         parse=whole(0),
     )
-    omp_num_threads: int | None = setting(None, "most threads that compute", env="OMP_NUM_THREADS", parse=whole(1))
+    omp_num_threads: int | None = setting(None, "most compute threads", env="OMP_NUM_THREADS", parse=whole(1))
     tensor_parallel_size: int = setting(
         1,
-        "ranks of one engine, each with its part of every matrix and of the KV cache on its own NUMA node: the sets of "
-        "VLLM_CPU_OMP_THREADS_BIND=a|b, or so many nodes' cores, evenly cut where there are fewer; 1: all cores, a "
-        "rank on each of their nodes. Answers are the same bit for bit",
+        "ranks of one engine, each with its part of every matrix and of the KV cache on its own NUMA node. Their "
+        "cores: the lists of VLLM_CPU_OMP_THREADS_BIND=a|b, or those of as many nodes, evenly divided where there are "
+        "fewer nodes; 1: all cores, with a rank on each of their nodes. Answers are the same bit for bit",
         flag="--tensor-parallel-size -tp",
         parse=whole(1, 64),
     )
     visible_memory_nodes: str = setting("", "NUMA nodes that may be used, as a list", env="CPU_VISIBLE_MEMORY_NODES")
     log_stats: bool = setting(
-        True, "a line of figures while requests run", flag="--log-stats", off="--disable-log-stats"
+        True, "log a line of statistics while requests run", flag="--log-stats", off="--disable-log-stats"
     )
     log_stats_interval_s: float = setting(
-        10.0, "time between these lines", env="VLLM_LOG_STATS_INTERVAL", unit="s", parse=number(0.1)
+        10.0, "time between the log's lines of statistics", env="VLLM_LOG_STATS_INTERVAL", unit="s", parse=number(0.1)
     )
     old_metric_names: bool = setting(
-        True, "metrics also under the names that vLLM has given up", flag="--old-metric-names"
+        True, "show metrics also under names that vLLM has retired", flag="--old-metric-names"
     )
-    others_bytes: int = 0  # memory that this server's other processes will take
-    index: int = 0  # of this engine, of `engines` on this machine
+    others_bytes: int = 0  # memory that this server's other processes will use
+    index: int = 0  # of this engine, among `engines` on this machine
     engines: int = 1
-    memory_share_bytes: int = 0  # what it may use of memory, being one of several; 0: what there is
-    name: str = ""  # what clients call the model, as the metrics' label; absent: as `model`
-    first_kv_blocks: int = 0  # what this engine's first start planned; 0: this is the first
+    memory_share_bytes: int = 0  # memory of one of several engines; 0: all there is
+    name: str = ""  # the model's name among clients, a label of metrics; "": as `model`
+    first_kv_blocks: int = 0  # KV blocks that this engine's first start planned; 0: this is the first start
     socket: str = ""  # path of the Unix socket it listens on
-    cores: tuple[int, ...] = ()  # one CPU id a thread; () and threads > 0: not pinned
+    cores: tuple[int, ...] = ()  # a CPU id for each thread; () and threads > 0: not pinned
     ranks: tuple[int, ...] = ()  # threads of each rank, in the order of `cores`; () with threads 0
-    threads: int = 0  # 0: placement.plan() is asked
+    threads: int = 0  # 0: as placement.plan() says
 
     @property
     def computed_as(self) -> str:
-        """What may change answers of one model: numbers it is computed in, and changes to its positions and config."""
+        """The settings that may change a model's answers: number formats, and changes to its positions and config."""
         numbers = (self.dtype, self.quantization, self.quantization_embeddings, self.quantization_activations)
         changes = (self.rope_scaling, self.rope_theta, self.hf_overrides, self.ignore_unread_tensors)
         return repr((*numbers, self.kv_cache_dtype, *changes))

@@ -1,4 +1,4 @@
-"""The command line and the --config file as texts by field name, for config.read; vLLM's other flags on the way."""
+"""Reads the command line and the --config file into texts by field name, and checks vLLM's other flags."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ from forearm.config.configs import Configs
 from forearm.config.settings import Setting, human_whole, inverses
 from forearm.errors import ConfigError
 
-Texts = dict[str, Sequence[str]]
+FieldTexts = dict[str, Sequence[str]]
 
 # A flag with keys of its JSON: --flag.key, --flag.key=value, --flag.key+ (part of a list).
 _DOTTED = re.compile(r"(?P<flag>--?[A-Za-z][\w-]*)\.(?P<keys>[\w.-]*[\w-])(?P<more>\+?)(?:=(?P<value>.*))?", re.DOTALL)
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are ConfigErrors, one line each."""
+class CommandParser(argparse.ArgumentParser):
+    """An argparse parser whose errors are ConfigErrors of one line."""
 
     def __init__(self, usage: str, description: str) -> None:
         super().__init__(usage=usage, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raises: ConfigError."""
+        """Raise a ConfigError instead of printing the usage and exiting."""
         raise ConfigError(message)
 
 
 @dataclass(frozen=True)
-class Line:
-    """A command line taken apart: the configs, what is left for the command itself, and lines for the log."""
+class CommandLine:
+    """A parsed command line: the configs, the command's own arguments, and notes for the log."""
 
     configs: Configs
     rest: argparse.Namespace
     notes: list[str]
 
 
-def read_line(parser: Parser, argv: Sequence[str]) -> Line:
-    """The settings of `argv`, the environment and the file that --config names. `parser` has the command's own flags.
+def read_line(parser: CommandParser, argv: Sequence[str]) -> CommandLine:
+    """Read the settings of `argv`, the environment and the file that --config names. `parser` has the command's flags.
 
     Raises: ConfigError naming the flag, variable or line and the remedy.
     """
     notes: list[str] = []
     add_settings(parser)
-    add_foreign(parser, notes)
-    words = nested([_dashes(word) for word in argv])
+    add_compat_flags(parser, notes)
+    # --max_model_len=4k is --max-model-len=4k; keys after a point keep their underscores.
+    words = nested([re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word) for word in argv])
     for word in words:
         vllm_compat.refuse(word.split("=", 1)[0])
     rest, over = parser.parse_known_args(words)
@@ -69,19 +70,14 @@ def read_line(parser: Parser, argv: Sequence[str]) -> Line:
     known = {s.env for s in configs.SETTINGS.values()} | set(configs.READ_ELSEWHERE)
     strict = chosen.serve.fail_on_environ_validation
     notes += vllm_compat.check_variables(configs.environment(), known, strict=strict)
-    return Line(chosen, rest, notes)
-
-
-def _dashes(word: str) -> str:
-    """--max_model_len=4k is --max-model-len=4k; keys after a point keep their own."""
-    return re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word)
+    return CommandLine(chosen, rest, notes)
 
 
 def nested(words: Sequence[str]) -> list[str]:
-    """Make JSON of dotted flags, as vLLM does: --a-config.x.y 1 --a-config.z+ p,q is --a-config with that object, and
-    comes last.
+    """Turn dotted flags into JSON, as vLLM does: --a-config.x.y 1 --a-config.z+ p,q becomes --a-config with the object
+    {"x": {"y": 1}, "z": ["p", "q"]} at the end of the line.
 
-    Raises: ConfigError for one without a value.
+    Raises: ConfigError for a flag without a value.
     """
     kept: list[str] = []
     objects: dict[str, dict[str, Any]] = {}
@@ -99,7 +95,7 @@ def nested(words: Sequence[str]) -> list[str]:
 
 
 def put(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:
-    """Set target[a][b]… to a value; lists are lengthened."""
+    """Set target[a][b]… to a value; lists are extended."""
     for key in keys[:-1]:
         inner = target.get(key)
         target[key] = target = inner if isinstance(inner, dict) else {}
@@ -108,7 +104,7 @@ def put(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:
 
 
 def _value(text: str, more: bool) -> Any:
-    """What a dotted flag is given: JSON, a number such as 4k, or a text; parts of a list where there is a +."""
+    """Read the value of a dotted flag: JSON, a number such as 4k, or a text; a flag with + takes parts of a list."""
     if more:
         return text.split(",")
     try:
@@ -120,8 +116,8 @@ def _value(text: str, more: bool) -> Any:
             return text
 
 
-def model_of(parser: Parser, over: Sequence[str]) -> str | None:
-    """What is left of a command line: nothing, or the model.
+def model_of(parser: CommandParser, over: Sequence[str]) -> str | None:
+    """Return the model that a command line names without a flag, if any.
 
     Raises: ConfigError naming an unknown flag and the one it resembles.
     """
@@ -130,12 +126,12 @@ def model_of(parser: Parser, over: Sequence[str]) -> str | None:
             near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
             raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
     if len(over) > 1:
-        raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}")
+        raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}; name one")
     return over[0] if over else None
 
 
-def add_settings(parser: Parser) -> None:
-    """A flag for each setting; they give lists of texts, and nothing where they are absent."""
+def add_settings(parser: CommandParser) -> None:
+    """Add a flag for each setting. Flags yield lists of texts; absent ones leave no attribute."""
     parser.add_argument("--config", metavar="FILE", help="YAML: flags without their dashes as keys")
     for name, setting in configs.SETTINGS.items():
         if setting.switch and setting.flags:
@@ -154,23 +150,23 @@ def _switch(name: str, value: str) -> dict[str, Any]:
 
 
 def shown(setting: Setting) -> str:
-    """Help of one setting for argparse, which reads % as its own."""
+    """Return the help of one setting for argparse, with % escaped."""
     return (setting.help + (f" [{setting.env}]" if setting.env else "")).replace("%", "%%")
 
 
 class _Note(argparse.Action):
-    """Checks a flag that sets nothing and notes its log line."""
+    """Checks a flag of vLLM's that sets nothing, and collects its log line."""
 
     notes: list[str]
 
     def __call__(self, parser: object, namespace: object, values: Any, option_string: str | None = None) -> None:
         flag = option_string or ""
-        if flag in vllm_compat.FLAGS:  # else a switch is put off, which asks for nothing
+        if flag in vllm_compat.FLAGS:  # else it turns a switch off, which asks for nothing
             self.notes += vllm_compat.check_flag(flag, values if isinstance(values, str) else None)
 
 
-def add_foreign(parser: Parser, notes: list[str]) -> None:
-    """The flags of foreign.FLAGS that the command has not itself, and what puts switches off."""
+def add_compat_flags(parser: CommandParser, notes: list[str]) -> None:
+    """Add the flags of vllm_compat.FLAGS that the command does not have itself, and those that turn switches off."""
     nargs = (0, None, "+")
     known = [(flag, nargs[one.values]) for flag, one in vllm_compat.FLAGS.items()]
     off = [other for table in (vllm_compat.FLAGS, vllm_compat.REFUSED) for flag, one in table.items() if not one.values
@@ -184,8 +180,8 @@ def add_foreign(parser: Parser, notes: list[str]) -> None:
             action.notes = notes
 
 
-def read_file(path: Path, notes: list[str]) -> Texts:
-    """A --config file as texts by field name.
+def read_file(path: Path, notes: list[str]) -> FieldTexts:
+    """Read a --config file as texts by field name.
 
     Raises: ConfigError naming the file and the key.
     """
@@ -198,8 +194,11 @@ def read_file(path: Path, notes: list[str]) -> Texts:
     if not isinstance(content, dict):
         raise ConfigError(f"--config {path}: write flags without their dashes as keys, for example port: 8080")
     fields = {flag: name for name, setting in configs.SETTINGS.items() for flag in setting.flags}
-    texts: Texts = {}
-    for key, value in _objects(content).items():
+    objects: dict[str, Any] = {}
+    for key, value in content.items():
+        put(objects, str(key).split("."), value)  # a key with points is an object
+    texts: FieldTexts = {}
+    for key, value in objects.items():
         flag = "--" + key.replace("_", "-")
         if value is not False:
             vllm_compat.refuse(flag)
@@ -208,21 +207,13 @@ def read_file(path: Path, notes: list[str]) -> Texts:
         elif flag in vllm_compat.FLAGS:
             notes += vllm_compat.check_flag(flag, None if isinstance(value, bool) else as_text(value))
         elif flag in vllm_compat.REFUSED:
-            continue  # a switch that is put off
+            continue  # a switch that is turned off
         else:
             near = difflib.get_close_matches(flag, fields, n=1)
             raise ConfigError(f"--config {path}: unknown key {key}{f'; did you mean {near[0][2:]}?' if near else ''}")
     return texts
 
 
-def _objects(content: dict[Any, Any]) -> dict[str, Any]:
-    """The file's keys, with those that have points as objects."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        put(found, str(key).split("."), value)
-    return found
-
-
 def as_text(value: object) -> str:
-    """A YAML value as a flag would have it."""
+    """Return a YAML value as the text of a flag."""
     return json.dumps(value) if isinstance(value, (dict, bool)) else str(value)

@@ -1,4 +1,4 @@
-"""What a setting is: a dataclass field with its flag, environment variable, unit and help, and how its text is read."""
+"""A setting: a dataclass field with its flag, environment variable, unit and help, and the parser of its text."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PROFILER_FOLDER, _COUNTS = "torch_profiler_dir", ("delay_iterations", "max_itera
 
 @dataclass(frozen=True)
 class Setting:
-    """How one field is set from outside. `parse` raises ValueError with the remedy as its text.
+    """The flags, the variable and the parser of one field. `parse` raises ValueError with the remedy as its text.
 
-    `parse_env` reads the variable where its unit is not the flag's. A switch has no value but flags that put it off:
-    `--no-x`, and what vLLM calls it. `many` takes several values.
+    `parse_env` reads the variable where its unit is not the flag's. A switch takes no value; `off_flags` turn it off:
+    `--no-x`, and vLLM's name for that. `many` takes several values.
     """
 
     help: str
@@ -47,7 +47,7 @@ def setting(
     parse: Parse | None = None,
     parse_env: Parse | None = None,
 ) -> Any:
-    """A dataclass field that can be set. `flag` and `off` may name several, separated by blanks."""
+    """Declare a dataclass field that can be set. `flag` and `off` may name several flags, separated by blanks."""
     switch = isinstance(default, bool)
     reader = parse or (boolean if switch else text)
     flags = tuple(flag.split())
@@ -66,7 +66,7 @@ def setting(
 
 
 def inverses(flag: str) -> list[str]:
-    """Return how a switch is put off, as in vLLM: --no-x, and --disable-x for --enable-x or the other way round."""
+    """Return the flags that turn a switch off, as in vLLM: --no-x, and --disable-x for --enable-x or vice versa."""
     if not flag.startswith("--") or flag.startswith("--no-"):
         return []
     turned = {"--enable-": "--disable-", "--disable-": "--enable-"}
@@ -75,20 +75,20 @@ def inverses(flag: str) -> list[str]:
 
 
 def settings_of(*classes: type) -> dict[str, Setting]:
-    """Every settable field of these dataclasses by name; a field that several have is one setting."""
+    """Return every setting of these dataclasses by name; a field that several have is one setting."""
     return {f.name: f.metadata[_KEY] for c in classes for f in dataclasses.fields(c) if _KEY in f.metadata}
 
 
-# --- reading text; each raises ValueError that says what would be right ---
+# --- parsers of texts; each raises a ValueError that names the remedy ---
 
 
 def text(value: str) -> str:
-    """As it stands."""
+    """Return the text unchanged."""
     return value
 
 
 def boolean(value: str) -> bool:
-    """0 or 1, true or false, yes or no, on or off."""
+    """Read 0 or 1, true or false, yes or no, on or off."""
     lowered = value.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
         return True
@@ -98,7 +98,7 @@ def boolean(value: str) -> bool:
 
 
 def number(low: float, high: float = float("inf")) -> Parse:
-    """A number from low to high."""
+    """Make a parser of numbers from low to high."""
 
     def read(value: str) -> float:
         try:
@@ -113,7 +113,7 @@ def number(low: float, high: float = float("inf")) -> Parse:
 
 
 def whole(low: int, high: int | None = None) -> Parse:
-    """A whole number from low to high; k, m, g are thousands and so on, K, M, G powers of 1024, as in vLLM."""
+    """Make a parser of whole numbers from low to high, with the units of `human_whole`."""
 
     def read(value: str) -> int:
         parsed = human_whole(value)
@@ -125,7 +125,7 @@ def whole(low: int, high: int | None = None) -> Parse:
 
 
 def bounds(low: float, high: float) -> str:
-    """In words."""
+    """Describe a range in words."""
     return f"at least {low:g}" if high == float("inf") else f"from {low:g} to {high:g}"
 
 
@@ -133,7 +133,10 @@ _THOUSANDS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def human_whole(value: str) -> int:
-    """4096, 4k (4000), 4K (4096), 25.6k."""
+    """Read a whole number such as 4096, 4k (4000), 4K (4096) or 25.6k: k, m, g, t are decimal, K, M, G, T binary units.
+
+    Source: `human_readable_int` of vLLM.
+    """
     stripped = value.strip()
     unit = stripped[-1:]
     try:
@@ -147,20 +150,20 @@ def human_whole(value: str) -> int:
 
 
 def gibibytes(value: str) -> int | None:
-    """GiB, decimals too, as bytes; 0 leaves it to the default."""
+    """Read a number of GiB, decimals too, as bytes; 0 means the default."""
     gib = number(0)(value)
     return int(gib * 2**30) if gib else None
 
 
 def model_length(value: str) -> int | str:
-    """A number of tokens, or auto (also -1): as long as memory allows."""
+    """Read a number of tokens, or auto (also -1): as long as memory allows."""
     if value.strip() in ("auto", "-1"):
         return "auto"
     return int(whole(1)(value))
 
 
 def one_of(*choices: str, **aliases: str) -> Parse:
-    """One of these words; an alias stands for one of them."""
+    """Make a parser of these words; an alias stands for one of them."""
 
     def read(value: str) -> str:
         chosen = aliases.get(value, value)
@@ -172,12 +175,12 @@ def one_of(*choices: str, **aliases: str) -> Parse:
 
 
 def words(value: str) -> tuple[str, ...]:
-    """Words separated by blanks: the flag takes several values."""
+    """Read words separated by blanks; the flag takes several values."""
     return tuple(value.split())
 
 
 def separated(value: str) -> tuple[str, ...]:
-    """A JSON list of strings, or one string; the flag takes several values."""
+    """Read a JSON list of strings, or one string; the flag takes several values."""
     if not value.startswith("["):
         return (value,) if value else ()
     parsed = _json(value)
@@ -187,7 +190,7 @@ def separated(value: str) -> tuple[str, ...]:
 
 
 def json_object(value: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Read a JSON object."""
     parsed = _json(value)
     if not isinstance(parsed, dict):
         raise ValueError('write a JSON object, for example {"temperature": 0.7}')
@@ -195,7 +198,7 @@ def json_object(value: str) -> dict[str, Any]:
 
 
 def structured_outputs(value: str) -> dict[str, Any]:
-    """vLLM's --structured-outputs-config: what it says of JSON; the rest chooses among vLLM's own parts."""
+    """Read vLLM's --structured-outputs-config: the keys about JSON; the others choose among vLLM's backends."""
     parsed = json_object(value)
     switches = ("disable_any_whitespace", "disable_additional_properties")
     others = ("backend", "disable_fallback", "reasoning_parser", "reasoning_parser_plugin", "enable_in_reasoning")
@@ -208,7 +211,7 @@ def structured_outputs(value: str) -> dict[str, Any]:
 
 
 def profiler(value: str) -> dict[str, Any]:
-    """vLLM's --profiler-config, as JSON or as a folder alone: which steps are recorded, and where; {}: none."""
+    """Read vLLM's --profiler-config, JSON or just a folder: which steps are recorded, and where; {}: none."""
     given = json_object(
         value if value.lstrip().startswith("{") else json.dumps({"profiler": "torch", PROFILER_FOLDER: value})
     )
@@ -238,29 +241,16 @@ def _json(value: str) -> Any:
         raise ValueError(f"it is not JSON: {error}") from None
 
 
-# --- from the outside to a config ---
+# --- from texts to a config ---
 
 
 @dataclass(frozen=True)
 class Given:
-    """One value as it was given: `source` is how the user wrote it, for messages."""
+    """The texts given for a setting. `source` names the flag, variable or key, for messages."""
 
     source: str
     values: tuple[str, ...]
     parse: Parse
-
-
-def parse_given(name: str, setting: Setting, given: Given) -> Any:
-    """The value of one setting.
-
-    Raises: ConfigError naming the source, the value and the remedy.
-    """
-    try:
-        if setting.many:
-            return tuple(item for value in given.values for item in given.parse(value))
-        return given.parse(given.values[-1])
-    except ValueError as error:
-        raise ConfigError(f"{given.source} {' '.join(given.values)}: {error}") from None
 
 
 def choose(
@@ -269,13 +259,13 @@ def choose(
     environ: Mapping[str, str],
     file: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Every setting that is given somewhere, read: a flag wins over the environment, that over the file.
+    """Parse every setting that is given somewhere: a flag wins over the environment, the environment over the file.
 
     `flags` and `file` hold texts by field name.
 
-    Raises: ConfigError.
+    Raises: ConfigError naming the source, the value and the remedy.
     """
-    chosen = {}
+    chosen: dict[str, Any] = {}
     for name, one in known.items():
         shown = one.flags[0] if one.flags else name
         if name in flags:
@@ -286,21 +276,25 @@ def choose(
             given = Given(f"in the --config file, {shown.lstrip('-')}:", tuple(file[name]), one.parse)
         else:
             continue
-        chosen[name] = parse_given(name, one, given)
+        try:
+            parsed = [given.parse(value) for value in (given.values if one.many else given.values[-1:])]
+        except ValueError as error:
+            raise ConfigError(f"{given.source} {' '.join(given.values)}: {error}") from None
+        chosen[name] = tuple(item for items in parsed for item in items) if one.many else parsed[0]
     return chosen
 
 
 def build(kind: type[Config], chosen: Mapping[str, Any]) -> Config:
-    """A config with those of the chosen values that it has."""
+    """Make a config of the chosen values that are its fields."""
     names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in chosen.items() if name in names})
 
 
 def to_json(config: Any) -> str:
-    """A config as text, for another process."""
+    """Write a config as text, for another process."""
     return json.dumps(dataclasses.asdict(config))
 
 
 def from_json(kind: type[Config], content: str) -> Config:
-    """The config that `to_json` wrote: JSON has no tuples, configs no lists."""
+    """Read a config that `to_json` wrote. Lists become tuples: JSON has no tuples, configs no lists."""
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(content).items()})

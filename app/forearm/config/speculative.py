@@ -1,4 +1,4 @@
-"""What --speculative-config asks for: vLLM's keys, read into one form."""
+"""--speculative-config: vLLM's keys, checked and read into one dataclass."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from forearm.errors import ConfigError
 
 METHODS = ("ngram", "draft_model")
 MOST_TOKENS = 32  # of one draft
-_TOKENS = 8  # unless said: drafts are as long as they pay, so this is a bound
-_LOOKUP = (3, 5)  # least and most tokens looked up, unless said
+_TOKENS = 8  # default bound; drafts are no longer than they are measured to pay
+_LOOKUP = (3, 5)  # default of the least and most tokens looked up
 _KEYS = ("method", "model", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", "quantization",
          "revision", "draft_tensor_parallel_size")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """How drafts are made.
+    """The way in which draft tokens are made.
 
-    tokens       most of one draft
-    least, most  ngram: tokens that must have come before, and of which more are not looked at
-    model        draft_model: its folder or Hugging Face id; `revision` and `quantization` are its
+    tokens       most tokens of one draft
+    least, most  ngram: length of the sequences that are looked up, in tokens
+    model        draft_model: folder or Hugging Face id of the draft model, with its `revision` and `quantization`
     """
 
     method: str
@@ -36,7 +36,7 @@ class Drafting:
 
 
 def drafting_asked(config: EngineConfig) -> Drafting | None:
-    """How tokens are guessed; None: not at all.
+    """Read --speculative-config and --spec-*; None where nothing is drafted.
 
     Raises: ConfigError naming the key, its value and what it may be.
     """
@@ -55,12 +55,19 @@ def _read(given: Mapping[str, Any]) -> Drafting:
     model = given.get("model") or ""
     method = given.get("method") or ("ngram" if model in ("", "ngram", "[ngram]") else "draft_model")
     if method not in METHODS:
-        raise ValueError(f"method {method} is not built; drafts are made by {' or '.join(METHODS)}")
+        raise ValueError(f"method {method} is not supported; write {' or '.join(METHODS)}")
     if method == "draft_model" and not (model and isinstance(model, str)):
         raise ValueError("method draft_model needs model: the folder or Hugging Face id of a smaller model")
     if given.get("draft_tensor_parallel_size", 1) != 1:
         raise ValueError("draft_tensor_parallel_size must be 1: the draft model runs where the model does")
-    least, most = _lookup(given)
+    # As in vLLM, a bound that is given alone is the other one, too.
+    names = ("prompt_lookup_min", "prompt_lookup_max")
+    bounds = [given.get(name) for name in names]
+    least, most = _LOOKUP
+    if bounds != [None, None]:
+        least, most = (_whole(given, name, bounds[1 - i], 64) for i, name in enumerate(names))
+    if least > most:
+        raise ValueError(f"prompt_lookup_min {least} is more than prompt_lookup_max {most}")
     return Drafting(
         method=method,
         tokens=_whole(given, "num_speculative_tokens", _TOKENS, MOST_TOKENS),
@@ -70,18 +77,6 @@ def _read(given: Mapping[str, Any]) -> Drafting:
         revision=str(given.get("revision") or ""),
         quantization=str(given.get("quantization") or "none"),
     )
-
-
-def _lookup(given: Mapping[str, Any]) -> tuple[int, int]:
-    """The least and the most; where one is given alone, the other is equal, as in vLLM."""
-    names = ("prompt_lookup_min", "prompt_lookup_max")
-    said = [given.get(name) for name in names]
-    if said == [None, None]:
-        return _LOOKUP
-    least, most = (_whole(given, name, said[1 - i], 64) for i, name in enumerate(names))
-    if least > most:
-        raise ValueError(f"prompt_lookup_min {least} is more than prompt_lookup_max {most}")
-    return least, most
 
 
 def _whole(given: Mapping[str, Any], name: str, default: Any, most: int) -> int:

@@ -1,7 +1,7 @@
 """vLLM's flags and variables that set nothing here: accepted with one log line, or refused with the reason.
 
-Scripts written for vLLM on CPU keep working; nothing that would change answers is ignored in silence. The flags are in
-vllm_flags.py.
+Scripts written for vLLM on CPU keep working, and no setting that would change answers is ignored silently. The flags
+are in vllm_flags.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["FLAGS", "REFUSED", "VARIABLES", "check_flag", "check_variables", "re
 
 OWN_POOL = "the engine has its own threads"
 CHOSEN_AT_START = "instructions are chosen at start from what the CPU has (FOREARM_TIER forces a tier)"
-NOTHING_SENT = "nothing is ever sent anywhere"
+NOTHING_SENT = "forearm sends no usage statistics"
 
 
 # Patterns of variables that have no effect, with the reason.
@@ -44,17 +44,17 @@ VARIABLES: dict[str, str] = {
     "VLLM_CACHE_ROOT": "downloads lie in Hugging Face's cache; see --download-dir",
     "VLLM_CONFIG_ROOT": "nothing is kept there",
     "VLLM_ASSETS_CACHE": "nothing is kept there",
-    "VLLM_MODEL_REDIRECT_PATH": "name the model's folder",
+    "VLLM_MODEL_REDIRECT_PATH": "give the model's folder instead",
     "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "a dead engine is started again",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "LoRA adapters are not built yet",
     "VLLM_LORA_RESOLVER_CACHE_DIR": "LoRA adapters are not built yet",
-    "VLLM_PLUGINS": "no foreign code is loaded",
-    "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS": "calls are read in time proportional to their length",
+    "VLLM_PLUGINS": "no plugins are loaded",
+    "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS": "tool calls are parsed in time proportional to their length",
     "VLLM_IMAGE_FETCH_TIMEOUT": "only text is served",
     "VLLM_AUDIO_FETCH_TIMEOUT": "only text is served",
     "VLLM_MEDIA_LOADING_THREAD_COUNT": "only text is served",
     "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": "only text is served",
-    "VLLM_WORKER_MULTIPROC_METHOD": "processes are started afresh",
+    "VLLM_WORKER_MULTIPROC_METHOD": "processes are always spawned",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "the engine is a process of its own",
     "VLLM_RINGBUFFER_WARNING_INTERVAL": "processes talk over Unix sockets",
     "VLLM_DP_*": "serve starts all engines itself; see --data-parallel-size",
@@ -77,34 +77,39 @@ VARIABLES: dict[str, str] = {
 }
 # Variables that would change what is served: (right values, why the others are refused).
 VARIABLES_LIMITED: dict[str, tuple[tuple[str, ...], str]] = {
-    "VLLM_TARGET_DEVICE": (("cpu", ""), "forearm runs on CPUs; unset it or say cpu"),
+    "VLLM_TARGET_DEVICE": (("cpu", ""), "forearm runs on CPUs; unset it or write cpu"),
     "VLLM_USE_MODELSCOPE": (("0", "false", "False", ""), "models come from Hugging Face or a folder; unset it"),
 }
 
 
 def check_flag(flag: str, value: str | None) -> list[str]:
-    """The log line for a flag of FLAGS; none when its value says what is done anyway.
+    """Return the log line for a flag of FLAGS; none where its value is what forearm does anyway.
 
-    Raises: ConfigError if its value is not one of those allowed.
+    Raises: ConfigError if the value is not allowed.
     """
     foreign = FLAGS[flag]
     if foreign.allowed is not None:
         if value in foreign.allowed:
             return []
-        raise ConfigError(f"{flag} {value}: {foreign.reason}; leave the flag out or say {' or '.join(foreign.allowed)}")
+        raise ConfigError(
+            f"{flag} {value}: {foreign.reason}; leave the flag out or write {' or '.join(foreign.allowed)}"
+        )
     return [f"{flag} has no effect: {foreign.reason}"]
 
 
 def refuse(flag: str) -> None:
-    """Raises: ConfigError for a flag of vLLM that asks for what is not there."""
+    """Refuse a flag of vLLM for a feature that forearm does not have.
+
+    Raises: ConfigError with the reason.
+    """
     if flag in REFUSED:
         raise ConfigError(f"{flag}: {REFUSED[flag].reason}")
 
 
 def check_variables(environ: Mapping[str, str], known: set[str], *, strict: bool = False) -> list[str]:
-    """Return log lines for the variables that have no effect, and one that lists the unknown.
+    """Return log lines for the variables that have no effect, and one that lists the unknown ones.
 
-    Raises: ConfigError for one that asks for what can't be served, and for an unknown one where `strict`.
+    Raises: ConfigError for a variable that asks for what can't be served, and for an unknown one if `strict`.
     """
     lines, unknown = [], []
     for name in sorted(environ):

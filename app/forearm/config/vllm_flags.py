@@ -1,7 +1,7 @@
-"""vLLM's flags that set nothing here, by what becomes of them, each with the reason. vllm_compat.py checks them.
+"""vLLM's flags that set nothing here: accepted or refused, each with the reason. vllm_compat.py checks them.
 
-Names and kinds are those of `vllm serve --help` of vLLM 0.33 (tests/unit/vllm_serve_flags.txt has them all), and of
-older releases' that scripts still have.
+Names and kinds are those of `vllm serve --help` of vLLM 0.33 (tests/unit/vllm_serve_flags.txt lists them), and of
+older releases that scripts still use.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 NO_JIT = "nothing is compiled at start"
 ONE_MACHINE = "all engines run on this machine; for several machines see deploy/ray"
 TEXT_ONLY = "only text is served"
-NO_STATES = "states of mixers are kept as the model says"
+NO_STATES = "recurrent states are kept as the model needs them"
 NO_LORA = "there are no LoRA adapters"
 OLD = "it was removed from vLLM"
-MAIN_MEMORY = "weights are in main memory"
-AS_THEY_ARE = "files are read as they are"
-NO_FOREIGN_CODE = "no foreign code is loaded into the server"
+MAIN_MEMORY = "weights are always in main memory"
+AS_THEY_ARE = "files are always read in the same way"
+NO_FOREIGN_CODE = "the server loads no plugins"
 CLUSTER = "it concerns GPUs or clusters"
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """A flag without a setting. `values`: 0 for a switch, 1, or 2 for several; `allowed`: the right ones, None: any."""
+class CompatFlag:
+    """A flag of vLLM's without a setting. `values`: 0 for a switch, 1, or 2 for several; `allowed`: None is any."""
 
     values: int
     reason: str
     allowed: tuple[str, ...] | None = None
 
 
-def _rows(values: int, reason: str, names: str, *allowed: str) -> dict[str, Foreign]:
-    return dict.fromkeys(names.split(), Foreign(values, reason, allowed or None))
+def _rows(values: int, reason: str, names: str, *allowed: str) -> dict[str, CompatFlag]:
+    return dict.fromkeys(names.split(), CompatFlag(values, reason, allowed or None))
 
 
 # Accepted with one log line.
-FLAGS: dict[str, Foreign] = {
+FLAGS: dict[str, CompatFlag] = {
     **_rows(
         0,
         NO_JIT,
@@ -53,14 +53,14 @@ FLAGS: dict[str, Foreign] = {
     **_rows(2, NO_JIT, "--cudagraph-capture-sizes --compile-sizes"),
     **_rows(0, "every answer carries X-Request-Id", "--enable-request-id-headers"),
     **_rows(0, "/load is always there", "--enable-server-load-tracking"),
-    **_rows(2, "a request's span has all that is measured", "--collect-detailed-traces"),
+    **_rows(2, "a request's span has every time that is measured", "--collect-detailed-traces"),
     **_rows(0, "code from checkpoints is never run", "--trust-remote-code"),
     **_rows(1, AS_THEY_ARE, "--tokenizer-mode --config-format --code-revision --pt-load-map-location"),
     **_rows(1, AS_THEY_ARE, "--model-loader-extra-config --safetensors-load-strategy --max-parallel-loading-workers"),
     **_rows(1, AS_THEY_ARE, "--safetensors-prefetch-block-size --safetensors-prefetch-num-threads"),
-    **_rows(2, "pickles and other copies of weights are never read", "--ignore-patterns"),
-    **_rows(0, "a terminal always has a bar, a log none", "--use-tqdm-on-load"),
-    **_rows(0, "every quantization that is read is supported", "--allow-deprecated-quantization"),
+    **_rows(2, "only one copy of the weights is downloaded and read", "--ignore-patterns"),
+    **_rows(0, "a terminal always shows a progress bar, a log none", "--use-tqdm-on-load"),
+    **_rows(0, "no quantization that forearm reads is deprecated", "--allow-deprecated-quantization"),
     **_rows(1, "KV blocks have 32 tokens", "--block-size --prefix-match-unit --prefix-cache-retention-interval"),
     **_rows(1, "use --kv-cache-memory-bytes", "--num-gpu-blocks-override --swap-space --watermark"),
     **_rows(1, MAIN_MEMORY, "--cpu-offload-gb --offload-backend --offload-group-size --offload-num-in-group"),
@@ -68,20 +68,20 @@ FLAGS: dict[str, Foreign] = {
     **_rows(2, MAIN_MEMORY, "--cpu-offload-params --offload-params"),
     **_rows(
         0,
-        "an int8 cache has a scale for each token and head, calculated always; fp8 has none",
+        "an int8 KV cache always has a scale for each token and head; fp8 has no scales",
         "--calculate-kv-scales",
     ),
-    **_rows(0, "KV blocks are managed in one way", "--disable-hybrid-kv-cache-manager --kv-sharing-fast-prefill"),
-    **_rows(0, "KV blocks are managed in one way", "--swa-bounded-replay --scheduler-reserve-full-isl"),
+    **_rows(0, "there is one KV cache manager", "--disable-hybrid-kv-cache-manager --kv-sharing-fast-prefill"),
+    **_rows(0, "there is one KV cache manager", "--swa-bounded-replay --scheduler-reserve-full-isl"),
     **_rows(0, NO_STATES, "--enable-mamba-shared-prefix-checkpoint"),
     **_rows(1, NO_STATES, "--mamba-block-size --mamba-cache-mode --mamba-cache-philox-rounds"),
-    **_rows(1, "the step's budget is --max-num-batched-tokens", "--max-num-scheduled-tokens"),
-    **_rows(1, "prompts and streams share every step", "--prefill-schedule-interval"),
+    **_rows(1, "the token budget of a step is --max-num-batched-tokens", "--max-num-scheduled-tokens"),
+    **_rows(1, "prefill and decode share every step", "--prefill-schedule-interval"),
     **_rows(0, "see --long-prefill-token-threshold", "--long-prefill-token-threshold-adaptive"),
-    **_rows(1, "one prompt is part-way at a time", "--max-num-partial-prefills --max-long-partial-prefills"),
-    **_rows(1, "blocks are told apart by SHA-256", "--prefix-caching-hash-algo"),
-    **_rows(0, "steps follow one another", "--async-scheduling"),
-    **_rows(0, "random numbers have one precision", "--use-fp64-gumbel"),
+    **_rows(1, "one prompt at a time is partially prefilled", "--max-num-partial-prefills --max-long-partial-prefills"),
+    **_rows(1, "prefix blocks are always hashed with SHA-256", "--prefix-caching-hash-algo"),
+    **_rows(0, "steps are always scheduled synchronously", "--async-scheduling"),
+    **_rows(0, "sampling has one precision", "--use-fp64-gumbel"),
     **_rows(1, "prompts are rendered in the API's workers; see --api-server-count", "--renderer-num-workers"),
     **_rows(
         0,
@@ -115,11 +115,13 @@ FLAGS: dict[str, Foreign] = {
     **_rows(1, OLD, "--scheduler-delay-factor --tokenizer-pool-size --typical-acceptance-sampler-posterior-alpha"),
     **_rows(1, "use VLLM_LOGGING_LEVEL", "--uvicorn-log-level"),
     **_rows(1, "there is no HTTP limit of that kind", "--h11-max-incomplete-event-size --h11-max-header-count"),
-    **_rows(0, "metrics have no hidden ones", "--kv-cache-metrics --enable-mfu-metrics"),
-    **_rows(1, "metrics have no hidden ones", "--show-hidden-metrics-for-version --kv-cache-metrics-sample"),
-    **_rows(2, "metrics have no hidden ones", "--custom-histogram-buckets"),
-    **_rows(0, "the log has a line of figures every VLLM_LOG_STATS_INTERVAL", "--enable-logging-iteration-details"),
-    **_rows(0, "the log has every process's lines", "--aggregate-engine-logging --log-error-stack --enable-log-deltas"),
+    **_rows(0, "there are no hidden metrics", "--kv-cache-metrics --enable-mfu-metrics"),
+    **_rows(1, "there are no hidden metrics", "--show-hidden-metrics-for-version --kv-cache-metrics-sample"),
+    **_rows(2, "buckets of metrics are vLLM's defaults", "--custom-histogram-buckets"),
+    **_rows(0, "the log has a line of statistics every VLLM_LOG_STATS_INTERVAL", "--enable-logging-iteration-details"),
+    **_rows(
+        0, "one log has the lines of all processes", "--aggregate-engine-logging --log-error-stack --enable-log-deltas"
+    ),
     **_rows(0, "there is no profiler of that kind", "--enable-layerwise-nvtx-tracing --ray-workers-use-nsight"),
     **_rows(1, "serve watches its processes", "--watchdog-config --fault-tolerance-config"),
     **_rows(0, "serve watches its processes", "--enable-fault-tolerance"),
@@ -147,7 +149,7 @@ FLAGS: dict[str, Foreign] = {
     **_rows(2, "use VLLM_CPU_OMP_THREADS_BIND", "--device-ids"),
 }
 
-# Right with these values alone.
+# Accepted with these values alone.
 FLAGS |= {
     **_rows(1, "pipeline parallelism splits a model over machines", "-pp --pipeline-parallel-size", "1"),
     **_rows(1, "contexts are not split over ranks", "--decode-context-parallel-size -dcp", "1"),
@@ -165,19 +167,19 @@ FLAGS |= {
     ),
     **_rows(
         1,
-        "models are computed by forearm's own C++; transformers' modules are not run",
+        "models are computed by forearm's own C++; modules of transformers are not run",
         "--model-impl",
         *("auto", "forearm", "vllm"),
     ),
     **_rows(1, "log-probabilities are those of the raw logits", "--logprobs-mode", "raw_logprobs"),
-    **_rows(1, "every token is sent when it is there", "--stream-interval", "1"),
-    **_rows(1, "states of mixers are kept as the model says", "--mamba-cache-dtype --mamba-ssm-cache-dtype", "auto"),
+    **_rows(1, "every token is sent at once", "--stream-interval", "1"),
+    **_rows(1, NO_STATES, "--mamba-cache-dtype --mamba-ssm-cache-dtype", "auto"),
     **_rows(1, NO_FOREIGN_CODE, "--worker-cls", "auto"),
-    **_rows(1, "thinking is put off as the chat template has it", "--anthropic-disabled-thinking-effort", "auto"),
+    **_rows(1, "thinking is disabled in the way of the chat template", "--anthropic-disabled-thinking-effort", "auto"),
 }
 
-# Refused, whatever the value; a switch that is put off asks for nothing.
-REFUSED: dict[str, Foreign] = {
+# Refused, whatever the value; a switch that is turned off is accepted.
+REFUSED: dict[str, CompatFlag] = {
     **_rows(1, "KV blocks are not moved between machines", "--kv-transfer-config --kv-events-config"),
     **_rows(1, "KV blocks are not moved between machines", "--kv-offloading-size --ec-transfer-config"),
     **_rows(0, CLUSTER, "--enable-sleep-mode --enable-dbo --enable-expert-parallel -ep --enable-eplb"),
@@ -189,7 +191,7 @@ REFUSED: dict[str, Foreign] = {
     **_rows(2, "LoRA adapters are not built yet", "--lora-modules"),
     **_rows(
         1,
-        "no foreign code is loaded into the server; see --tool-call-parser",
+        "the server loads no plugins; see --tool-call-parser",
         "--tool-parser-plugin --reasoning-parser-plugin",
     ),
     **_rows(1, NO_FOREIGN_CODE, "--middleware --io-processor-plugin --scheduler-cls --worker-extension-cls"),
@@ -199,7 +201,7 @@ REFUSED: dict[str, Foreign] = {
     **_rows(1, "a function whose `strict` is true is constrained, others are not", "--tool-strict-level"),
     **_rows(
         1,
-        "reasoning is read as --reasoning-parser says; see --default-chat-template-kwargs",
+        "--reasoning-parser names the format of reasoning; see also --default-chat-template-kwargs",
         "--reasoning-config --reasoning-effort-map",
     ),
     **_rows(
@@ -209,14 +211,14 @@ REFUSED: dict[str, Foreign] = {
     **_rows(0, "it is not built yet", "--enable-return-routed-experts --return-sampling-mask --enable-trace-replay"),
     **_rows(0, "it is not built yet", "--skip-tokenizer-init --enable-scale-out --tokens-only"),
     **_rows(0, "prompts are texts or token ids", "--enable-prompt-embeds"),
-    **_rows(0, "states of mixers are kept as the model says", "--enable-mamba-cache-stochastic-rounding"),
+    **_rows(0, NO_STATES, "--enable-mamba-cache-stochastic-rounding"),
     **_rows(2, "all layers' KV cache has one dtype", "--kv-cache-dtype-skip-layers"),
-    **_rows(0, "HTTP is served", "--grpc"),
-    **_rows(1, "HTTP is served", "--grpc-port"),
+    **_rows(0, "only HTTP is served", "--grpc"),
+    **_rows(1, "only HTTP is served", "--grpc-port"),
     **_rows(1, "use --max-num-queued-reqs", "--max-num-queued-tokens --max-num-active-seqs"),
     **_rows(0, "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES", "--numa-bind"),
     **_rows(2, "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES", "--numa-bind-nodes --numa-bind-cpus"),
-    **_rows(0, "a model's window is part of it; lower --max-model-len instead", "--disable-sliding-window"),
+    **_rows(0, "a model is served with its sliding window; lower --max-model-len instead", "--disable-sliding-window"),
     **_rows(1, "use --log-level and --log-config-file", "--logging-config"),
     **_rows(
         1,

@@ -11,7 +11,7 @@ from forearm import __version__
 from forearm.config.api_config import ApiConfig
 from forearm.config.configs import Configs, environment
 from forearm.config.engine_config import EngineConfig
-from forearm.config.flags import Parser, read_line
+from forearm.config.flags import CommandParser, read_line
 from forearm.config.serve_config import ServeConfig
 from forearm.doctor import limits, processor, surroundings
 from forearm.doctor.finding import ORDER, Check, Finding, Host
@@ -44,7 +44,7 @@ def run(argv: Sequence[str], root: str = "") -> int:
     Raises: ConfigError naming a wrong flag.
     """
     about = "What this host lacks or wastes, each with its remedy and how it was found; nothing is changed."
-    parser = Parser("forearm doctor [MODEL] [--json] [--strict] [flags of serve]", about)
+    parser = CommandParser("forearm doctor [MODEL] [--json] [--strict] [flags of serve]", about)
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a warning or an error")
     wrong: list[Finding] = []

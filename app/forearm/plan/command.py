@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from forearm.config.configs import Configs
-from forearm.config.flags import Parser, read_line
+from forearm.config.flags import CommandParser, read_line
 from forearm.config.speculative import drafting_asked
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.headers import find_headers
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
 
     Raises: ConfigError naming a flag, or what is wrong with the model.
     """
-    parser = Parser(USAGE, ABOUT)
+    parser = CommandParser(USAGE, ABOUT)
     _add_flags(parser)
     line = read_line(parser, argv)
     given, configs = line.rest, line.configs
@@ -59,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
         return _fleet(given, configs, model, wish) if given.fleet else _one(given, configs, model, wish)
 
 
-def _add_flags(parser: Parser) -> None:
+def _add_flags(parser: CommandParser) -> None:
     parser.add_argument("--machine", default=THIS, help="instance type such as c8g.12xlarge; this: measured now [this]")
     parser.add_argument("--input-len", type=_count, default=512, metavar="TOKENS", help="of a prompt [512]")
     parser.add_argument("--output-len", type=_count, default=128, metavar="TOKENS", help="of an answer [128]")

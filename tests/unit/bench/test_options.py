@@ -10,7 +10,7 @@ import pytest
 from forearm.bench import options
 from forearm.bench.serve import Bench, address, form
 from forearm.cli import main
-from forearm.config.flags import Parser
+from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError
 
 # Flags of `vllm bench serve` (docs.vllm.ai, cli/bench/serve) that scripts give it.
@@ -29,7 +29,7 @@ VLLM = shlex.split("""--seed 1 --num-prompts 5 --dataset-name random --no-stream
 
 
 def parse(*argv: str) -> argparse.Namespace:
-    parser = Parser("x", "x")
+    parser = CommandParser("x", "x")
     parser.add_argument("--seed", type=int, default=0)
     for add in (options.add_server, options.add_traffic, options.add_dataset, options.add_results):
         add(parser)
