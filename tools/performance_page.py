@@ -1,0 +1,336 @@
+"""Write docs/performance.md, docs/speed.svg and README.md's table of speeds from bench/results/<kind>/<machine>.json.
+
+python tools/performance_page.py
+
+tests/house checks that they are current. Of several runs with the same figure the one with the most rounds counts, of
+those the latest.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.records import QUANTITIES, Figure, Results, Run, read
+from tools.speed_picture import Bars, picture
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+PAGE, PICTURE, README = ROOT / "docs" / "performance.md", ROOT / "docs" / "speed.svg", ROOT / "README.md"
+BEGIN, END = "<!-- speed: made by tools/performance_page.py -->", "<!-- speed: end -->"
+
+SHOWN = "epyc-zen4-2-cores"  # README's machine: the one with the most rounds
+SHAPE = "qwen2.5-0.5b"
+SHAPES = {
+    SHAPE: "Qwen2.5-0.5B",
+    "r1-distill-qwen-1.5b": "R1-Distill-Qwen-1.5B",
+    "tinyllama-1.1b": "TinyLlama-1.1B",
+    "llama-2-7b": "Llama-2-7B",
+}
+FORMATS = {"bfloat16": "16 bits", "int8": "int8", "int4": "int4"}
+Column = tuple[str, str]  # row and quantity of a figure
+COLUMNS: dict[Column, str] = {
+    ("prefill_512", "tokens_s"): "prefill 512",
+    ("prefill_2048", "tokens_s"): "prefill 2048",
+    ("decode_1", "tokens_s"): "decode, 1 stream",
+    ("decode_8", "tokens_s"): "decode, 8 streams",
+    ("decode_32", "tokens_s"): "decode, 32 streams",
+    ("decode_128", "tokens_s"): "decode, 128 streams",
+    ("requests_16", "ttft_s"): "16 requests: first token",
+    ("requests_16", "tokens_s"): "16 requests: tokens/s",
+    ("start", "start_s"): "start",
+    ("start", "peak_mb"): "memory",
+}
+FIVE: dict[Column, str] = {
+    ("prefill_512", "tokens_s"): "Prefill of 512 tokens",
+    ("decode_1", "tokens_s"): "Decode, one stream",
+    ("decode_32", "tokens_s"): "Decode, 32 streams",
+    ("requests_16", "ttft_s"): "16 requests at once: time to first token",
+    ("requests_16", "tokens_s"): "16 requests at once: tokens per second",
+}
+KINDS = {
+    "engine": "Beside what the machine can do",
+    "kernels": "One matrix multiplication",
+    "process": "Start, memory, Python's share of a step",
+    "speculation": "Speculative drafts",
+    "structured": "Structured output",
+    "embeddings": "Embeddings",
+    "plan": "`forearm plan`: predicted and measured",
+    "accuracy": "Error of one layer by weight format",
+    "soak": "Minutes of mixed load",
+}
+APART = ("compare", "instructions", "quality")  # kinds with tables of their own
+
+LEAD = """# Performance
+
+Made by `tools/performance_page.py` from [bench/results](../bench/results): do not edit it.
+
+## How much faster than llama.cpp?
+
+{ranges}
+
+{table}
+Ratios to llama.cpp (llama-cpp-python) with weights of the same width, in the same run, two threads, {shape}'s shape
+with random weights; higher is better. The last column is what rounding does to perplexity ([below](#quality)),
+forearm's format / llama.cpp's: where they differ, these are not speeds at equal quality. With AMX, llama.cpp's
+quantized models crash: no figure.
+
+**Graviton itself has not been measured.** Its kernels ran under emulation only, which says nothing about time. What
+emulation can count is instructions: those of forearm as a share of llama.cpp's on the same CPU; fewer is better.
+
+{instructions}
+![Tokens per second of forearm, llama.cpp and OpenVINO]({picture})
+
+## Quality
+
+{quality}
+## Beside each peer
+
+The first line of a format has forearm's tokens per second; under `first token` and `start` seconds, under `memory`
+the largest resident set in MB. The lines below say how many times better forearm is than that peer: the median of the
+rounds' ratios, in the same run. Of several runs the one with the most rounds counts, of those the latest, for each
+cell by itself. Requests: 16 at once, prompts of 128 and outputs of 64 tokens, over HTTP (OpenVINO in its process).
+Starts are from packed weights. All weights are random. `make bench` (`BENCH_PEERS=DIR` for the peers) measures the
+machine it runs on.
+"""
+
+
+class Measured:
+    """All files of bench/results, and for each figure of `compare` the best run that has it."""
+
+    def __init__(self, folder: Path = RESULTS) -> None:
+        self.kinds: dict[str, dict[str, Results]] = {}
+        for path in sorted(folder.glob("*/*.json")):
+            self.kinds.setdefault(path.parent.name, {})[path.stem] = read(path)
+        self._best: dict[tuple[str, str, str, str, str, str], Figure] = {}
+        for machine, results in self.kinds["compare"].items():
+            for one in (one for run in results.runs for one in run.figures):
+                key = (machine, one.shape, one.format, one.row, one.quantity, one.peer)
+                if key not in self._best or len(one.rounds) >= len(self._best[key].rounds):
+                    self._best[key] = one
+        self._rise = {
+            (one.format, one.peer): one.value
+            for row in ("6,132 predictions", "a second text")  # the second has both sides of most pairs
+            for one in self._figures("quality")
+            if (one.row, one.quantity) == (row, "perplexity_rise")
+        }
+
+    def _figures(self, kind: str) -> Iterator[Figure]:
+        return (one for results in self.kinds[kind].values() for run in results.runs for one in run.figures)
+
+    def find(self, machine: str, shape: str, format: str, column: Column, peer: str = "") -> Figure | None:
+        """Return the figure of this row and quantity."""
+        return self._best.get((machine, shape, format, *column, peer))
+
+    def peers(self, machine: str, shape: str, format: str) -> list[str]:
+        """Return the names of the peers of this format, forearm's empty one left out."""
+        return list(dict.fromkeys(key[5] for key in self._best if key[:3] == (machine, shape, format) and key[5]))
+
+    def hardest(self, machine: str, shape: str, format: str, column: Column, engine: str) -> float | None:
+        """Return forearm's ratio to this engine: the least, where two of the engine's formats stand beside ours."""
+        found = [self.find(machine, shape, format, column, peer) for peer in self.peers(machine, shape, format)]
+        ratios = [one.ratio for one in found if one and one.ratio and one.peer.startswith(engine)]
+        return min(ratios, default=None)
+
+    def rise(self, format: str, peer: str = "") -> str:
+        """Return how much perplexity rises, in words of the tables; a dash where it was not measured."""
+        found = [value for (own, name), value in self._rise.items() if name == peer and (peer or own == format)]
+        return f"{100 * found[0]:+.1f} %" if found else "–"
+
+
+def times(ratio: float | None) -> str:
+    """Return a ratio as tables have it."""
+    return "–" if ratio is None else f"{ratio:.2f}x"
+
+
+def shown(value: float, unit: str = "") -> str:
+    """Return a value with three digits, a share in percent."""
+    if unit == "%":
+        return f"{100 * value:.3g} %"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    titles = list(head)
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def llama_table(measured: Measured) -> str:
+    """Return the ratios to llama.cpp by machine and format."""
+    rows = []
+    for machine, results in measured.kinds["compare"].items():
+        for format, name in FORMATS.items():
+            ratios = [measured.hardest(machine, SHAPE, format, column, "llama.cpp") for column in FIVE]
+            if any(ratios):
+                peer = next(one for one in measured.peers(machine, SHAPE, format) if one.startswith("llama.cpp"))
+                quality = f"{measured.rise(format)} / {measured.rise(format, peer)}"
+                beside = f"{name} / {peer.partition(' ')[2]}"
+                rows.append([results.machine, beside, *map(times, ratios), quality])
+    return table(["Machine", "Weights", *(COLUMNS[column] for column in FIVE), "Perplexity"], rows)
+
+
+def ranges(measured: Measured) -> str:
+    """Return the least and the most of the ratios to llama.cpp, as a sentence."""
+    parts = []
+    for column, words in list(FIVE.items())[:3]:
+        found = [measured.hardest(m, SHAPE, f, column, "llama.cpp") for m in measured.kinds["compare"] for f in FORMATS]
+        known = [ratio for ratio in found if ratio]
+        parts.append(f"{words.lower()} **{min(known):.1f} to {max(known):.1f}x**")
+    return f"Times as fast as llama.cpp on two cores: {', '.join(parts)}."
+
+
+def instruction_table(measured: Measured) -> str:
+    """Return the shares of llama.cpp's instructions by CPU and format."""
+    rows = []
+    for results in measured.kinds["instructions"].values():
+        for run in results.runs:
+            peers = [one for one in run.figures if one.peer and one.ratio]
+            for name in dict.fromkeys(one.peer for one in peers):
+                shares = [f"{1 / one.ratio:.2f}" for one in peers if one.peer == name and one.ratio]
+                rows.append([results.machine, next(f"{p.format} / {name}" for p in peers if p.peer == name), *shares])
+    return table(["CPU", "Weights", "Prefill of 128", "Decode"], rows)
+
+
+def quality_table(measured: Measured) -> str:
+    """Return the notes of the perplexities, and the perplexities."""
+    [results] = measured.kinds["quality"].values()
+    return f"{' '.join(note for run in results.runs for note in run.notes)}\n\n{pivot(results.runs[-1].figures)}"
+
+
+def peer_tables(measured: Measured) -> Iterator[str]:
+    """Yield a table for each machine."""
+    for machine, results in measured.kinds["compare"].items():
+        rows = [
+            row for shape in SHAPES for format in FORMATS for row in peer_rows(measured, machine, shape, format) if row
+        ]
+        yield f"\n### {results.machine}\n\n{source(f'compare/{machine}.json')}{runs_list(results.runs)}\n"
+        yield table(["Shape", "Weights", "Perplexity", *COLUMNS.values()], rows)
+
+
+def peer_rows(measured: Measured, machine: str, shape: str, format: str) -> Iterator[list[str]]:
+    """Yield forearm's line and one for each peer."""
+    ours = [measured.find(machine, shape, format, column) for column in COLUMNS]
+    if any(ours):
+        values = [shown(one.value) if one else "–" for one in ours]
+        yield [SHAPES[shape], f"**forearm {format}**", measured.rise(format), *values]
+    for peer in measured.peers(machine, shape, format):
+        found = [measured.find(machine, shape, format, column, peer) for column in COLUMNS]
+        yield ["", peer, measured.rise(format, peer), *(times(one.ratio if one else None) for one in found)]
+
+
+def source(path: str) -> str:
+    """Return a link to a file of bench/results, as a paragraph."""
+    return f"[{path}](../bench/results/{path})\n\n"
+
+
+def runs_list(runs: list[Run], more: str = "") -> str:
+    """Return when and with what the figures of a file were measured, and what else is folded away with it."""
+    lines = []
+    for run in runs:
+        facts = [run.date, f"commit {run.commit}" if run.commit else "", f"tier {run.tier}" if run.tier else ""]
+        facts += [f"{name} {version}" for name, version in run.versions.items()]
+        command = f": `{run.command}`" if run.command else ""
+        notes = f". {' '.join(run.notes)}" if run.notes else ""
+        lines.append(f"- {', '.join(filter(None, facts))}{command}{notes}\n")
+    summary = "Dates, commits, commands" + (", figures" if more else "")
+    return f"<details><summary>{summary}</summary>\n\n{''.join(lines)}{more}\n</details>\n"
+
+
+def details(measured: Measured) -> Iterator[str]:
+    """Yield the tables of the other kinds."""
+    for kind in [*KINDS, *(kind for kind in measured.kinds if kind not in KINDS)]:
+        if kind in APART or kind not in measured.kinds:
+            continue
+        yield f"\n## {KINDS.get(kind, kind)}\n"
+        for machine, results in measured.kinds[kind].items():
+            tables = "".join(f"\n{pivot(run.figures)}" for run in results.runs)
+            yield f"\n{results.machine}: {source(f'{kind}/{machine}.json')}{runs_list(results.runs, tables)}"
+
+
+def pivot(figures: list[Figure]) -> str:
+    """Return the figures of a run: a line for each thing done, a column for each quantity.
+
+    Where there is one quantity alone, a line for each format, and a column for each shape and thing done.
+    """
+    is_single = len({one.quantity for one in figures}) == 1
+    has_peers = any(one.peer for one in figures)
+    head = ["Weights"] if is_single else ["Shape", "Weights", "What", *(["Engine"] if has_peers else [])]
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for one in figures:
+        row = one.row.replace("_", " ")
+        line = (one.format,) if is_single else (one.shape, one.format, row, one.peer or "forearm")
+        column = f"{one.shape}, {row}" if is_single else one.quantity
+        beside = f" ({times(one.ratio)})" if one.ratio else ""
+        lines.setdefault(line[: len(head)], {})[column] = shown(one.value, one.unit) + beside
+    columns = list(dict.fromkeys(column for cells in lines.values() for column in cells))
+    rows = ([*line, *(cells.get(column, "") for column in columns)] for line, cells in lines.items())
+    return table([*head, *map(title_of, columns)], rows)
+
+
+def title_of(column: str) -> str:
+    """Return a quantity's words with its unit; a percent sign stands in the cells."""
+    words, unit = QUANTITIES.get(column, (column, ""))
+    return f"{words}, {unit}" if unit not in ("", "%") else words
+
+
+def page(measured: Measured) -> str:
+    """Return the whole page."""
+    head = LEAD.format(
+        shape=SHAPES[SHAPE],
+        ranges=ranges(measured),
+        table=llama_table(measured),
+        instructions=instruction_table(measured),
+        picture=PICTURE.name,
+        quality=quality_table(measured),
+    )
+    return "".join((head, *peer_tables(measured), *details(measured)))
+
+
+def speed_picture(measured: Measured) -> str:
+    """Return the SVG: the best runs of three engines on README's machine."""
+    machine = measured.kinds["compare"][SHOWN].machine
+    groups = []
+    for column in list(FIVE)[:3]:
+        for format, name in FORMATS.items():
+            ours = measured.find(SHOWN, SHAPE, format, column)
+            peers = [measured.find(SHOWN, SHAPE, format, column, p) for p in measured.peers(SHOWN, SHAPE, format)]
+            bars = {"forearm": ours.value if ours else 0.0}
+            for engine in ("llama.cpp", "OpenVINO"):
+                bars[engine] = max(one.value for one in peers if one and one.peer.startswith(engine))
+            groups.append(Bars(FIVE[column], name, bars))
+    return picture(f"{SHAPES[SHAPE]}, {machine}", groups)
+
+
+def readme_block(measured: Measured) -> str:
+    """Return the part of README.md between the marks: the picture and five rows."""
+    results = measured.kinds["compare"][SHOWN]
+    engines = ("llama.cpp", "OpenVINO")
+    rows = [
+        [words, *(times(measured.hardest(SHOWN, SHAPE, f, column, e)) for e in engines for f in FORMATS)]
+        for column, words in FIVE.items()
+    ]
+    head = ["forearm is faster by", *(f"{engine}, {name}" for engine in engines for name in FORMATS.values())]
+    alt = f"Tokens per second of forearm, llama.cpp and OpenVINO on {results.machine}; higher is better"
+    return f"{BEGIN}\n![{alt}](docs/{PICTURE.name})\n\n{table(head, rows)}{END}"
+
+
+def with_block(readme: str, block: str) -> str:
+    """Return README's text with this block between its marks."""
+    before, _, rest = readme.partition(BEGIN)
+    return before + block + rest.partition(END)[2]
+
+
+def main() -> None:
+    measured = Measured()
+    PAGE.write_text(page(measured))
+    PICTURE.write_text(speed_picture(measured))
+    README.write_text(with_block(README.read_text(), readme_block(measured)))
+
+
+if __name__ == "__main__":
+    main()
