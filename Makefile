@@ -45,9 +45,9 @@ $(VENV)/bin/python:
 
 # Peers are installed, and llama.cpp is compiled for this CPU, only where a folder for them is named.
 bench: native
-	@$(VENV)/bin/python bench/engine.py --shapes qwen2.5-0.5b,r1-distill-qwen-1.5b --out build/engine.json
+	@$(VENV)/bin/python bench/engine.py --shapes qwen2.5-0.5b,r1-distill-qwen-1.5b --out build/bench/engine.json
 	@$(if $(BENCH_PEERS),[ -d $(BENCH_PEERS) ] || $(VENV)/bin/python bench/compare.py --install $(BENCH_PEERS))
-	@$(VENV)/bin/python bench/compare.py $(if $(BENCH_PEERS),--peers $(BENCH_PEERS),--engines forearm) --out build/compare
+	@$(VENV)/bin/python bench/compare.py $(if $(BENCH_PEERS),--peers $(BENCH_PEERS),--engines forearm) --out build/bench/compare.json
 
 # Ray's packages in an environment of their own, which sees those of .venv too: some are others' in another version.
 ray: native $(VENV)/.test

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -36,12 +35,15 @@ from typing import Any, TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import table
-from bench.engine import circumstances, limits
+from bench.engine import limits
 from bench.peers import contestants
 from bench.peers.at_once import free_port, in_process, over_http, server, waited
 from bench.peers.contestants import CONTESTANTS, Contestant, Missing
 from bench.peers.driven import Driven, prefill_s, step_s
+from bench.records import record, run_of
 from bench.shapes import SHAPES, Shape, prompt
+
+from forearm import _native
 
 SETTLE_S = 0.3  # threads of the one before stop spinning
 DECODED = {1: 16, 8: 10, 32: 6, 128: 12}  # steps by sequences; 128 prompts are 10 steps of 512 tokens
@@ -272,7 +274,9 @@ def main() -> None:
     parser.add_argument("--decode", type=numbers, default=[1, 8, 32], help="sequences; 128 where memory allows")
     parser.add_argument("--http", default="forearm,llama,openvino,vllm", help="engines that get requests at once")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for a start or an answer")
-    parser.add_argument("--out", type=Path, help="also write OUT.json, OUT.md and OUT.svg")
+    parser.add_argument(
+        "--out", type=Path, help="machine's file of bench/results/compare that the figures are added to"
+    )
     args = parser.parse_args()
     if args.install:
         contestants.install(args.install)
@@ -281,15 +285,15 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: terminated"))  # servers end with us
     args.peers, args.work = args.peers.resolve(), args.work.resolve()
 
-    found: dict[str, Any] = circumstances(args) | {"shapes": {}}
+    found: dict[str, Any] = {}
     for name in args.shapes.split(","):
-        found["shapes"][name] = measure_shape(name, args)
-        text = table.markdown(found)
+        found[name] = measure_shape(name, args)
         if args.out:
-            Path(f"{args.out}.json").write_text(json.dumps(found, indent=1) + "\n")
-            Path(f"{args.out}.md").write_text(text)
-            Path(f"{args.out}.svg").write_text(table.plot(found))
-    print(text)
+            rows = [row for shape in found.values() for row in shape["rows"].items()]
+            notes = [note for name, row in rows for note in table.notes(name, row)]
+            versions = {table.PEERS[name.split()[0]]: row["version"] for name, row in rows if table.is_peer(name, row)}
+            record(args.out, run_of(table.figures_of(found), args.threads, _native.tier(), versions, notes))
+    print(table.markdown(found))
 
 
 if __name__ == "__main__":

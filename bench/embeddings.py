@@ -1,6 +1,6 @@
 """Texts a second of an embedding model, beside transformers on torch with as many threads.
 
-    python bench/embeddings.py --model FOLDER --threads 2 --tokens 32,128 --batches 1,32 --out build/embeddings.json
+    python bench/embeddings.py --model FOLDER --threads 2 --out bench/results/embeddings/<machine>.json
 
 Both get token ids of random words and give vectors of unit length. Runs take turns, so that what else the machine
 does meets both; the best run of each counts, and the median is told beside it. transformers pads nothing here: all
@@ -23,7 +23,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from forearm import LLM, __version__
+from bench.records import Figure, figure, line_of, record, run_of
+
+from forearm import LLM, _native
 
 Embed = Callable[[list[list[int]]], np.ndarray]
 
@@ -77,8 +79,20 @@ def measured(
     return result
 
 
+def figures(found: dict[str, dict[str, float]], row: str, args: argparse.Namespace) -> list[Figure]:
+    """Return each engine's best and median speed."""
+    name, format, lines = Path(args.model).name, args.quantization or args.dtype, []
+    for engine in ("forearm", "transformers"):
+        if engine in found:
+            peer = "" if engine == "forearm" else f"{engine} {args.dtype}"
+            ratio = found["forearm"]["best"] / found[engine]["best"] if peer else None
+            lines.append(figure(name, format, row, "texts_s", found[engine]["best"], peer, ratio))
+            lines.append(figure(name, format, row, "median_texts_s", found[engine]["median"], peer))
+    return lines
+
+
 def main() -> None:
-    """Measure and print a table."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of an embedding model with mean pooling")
     parser.add_argument("--threads", type=int, default=2, help="of each")
@@ -93,19 +107,16 @@ def main() -> None:
     engines = {"forearm": ours(args)} | ({} if args.alone else {"transformers": theirs(args)})
     vocabulary = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
     clock = time.process_time if args.threads == 1 else time.perf_counter
-    random, rows = np.random.default_rng(0), []
+    random, recorded = np.random.default_rng(0), list[Figure]()
     for tokens in map(int, args.tokens.split(",")):
         for batch in map(int, args.batches.split(",")):
             texts = random.integers(1000, vocabulary, (batch, tokens)).tolist()
             found = measured(engines, texts, args.runs, clock)
-            rows.append({"tokens": tokens, "batch": batch, **found})
-            shown = ", ".join(
-                f"{name} {found[name]['best']:.1f} (median {found[name]['median']:.1f})" for name in engines
-            )
-            print(f"{tokens:4} tokens, {batch:3} at a time, texts/s: {shown}", flush=True)
+            lines = figures(found, f"{batch} at a time, {tokens} tokens", args)
+            print(*map(line_of, lines), sep="\n", flush=True)
+            recorded += lines
     if args.out:
-        described = {"forearm": __version__, "model": args.model, "dtype": args.dtype, "threads": args.threads}
-        args.out.write_text(json.dumps({**described, "rows": rows}, indent=1) + "\n")
+        record(args.out, run_of(recorded, args.threads, _native.tier()))
 
 
 if __name__ == "__main__":

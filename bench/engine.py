@@ -2,7 +2,7 @@
 
 Random weights of a shape of bench/shapes.py (or of --layers of it), so nothing is downloaded:
 
-    python bench/engine.py --shapes qwen2.5-0.5b --formats bfloat16,int8,int4 --out bench/results/engine-<machine>.json
+    python bench/engine.py --shapes qwen2.5-0.5b --formats bfloat16,int8,int4 --out bench/results/engine/<machine>.json
 
 Decode is stated as GB/s of all bytes that a step must read: packed weights with their scales (of the embedding table it
 reads one row), and keys and values of the context. Prefill as GFLOP/s of all multiplications, two operations each,
@@ -15,12 +15,7 @@ as many bytes as decode reads, and a share is the median of the ratios of such p
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.counters import counted
 from bench.executors import KV_DTYPE, make_executor
+from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, Shape
 
 from forearm import _native
@@ -114,14 +110,6 @@ def measure_pairs(action: Callable[[], None], args: argparse.Namespace, gigabyte
     return Pairs(steps, means)
 
 
-def cpu_name() -> str:
-    """The CPU as Linux names it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.lower().startswith(("model name", "cpu part")):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def measure_decode(
     executor: _native.Executor, shape: Shape, name: str, sequences: int, context: int, args: argparse.Namespace
 ) -> dict[str, float]:
@@ -164,8 +152,8 @@ def peak_of(name: str) -> str:
     return PEAKS.get(name, "int8_gops")
 
 
-def measure(shape: Shape, name: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """All figures of one shape in one format."""
+def measure(shape_name: str, shape: Shape, name: str, args: argparse.Namespace) -> list[Figure]:
+    """Return all figures of one shape in one format."""
     decoded = [(sequences, args.context) for sequences in args.decode] + [(1, c) for c in args.contexts]
     executor = make_executor(
         shape, name, args.kv_cache_dtype, cores_of(args), args.threads, STEP_TOKENS, max(args.decode)
@@ -174,16 +162,19 @@ def measure(shape: Shape, name: str, args: argparse.Namespace) -> dict[str, dict
     blocks = -(-tokens // BLOCK)
     executor.allocate_kv(blocks)
     touch_blocks(executor, blocks, max(args.decode))
-    figures = {"memory": {"packed_gb": executor.packed_bytes / 1e9, "scratch_gb": executor.scratch_bytes / 1e9}}
+    figures: list[Figure] = []
+
+    def add(row: str, found: dict[str, float]) -> None:
+        figures.extend(figures_of(shape_name, name, row, found))
+        print(*map(line_of, figures[-len(found) :]), sep="\n", flush=True)
+
+    add("memory", {"packed_gb": executor.packed_bytes / 1e9, "scratch_gb": executor.scratch_bytes / 1e9})
     for sequences, context in decoded:
-        label = f"decode_{sequences}_at_{context}"
-        figures[label] = measure_decode(executor, shape, name, sequences, context, args)
-        figures[label] |= count_step(step(executor, sequences, context, 1))
-        print(f"{name} {label}: {shown(figures[label])}", file=sys.stderr)
+        found = measure_decode(executor, shape, name, sequences, context, args)
+        add(f"decode_{sequences}_at_{context}", found | count_step(step(executor, sequences, context, 1)))
     for count in args.prefill:
-        label = f"prefill_{count}"
-        figures[label] = measure_prefill(executor, shape, name, count, args) | count_step(step(executor, 1, 0, count))
-        print(f"{name} {label}: {shown(figures[label])}", file=sys.stderr)
+        found = measure_prefill(executor, shape, name, count, args)
+        add(f"prefill_{count}", found | count_step(step(executor, 1, 0, count)))
     return figures
 
 
@@ -192,24 +183,6 @@ def count_step(action: Callable[[], None]) -> dict[str, float]:
     with counted() as found:
         action()
     return found
-
-
-def shown(figures: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-
-
-def circumstances(args: argparse.Namespace) -> dict[str, object]:
-    """What the figures hold for."""
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False)
-    return {
-        "command": shlex.join(["python", *(Path(word).name if "/" in word else word for word in sys.argv)]),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "commit": commit.stdout.strip(),
-        "cpu": cpu_name(),
-        "tier": _native.tier(),
-        "threads": args.threads,
-    }
 
 
 def numbers(text: str) -> list[int]:
@@ -229,17 +202,15 @@ def main() -> None:
     parser.add_argument("--contexts", type=numbers, default=[4096], help="further positions, for one sequence")
     parser.add_argument("--prefill", type=numbers, default=[512, 2048], help="tokens of a prompt, at most 2048")
     parser.add_argument("--runs", type=int, default=9, help="steps of each kind")
-    parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
+    parser.add_argument("--out", type=Path, help="machine's file that they are added to")
     args = parser.parse_args()
 
-    figures: dict[str, object] = circumstances(args)
+    figures: list[Figure] = []
     for shape_name in args.shapes.split(","):
-        shape = SHAPES[shape_name].cut(args.layers)
         for name in args.formats.split(","):
-            figures[f"{shape_name} {name}"] = measure(shape, name, args)
+            figures += measure(shape_name, SHAPES[shape_name].cut(args.layers), name, args)
             if args.out:
-                args.out.write_text(json.dumps(figures, indent=2) + "\n")
-    print(json.dumps(figures, indent=2))
+                record(args.out, run_of(figures, args.threads, _native.tier()))
 
 
 if __name__ == "__main__":

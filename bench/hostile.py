@@ -1,6 +1,6 @@
 """Hostile request bodies against one API worker: its memory, how long its event loop stands, what a bystander notices.
 
-    python bench/hostile.py --mebibytes 10 20 --out bench/results/hostile.json
+    python bench/hostile.py --mebibytes 10 20 --out bench/results/hostile/<machine>.json
 
 The server has one worker and the demo model; --model MODEL --kind pooling tries the endpoints that pool. A probe asks
 /livez over and over on a connection of its own, and a bystander reads a stream: the longest answer and the longest gap
@@ -18,13 +18,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import httpx
+from bench.records import Figure, figures_of, record, run_of
 from tests.e2e.hostile_bodies import GENERATING, POOLING, Form, body
 from tests.e2e.served import Served, serve
 
@@ -155,6 +156,13 @@ def row(figures: Figures) -> str:
     )
 
 
+def recorded(figures: Figures) -> list[Figure]:
+    """Return one body's figures in the form of bench/results."""
+    row = f"{figures.path}: {figures.name}, {figures.mebibytes} MiB"
+    times = {"stall_ms": 1000 * figures.stall_s, "gap_ms": 1000 * figures.gap_s, "seconds": figures.seconds}
+    return figures_of("demo model", "", row, {"status": figures.status, **times, "memory_mib": figures.rss_mebibytes})
+
+
 def failed(found: list[Figures]) -> list[Figures]:
     """Return those that were not answered, or with an error of the server."""
     return [figures for figures in found if not 200 <= figures.status < 500]
@@ -181,7 +189,7 @@ def main() -> None:
                         found.append(attack(served, name, form, int(size * MIB), beside))
                         print(row(found[-1]), flush=True)
     if args.out is not None:
-        args.out.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+        record(args.out, run_of([figure for one in found for figure in recorded(one)]))
     print(f"{len(found)} bodies, the longest stall {max(one.stall_s for one in found):.3f} s")
     if failed(found):
         raise SystemExit(f"not answered, or with an error of the server: {[one.name for one in failed(found)]}")

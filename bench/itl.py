@@ -9,7 +9,6 @@ Streams run all the time; beside them there is always one prompt, whose answer i
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import replace
@@ -21,9 +20,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
-from forearm import LLM, SamplingParams, wire
+from forearm import LLM, SamplingParams, _native, wire
 from forearm.engine.loop import EngineLoop
 from forearm.engine.messages import From
 
@@ -65,15 +65,16 @@ def stepped(loop: EngineLoop) -> tuple[float, list[str]]:
     return time.perf_counter() - begun_s, told
 
 
-def figures(found: list[dict[str, list[float]]]) -> dict[str, float]:
-    """Of all rounds with one target."""
+def figures(found: list[dict[str, list[float]]], row: str, args: argparse.Namespace) -> list[Figure]:
+    """Return the figures of all rounds with one target."""
     gaps = [1000 * gap_s for one in found for gap_s in one["gaps_s"]]
-    return {
-        "decode_ms": round(1000 * median(s for one in found for s in one["plain_s"]), 1),
-        **{f"gap_p{share}_ms": round(float(np.percentile(gaps, share)), 1) for share in (50, 99)},
-        "gap_max_ms": round(max(gaps), 1),
-        "tokens_s": round(median(one["tokens_s"][0] for one in found), 1),
+    times = {
+        "step_ms": 1000 * median(s for one in found for s in one["plain_s"]),
+        **{f"p{share}_ms": float(np.percentile(gaps, share)) for share in (50, 99)},
+        "longest_ms": max(gaps),
+        "tokens_s": median(one["tokens_s"][0] for one in found),
     }
+    return figures_of(args.shape, args.quantization, row, times)
 
 
 def main() -> None:
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=4, help="of one round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--targets", default="0,0.15", help="seconds")
+    parser.add_argument("--out", type=Path, help="bench/results/itl/<machine>.json: the figures are added to it")
     args = parser.parse_args()
     folder = args.work / args.shape / "hf"
     write_model(SHAPES[args.shape], folder)
@@ -100,7 +102,10 @@ def main() -> None:
         for target in targets:
             loop.scheduler.limits = replace(loop.scheduler.limits, target_itl_s=target)
             found[target].append(measure(loop, args, seeds))
-    print(json.dumps({f"target {target:g} s": figures(rounds) for target, rounds in found.items()}, indent=1))
+    recorded = [one for target, rounds in found.items() for one in figures(rounds, f"target {target:g} s", args)]
+    print(*map(line_of, recorded), sep="\n")
+    if args.out:
+        record(args.out, run_of(recorded, tier=_native.tier()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ First its capacity, with as many clients as it computes at a time; then requests
 moment whatever became of the others (Poisson arrivals, so no client waits for a slow server before it asks again), half
 of them on connections of their own that close, half on connections that are kept.
 
-    python bench/overload.py --seconds 60 --out bench/results/overload-<machine>.md
+    python bench/overload.py --seconds 60 --out bench/results/overload/<machine>.json
     python bench/overload.py --url http://127.0.0.1:8000      a server that runs already
 
 The client is one process that neither parses JSON nor HTTP beyond what it counts; its share of a core is told, because
@@ -40,9 +40,10 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.engine import circumstances
+from bench.records import Figure, figure, figures_of, line_of, record, run_of
 
 _READY_S = 60.0
+LATE = {"p50_ms": 0.5, "p99_ms": 0.99, "longest_ms": 1.0}
 _MEASURE_S = 8.0  # of the capacity
 _END = b"data: [DONE]\n\n\r\n0\r\n\r\n"  # of a stream in chunks
 
@@ -244,29 +245,31 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
-def report(tally: Tally, rate: float, asked: float, args: argparse.Namespace, share: float) -> list[str]:
-    """The figures, as Markdown."""
-    total = sum(tally.outcomes.values())
+def report(tally: Tally, rate: float, asked: float, args: argparse.Namespace, share: float) -> list[Figure]:
+    """Return the figures."""
     goodput = tally.outcomes["answered"] / (max(tally.answered) - args.began) if tally.answered else 0.0
-    implied = (args.seqs + args.queued) / goodput if goodput else 0.0
+    implied_s = (args.seqs + args.queued) / goodput if goodput else 0.0
     refusals, first = tally.refusals, tally.first_tokens
-    late = ", ".join(f"{1e3 * percentile(refusals, share):.0f}" for share in (0.5, 0.99, 1))
-    begun = ", ".join(f"{percentile(first, share):.2f}" for share in (0.5, 0.99))
-    resets = sum(count for name, count in tally.outcomes.items() if name.startswith(("reset", "no connection")))
+    late = {name: 1e3 * percentile(refusals, share) for name, share in LATE.items()}
+    begun = {name: 1e3 * percentile(first, share) for name, share in LATE.items()}
+
+    def one(row: str, quantity: str, value: float) -> Figure:
+        return figure("demo model", "", row, quantity, value)
+
     return [
-        f"| capacity | {rate:.1f} requests/s of {args.tokens} tokens |",
-        f"| asked for | {asked:.1f} requests/s for {args.seconds:g} s: {total} |",
-        f"| outcomes | {', '.join(f'{name} {count}' for name, count in sorted(tally.outcomes.items()))} |",
-        f"| resets, lost | {resets}, {tally.outcomes['lost']} |",
-        f"| a refusal, p50, p99, most | {late} ms |",
-        f"| first token of the admitted, p50, p99 | {begun} s; implied {implied:.2f} s |",
-        f"| goodput | {goodput:.1f} requests/s |",
-        f"| client | {100 * share:.0f} % of a core |",
+        one(f"capacity, {args.tokens} tokens each", "requests_s", rate),
+        one(f"asked for, during {args.seconds:g} s", "requests_s", asked),
+        *(one(f"outcome: {name}", "requests", count) for name, count in sorted(tally.outcomes.items())),
+        *figures_of("demo model", "", "a refusal", late),
+        *figures_of("demo model", "", "first token of the admitted", begun),
+        one("first token that the queue implies", "seconds", implied_s),
+        one("answered", "requests_s", goodput),
+        one("client", "cpu_share", share),
     ]
 
 
-async def measure(url: str, args: argparse.Namespace) -> list[str]:
-    """Capacity, then the overload."""
+async def measure(url: str, args: argparse.Namespace) -> list[Figure]:
+    """Measure the capacity, then the overload."""
     rate = await capacity(url, args.tokens, args.seqs, _MEASURE_S)
     args.began = time.monotonic()
     tally, share = await overload(url, args.tokens, args.times * rate, args.seconds, args.patience)
@@ -290,13 +293,10 @@ def main() -> None:
     flags = ["--max-num-seqs", str(args.seqs), "--max-num-queued-reqs", str(args.queued)]
     flags += ["--api-server-count", str(args.workers)]
     with contextlib.nullcontext(args.url) if args.url else serving(flags) as url:
-        lines = uvloop.run(measure(url, args))
-    text = "\n".join(
-        [*(f"- {name}: {value}" for name, value in circumstances(args).items()), "", "| | |", "|---|---|", *lines]
-    )
-    print(text)
+        found = uvloop.run(measure(url, args))
+    print(*map(line_of, found), sep="\n")
     if args.out is not None:
-        args.out.write_text(text + "\n")
+        record(args.out, run_of(found, args.threads))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What `forearm plan` predicts beside what the executor does, on this machine: steps of shapes with random weights.
 
-    python bench/plan.py --shapes qwen2.5-0.5b,tinyllama-1.1b --out bench/results/plan-<machine>.md
+    python bench/plan.py --shapes qwen2.5-0.5b,tinyllama-1.1b --out bench/results/plan/<machine>.json
 
 On a shared machine limits change from one second to the next: each step is timed right after a look at them, and the
 row shows the pair in the middle. On a busy one take --threads 1 --busy, as root: steps are counted in CPU time, and
@@ -22,8 +22,9 @@ from statistics import mean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.engine import BLOCK, STEP_TOKENS, circumstances, limits, numbers, seconds, step
+from bench.engine import BLOCK, STEP_TOKENS, limits, numbers, seconds, step
 from bench.executors import KV_DTYPE, config_of, formats_of, make_executor
+from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, Shape
 
 from forearm import _native
@@ -53,9 +54,10 @@ class Row:
     def error(self) -> float:
         return self.predicted_s / self.measured_s - 1
 
-    def __str__(self) -> str:
-        times = f"{self.measured_s * 1e3:.1f} | {self.predicted_s * 1e3:.1f} | {100 * self.error:+.0f} %"
-        return f"| {self.shape} | {self.format} | {self.step} | {times} |"
+    def figures(self) -> list[Figure]:
+        """Return the measured and the predicted time, and how far apart they are."""
+        times = {"step_ms": 1e3 * self.measured_s, "predicted_ms": 1e3 * self.predicted_s}
+        return figures_of(self.shape, self.format, self.step, times | {"predicted_error": self.error})
 
 
 def work(shape: Shape, format: str) -> Work:
@@ -143,32 +145,6 @@ def undisturbed(args: argparse.Namespace) -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def page(found: list[Row], args: argparse.Namespace) -> str:
-    """The table, with what it holds for."""
-    about = circumstances(args)
-    errors = sorted(abs(row.error) for row in found)
-    within = [f"{sum(error <= bound for error in errors)} within {100 * bound:.0f} %" for bound in (0.15, 0.25)]
-    busy = ["Others used the machine: CPU time of one thread, at real-time priority."] if args.busy else []
-    lines = (
-        f"# Predicted by `forearm plan`, and measured: {about['cpu']}, threads: {about['threads']}",
-        "",
-        f"`{about['command']}`, {about['date']}, commit {about['commit']}, tier {about['tier']}.",
-        "Milliseconds of a step, and what is predicted from the limits looked at right before: the pair in the middle.",
-        "Bandwidth and the rate of multiplications are those that `forearm plan` measures on this machine; the shares",
-        "of bandwidth, and of the peak for attention, are another's (`engine-0.5b-epyc-zen4-2-cores.json`).",
-        *busy,
-        "",
-        f"Error of {len(errors)} steps: median {100 * median(errors):.0f} %, mean {100 * mean(errors):.0f} %, "
-        f"largest {100 * errors[-1]:.0f} %; {', '.join(within)}.",
-        "",
-        "| shape | weights | step | measured ms | predicted ms | error |",
-        "|---|---|---|---|---|---|",
-        *map(str, found),
-        "",
-    )
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -180,20 +156,24 @@ def main() -> None:
     parser.add_argument("--prefill", type=numbers, default=[512, 2048], help="tokens of a prompt, at most 2048")
     parser.add_argument("--seconds", type=float, default=8.0, help="for each kind of step")
     parser.add_argument("--busy", action="store_true", help="others use this machine: CPU time, real-time priority")
-    parser.add_argument("--out", type=Path, help="where the table goes")
+    parser.add_argument("--out", type=Path, help="machine's file that the figures are added to")
     args = parser.parse_args()
     args.cores = ""
     if args.busy and args.threads != 1:
         parser.error("--busy counts one thread: give --threads 1")
 
+    busy = ["Others used the machine: CPU time of one thread, at real-time priority."] if args.busy else []
     found: list[Row] = []
     for shape in args.shapes.split(","):
         for format in args.formats.split(","):
             for row in rows(shape, format, args):
-                print(row, file=sys.stderr, flush=True)
+                print(*map(line_of, row.figures()), sep="\n", flush=True)
                 found.append(row)
             if args.out:
-                args.out.write_text(page(found, args))
+                figures = [figure for row in found for figure in row.figures()]
+                record(args.out, run_of(figures, args.threads, _native.tier(), notes=busy))
+    errors = sorted(abs(row.error) for row in found)
+    print(f"{len(errors)} steps: median error {median(errors):.0%}, mean {mean(errors):.0%}, largest {errors[-1]:.0%}")
 
 
 if __name__ == "__main__":

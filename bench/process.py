@@ -9,7 +9,6 @@ arrays, finish reasons, metrics, messages. Idle: processor time of all threads i
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -19,9 +18,10 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
-from forearm import LLM, SamplingParams, wire
+from forearm import LLM, SamplingParams, _native, wire
 from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, Scored
 from forearm.engine.executor import Executor
 from forearm.engine.messages import From
@@ -98,8 +98,8 @@ def memory_mib(llm: LLM) -> dict[str, float]:
     return {name: value / MIB for name, value in found.items()}
 
 
-def measure(args: argparse.Namespace) -> dict[str, object]:
-    """In this process, from its start on."""
+def measure(args: argparse.Namespace) -> list[Figure]:
+    """Return the figures of this process, from its start on."""
     folder = args.work / args.shape / "hf"
     more = {"quantization": args.quantization} if args.quantization else {}
     more |= {"weight_cache": str(args.weight_cache)} if args.weight_cache else {}
@@ -110,10 +110,13 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         [prompt(SHAPES[args.shape], 8, 0)], SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False
     )
     assert output.outputs[0].token_ids
-    figures: dict[str, object] = {"start_to_first_token_s": time.time() - args.begin}
-    figures["memory_mib"] = memory_mib(llm)
-    figures |= python_share(llm, args)
-    return figures | {"idle_cpu_s_per_s": idle_cpu_s()}
+    named = args.shape, args.quantization or "bfloat16"
+    start = "start, mapped from --weight-cache" if args.weight_cache else "start"
+    found = figures_of(*named, start, {"start_s": time.time() - args.begin})
+    for name, mib in memory_mib(llm).items():
+        found += figures_of(*named, name.replace("_", " "), {"memory_mib": mib})
+    found += figures_of(*named, f"decode of {args.sequences} streams", python_share(llm, args))
+    return found + figures_of(*named, "idle", {"idle_cpu_share": idle_cpu_s()})
 
 
 def main() -> None:
@@ -124,6 +127,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/compare"))
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--out", type=Path, help="bench/results/process/<machine>.json: the figures are added to it")
     parser.add_argument("--begin", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.begin is None:  # measured from outside, so that the interpreter's own start counts
@@ -132,7 +136,10 @@ def main() -> None:
             path.read_bytes()  # into the page cache
         subprocess.run([sys.executable, *sys.argv, "--begin", str(time.time())], check=True)
         return
-    print(json.dumps(measure(args), indent=1))
+    found = measure(args)
+    print(*map(line_of, found), sep="\n")
+    if args.out:
+        record(args.out, run_of(found, tier=_native.tier()))
 
 
 if __name__ == "__main__":

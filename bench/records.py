@@ -6,9 +6,13 @@ kind is what was measured (compare, engine, kernels ...); a machine is named as 
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
-from collections.abc import Mapping
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -152,6 +156,29 @@ def figures_of(shape: str, format: str, row: str, found: Mapping[str, float]) ->
     return [figure(shape, format, row, quantity, value) for quantity, value in found.items()]
 
 
+def run_of(
+    figures: list[Figure],
+    threads: int = 0,
+    tier: str = "",
+    versions: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> Run:
+    """Return these figures as a run of the command that goes on, today, at the commit that is checked out."""
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    command = shlex.join(["python", *(Path(word).name if "/" in word else word for word in sys.argv)])
+    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return Run(command, date, commit, tier, threads, figures, dict(versions or {}), list(notes))
+
+
+def line_of(one: Figure) -> str:
+    """Return a figure as a terminal has it."""
+    words, unit = QUANTITIES[one.quantity]
+    value = f"{100 * one.value:.3g} %" if unit == "%" else f"{one.value:.4g} {unit}".rstrip()
+    names = " ".join(filter(None, (one.shape, one.format, one.row, one.peer)))
+    return f"{names}: {words} {value}" + (f" ({one.ratio:.2f}x)" if one.ratio else "")
+
+
 def _kept(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
@@ -164,9 +191,12 @@ def read(path: Path) -> Results:
     return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
-def record(path: Path, run: Run) -> None:
-    """Add a run to a machine's file; it takes the place of an earlier one of the same command, date and commit."""
-    results = read(path) if path.exists() else Results(machine_name(), [])
+def record(path: Path, run: Run, machine: str = "") -> None:
+    """Add a run to a machine's file; it takes the place of an earlier one of the same command, date and commit.
+
+    machine: what a new file calls it; empty: as Linux names the CPU.
+    """
+    results = read(path) if path.exists() else Results(machine or machine_name(), [])
     same = (run.command, run.date, run.commit)
     results.runs = [one for one in results.runs if (one.command, one.date, one.commit) != same] + [run]
     path.parent.mkdir(parents=True, exist_ok=True)

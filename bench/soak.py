@@ -1,6 +1,6 @@
 """A server under mixed load for minutes: what grows, and whether a bystander's request gets slower.
 
-    python bench/soak.py --minutes 20 --out bench/results/soak.json
+    python bench/soak.py --minutes 20 --out bench/results/soak/<machine>.json
 
 Clients ask everything that tests/e2e/asking.py has, with new prompts and new schemas, and one in five leaves in the
 middle of its answer. A line a process: memory, descriptors and threads at the end, and their slopes per hour over the
@@ -10,7 +10,6 @@ second half (least squares). The bystander asks the same thing every two seconds
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.records import Figure, figure, figures_of, line_of, record, run_of
 from tests.e2e.asking import ASKS, ask
 from tests.e2e.served import Served, serve
 
@@ -124,8 +124,8 @@ def sample(served: Served, soak: Soak, until_s: float) -> None:
                 figures = {"MiB": memory.uss / (1 << 20), "files": process.num_fds(), "threads": process.num_threads()}
             except psutil.NoSuchProcess:
                 continue
-            for figure, value in figures.items():
-                soak.samples[name, figure].append((soak.age_s, value))
+            for what, value in figures.items():
+                soak.samples[name, what].append((soak.age_s, value))
         files = [path.stat().st_size for path in run_folder(served).rglob("*") if path.is_file()]
         soak.samples["run folder", "MiB"].append((soak.age_s, sum(files) / (1 << 20)))
         time.sleep(SAMPLE_S)
@@ -159,18 +159,19 @@ def slope(points: list[tuple[float, float]]) -> float:
     return float(np.polyfit(seconds, values, 1)[0] * 3600)
 
 
-def table(soak: Soak) -> list[dict[str, Any]]:
-    """Return a row a process and figure."""
-    return [
-        {
-            "process": process.split()[0] if process.startswith("API worker") else process,
-            "figure": figure,
-            "at the end": round(points[-1][1], 1),
-            "most": round(max(value for _, value in points), 1),
-            "per hour": round(slope(points), 1),
-        }
-        for (process, figure), points in sorted(soak.samples.items())
-    ]
+def figures(soak: Soak) -> list[Figure]:
+    """Return how requests ended, the bystander's times, and what each process came to and how it grew."""
+    half = len(soak.bystander) // 2
+    found = [figure("demo model", "", f"ended with: {end}", "requests", count) for end, count in soak.ends.items()]
+    found.append(figure("demo model", "", "bystander: different answers", "requests", len(soak.answers)))
+    for name, part in (("first", soak.bystander[:half]), ("second", soak.bystander[half:])):
+        seconds = [answer_s for _, answer_s in part]
+        times = {"median_s": median(seconds), "longest_s": max(seconds)}
+        found += figures_of("demo model", "", f"bystander, {name} half", times)
+    for (process, what), points in sorted(soak.samples.items()):
+        sizes = {"at_end": points[-1][1], "most": max(value for _, value in points), "growth_per_hour": slope(points)}
+        found += figures_of("demo model", "", f"{process}, {what}", sizes)
+    return found
 
 
 def main() -> None:
@@ -190,31 +191,10 @@ def main() -> None:
                 works += [threads.submit(watch, served, soak, until_s) for watch in (stand_by, sample)]
                 for work in works:
                     work.result()
-    report(soak, args)
-
-
-def report(soak: Soak, args: argparse.Namespace) -> None:
-    """Print the figures, and write them where that is asked for."""
-    half = len(soak.bystander) // 2
-    latencies = [[seconds for _, seconds in part] for part in (soak.bystander[:half], soak.bystander[half:])]
-    result = {
-        "minutes": args.minutes,
-        "clients": args.clients,
-        "requests": dict(soak.ends),
-        "bystander": {
-            "answers": len(soak.answers),
-            "median s, first and second half": [round(median(part), 3) for part in latencies],
-            "longest s": round(max(seconds for _, seconds in soak.bystander), 3),
-        },
-        "processes": table(soak),
-    }
-    print(json.dumps({key: value for key, value in result.items() if key != "processes"}, indent=2))
-    for row in table(soak):
-        print(
-            f"{row['process']:12} {row['figure']:8} {row['at the end']:9} {row['most']:9} {row['per hour']:+9} an hour"
-        )
+    found = figures(soak)
+    print(*map(line_of, found), sep="\n")
     if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+        record(args.out, run_of(found, notes=[f"{args.clients} clients for {args.minutes:g} minutes."]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ follows it. Tokens of a text of --text tokens follow each other; from anywhere e
 temperature the answer quotes the prompt, at a higher one it leaves it now and then (a summary), at the highest every
 token is random. All layers compute as ever: a step costs what it costs with trained weights.
 
-    python bench/speculation.py --shape r1-distill-qwen-1.5b --draft qwen2.5-0.5b --quantization int8 --out FILE
+    python bench/speculation.py --shape r1-distill-qwen-1.5b --draft qwen2.5-0.5b \
+        --quantization int8 --out bench/results/speculation/<machine>.json
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.engine import circumstances
+from bench.records import Figure, figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, Shape, write_model
 
-from forearm import LLM, SamplingParams
+from forearm import LLM, SamplingParams, _native
 from forearm.config.configs import engine_config
 from forearm.engine.host import placement
 from forearm.engine.speculation.ngrams import Ngrams
@@ -139,10 +139,8 @@ def counts(llm: LLM) -> tuple[float, float, float]:
     return drafted, accepted, sum(bucket.get() for bucket in plain["vllm:iteration_tokens_total"]._buckets)
 
 
-def measure(
-    llm: LLM, kinds: dict[str, Speculation], name: str, batch: int, args: argparse.Namespace
-) -> dict[str, object]:
-    """One text and batch, with each kind of drafts, `args.runs` times; the answers must be equal.
+def measure(llm: LLM, kinds: dict[str, Speculation], name: str, batch: int, args: argparse.Namespace) -> list[Figure]:
+    """Return the figures of one text and batch, with each kind of drafts, `args.runs` times; the answers must be equal.
 
     Each run has its plain one beside it, before it and after it in turns: what else the machine does meets both.
     """
@@ -159,19 +157,18 @@ def measure(
             found[kind].append(run(llm, kinds[kind], prompts, params))
         if any(runs[-1].tokens != found["none"][-1].tokens for runs in found.values()):
             raise SystemExit(f"{name}, batch {batch}: answers differ")
-    figures: dict[str, object] = {"temperature": round(temperature, 2)}
-    plain = median(one.tokens_s for one in found["none"])
+    figures: list[Figure] = []
     for kind, runs in found.items():
-        speed = median(one.tokens_s for one in runs)
-        figures[kind] = {
-            "tokens_s": round(speed, 2),
-            "gain": round(median(a.tokens_s / b.tokens_s for a, b in zip(runs, found["none"], strict=True)), 3),
-            "accepted": round(sum(one.accepted for one in runs) / max(1, sum(one.drafted for one in runs)), 3),
-            "drafted_a_token": round(sum(one.drafted for one in runs) / (len(runs) * batch * args.tokens), 3),
+        row = f"{name}, {batch} streams, {kind}"
+        figures.append(figure(args.shape, args.quantization, row, "tokens_s", [one.tokens_s for one in runs]))
+        counted = {
+            "gain": median(a.tokens_s / b.tokens_s for a, b in zip(runs, found["none"], strict=True)),
+            "accepted": sum(one.accepted for one in runs) / max(1, sum(one.drafted for one in runs)),
+            "drafted_a_token": sum(one.drafted for one in runs) / (len(runs) * batch * args.tokens),
             # Counted, not timed: steps over those without drafts.
-            "steps": round(sum(one.steps for one in runs) / sum(one.steps for one in found["none"]), 3),
+            "steps": sum(one.steps for one in runs) / sum(one.steps for one in found["none"]),
         }
-    print(f"{name} x{batch}: {plain:.1f} tokens/s; {figures}", file=sys.stderr)
+        figures += figures_of(args.shape, args.quantization, row, counted if kind != "none" else {})
     return figures
 
 
@@ -216,25 +213,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4, help="an even number: each kind goes first as often as last")
     parser.add_argument("--kv-bytes", type=int, default=1 << 29)
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "forearm-bench")
-    parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
+    parser.add_argument("--out", type=Path, help="machine's file that they are added to")
     args = parser.parse_args()
 
     args.threads = placement.plan(engine_config()).threads
     llm, kinds = engine(args, args.models)
-    figures = circumstances(args) | {
-        "shape": args.shape,
-        "layers": args.layers,
-        "quantization": args.quantization,
-        "draft": args.draft,
-    }
+    notes = [f"{args.layers or 'All'} layers.", *([f"Draft model: {args.draft}."] if args.draft else [])]
+    figures: list[Figure] = []
     for batch in args.batches:
         for name in args.texts:
-            begin = time.monotonic()
-            figures[f"{name} x{batch}"] = measure(llm, kinds, name, batch, args)
-            print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
+            found = measure(llm, kinds, name, batch, args)
+            print(*map(line_of, found), sep="\n", flush=True)
+            figures += found
             if args.out:
-                args.out.write_text(json.dumps(figures, indent=2) + "\n")
-    print(json.dumps(figures, indent=2))
+                record(args.out, run_of(figures, args.threads, _native.tier(), notes=notes))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ of the ratios of such pairs. No answer ends before it is cut, and nothing is dra
 that makes a step compute more tokens than it has lines, it is also taken beside a batch without a format that computes
 as many, and once more with an engine that forces nothing, so that only the masks differ.
 
-    python bench/structured.py --shape qwen2.5-0.5b --quantization int4 --out bench/results/structured-<machine>.md
+    python bench/structured.py --shape qwen2.5-0.5b --quantization int4 --out bench/results/structured/<machine>.json
 
 - strings: a list of strings. Most of the vocabulary is allowed.
 - numbers: a list of integers. Few tokens are.
@@ -27,10 +27,10 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.engine import circumstances
+from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
-from forearm import LLM, SamplingParams, StructuredOutputsParams
+from forearm import LLM, SamplingParams, StructuredOutputsParams, _native
 from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.sequence import Slice
 
@@ -91,23 +91,28 @@ def run(
     return [Pair(a[1], b[1], b[2]) for a, b in zip(steps[first::2], steps[first + 1 :: 2], strict=False)]
 
 
-def measure(llm: LLM, prompts: list[list[int]], args: argparse.Namespace) -> list[str]:
-    """Rows of the table."""
+def measure(llm: LLM, prompts: list[list[int]], args: argparse.Namespace) -> list[Figure]:
+    """Return the figures of every format."""
     every: dict[str, Any] = {"temperature": args.temperature, "max_tokens": args.steps, "ignore_eos": True, "seed": 1}
-    rows = []
+    found: list[Figure] = []
+
+    def add(name: str, pairs: list[Pair], alike: list[Pair], lines: int) -> None:
+        found.extend(figures(args, name, pairs, alike, lines))
+        print(*map(line_of, found[-6:]), sep="\n", flush=True)
+
     for name, asked in FORMATS.items():
         params = SamplingParams(**every), SamplingParams(**every, structured_outputs=asked)
         pairs = run(llm, prompts, prompts, params)
         lines = round(len(prompts) * tokens_a_line(pairs))
         if lines == len(prompts):
-            rows.append(_row(name, pairs, pairs, lines))
+            add(name, pairs, pairs, lines)
             continue
         more = [prompts[i % len(prompts)] for i in range(lines)]
-        rows.append(_row(name, pairs, run(llm, more, prompts, params), lines))
+        add(name, pairs, run(llm, more, prompts, params), lines)
         with patch.object(Constraint, "forced", lambda _: []):
             pairs = run(llm, prompts, prompts, params)
-        rows.append(_row(f"{name}, nothing forced", pairs, pairs, len(prompts)))
-    return rows
+        add(f"{name}, nothing forced", pairs, pairs, len(prompts))
+    return found
 
 
 def tokens_a_line(pairs: list[Pair]) -> float:
@@ -115,25 +120,18 @@ def tokens_a_line(pairs: list[Pair]) -> float:
     return sum(pair.tokens for pair in pairs) / len(pairs)
 
 
-def _row(name: str, pairs: list[Pair], alike: list[Pair], lines: int) -> str:
-    """alike: pairs whose step without a format computes as many tokens, of so many lines."""
+def figures(args: argparse.Namespace, name: str, pairs: list[Pair], alike: list[Pair], lines: int) -> list[Figure]:
+    """Return one format's figures. alike: pairs whose step without a format computes as many tokens."""
     without_ms, with_ms = (1e3 * median(getattr(pair, f"{kind}_s") for pair in pairs) for kind in ("without", "with"))
     tokens = tokens_a_line(pairs)
-    row = (
-        f"| {name} | {len(pairs)} | {without_ms:.2f} | {with_ms:.2f} | {_more(ratio(pairs))} | {tokens:.2f} | "
-        f"{_more(ratio(alike))} ({lines}) | {_more(ratio(pairs) / tokens)} |"
-    )
-    print(row, flush=True)
-    return row
+    found = {"without_ms": without_ms, "with_ms": with_ms, "step_cost": ratio(pairs) - 1, "tokens_a_step": tokens}
+    found |= {"step_cost_alike": ratio(alike) - 1, "token_cost": ratio(pairs) / tokens - 1}
+    return figures_of(args.shape, args.quantization, f"{name}, batch {args.batch} (beside {lines})", found)
 
 
 def ratio(pairs: list[Pair]) -> float:
     """A step with a format to one without."""
     return median(pair.with_s / pair.without_s for pair in pairs)
-
-
-def _more(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
 
 
 def main() -> None:
@@ -156,24 +154,9 @@ def main() -> None:
               kv_cache_memory_bytes=1 << 29, omp_num_threads=args.threads or None)  # fmt: skip
     prompts = [prompt(shape, args.context, seed) for seed in range(args.batch)]
     args.threads = llm._loop.executor._native.threads  # type: ignore[attr-defined]
-    rows = measure(llm, prompts, args)
+    found = measure(llm, prompts, args)
     if args.out:
-        args.out.write_text("\n".join([*_heading(args), *rows, ""]))
-
-
-def _heading(args: argparse.Namespace) -> list[str]:
-    about = ", ".join(f"{key} {value}" for key, value in circumstances(args).items())
-    return [
-        f"# Structured output: {args.shape}, {args.quantization}, batch {args.batch}",
-        "",
-        f"{about}.",
-        "",
-        "Medians over pairs of steps. A step decodes a token of each line and what its grammar forces.",
-        "",
-        "| Format | Pairs | ms a step without | with | a step costs | tokens of a line a step | "
-        "beside as many tokens without | a token costs |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+        record(args.out, run_of(found, args.threads, _native.tier()))
 
 
 if __name__ == "__main__":

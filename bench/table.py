@@ -1,14 +1,17 @@
-"""What compare.py found, as Markdown and as a picture."""
+"""What compare.py found: Markdown for the terminal, and figures for bench/results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from statistics import median
 from typing import Any
 
+from bench import records
+from bench.records import LESS_IS_BETTER, Figure, figure, machine_name
+
 Row = dict[str, Any]
-WAITED = ("start_s", "peak_mb", "ttft_s", "tpot_s")  # less is better
+PEERS = {"forearm": "", "llama": "llama.cpp", "openvino": "OpenVINO", "vllm": "vLLM", "torch": "torch"}
+REQUESTS = ("ttft_s", "tpot_s", "tokens_s")  # of requests at once
 
 
 def figures(row: Row) -> dict[str, float]:
@@ -16,7 +19,7 @@ def figures(row: Row) -> dict[str, float]:
     found = {name: median(values) for name, values in row.get("rounds", {}).items() if values}
     found |= {name: row[name] for name in ("start_s", "peak_mb") if name in row}
     http = row.get("http", {})
-    return found | {name: http[name] for name in ("ttft_s", "tpot_s", "tokens_s") if name in http}
+    return found | {name: http[name] for name in REQUESTS if name in http}
 
 
 def columns(rows: dict[str, Row]) -> list[str]:
@@ -30,7 +33,7 @@ def ratio(ours: Row, peer: Row, name: str) -> float:
         pairs = zip(ours["rounds"][name], peer["rounds"][name], strict=False)
         return float(median(a / b for a, b in pairs))
     a, b = figures(ours)[name], figures(peer)[name]
-    return b / a if name in WAITED else a / b
+    return b / a if name in LESS_IS_BETTER else a / b
 
 
 def against_best(rows: dict[str, Row], width: int) -> Iterator[tuple[str, str, float]]:
@@ -50,17 +53,48 @@ def shown(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """All shapes' tables."""
-    lines = [f"# Beside the peers, {found['cpu']}, {found['threads']} threads", ""]
-    lines += [f"{found['date']}, commit {found['commit']}, tier {found['tier']}. `{found['command']}`", ""]
+def figures_of(shapes: dict[str, Any]) -> list[Figure]:
+    """Return everything that was found in the form of bench/results."""
+    found = []
+    for shape, one in shapes.items():
+        rows = one["rows"]
+        found += records.figures_of(shape, "", "machine", one["machine"])
+        for name, row in rows.items():
+            engine, own = name.split(" ", 1)
+            ours = next((n for n, r in rows.items() if n.startswith("forearm") and r["width"] == row["width"]), name)
+            format = ours.split(" ", 1)[1]
+            peer = f"{PEERS[engine]} {own}" if PEERS[engine] else ""
+            for column in columns({name: row}):
+                values = row.get("rounds", {}).get(column) or figures(row)[column]
+                beside = ratio(rows[ours], row, column) if peer and column in figures(rows[ours]) else None
+                found.append(figure(shape, format, *place_of(column), values, peer, beside))
+            if "packing_start_s" in row:
+                found.append(figure(shape, format, "start", "packing_start_s", row["packing_start_s"]))
+    return found
+
+
+def place_of(column: str) -> tuple[str, str]:
+    """Return the row and the quantity that a column has in bench/results."""
+    if column in REQUESTS:
+        return "requests_16", column
+    return (column, "tokens_s") if "_" in column and column.split("_")[1].isdigit() else ("start", column)
+
+
+def is_peer(name: str, row: Row) -> bool:
+    """Return whether this row is a peer's whose version is known."""
+    return not name.startswith("forearm") and "version" in row
+
+
+def markdown(shapes: dict[str, Any]) -> str:
+    """Return all shapes' tables."""
+    lines = [f"# Beside the peers, {machine_name()}", ""]
     lines += [
         "prefill_N and decode_B: tokens/s. share: of the measured read bandwidth, over the weights' bytes, at batch 1."
     ]
     lines += [
         "start_s: process start to first token. ttft_s, tpot_s, tokens_s: 16 requests at once, prompt 128, output 64."
     ]
-    for name, shape in found["shapes"].items():
+    for name, shape in shapes.items():
         lines += ["", f"## {name}", "", *machine_lines(shape), "", *shape_table(shape)]
         for width in sorted({row["width"] for row in shape["rows"].values()}, reverse=True):
             lines += ["", *ratio_table(shape["rows"], width)]
@@ -76,20 +110,25 @@ def machine_lines(shape: dict[str, Any]) -> list[str]:
 def shape_table(shape: dict[str, Any]) -> list[str]:
     names = columns(shape["rows"])
     lines = ["| | " + " | ".join([*names, "share"]) + " |", "|---" * (len(names) + 2) + "|"]
-    notes = []
+    told = []
     for name, row in shape["rows"].items():
         has = figures(row)
         share = None
         if "decode_1" in has and shape["machine"]:
             share = has["decode_1"] * row["gb_read"] / shape["machine"]["read_gb_s"]
         lines.append(f"| {name} | " + " | ".join([*(shown(has.get(c)) for c in names), shown(share)]) + " |")
-        http = row.get("http", {})
-        notes += [f"- {name}: {row['failed']}"] if "failed" in row else []
+        told += [f"- {note}" for note in notes(name, row)]
         if "packing_start_s" in row:
-            notes.append(f"- {name}: a start that packs the weights itself takes {shown(row['packing_start_s'])} s")
-        notes += [f"- {name}, requests at once: {http['failed']}"] if "failed" in http else []
-        notes += [f"- {name}: requests at once in its process, without HTTP"] if http.get("in_process") else []
-    return [*lines, "", *notes] if notes else lines
+            told.append(f"- {name}: a start that packs the weights itself takes {shown(row['packing_start_s'])} s")
+    return [*lines, "", *told] if told else lines
+
+
+def notes(name: str, row: Row) -> list[str]:
+    """Return why a row lacks figures, and how its requests at once were asked."""
+    http = row.get("http", {})
+    told = [f"{name}: {row['failed']}"] if "failed" in row else []
+    told += [f"{name}, requests at once: {http['failed']}"] if "failed" in http else []
+    return told + ([f"{name}: requests at once in its process, without HTTP"] if http.get("in_process") else [])
 
 
 def ratio_table(rows: dict[str, Row], width: int) -> list[str]:
@@ -100,33 +139,3 @@ def ratio_table(rows: dict[str, Row], width: int) -> list[str]:
     best = "| best peer | " + " | ".join(name for _, name, _ in found) + " |"
     times = "| forearm is better by | " + " | ".join(f"{value:.2f}x" for _, _, value in found) + " |"
     return [*head, best, times]
-
-
-def plot(found: dict[str, Any]) -> str:
-    """An SVG of bars: each figure as a share of the best in its column (of seconds and bytes the least is best)."""
-    parts, y = [], 20
-    for name, shape in found["shapes"].items():
-        rows, names = shape["rows"], columns(shape["rows"])
-        parts.append(f'<text x="10" y="{y}" font-weight="bold">{escape(name)}</text>')
-        parts += [f'<text x="{170 + 90 * i}" y="{y}">{escape(c)}</text>' for i, c in enumerate(names)]
-        for row_name, row in rows.items():
-            y += 18
-            parts.append(f'<text x="10" y="{y}">{escape(row_name)}</text>')
-            parts += bars(rows, row_name, figures(row), names, y)
-        y += 40
-    width = 180 + 90 * max(len(columns(shape["rows"])) for shape in found["shapes"].values())
-    style = "font-family:sans-serif;font-size:11px"
-    body = "\n".join(parts)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" style="{style}">\n{body}\n</svg>\n'
-
-
-def bars(rows: dict[str, Row], row_name: str, has: dict[str, float], names: list[str], y: int) -> Iterator[str]:
-    colour = "#2a7" if row_name.startswith("forearm") else "#99a"
-    for i, column in enumerate(names):
-        if column not in has:
-            continue
-        all_values = [figures(row)[column] for row in rows.values() if column in figures(row)]
-        share = min(all_values) / has[column] if column in WAITED else has[column] / max(all_values)
-        x = 170 + 90 * i
-        yield f'<rect x="{x}" y="{y - 11}" width="{80 * share:.1f}" height="14" fill="{colour}"/>'
-        yield f'<text x="{x + 3}" y="{y}">{shown(has[column])}</text>'

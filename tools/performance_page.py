@@ -14,11 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.records import QUANTITIES, Figure, Results, Run, read
+from bench.records import QUANTITIES, Figure, Run
+from tools.measured import Column, Measured
 from tools.speed_picture import Bars, picture
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
 PAGE, PICTURE, README = ROOT / "docs" / "performance.md", ROOT / "docs" / "speed.svg", ROOT / "README.md"
 BEGIN, END = "<!-- speed: made by tools/performance_page.py -->", "<!-- speed: end -->"
 
@@ -31,7 +31,6 @@ SHAPES = {
     "llama-2-7b": "Llama-2-7B",
 }
 FORMATS = {"bfloat16": "16 bits", "int8": "int8", "int4": "int4"}
-Column = tuple[str, str]  # row and quantity of a figure
 COLUMNS: dict[Column, str] = {
     ("prefill_512", "tokens_s"): "prefill 512",
     ("prefill_2048", "tokens_s"): "prefill 2048",
@@ -79,7 +78,8 @@ forearm's format / llama.cpp's: where they differ, these are not speeds at equal
 quantized models crash: no figure.
 
 **Graviton itself has not been measured.** Its kernels ran under emulation only, which says nothing about time. What
-emulation can count is instructions: those of forearm as a share of llama.cpp's on the same CPU; fewer is better.
+emulation can count is instructions: those of forearm as a share of llama.cpp's on the same CPU; fewer is better
+([bench/results/instructions](../bench/results/instructions)).
 
 {instructions}
 ![Tokens per second of forearm, llama.cpp and OpenVINO]({picture})
@@ -96,49 +96,6 @@ cell by itself. Requests: 16 at once, prompts of 128 and outputs of 64 tokens, o
 Starts are from packed weights. All weights are random. `make bench` (`BENCH_PEERS=DIR` for the peers) measures the
 machine it runs on.
 """
-
-
-class Measured:
-    """All files of bench/results, and for each figure of `compare` the best run that has it."""
-
-    def __init__(self, folder: Path = RESULTS) -> None:
-        self.kinds: dict[str, dict[str, Results]] = {}
-        for path in sorted(folder.glob("*/*.json")):
-            self.kinds.setdefault(path.parent.name, {})[path.stem] = read(path)
-        self._best: dict[tuple[str, str, str, str, str, str], Figure] = {}
-        for machine, results in self.kinds["compare"].items():
-            for one in (one for run in results.runs for one in run.figures):
-                key = (machine, one.shape, one.format, one.row, one.quantity, one.peer)
-                if key not in self._best or len(one.rounds) >= len(self._best[key].rounds):
-                    self._best[key] = one
-        self._rise = {
-            (one.format, one.peer): one.value
-            for row in ("6,132 predictions", "a second text")  # the second has both sides of most pairs
-            for one in self._figures("quality")
-            if (one.row, one.quantity) == (row, "perplexity_rise")
-        }
-
-    def _figures(self, kind: str) -> Iterator[Figure]:
-        return (one for results in self.kinds[kind].values() for run in results.runs for one in run.figures)
-
-    def find(self, machine: str, shape: str, format: str, column: Column, peer: str = "") -> Figure | None:
-        """Return the figure of this row and quantity."""
-        return self._best.get((machine, shape, format, *column, peer))
-
-    def peers(self, machine: str, shape: str, format: str) -> list[str]:
-        """Return the names of the peers of this format, forearm's empty one left out."""
-        return list(dict.fromkeys(key[5] for key in self._best if key[:3] == (machine, shape, format) and key[5]))
-
-    def hardest(self, machine: str, shape: str, format: str, column: Column, engine: str) -> float | None:
-        """Return forearm's ratio to this engine: the least, where two of the engine's formats stand beside ours."""
-        found = [self.find(machine, shape, format, column, peer) for peer in self.peers(machine, shape, format)]
-        ratios = [one.ratio for one in found if one and one.ratio and one.peer.startswith(engine)]
-        return min(ratios, default=None)
-
-    def rise(self, format: str, peer: str = "") -> str:
-        """Return how much perplexity rises, in words of the tables; a dash where it was not measured."""
-        found = [value for (own, name), value in self._rise.items() if name == peer and (peer or own == format)]
-        return f"{100 * found[0]:+.1f} %" if found else "–"
 
 
 def times(ratio: float | None) -> str:
@@ -197,9 +154,12 @@ def instruction_table(measured: Measured) -> str:
 
 
 def quality_table(measured: Measured) -> str:
-    """Return the notes of the perplexities, and the perplexities."""
-    [results] = measured.kinds["quality"].values()
-    return f"{' '.join(note for run in results.runs for note in run.notes)}\n\n{pivot(results.runs[-1].figures)}"
+    """Return each run's notes and perplexities."""
+    parts = []
+    for machine, results in measured.kinds["quality"].items():
+        for run in results.runs:
+            parts.append(f"{' '.join(run.notes)}\n\n{source(f'quality/{machine}.json')}{pivot(run.figures)}")
+    return "\n".join(parts)
 
 
 def peer_tables(measured: Measured) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from tests.e2e.served import Served, serve
 
-# FOREARM_TEST_ODD_REQUESTS=20000 for the figures of bench/results/worker-memory.md.
+# FOREARM_TEST_ODD_REQUESTS=20000 for the figures of bench/results/soak/x86-64-2-cores.json.
 COUNT = int(os.environ.get("FOREARM_TEST_ODD_REQUESTS", "3000"))
 MIB = 1 << 20
 

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import yaml
-from tools import dashboard
+from bench import records
+from tools import dashboard, performance_page
 from tools.settings_page import PAGE, page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,6 +18,28 @@ MOST_WORDS = 1000  # of the README: what it is and where to go on
 
 def test_the_settings_page_is_what_config_says() -> None:
     assert PAGE.read_text() == page(), "run: python tools/settings_page.py"
+
+
+def test_the_performance_page_its_picture_and_the_readme_s_table_are_what_the_results_say() -> None:
+    measured = performance_page.Measured()
+    run = "run: python tools/performance_page.py"
+
+    assert performance_page.PAGE.read_text() == performance_page.page(measured), run
+    assert performance_page.PICTURE.read_text() == performance_page.speed_picture(measured), run
+    assert performance_page.with_block(README, performance_page.readme_block(measured)) == README, run
+    assert performance_page.readme_block(measured) in README
+
+
+def test_every_file_of_results_is_named_on_a_page_and_those_of_figures_have_one_form() -> None:
+    folder = ROOT / "bench" / "results"
+    named = "".join(page.read_text() for page in (folder / "README.md", ROOT / "docs" / "performance.md"))
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 10
+
+    assert [name for name in files if name != "README.md" and name not in named and "instructions/" not in name] == []
+    for path in folder.glob("*/*"):
+        text = path.read_text()
+        assert records.text_of(records.read(path)) == text, path
 
 
 def test_the_readme_is_read_in_five_minutes() -> None:

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from bench import compare, table
+from bench import compare, kernels, table
 from bench.counters import parsed
 from bench.ggml import rounded
 from bench.peers import compressed
@@ -56,13 +56,44 @@ def test_the_table_says_why_a_peer_has_no_figures() -> None:
         "forearm int4": {"rounds": {"decode_1": [30.0]}, "width": 4, "gb_read": 0.5},
         "a": {"failed": "gone", "width": 4},
     }
-    found = {"cpu": "x", "threads": 2, "date": "d", "commit": "c", "tier": "t", "command": "p"}
 
-    text = table.markdown(found | {"shapes": {"s": {"machine": {"read_gb_s": 30.0}, "disturbed": 2, "rows": rows}}})
+    text = table.markdown({"s": {"machine": {"read_gb_s": 30.0}, "disturbed": 2, "rows": rows}})
 
     assert "- a: gone" in text
     assert "| forearm int4 | 30.0 | 0.50 |" in text
     assert "disturbed 2 answers" in text
+
+
+def test_what_compare_found_has_the_form_of_the_results() -> None:
+    rows = {
+        "forearm int8": {"rounds": {"decode_1": [30.0, 50.0]}, "width": 8, "start_s": 1.0, "packing_start_s": 4.0},
+        "vllm w8a8": {"rounds": {"decode_1": [10.0, 25.0]}, "width": 8, "start_s": 80.0},
+        "llama Q8_0": {"failed": "gone", "width": 8},
+    }
+
+    found = table.figures_of({"s": {"machine": {"read_gb_s": 30.0}, "rows": rows}})
+
+    assert {(one.peer, one.row, one.quantity): (one.format, one.value, one.ratio) for one in found} == {
+        ("", "machine", "read_gb_s"): ("", 30.0, None),
+        ("", "decode_1", "tokens_s"): ("int8", 40.0, None),
+        ("", "start", "start_s"): ("int8", 1.0, None),
+        ("", "start", "packing_start_s"): ("int8", 4.0, None),
+        ("vLLM w8a8", "decode_1", "tokens_s"): ("int8", 17.5, 2.5),
+        ("vLLM w8a8", "start", "start_s"): ("int8", 80.0, 80.0),
+    }
+    assert next(one for one in found if one.row == "decode_1").rounds == [30.0, 50.0]
+
+
+def test_a_line_of_kernel_bench_is_three_figures() -> None:
+    lines = [
+        "avx2, 2 threads",
+        "  bf16 m=1   n=8960 k=1536    62.0 GB/s     62 GFLOP/s  = 102 % of the limit (61, 467)",
+    ]
+
+    found = kernels.figures(lines)
+
+    assert [(one.shape, one.format, one.row) for one in found] == [("8960 x 1536", "bfloat16", "1 row")] * 3
+    assert {one.quantity: one.value for one in found} == {"weights_gb_s": 62, "gflops": 62, "share_of_limit": 1.02}
 
 
 def test_an_answer_that_other_guests_disturbed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

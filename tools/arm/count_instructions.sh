@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Instructions per token on Arm, beside llama.cpp: the Qwen2.5-0.5B shape under emulation, counted by a plugin of qemu.
 #
-#   tools/arm/count_instructions.sh [OUT]      also write OUT.json and OUT.md (without the suffix)
+#   tools/arm/count_instructions.sh [FOLDER]   write FOLDER/graviton2-like.json and the like, as bench/results/instructions has them
 #
 # Both are compiled by the same compiler for the same CPU, run with one thread, and counted between the same marks: a
 # prompt of 128 tokens, then one token after it. Models have 1 and 2 layers; what the second adds is a layer, of which
@@ -12,7 +12,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
-out=$(realpath -m "${1:-build/arm/count/arm-instructions}")
+out=$(realpath -m "${1:-build/arm/count/instructions}")
 own=tools/arm/count_instructions
 work=build/arm/count
 prompt=128

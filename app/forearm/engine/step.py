@@ -45,7 +45,7 @@ class Stepper:
 
     spare_cpu: there is a CPU beside those that compute. Another thread works out masks on it during the forward; on a
     CPU that computes, the others would wait for that one at every barrier: 16 masks of strings, 0.3 ms, cost 2.1 to
-    2.7 % of a step before the forward and 3.1 to 3.4 % beside it (bench/results/structured-xeon-2-cores.md).
+    2.7 % of a step before the forward and 3.1 to 3.4 % beside it (bench/results/structured/xeon-2-cores.json).
     """
 
     def __init__(self, executor: Executor, trace: StepTrace, *, spare_cpu: bool = True) -> None:

@@ -15,7 +15,7 @@ from forearm.plan.work import Matrices, Work
 
 # Shares of measured limits, of a Zen 4 with two cores (avx512_bf16, the 0.5B shape): of read bandwidth by one stream,
 # and of the multiply peak at up to 32 rows and at 512 or more, solved for the attention that those figures contain.
-# Every figure of a later run (bench/results/engine-0.5b-epyc-zen4-2-cores.json) is met with them within 10 % (a test).
+# Every figure of a later run (bench/results/engine/epyc-zen4-2-cores.json) is met with them within 10 % (a test).
 # Arm's loops are priced at the same or better (bench/results/arm-loops.txt), but were never timed on Graviton.
 READ = 0.99
 KV_READ = 0.58

@@ -52,7 +52,7 @@ def _introduction() -> Iterator[str]:
     yield "`forearm plan MODEL --machine c8g.12xlarge --input-len 512 --output-len 256`."
     yield ""
     yield f"**{NOT_MEASURED}**"
-    yield "How near the same arithmetic comes where it was measured: `bench/results/plan-xeon-1-core.md`."
+    yield "How near the same arithmetic comes where it was measured: `bench/results/plan/xeon-bf16-1-core.json`."
     yield ""
     yield f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}, no prefix shared."
     yield ""

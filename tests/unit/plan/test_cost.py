@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.executors import config_of, formats_of
+from bench.records import read
 from bench.shapes import SHAPES
 
 from forearm.model.checkpoint.checkpoint import Checkpoint
@@ -18,9 +18,14 @@ from forearm.plan.cost import Cost, Rates
 from forearm.plan.load import Lengths, Slo, at_batch, at_rate, most_requests_s
 from forearm.plan.work import work_of
 
-RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results" / "engine-0.5b-epyc-zen4-2-cores.json"
-MEASURED = json.loads(RESULTS.read_text())
-LABELS = [name for name in MEASURED["qwen2.5-0.5b int8"] if name != "memory"]
+RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results" / "engine" / "epyc-zen4-2-cores.json"
+MEASURED = {
+    (one.format, one.row, one.quantity): one.value
+    for run in read(RESULTS).runs
+    for one in run.figures
+    if one.shape == "qwen2.5-0.5b"
+}
+LABELS = list(dict.fromkeys(row for _, row, _ in MEASURED if row != "memory"))
 LENGTHS = Lengths(512, 128)
 
 
@@ -39,14 +44,13 @@ def cost(format: str = "bfloat16", shape: str = "qwen2.5-0.5b", **rates: Any) ->
 @pytest.mark.parametrize("format", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("label", LABELS)
 def test_what_was_measured_is_given_back_within_ten_percent(label: str, format: str) -> None:
-    measured = MEASURED[f"qwen2.5-0.5b {format}"][label]
-    peak = {"bf16_gflops" if format == "bfloat16" else "int8_gops": measured["peak_gflops"]}
-    predicted = cost(format, read_gb_s=measured.get("read_gb_s", 32.5), **peak)
+    peak = {"bf16_gflops" if format == "bfloat16" else "int8_gops": MEASURED[format, label, "peak_gflops"]}
+    predicted = cost(format, read_gb_s=MEASURED.get((format, label, "read_gb_s"), 32.5), **peak)
     kind, count, *at = label.split("_")
 
     seconds = predicted.prefill_s(int(count)) if kind == "prefill" else predicted.decode_s(int(count), int(at[1]))
 
-    assert int(count) / seconds == pytest.approx(measured["tokens_s"], rel=0.10)
+    assert int(count) / seconds == pytest.approx(MEASURED[format, label, "tokens_s"], rel=0.10)
 
 
 def test_one_stream_is_bound_by_bytes_and_a_prompt_by_multiplications() -> None:

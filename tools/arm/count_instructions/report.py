@@ -1,20 +1,25 @@
-"""The counters of count_instructions.sh as a table: millions of instructions for each token of the whole shape.
+"""Add the counters of count_instructions.sh to bench/results/instructions: millions of instructions for each token.
 
-python report.py FOLDER PROMPT_TOKENS OUT
+python report.py FOLDER PROMPT_TOKENS OUT_FOLDER
 """
 
 from __future__ import annotations
 
-import datetime
-import json
-import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from bench.records import Figure, figure, line_of, record, run_of
+
 LAYERS = 24
-CPUS = {"graviton2": "Graviton2-like", "graviton3": "Graviton3-like", "graviton4": "Graviton4-like"}
+SHAPE = "qwen2.5-0.5b"
+CPUS = ("graviton2", "graviton3", "graviton4")
 PAIRS = {"int4": "Q4_0", "bfloat16": "BF16"}  # ours: llama.cpp's
-AIMS = {"prefill": 0.5, "decode": 0.8}
+NOTES = (
+    "Executed instructions counted by a plugin of qemu 7.2, one thread; both compiled by the same g++, llama.cpp "
+    "(llama-cpp-python 0.3.36) for the very CPU. 24 layers reckoned from 1 and 2. A count is no time.",
+)
 
 
 def between_marks(path: Path) -> dict[str, tuple[int, int]]:
@@ -31,7 +36,7 @@ def whole(folder: Path, name: str, prompt: int) -> dict[str, float]:
     for phase, tokens in (("prefill", prompt), ("decode", 1)):
         for what, index in (("instructions", 0), ("multiplications", 1)):
             first, second = one[phase][index], two[phase][index]
-            found[f"{phase}_{what}"] = (first + (LAYERS - 1) * (second - first)) / tokens / 1e6
+            found[f"{phase} {what}"] = (first + (LAYERS - 1) * (second - first)) / tokens / 1e6
     return found
 
 
@@ -41,17 +46,18 @@ def whole_there(folder: Path, name: str) -> bool:
     return all(path.exists() and len(path.read_text().splitlines()) == 3 for path in paths)
 
 
-def table(found: dict[str, dict[str, dict[str, float]]], prompt: int) -> list[str]:
-    lines = ["| CPU | weights | phase | forearm | llama.cpp | ratio | aim |", "|---|---|---|---|---|---|---|"]
-    for cpu, rows in found.items():
-        for ours, theirs in PAIRS.items():
-            if f"forearm-{ours}" not in rows or f"llama-{theirs}" not in rows:
-                continue
-            for phase, aim in AIMS.items():
-                a, b = (rows[name][f"{phase}_instructions"] for name in (f"forearm-{ours}", f"llama-{theirs}"))
-                cells = [CPUS[cpu], f"{ours} / {theirs}", phase, f"{a:.2f}", f"{b:.2f}", f"{a / b:.2f}", f"≤ {aim}"]
-                lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def figures_of(rows: dict[str, dict[str, float]]) -> list[Figure]:
+    """Return one CPU's figures; a peer's ratio says how many times fewer instructions forearm executes."""
+    found = []
+    for ours, theirs in PAIRS.items():
+        own, peer = rows.get(f"forearm-{ours}"), rows.get(f"llama-{theirs}")
+        for name, value in (own or {}).items():
+            phase, what = name.split()
+            found.append(figure(SHAPE, ours, phase, f"{what}_per_token", value))
+            if peer:
+                ratio = peer[name] / value if what == "instructions" else None
+                found.append(figure(SHAPE, ours, phase, f"{what}_per_token", peer[name], f"llama.cpp {theirs}", ratio))
+    return found
 
 
 def main() -> None:
@@ -59,25 +65,13 @@ def main() -> None:
     names = [
         f"{engine}-{name}" for pair in PAIRS.items() for engine, name in zip(("forearm", "llama"), pair, strict=True)
     ]
-    found = {
-        cpu: {n: whole(folder, f"{cpu}-{n}", prompt) for n in names if whole_there(folder, f"{cpu}-{n}")}
-        for cpu in CPUS
-    }
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    text = [
-        "# Instructions on Arm, beside llama.cpp",
-        "",
-        f"{date}, commit {commit.stdout.strip()}; `tools/arm/count_instructions.sh`. Millions of executed instructions "
-        f"for each token of the Qwen2.5-0.5B shape (24 layers, reckoned from 1 and 2): a prompt of {prompt} tokens and "
-        "then one. Counted exactly by a plugin of qemu 7.2, one thread; both compiled by the same g++, llama.cpp "
-        "(llama-cpp-python 0.3.36) for the very CPU. A count is no time: nothing here says how fast a Graviton is.",
-        "",
-        *table(found, prompt),
-    ]
-    print("\n".join(text))
-    out.with_suffix(".md").write_text("\n".join(text) + "\n")
-    out.with_suffix(".json").write_text(json.dumps({"date": date, "prompt": prompt, "cpus": found}, indent=1) + "\n")
+    for cpu in CPUS:
+        rows = {n: whole(folder, f"{cpu}-{n}", prompt) for n in names if whole_there(folder, f"{cpu}-{n}")}
+        found = figures_of(rows)
+        if found:
+            print(f"{cpu}-like", *map(line_of, found), sep="\n")
+            notes = [*NOTES, f"A prompt of {prompt} tokens, then one token."]
+            record(out / f"{cpu}-like.json", run_of(found, threads=1, notes=notes), f"Graviton{cpu[-1]}-like, emulated")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""Look-up of the figures in bench/results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.records import Figure, Results, read
+
+RESULTS = Path(__file__).resolve().parents[1] / "bench" / "results"
+Column = tuple[str, str]  # row and quantity of a figure
+
+
+class Measured:
+    """All files of bench/results, and for each figure of `compare` the best run that has it."""
+
+    def __init__(self, folder: Path = RESULTS) -> None:
+        self.kinds: dict[str, dict[str, Results]] = {}
+        for path in sorted(folder.glob("*/*.json")):
+            self.kinds.setdefault(path.parent.name, {})[path.stem] = read(path)
+        self._best: dict[tuple[str, str, str, str, str, str], Figure] = {}
+        for machine, results in self.kinds["compare"].items():
+            for one in (one for run in results.runs for one in run.figures):
+                key = (machine, one.shape, one.format, one.row, one.quantity, one.peer)
+                if key not in self._best or len(one.rounds) >= len(self._best[key].rounds):
+                    self._best[key] = one
+        self._rise = {
+            (one.format, one.peer): one.value
+            for row in ("6,132 predictions", "a second text")  # the second has both sides of most pairs
+            for one in self._figures("quality")
+            if (one.row, one.quantity) == (row, "perplexity_rise")
+        }
+
+    def _figures(self, kind: str) -> Iterator[Figure]:
+        return (one for results in self.kinds[kind].values() for run in results.runs for one in run.figures)
+
+    def find(self, machine: str, shape: str, format: str, column: Column, peer: str = "") -> Figure | None:
+        """Return the figure of this row and quantity."""
+        return self._best.get((machine, shape, format, *column, peer))
+
+    def peers(self, machine: str, shape: str, format: str) -> list[str]:
+        """Return the names of the peers of this format, forearm's empty one left out."""
+        return list(dict.fromkeys(key[5] for key in self._best if key[:3] == (machine, shape, format) and key[5]))
+
+    def hardest(self, machine: str, shape: str, format: str, column: Column, engine: str) -> float | None:
+        """Return forearm's ratio to this engine: the least, where two of the engine's formats stand beside ours."""
+        found = [self.find(machine, shape, format, column, peer) for peer in self.peers(machine, shape, format)]
+        ratios = [one.ratio for one in found if one and one.ratio and one.peer.startswith(engine)]
+        return min(ratios, default=None)
+
+    def rise(self, format: str, peer: str = "") -> str:
+        """Return how much perplexity rises, in words of the tables; a dash where it was not measured."""
+        found = [value for (own, name), value in self._rise.items() if name == peer and (peer or own == format)]
+        return f"{100 * found[0]:+.1f} %" if found else "–"
