@@ -155,11 +155,11 @@ def instruction_table(measured: Measured) -> str:
 
 def quality_table(measured: Measured) -> str:
     """Return each run's notes and perplexities."""
-    parts = []
-    for machine, results in measured.kinds["quality"].items():
-        for run in results.runs:
-            parts.append(f"{' '.join(run.notes)}\n\n{source(f'quality/{machine}.json')}{pivot(run.figures)}")
-    return "\n".join(parts)
+    return "\n".join(
+        f"{' '.join(run.notes)}\n\n{source(f'quality/{machine}.json')}{pivot(run.figures)}"
+        for machine, results in measured.kinds["quality"].items()
+        for run in results.runs
+    )
 
 
 def peer_tables(measured: Measured) -> Iterator[str]:
