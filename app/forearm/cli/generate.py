@@ -10,8 +10,8 @@ from typing import Any
 from forearm.config.configs import Configs
 from forearm.offline.arguments import changed_settings
 from forearm.offline.llm import LLM
+from forearm.offline.sampling_params import SamplingParams
 from forearm.text.templates.chat_template import TemplateMessage
-from forearm.wire import SamplingParams
 
 
 def generate(
