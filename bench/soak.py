@@ -168,9 +168,11 @@ def figures(soak: Soak) -> list[Figure]:
         seconds = [answer_s for _, answer_s in part]
         times = {"median_s": median(seconds), "longest_s": max(seconds)}
         found += figures_of("demo model", "", f"bystander, {name} half", times)
+    names = sorted({process for process, _ in soak.samples if process.startswith("API worker")})
+    workers = {name: f"API worker {number}" for number, name in enumerate(names, 1)}
     for (process, what), points in sorted(soak.samples.items()):
         sizes = {"at_end": points[-1][1], "most": max(value for _, value in points), "growth_per_hour": slope(points)}
-        found += figures_of("demo model", "", f"{process}, {what}", sizes)
+        found += figures_of("demo model", "", f"{workers.get(process, process)}, {what}", sizes)
     return found
 
 
