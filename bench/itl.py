@@ -24,8 +24,8 @@ from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, _native, wire
+from forearm.engine.inbox import From
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import From
 
 
 def submit(loop: EngineLoop, name: str, token_ids: list[int], max_tokens: int) -> None:

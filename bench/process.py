@@ -23,8 +23,9 @@ from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, _native, wire
 from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, Scored
-from forearm.engine.executor import Executor
-from forearm.engine.messages import From
+from forearm.engine.executor import Executor, NativeExecutor
+from forearm.engine.inbox import From
+from forearm.engine.step import Stepper
 
 MIB = 1 << 20
 SETTLE_S = 0.5  # threads that spin go to sleep
@@ -57,8 +58,8 @@ class Timed:
 def python_share(llm: LLM, args: argparse.Namespace) -> dict[str, float]:
     """Medians over decode steps of `args.sequences` sequences."""
     loop = llm._loop
-    timed = Timed(loop.executor)
-    loop._stepper._executor = timed
+    assert isinstance(loop._stepper, Stepper)
+    timed = loop._stepper.executor = Timed(loop._stepper.executor)
     shape = SHAPES[args.shape]
     params = SamplingParams(temperature=0.7, top_p=0.9, seed=1, max_tokens=args.steps + 8, ignore_eos=True)
     for number in range(args.sequences):
@@ -86,8 +87,10 @@ def idle_cpu_s() -> float:
 
 def memory_mib(llm: LLM) -> dict[str, float]:
     """Largest resident set, and what of it is weights and KV cache."""
-    native = llm._loop.executor._native  # type: ignore[attr-defined]  # NativeExecutor's
-    kv = llm._loop.executor.blocks * native.kv_bytes_per_block
+    executor = llm._loop._stepper.executor
+    assert isinstance(executor, NativeExecutor)
+    native = executor._native
+    kv = executor.blocks * native.kv_bytes_per_block
     status = Path("/proc/self/status").read_text()
     # VmHWM is this program's; getrusage's ru_maxrss is at least what the process had before exec: its parent's.
     sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"^(VmHWM|RssFile):\s*(\d+) kB", status, re.M)}

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from forearm import LLM, SamplingParams, wire
-from forearm.engine.messages import From
+from forearm.engine.inbox import From
 
 
 class Engine:

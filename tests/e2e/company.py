@@ -9,8 +9,8 @@ from typing import Any
 
 from forearm import wire
 from forearm.config.configs import engine_config
+from forearm.engine.inbox import From
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import From
 from forearm.engine.start import start
 
 MAX_MODEL_LEN = 192

@@ -22,8 +22,10 @@ from forearm.engine.batch import Batch
 from forearm.engine.inbox import MAX_UNTAKEN
 from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
+from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.scheduler import Limits
 from forearm.engine.server import EngineServer
+from forearm.engine.step import Stepper
 from forearm.errors import EngineFailed
 
 WAIT_S = 60.0  # a test that waits so long has failed; the machine may be slow
@@ -107,7 +109,7 @@ class Worker:
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
     executor = HeldExecutor()
     loop = EngineLoop(
-        executor,
+        Stepper(executor, StepTrace()),
         Limits(64, 8, 8),
         Terms(executor.vocab_size, executor.max_model_len, queued=2),
         Meter("m", "0", "float32", executor.blocks, prefix_caching=True),

@@ -19,8 +19,11 @@ from typing import Any
 import numpy as np
 
 from forearm import _native, wire
-from forearm.engine.pooling.executor import Pooler
-from forearm.engine.pooling.requests import PoolingAdmission, PoolingTerms, Text
+from forearm.engine.admission import Admission, Terms
+from forearm.engine.executor import NativeExecutor
+from forearm.engine.metrics.step_trace import StepTrace
+from forearm.engine.pooling import PoolingStepper, PoolingTerms
+from forearm.engine.sequence import Slice
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
@@ -38,6 +41,31 @@ class Run:
     quantization: str = "none"
 
 
+class Pooler:
+    """One pooling model in memory. Each text has its place in `blocks`."""
+
+    def __init__(self, executor: NativeExecutor, pooling: PoolingTerms, vocab_size: int) -> None:
+        self.pooling = pooling
+        self._stepper = PoolingStepper(executor, StepTrace(), pooling)
+        self._admission = Admission(Terms(vocab_size, executor.max_model_len, prefix_caching=False, pooling=pooling))
+
+    def compute(self, prompts: list[tuple[list[int], int]], task: Any, activate: bool) -> list[np.ndarray]:
+        """What one step makes of these texts."""
+        asked = [wire.PoolingPrompt(ids, second) for ids, second in prompts]
+        embed = wire.Embed(request_id="r", prompts=asked, task=task, activate=activate)
+        request = self._admission.request(0, embed, 0.0)
+        while request.make_output():
+            pass
+        used = 0
+        for sequence in request.sequences:
+            needed = -(-sequence.pending // 32)
+            sequence.blocks.extend(range(used, used + needed))
+            used += needed
+        outcomes = self._stepper.compute([Slice.next(one, one.pending) for one in request.sequences])
+        assert not any(outcome.failed for outcome in outcomes)
+        return [np.asarray(outcome.vector) for outcome in outcomes]
+
+
 def pooler(run: Run, threads: int) -> Pooler:
     """The model in memory."""
     folder = Path(run.folder)
@@ -49,20 +77,11 @@ def pooler(run: Run, threads: int) -> Pooler:
         checkpoint, step_tokens=tokens, step_sequences=texts, step_logit_rows=tokens, cores=(), threads=threads,
         progress=False,
     )  # fmt: skip
-    native.allocate_kv(-(-tokens // 32) + texts)
+    executor = NativeExecutor(native, checkpoint)
+    executor.allocate(-(-tokens // 32) + texts)
     model = checkpoint.config
     columns = model.dense[-1].outputs if model.dense else model.hidden
-    terms = PoolingTerms(plan, model.vocab_size, checkpoint.max_model_len, columns, model.token_types, 8, False)
-    return Pooler(native, terms)
-
-
-def compute(model: Pooler, prompts: list[tuple[list[int], int]], task: Any, activate: bool) -> list[np.ndarray]:
-    """What one step makes of these texts."""
-    asked = [wire.PoolingPrompt(ids, second) for ids, second in prompts]
-    embed = wire.Embed(request_id="r", prompts=asked, task=task, activate=activate)
-    request = PoolingAdmission(model.terms).request(0, embed, 0.0)
-    found = model.compute([Text(request, i) for i in range(len(prompts))])
-    return [np.asarray(one) for one in found]
+    return Pooler(executor, PoolingTerms(plan, columns, model.token_types), model.vocab_size)
 
 
 def main(job: str, out: str) -> None:
@@ -71,12 +90,12 @@ def main(job: str, out: str) -> None:
     for i, given in enumerate(json.loads(Path(job).read_text())):
         run = Run(**given)
         two, one = pooler(run, 2), pooler(run, 1)
-        kind = two.terms.plan.kind
-        arrays[f"together{i}"] = np.stack(compute(two, run.prompts, kind, False))
-        arrays[f"alone{i}"] = np.concatenate([compute(one, [prompt], kind, False) for prompt in run.prompts])
-        arrays[f"unit{i}"] = np.stack(compute(two, run.prompts, kind, True))
+        kind = two.pooling.plan.kind
+        arrays[f"together{i}"] = np.stack(two.compute(run.prompts, kind, False))
+        arrays[f"alone{i}"] = np.concatenate([one.compute([prompt], kind, False) for prompt in run.prompts])
+        arrays[f"unit{i}"] = np.stack(two.compute(run.prompts, kind, True))
         if kind == "embed":
-            arrays[f"tokens{i}"] = compute(two, run.prompts, "token_embed", False)[1]
+            arrays[f"tokens{i}"] = two.compute(run.prompts, "token_embed", False)[1]
     np.savez(out, **arrays)
     print(json.dumps({dtype: _native.operand_form(dtype) for dtype in ("float32", "float16", "bfloat16")}))
 

@@ -1,4 +1,4 @@
-"""From a Submit to a Request, or why not."""
+"""From a wire.Submit or wire.Embed to a Request, or why not."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import random
 from array import array
 from dataclasses import dataclass
 
+from forearm.engine.pooling import PoolingTerms, pooling_task
 from forearm.engine.prefix_cache import root_digest
 from forearm.engine.sampling import alternatives, lasting
 from forearm.engine.scheduler import due_s, level
 from forearm.engine.sequence import Request
 from forearm.engine.validation import check
 from forearm.errors import InvalidRequest
-from forearm.wire import MAX_FRAME_BYTES, SamplingParams, Submit
+from forearm.wire import MAX_FRAME_BYTES, Embed, SamplingParams, Submit
 
 _ALTERNATIVE_BYTES = 20  # at most, in msgpack: token id and rank 5 each, log-probability 9, array 1
 
@@ -26,6 +27,7 @@ class Terms:
     prefix_caching   whether requests share blocks; the outputs of one request always do
     alternatives     most that logprobs and prompt_logprobs may ask for; -1: no limit
     seed             of the seeds of requests that bring none
+    pooling          what a model that pools returns; None: the model generates
     """
 
     vocab_size: int
@@ -36,6 +38,7 @@ class Terms:
     prefix_caching: bool = True
     alternatives: int = 20
     seed: int = 0
+    pooling: PoolingTerms | None = None
 
 
 class Admission:
@@ -46,16 +49,46 @@ class Admission:
         self._arrivals = 0
         self._seeds = random.Random(terms.seed)
 
-    def request(self, connection: int, submit: Submit, now_s: float) -> Request:
-        """The request with its first output, a sequence with nothing computed.
+    def request(self, connection: int, asked: Submit | Embed, now_s: float, turn: float = 0.0) -> Request:
+        """Return the request with its first output, a sequence with nothing computed.
 
+        turn: where the texts of a request to pool join the turns of those that wait (Scheduler.turn).
         Raises: InvalidRequest naming the field, the numbers and the limit.
         """
+        if asked.priority and not self.terms.priorities:
+            raise InvalidRequest(f"priority is {asked.priority}; it needs --scheduling-policy priority", "priority")
+        request = (
+            self._pool(connection, asked, now_s, turn)
+            if isinstance(asked, Embed)
+            else self._generate(connection, asked, now_s)
+        )
+        request.make_output()
+        return request
+
+    def _pool(self, connection: int, embed: Embed, now_s: float, turn: float) -> Request:
+        terms = self.terms
+        if terms.pooling is None:
+            raise InvalidRequest("this model generates text, no vectors")
+        in_turns = not terms.priorities
+        task = pooling_task(embed, terms.pooling, terms.vocab_size, terms.max_model_len, in_turns)
+        self._arrivals += 1
+        return Request(
+            connection=connection,
+            request_id=embed.request_id,
+            arrived_s=now_s,
+            rank=(turn if in_turns else due_s(now_s, embed.priority), self._arrivals),
+            params=SamplingParams(n=len(embed.prompts)),
+            priority=level(embed.priority),
+            client=embed.client,
+            pooling=task,
+        )
+
+    def _generate(self, connection: int, submit: Submit, now_s: float) -> Request:
+        if self.terms.pooling is not None:
+            raise InvalidRequest("this model makes vectors of texts; it generates none")
         params = submit.params
         check(params, self.terms.vocab_size)
         self._check_alternatives(params, len(submit.prompt_token_ids))
-        if submit.priority and not self.terms.priorities:
-            raise InvalidRequest(f"priority is {submit.priority}; it needs --scheduling-policy priority", "priority")
         self._arrivals += 1
         seed = self._seeds.getrandbits(64) if params.seed in (None, -1) else params.seed
         assert seed is not None
@@ -76,7 +109,6 @@ class Admission:
             client=submit.client,
         )
         self._check_choice(request)
-        request.make_output()
         return request
 
     def _check_alternatives(self, params: SamplingParams, prompt: int) -> None:

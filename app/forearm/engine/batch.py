@@ -31,6 +31,7 @@ class Batch(NamedTuple):
     blocks             int32 [...]: sequence s's KV blocks are blocks[block_starts[s] : block_starts[s + 1]]; the first
                        one holds positions 0 .. 31, and so on; they cover the last position of the step
     logit_rows         int32 [rows], ascending: the tokens (rows of the step) whose logits are wanted
+    types              int32 [tokens]: token types of an encoder that has them; None: all 0
     """
 
     tokens: Int32Array
@@ -39,6 +40,7 @@ class Batch(NamedTuple):
     block_starts: Int32Array
     blocks: Int32Array
     logit_rows: Int32Array
+    types: Int32Array | None = None
 
 
 class Sampling(NamedTuple):

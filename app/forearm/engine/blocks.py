@@ -104,6 +104,8 @@ class BlockPool:
 
     def next_digest(self, sequence: Sequence) -> bytes:
         """Digest of the next block, if the sequence could adopt it, else empty."""
+        if not sequence.request.root:
+            return b""
         last = len(sequence.tokens) - 1
         if sequence.to_score:
             last = len(sequence.request.prompt_logprobs) - 1
@@ -113,6 +115,8 @@ class BlockPool:
 
     def coming_digests(self, sequence: Sequence, tokens: int) -> list[bytes]:
         """Digests of the blocks that become full when `tokens` more tokens are computed."""
+        if not sequence.request.root:
+            return []
         first, end = sequence.computed // BLOCK_TOKENS, (sequence.computed + tokens) // BLOCK_TOKENS
         return [self._digest(sequence, i) for i in range(first, end)]
 
@@ -122,6 +126,8 @@ class BlockPool:
         Where another sequence has computed the same block meanwhile, its block takes the place of this one: what they
         hold is the same bit for bit.
         """
+        if not sequence.request.root:
+            return
         for i in range(start // BLOCK_TOKENS, sequence.computed // BLOCK_TOKENS):
             digest = self._digest(sequence, i)
             block = self._cache.find(digest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, Scored
+from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling, Scored
 
 if TYPE_CHECKING:
     from forearm import _native
@@ -60,6 +60,14 @@ class NativeExecutor:
         Raises: ValueError naming the array and the index if the batch is out of range.
         """
         self._native.forward(*batch)
+
+    def logits(self) -> Float32Array:
+        """Return the last step's rows, float32 [rows, columns]: logits, or last hidden states where the model pools."""
+        return self._native.logits()
+
+    def pool(self, starts: Int32Array) -> Float32Array:
+        """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1."""
+        return self._native.pool(starts)
 
     def sample(self, sampling: Sampling) -> Sampled:
         """Choose a token for each line from the last step's logits."""

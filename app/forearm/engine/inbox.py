@@ -1,15 +1,65 @@
-"""What waits for the loop to take it in, bounded in messages and in bytes."""
+"""Messages between the loop's thread and whoever feeds it, and the inbox: bounded in messages and in bytes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from queue import SimpleQueue
 
-from forearm.engine.messages import Inward
+from forearm import wire
 
 # Messages that may wait for the end of a step; beyond them requests are refused at once.
 MAX_UNTAKEN = 4096
 # A token id has 1 to 5 bytes in a frame and up to 36 as an object in a list.
 _BYTES_A_BYTE = 12
+
+
+@dataclass(frozen=True)
+class From:
+    """A message of a connection."""
+
+    connection: int
+    message: wire.Submit | wire.Embed | wire.Abort | wire.ForgetPrefixes
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """A connection's wish about the recording of steps."""
+
+    connection: int
+    message: wire.Profile
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A connection has closed: nobody waits for what was its."""
+
+    connection: int
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Take nothing new, finish what is there, end."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End now; what is open is aborted."""
+
+
+Inward = From | Profiling | Gone | Drain | Stop
+Outward = tuple[int, wire.FromEngine]  # to this connection
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What other threads may know of the loop. `step_s`: when a step last ended; None while there is nothing to do."""
+
+    running: int
+    waiting: int
+    load: wire.Load
+    kv_usage: float
+    step_s: float | None
+    draining: bool
 
 
 class Inbox:

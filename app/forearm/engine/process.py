@@ -22,9 +22,8 @@ from forearm.config.engine_config import EngineConfig
 from forearm.config.settings import from_json, to_json
 from forearm.engine.host.client_memory import inbox_bytes
 from forearm.engine.host.split_engines import memory_of
-from forearm.engine.loop import EngineLoop
-from forearm.engine.pooling.start import start_any
 from forearm.engine.server import EngineServer
+from forearm.engine.start import start
 from forearm.errors import ConfigError
 
 FAILED = 1
@@ -40,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     logs.set_up(config, "engine")
     outdated = threading.Event()
     try:
-        loop = start_any(config, progress=sys.stderr.isatty(), outdated=outdated.set)
+        loop = start(config, progress=sys.stderr.isatty(), outdated=outdated.set)
     except ConfigError as error:
         log.error("%s", error)
         return ConfigError.exit_status
@@ -49,8 +48,8 @@ def main(argv: Sequence[str]) -> int:
         return ConfigError.exit_status
     gc.collect()
     gc.freeze()  # what is there now stays: looking through it again and again would hold up steps
-    if isinstance(loop, EngineLoop):
-        _keep_plan(file, config, loop.executor.max_model_len, loop.scheduler.blocks.count)
+    if loop.terms.pooling is None:
+        _keep_plan(file, config, loop.terms.max_model_len, loop.scheduler.blocks.count)
     try:
         asyncio.run(
             _serve(EngineServer(loop, config.cores, inbox_bytes=inbox_bytes(memory_of(config))), config, outdated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forearm import wire
 from forearm.engine.advance import Growth
+from forearm.engine.batch import Float32Array
 from forearm.engine.sequence import Request, Sequence
 from forearm.errors import ForearmError
 
@@ -28,6 +29,21 @@ def tokens(sequence: Sequence, growth: Growth, drafted: int) -> wire.Tokens:
         drafted=drafted,
         accepted=growth.accepted if drafted else 0,
     )
+
+
+def embedded(sequence: Sequence, vector: Float32Array) -> wire.Embedded:
+    """Return the vector of the request's text, or one of each token."""
+    return wire.Embedded(
+        request_id=sequence.request.request_id,
+        index=sequence.index,
+        vector=vector.tobytes(),
+        rows=len(vector) if vector.ndim == 2 else 1,
+    )
+
+
+def aborted(request: Request) -> list[wire.Tokens]:
+    """Return the end of each output that is open."""
+    return [end(request, index, "abort") for index in request.open_indexes]
 
 
 def end(request: Request, index: int, reason: str) -> wire.Tokens:

@@ -220,12 +220,7 @@ def _bias(line: Line) -> dict[int, float]:
     if params.min_tokens and line.output_length < params.min_tokens:
         bias.update(dict.fromkeys(request.eos_ids | request.stop_ids, -math.inf))
     for word in params.bad_words_token_ids:
-        if _would_complete(line, word):
+        before = len(word) - 1  # a token is forbidden where the output ends with all tokens of the word before it
+        if before <= line.output_length and line.last(before) == tuple(word[:-1]):
             bias[word[-1]] = -math.inf
     return bias
-
-
-def _would_complete(line: Line, word: tuple[int, ...]) -> bool:
-    """Whether the output so far ends with all of `word` but its last token."""
-    before = len(word) - 1
-    return before <= line.output_length and line.last(before) == tuple(word[:-1])

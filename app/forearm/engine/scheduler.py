@@ -69,6 +69,11 @@ class Scheduler:
         """Outputs that wait, made or not."""
         return self.open_outputs - len(self.running)
 
+    @property
+    def turn(self) -> float:
+        """The turn that texts to pool have reached: where those of a new request begin."""
+        return self.queue.ranked[0].rank[0] if self.queue.ranked else 0.0
+
     def add(self, request: Request) -> None:
         """Its outputs wait in line."""
         self.open_outputs += request.open_outputs

@@ -7,15 +7,17 @@ from bisect import bisect_left
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from forearm.engine.constraints.grammar import Matcher
 from forearm.engine.constraints.output_constraint import Choice, Constraint
 from forearm.engine.constraints.repetition import Repetition
-from forearm.wire import PositionLogprobs, SamplingParams
+from forearm.wire import PoolingPrompt, PositionLogprobs, SamplingParams
 
 # (due, order of arrival, index of the output): the lower goes first, and no two are equal.
 Rank = tuple[float, int, int]
+# Which of a text's tokens a pooling model reads the last hidden states of.
+PooledRows = Literal["all", "first", "last"]
 
 
 class Columns(NamedTuple):
@@ -31,15 +33,37 @@ class Columns(NamedTuple):
     free: bool
 
 
+@dataclass(frozen=True)
+class PoolingTask:
+    """What a request to embed, score or classify asks for, one output per text.
+
+    in_turns    the texts take turns with those of other requests: a query does not wait for thousands of documents
+    rows        the tokens whose last hidden states are pooled, or returned one by one
+    by_token    return a vector for each token instead of one for the text
+    dimensions  cut vectors to so many values; None: leave them whole
+    activate    normalize vectors, turn scores into probabilities
+    """
+
+    texts: list[PoolingPrompt]
+    in_turns: bool
+    rows: PooledRows
+    by_token: bool
+    dimensions: int | None
+    activate: bool
+
+
 @dataclass(eq=False)
 class Request:
-    """What its outputs share. Times are time.monotonic() seconds.
+    """One request and what its outputs share. Times are time.monotonic() seconds.
 
-    Outputs are made one after another, each when the one before it gets its place: thousands may be asked for.
+    Outputs are made one after another, each when the one before it gets its place: thousands may be asked for. A
+    request to generate has `params.n` outputs of one prompt. A request to pool has one output per text, which ends
+    with the step that computes the text.
 
-    prompt        int32 token ids
+    prompt        int32 token ids that all outputs begin with; empty if the request pools
     columns       of params
-    root          what the hash chain of its blocks starts from: requests share blocks where roots are equal
+    root          what the hash chain of its blocks starts from: requests share blocks where roots are equal, and
+                  blocks of a request without a root are never shared
     rank          (due, order of arrival), of which its outputs' ranks are made
     seed          of which its outputs' seeds are made
     sequences     the outputs made so far, in order of their index
@@ -50,18 +74,19 @@ class Request:
 
     connection: int
     request_id: str
-    prompt: array[int]
-    params: SamplingParams
-    columns: Columns
-    max_tokens: int
-    stop_ids: frozenset[int]
-    eos_ids: frozenset[int]
-    root: bytes
     arrived_s: float
     rank: tuple[float, int]
-    seed: int
+    params: SamplingParams
     priority: int = 0
     client: str = ""
+    pooling: PoolingTask | None = None
+    prompt: array[int] = field(default_factory=lambda: array("i"))
+    columns: Columns = field(default_factory=lambda: Columns(b"", b"", free=True))
+    max_tokens: int = 0
+    stop_ids: frozenset[int] = frozenset()
+    eos_ids: frozenset[int] = frozenset()
+    root: bytes = b""
+    seed: int = 0
     sequences: list[Sequence] = field(default_factory=list)
     scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -83,7 +108,11 @@ class Request:
         if index == self.params.n:
             return False
         self._next += 1
-        sequence = Sequence(self, index, (*self.rank, index), output_seed(self.seed, index))
+        (due, arrival), prompt = self.rank, self.prompt
+        if self.pooling is not None:
+            prompt = array("i", self.pooling.texts[index].token_ids)
+            due += index if self.pooling.in_turns else 0
+        sequence = Sequence(self, index, (due, arrival, index), output_seed(self.seed, index), prompt)
         params = self.params
         if self.matcher is not None or (params.grammar is None and params.thinking_token_budget is not None):
             sequence.constraint = Constraint(params, self.matcher)
@@ -142,6 +171,7 @@ class Sequence:
     index: int
     rank: Rank
     seed: int
+    prompt: array[int]
     tokens: array[int] = field(init=False)
     computed: int = 0
     blocks: array[int] = field(default_factory=lambda: array("i"))
@@ -154,11 +184,11 @@ class Sequence:
     repetition: Repetition | None = None
 
     def __post_init__(self) -> None:
-        self.tokens = self.request.prompt
+        self.tokens = self.prompt
 
     def append(self, token: int) -> None:
         """The newest token. Until the first one the prompt is shared: thousands of outputs may wait with it."""
-        if self.tokens is self.request.prompt:
+        if self.tokens is self.prompt:
             self.tokens = self.tokens[:]
         self.tokens.append(token)
 
@@ -170,7 +200,7 @@ class Sequence:
     @property
     def grows(self) -> bool:
         """Whether all but the newest token of its output is computed: the next step gives the next one."""
-        return len(self.tokens) - self.computed == 1 and len(self.tokens) > len(self.request.prompt)
+        return len(self.tokens) - self.computed == 1 and len(self.tokens) > len(self.prompt)
 
     @property
     def computable(self) -> int:
@@ -179,31 +209,32 @@ class Sequence:
 
     @property
     def output_length(self) -> int:
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - len(self.prompt)
 
     @property
     def to_score(self) -> int:
         """Prompt positions whose log-probabilities are wanted and not there yet; the first output finds them."""
         if self.request.params.prompt_logprobs is None or self.index > 0:
             return 0
-        return len(self.request.prompt) - len(self.request.prompt_logprobs)
+        return len(self.prompt) - len(self.request.prompt_logprobs)
 
     @property
     def ready(self) -> bool:
         """Whether it can be computed now. Outputs after the first wait until the first has computed the prompt they
         share, so that they adopt its blocks instead of computing them again.
         """
-        if self.index == 0:
+        if self.index == 0 or self.request.pooling is not None:
             return True
         first = self.request.sequences[0]
-        return first.finish_reason is not None or first.computed >= len(self.request.prompt) or first.output_length > 0
+        return first.finish_reason is not None or first.computed >= len(self.prompt) or first.output_length > 0
 
 
 class Slice(NamedTuple):
     """Pending tokens of a sequence to compute in one step: positions start .. end - 1, and drafts after them.
 
     samples  nothing stays pending, so the last token's logits choose the next one
-    scores   positions whose logits tell the log-probability, still wanted, of the prompt token after them
+    scores   positions whose logits tell the log-probability, still wanted, of the prompt token after them; where the
+             request pools, positions whose last hidden states are pooled
     drafts   tokens that may come next, computed along at positions end .. end + len(drafts) - 1: where each is what is
              chosen, its logits choose the one after it. Only where it samples
     certain  the drafts are what must come
@@ -231,17 +262,20 @@ class Slice(NamedTuple):
     def next(cls, sequence: Sequence, count: int) -> Slice:
         """The next `count` pending tokens."""
         start, end = sequence.computed, sequence.computed + count
+        if (task := sequence.request.pooling) is not None:
+            rows = {"all": range(end), "first": range(1), "last": range(end - 1, end)}[task.rows]
+            return cls(sequence, start, end, samples=False, scores=rows)
         scores = range(0)
         if sequence.to_score:
             request = sequence.request
-            scores = range(max(start, len(request.prompt_logprobs) - 1), min(end, len(request.prompt) - 1))
+            scores = range(max(start, len(request.prompt_logprobs) - 1), min(end, len(sequence.prompt) - 1))
         return cls(sequence, start, end, count == sequence.pending, scores)
 
 
 def prefills(slices: list[Slice]) -> int:
     """How many tokens of prompts these are."""
-    prompts = [piece for piece in slices if piece.start < len(piece.sequence.request.prompt)]
-    return sum(min(piece.end, len(piece.sequence.request.prompt)) - piece.start for piece in prompts)
+    prompts = [piece for piece in slices if piece.start < len(piece.sequence.prompt)]
+    return sum(min(piece.end, len(piece.sequence.prompt)) - piece.start for piece in prompts)
 
 
 class Line(NamedTuple):

@@ -21,11 +21,8 @@ from pathlib import Path
 import msgspec
 
 from forearm import wire
-from forearm.engine import run_loop
-from forearm.engine.inbox import Inbox
+from forearm.engine.inbox import Drain, From, Gone, Inbox, Outward, Profiling, Stop
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import Drain, From, Gone, Outward, Profiling, Stop, Texts
-from forearm.engine.pooling.loop import PoolingLoop
 
 # What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
 MAX_UNREAD_BYTES = 64 << 20
@@ -45,7 +42,7 @@ class EngineServer:
 
     def __init__(
         self,
-        loop: EngineLoop | PoolingLoop,
+        loop: EngineLoop,
         cores: Sequence[int] = (),
         unread_bytes: int = MAX_UNREAD_BYTES,
         inbox_bytes: int = 64 << 20,
@@ -92,9 +89,9 @@ class EngineServer:
         """What the engine says of itself now."""
         seen = self._loop.snapshot
         return wire.State(
-            max_model_len=self._loop.executor.max_model_len,
-            vocab_size=self._loop.executor.vocab_size,
-            eos_token_ids=self._loop.terms.eos_token_ids if isinstance(self._loop, EngineLoop) else (),
+            max_model_len=self._loop.terms.max_model_len,
+            vocab_size=self._loop.terms.vocab_size,
+            eos_token_ids=self._loop.terms.eos_token_ids,
             running=seen.running,
             waiting=seen.waiting,
             kv_usage=seen.kv_usage,
@@ -142,7 +139,7 @@ class EngineServer:
             try:
                 if self._cores:
                     os.sched_setaffinity(0, self._cores[:1])
-                run_loop.run(self._loop, self._inbox, publish)
+                self._loop.run(self._inbox, publish)
                 here.call_soon_threadsafe(done.set_result, None)
             except BaseException as error:
                 here.call_soon_threadsafe(done.set_exception, error)
@@ -210,21 +207,10 @@ class EngineServer:
             self._write(
                 writer, wire.frame(wire.Refused(request_id=message.request_id, error="Overloaded", message=text))
             )
-        elif isinstance(message, wire.Embed):
-            self._take_texts(connection, writer, message, length)
         elif isinstance(message, wire.Profile):
             self._inbox.put(Profiling(connection, message))
         else:
             self._inbox.put(From(connection, message), length)
-
-    def _take_texts(self, connection: int, writer: asyncio.StreamWriter, message: wire.Embed, length: int) -> None:
-        if isinstance(self._loop, PoolingLoop):
-            self._inbox.put(Texts(connection, message), length)
-            return
-        refused = wire.Refused(
-            request_id=message.request_id, error="InvalidRequest", message="this model generates text, no vectors"
-        )
-        self._write(writer, wire.frame(refused))
 
     async def _close_connections(self) -> None:
         """Give what was written a moment to be read."""

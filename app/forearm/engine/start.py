@@ -11,27 +11,28 @@ from pathlib import Path
 from forearm.config.engine_config import EngineConfig
 from forearm.config.speculative import Drafting, drafting_asked
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.batch import pack
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.constraints.grammar import Grammars
-from forearm.engine.executor import Executor, NativeExecutor
+from forearm.engine.executor import NativeExecutor
 from forearm.engine.host import placement
 from forearm.engine.host.memory_plan import Fit, draft_checkpoint, fit
 from forearm.engine.host.split_engines import memory_of
 from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace, recording_of
-from forearm.engine.sampling import StepColumns
+from forearm.engine.pooling import PoolingStepper, PoolingTerms
 from forearm.engine.scheduler import Limits
-from forearm.engine.sequence import Line, Slice
+from forearm.engine.sequence import Slice
 from forearm.engine.speculation.draft_model import DraftModel
 from forearm.engine.speculation.ngrams import Ngrams
 from forearm.engine.speculation.speculation import Drafter, Speculation
+from forearm.engine.step import Stepper
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.hub import find_model
 from forearm.model.checkpoint.weights import load_native
-from forearm.wire import SamplingParams, Submit
+from forearm.model.pooling.pooling import PoolingPlan, asked_of, pooling_plan
+from forearm.wire import Embed, PoolingPrompt, SamplingParams, Submit
 
 # Unset, so many requests may wait for each one that can run: minutes of work, not hours.
 QUEUED_PER_PLACE = 8
@@ -56,18 +57,22 @@ def start(
     loading: Callable[[], object] = lambda: None,
     outdated: Callable[[], object] = lambda: None,
 ) -> EngineLoop:
-    """Load the model and make the loop. What cannot fit is refused before the weights are read.
+    """Load the model, which generates or pools, and make its loop. What cannot fit is refused before weights are read.
 
-    queued: requests that may wait; None: as configured. loading: called when the weights are about to be read.
-    outdated: called from a thread if weights that were mapped turn out to be those of other files.
+    queued: requests that may wait; None: as configured. loading: called when the weights are about to be read, with
+    the GIL released. outdated: called from a thread if weights that were mapped turn out to be those of other files.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
-    trace = StepTrace(recording_of(config.profiler_config), config.index)
+    placement.tier()
     folder = find_model(config.model, revision=config.revision, **config.hub)
+    plan = pooling_plan(folder, asked_of(config))
+    drafting = drafting_asked(config)
+    if plan is not None and drafting is not None:
+        raise ConfigError("--speculative-config: a model that pools generates no tokens; leave it out")
+    trace = StepTrace(recording_of(config.profiler_config), config.index)
     cores = cores_of(config)
     spare_cpu = len(os.sched_getaffinity(0)) > cores.threads  # this thread is not pinned yet
     before = memory_of(config)
-    drafting = drafting_asked(config)
     draft = open_draft(config, drafting) if drafting and drafting.model else None
     fitting = fit(config, folder, before, cores.threads, draft)
     checkpoint, limits = fitting.checkpoint, fitting.limits
@@ -78,22 +83,29 @@ def start(
         _load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
     )
     blocks = _allocate(config, fitting, (executor, *others), before)
-    terms = terms_of(config, checkpoint, queued)
-    for one in (executor, *others):
+    terms = terms_of(config, checkpoint, plan, queued)
+    stepper: Stepper | PoolingStepper
+    if terms.pooling is None:
+        stepper = Stepper(executor, trace, spare_cpu=spare_cpu)
+    else:
+        stepper = PoolingStepper(executor, trace, terms.pooling)
+    for one in (stepper, *(Stepper(other, trace, spare_cpu=False) for other in others)):
         warm_up(one, terms)
     meter = Meter(
         config.name or config.model or folder.name,
         str(config.index),
         checkpoint.kv_dtype,
         blocks,
-        config.enable_prefix_caching,
+        terms.prefix_caching,
         checkpoint.max_model_len,
         config.old_metric_names,
     )
+    if terms.pooling is not None:
+        return EngineLoop(stepper, limits, terms, meter)
     tokenizer = Path(config.tokenizer) if config.tokenizer else folder
     grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, most_bytes=fitting.grammar_bytes)
     speculation = _speculation(drafting, limits, others)
-    return EngineLoop(executor, limits, terms, meter, grammars, speculation, spare_cpu=spare_cpu, trace=trace)
+    return EngineLoop(stepper, limits, terms, meter, grammars, speculation)
 
 
 def open_draft(config: EngineConfig, drafting: Drafting) -> Checkpoint:
@@ -139,9 +151,15 @@ def _load(
 
 
 def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExecutor], before: placement.Memory) -> int:
-    """Divide what is left of memory into KV blocks, of the model and of its draft model."""
+    """Divide what is left of memory into KV blocks, of the model and of its draft model. A model that pools keeps
+    nothing between steps: its blocks are those of the fullest step.
+    """
     packed = sum(one.packed_bytes for one in executors)
     scratch = sum(one.scratch_bytes for one in executors)
+    if fitting.checkpoint.config.pooled:
+        executors[0].allocate(fitting.blocks)
+        log.info("memory: weights %s, scratch %s", placement.in_gib(packed), placement.in_gib(scratch))
+        return fitting.blocks
     block_bytes = sum(one.block_bytes for one in executors)
     # Weights are in memory by now; scratch is touched by the first large step, what grammars need of the vocabulary
     # comes with the first, what clients may make the engine hold with them. Mapped weights look like free memory, so
@@ -157,20 +175,24 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     return blocks
 
 
-def warm_up(executor: Executor, terms: Terms) -> None:
-    """Compute and sample one token: the first client does not wait for pages to be touched.
+def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
+    """Compute one token, and sample or pool: the first client does not wait for pages to be touched.
 
     Raises: ConfigError if not even that gives numbers.
     """
-    params = SamplingParams(temperature=0.0, max_tokens=1)
-    submit = Submit(request_id="warm-up", prompt_token_ids=[0], params=params)
-    (sequence,) = Admission(terms).request(0, submit, 0.0).sequences
+    asked: Submit | Embed
+    if terms.pooling is None:
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        asked = Submit(request_id="warm-up", prompt_token_ids=[0], params=params)
+    else:
+        asked = Embed(request_id="warm-up", prompts=[PoolingPrompt([0])], task=terms.pooling.plan.kind)
+    (sequence,) = Admission(terms).request(0, asked, 0.0).sequences
     sequence.blocks.append(0)
-    executor.forward(pack([Slice.next(sequence, 1)]))
-    if executor.sample(StepColumns(executor.vocab_size).of([Line(0, sequence)])).nan[0]:
+    (outcome,) = stepper.compute([Slice.next(sequence, 1)])
+    if outcome.failed is not None or any(prospect.nan for prospect in outcome.prospects):
         raise ConfigError(
-            f"{executor.folder}: the model's logits have a NaN at the first token; its weights are damaged, or their "
-            "numbers are too large for --dtype float16: try float32"
+            f"{stepper.executor.folder}: the model's output has a NaN at the first token; its weights are damaged, or "
+            "their numbers are too large for --dtype float16: try float32"
         )
 
 
@@ -184,19 +206,27 @@ def _speculation(drafting: Drafting | None, limits: Limits, others: Sequence[Nat
     return Speculation(drafter, drafting.tokens)
 
 
-def terms_of(config: EngineConfig, checkpoint: Checkpoint, queued: int | None) -> Terms:
-    """What requests are measured against."""
+def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | None, queued: int | None) -> Terms:
+    """Return what requests are measured against. plan: of a model that pools."""
     model = checkpoint.config
+    pooling = None
+    if plan is not None:
+        pooling = PoolingTerms(plan, model.dense[-1].outputs if model.dense else model.hidden, model.token_types)
+        log.info(
+            "%s of %d values from texts of up to %d tokens, %s pooling",
+            "vectors" if plan.kind == "embed" else "scores", pooling.columns, checkpoint.max_model_len, plan.pool,
+        )  # fmt: skip
     configured = config.max_num_queued_reqs or QUEUED_PER_PLACE * config.max_num_seqs
     return Terms(
         vocab_size=model.vocab_size,
         max_model_len=checkpoint.max_model_len,
-        eos_token_ids=model.eos_token_ids,
+        eos_token_ids=() if pooling else model.eos_token_ids,
         queued=configured if queued is None else queued,
         priorities=config.scheduling_policy == "priority",
-        prefix_caching=config.enable_prefix_caching,
+        prefix_caching=config.enable_prefix_caching and pooling is None,
         alternatives=config.max_logprobs,
         seed=config.seed,
+        pooling=pooling,
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forearm.engine.batch import Sampled, pack
+from forearm.engine.batch import Float32Array, Sampled, pack
 from forearm.engine.constraints.output_constraint import Choice
 from forearm.engine.executor import Executor
 from forearm.engine.metrics.step_trace import StepTrace
@@ -31,13 +31,15 @@ class Outcome(NamedTuple):
 
     prompt_logprobs  of the tokens after the positions that were to be scored; None: they have a NaN
     prospects        where it samples: what comes next, and after each of its drafts what would come then
-    failed           its constraint could not go on
+    failed           its constraint could not go on, or its pooled vector has a NaN
+    vector           where the request pools: float32 [columns], or [tokens, columns] for a vector of each token
     """
 
     piece: Slice
     prompt_logprobs: list[PositionLogprobs] | None
     prospects: list[Prospect]
     failed: ForearmError | None = None
+    vector: Float32Array | None = None
 
 
 class Stepper:
@@ -49,22 +51,16 @@ class Stepper:
     """
 
     def __init__(self, executor: Executor, trace: StepTrace, *, spare_cpu: bool = True) -> None:
-        self._executor = executor
-        self._trace = trace
+        self.executor, self.trace = executor, trace
         self._columns = StepColumns(executor.vocab_size)
         self._masking = ThreadPoolExecutor(1, thread_name_prefix="masks") if spare_cpu else None
         if self._masking is not None:
             self._masking.submit(int).result()  # its thread begins now: later it would inherit a pinned core
 
-    def close(self) -> None:
-        """End the thread."""
-        if self._masking is not None:
-            self._masking.shutdown(wait=False)
-
     def compute(self, slices: list[Slice]) -> list[Outcome]:
         """The whole step; no sequence is changed."""
         choices = self._forward(slices)
-        self._trace.part("sample")
+        self.trace.part("sample")
         lines: list[Line] = []
         scored: list[list[PositionLogprobs] | None] = []
         row = 0
@@ -93,29 +89,29 @@ class Stepper:
         constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
         if self._masking is None or not constrained:
             if constrained:
-                self._trace.part("masks")
+                self.trace.part("masks")
             choices = _choices(constrained)
             self._compute(slices)
             return choices
         masking = self._masking.submit(_choices, constrained)
         self._compute(slices)
-        self._trace.part("masks")
+        self.trace.part("masks")
         return masking.result()
 
     def _compute(self, slices: list[Slice]) -> None:
-        self._trace.part("pack")
+        self.trace.part("pack")
         batch = pack(slices)
-        self._trace.part("forward")
-        self._executor.forward(batch)
+        self.trace.part("forward")
+        self.executor.forward(batch)
 
     def _score(self, piece: Slice, row: int) -> list[PositionLogprobs] | None:
         """Log-probabilities of the prompt tokens after the positions `piece.scores`, whose logits start at `row`."""
         params = piece.sequence.request.params
         assert params.prompt_logprobs is not None
-        count = alternatives(params.prompt_logprobs, self._executor.vocab_size)
+        count = alternatives(params.prompt_logprobs, self.executor.vocab_size)
         rows = np.arange(row, row + len(piece.scores), dtype=np.int32)
         tokens = np.array(piece.sequence.tokens[piece.scores.start + 1 : piece.scores.stop + 1], dtype=np.int32)
-        scored = self._executor.score(rows, tokens, count)
+        scored = self.executor.score(rows, tokens, count)
         if np.isnan(scored.logprob).any():
             return None
         return [scored_logprobs(scored, line, token, count) for line, token in enumerate(tokens.tolist())]
@@ -123,7 +119,7 @@ class Stepper:
     def _sample(self, lines: list[Line]) -> list[Prospect]:
         if not lines:
             return []
-        sampled = self._executor.sample(self._columns.of(lines))
+        sampled = self.executor.sample(self._columns.of(lines))
         tokens, nan = sampled.token.tolist(), sampled.nan.tolist()
         if not self._columns.logprobs:
             return [Prospect(token, bad) for token, bad in zip(tokens, nan, strict=True)]
@@ -137,7 +133,7 @@ class Stepper:
         wanted = line.sequence.request.params.logprobs
         if wanted is None:
             return None
-        return sampled_logprobs(sampled, number, alternatives(wanted, self._executor.vocab_size))
+        return sampled_logprobs(sampled, number, alternatives(wanted, self.executor.vocab_size))
 
     def _named(self, lines: list[Line], sampled: Sampled) -> dict[int, PositionLogprobs]:
         """Positions by number of the line where `logprob_token_ids` names alternatives; the chosen token is one too."""
@@ -150,7 +146,7 @@ class Stepper:
         if not asked:
             return {}
         rows, tokens = (np.array([one[i] for one in asked], np.int32) for i in (1, 2))
-        scored = self._executor.score(rows, tokens, 0)
+        scored = self.executor.score(rows, tokens, 0)
         found: dict[int, PositionLogprobs] = {}
         for i, (number, _, token) in enumerate(asked):
             if number not in found:

@@ -21,8 +21,8 @@ import msgspec
 from forearm import wire
 from forearm.beam_search import BeamSearchParams
 from forearm.config.configs import engine_config
-from forearm.engine.messages import From
-from forearm.engine.pooling.start import start_any
+from forearm.engine.inbox import From
+from forearm.engine.start import start
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.model.families.generation import sampling_defaults
@@ -86,7 +86,7 @@ class LLM(PoolingCalls):
             def load_text() -> None:
                 texts.append(beside.submit(_load_text, source, chat_template, config.weight_cache))
 
-            self._shared = SharedLoop(start_any(config, queued=sys.maxsize, loading=load_text))
+            self._shared = SharedLoop(start(config, queued=sys.maxsize, loading=load_text))
             self._tokenizer, self._template = texts[0].result()
         self._grammars = GrammarCheck(self._tokenizer)
         self._numbers = itertools.count()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from forearm import wire
 from forearm.engine.loop import EngineLoop
-from forearm.engine.pooling.loop import PoolingLoop
+from forearm.engine.pooling import PoolingTerms
 from forearm.errors import EngineFailed, InvalidRequest
 from forearm.offline.pooling_outputs import (
     ClassificationOutput,
@@ -86,7 +86,7 @@ class PoolingCalls:
 
         Raises: InvalidRequest if the model does not do that, or a text is too long.
         """
-        task = pooling_task or (pooling_params or DEFAULT).task or self._pooling_loop().executor.terms.plan.kind
+        task = pooling_task or (pooling_params or DEFAULT).task or self._pooling_terms().plan.kind
         return self._pool(prompts, task, pooling_params, None, use_tqdm)
 
     def score(
@@ -107,7 +107,7 @@ class PoolingCalls:
         if not left or not right or len(left) not in (1, len(right)):
             raise InvalidRequest(f"data_1 has {len(left)} texts, data_2 {len(right)}; write 1:1, 1:N or N:N", "data_1")
         pairs = [(left[0] if len(left) == 1 else left[i], right[i]) for i in range(len(right))]
-        plan = self._pooling_loop().executor.terms.plan
+        plan = self._pooling_terms().plan
         params = pooling_params or DEFAULT
         limit = self._limit(params, truncate_prompt_tokens)
         if plan.kind == "embed":
@@ -135,18 +135,18 @@ class PoolingCalls:
 
     # --- the loop
 
-    def _pooling_loop(self) -> PoolingLoop:
+    def _pooling_terms(self) -> PoolingTerms:
         """Raises: InvalidRequest if the model generates."""
-        loop = self._shared.loop
-        if isinstance(loop, EngineLoop):
+        terms = self._shared.loop.terms.pooling
+        if terms is None:
             raise InvalidRequest("this model generates text; load it with runner='pooling' to embed, classify or score")
-        return loop
+        return terms
 
     @property
     def _loop(self) -> EngineLoop:
         """Raises: InvalidRequest if the model pools."""
         loop = self._shared.loop
-        if isinstance(loop, PoolingLoop):
+        if loop.terms.pooling is not None:
             raise InvalidRequest("this model makes vectors of texts and generates none; use embed, classify or score")
         return loop
 
@@ -156,14 +156,14 @@ class PoolingCalls:
 
     def _limit(self, params: PoolingParams, asked: int | None) -> int | None:
         limit = params.truncate_prompt_tokens if asked is None else asked
-        return self._pooling_loop().executor.max_model_len if limit == -1 else limit
+        return self._shared.loop.terms.max_model_len if limit == -1 else limit
 
     def _text(self, prompt: Prompt, limit: int | None) -> wire.PoolingPrompt:
         """Return its tokens."""
         given = text_or_ids(prompt)
         if not isinstance(given, str):
             return wire.PoolingPrompt(given[:limit])
-        lower = self._pooling_loop().executor.terms.plan.lower_case
+        lower = self._pooling_terms().plan.lower_case
         return wire.PoolingPrompt(self._tokenizer.encode_cut(given.lower() if lower else given, limit=limit)[0])
 
     def _pool(
@@ -199,12 +199,12 @@ class PoolingCalls:
     ) -> list[Floats]:
         """Raises: why the engine does not take them, or could not compute them."""
         kind: Any = {"score": "classify"}.get(task, task)
-        terms = self._pooling_loop().executor.terms
+        plan = self._pooling_terms().plan
         embed = wire.Embed(
             request_id=f"texts-{next(self._numbers)}",
             prompts=prompts,
             task=kind,
-            dimensions=_dimensions(params, terms.plan.dimensions, terms.plan.default_dimensions),
+            dimensions=_dimensions(params, plan.dimensions, plan.default_dimensions),
             activate=params.use_activation is not False,
         )
         connection.submit(embed)

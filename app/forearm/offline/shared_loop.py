@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from forearm import wire
+from forearm.engine.inbox import From, Gone, Inward, Profiling
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import From, Gone, Inward, Profiling, Texts
-from forearm.engine.pooling.loop import PoolingLoop
 from forearm.errors import EngineFailed, EngineUnavailable
 
 
@@ -25,8 +24,8 @@ class SharedLoop:
     belongs to the thread that is stepping.
     """
 
-    def __init__(self, loop: EngineLoop | PoolingLoop) -> None:
-        self._loop: EngineLoop | PoolingLoop | None = loop
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop: EngineLoop | None = loop
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._stepping = False
@@ -35,7 +34,7 @@ class SharedLoop:
         self._numbers = itertools.count()
 
     @property
-    def loop(self) -> EngineLoop | PoolingLoop:
+    def loop(self) -> EngineLoop:
         """The loop.
 
         Raises: EngineUnavailable when it is closed, or in a fork of the process that loaded it.
@@ -138,7 +137,7 @@ class SharedLoop:
             self.loop.take(self._inbox.popleft())
         self._deliver(self.loop)
 
-    def _deliver(self, loop: EngineLoop | PoolingLoop) -> None:
+    def _deliver(self, loop: EngineLoop) -> None:
         outbox, loop.outbox = loop.outbox, []
         for number, message in outbox:
             if number in self._mail:  # else it has left
@@ -154,8 +153,7 @@ class Connection:
 
     def submit(self, message: wire.Submit | wire.Embed) -> None:
         """Ask for an answer."""
-        texts = isinstance(message, wire.Embed)
-        self._shared.put(Texts(self.number, message) if texts else From(self.number, message))  # type: ignore[arg-type]
+        self._shared.put(From(self.number, message))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """End a request, or one of its outputs."""

@@ -11,13 +11,14 @@ from forearm import wire
 from forearm.engine.admission import Terms
 from forearm.engine.blocks import blocks_for
 from forearm.engine.constraints.grammar import Grammars
+from forearm.engine.inbox import From
 from forearm.engine.loop import EngineLoop
-from forearm.engine.messages import From
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.scheduler import Limits
 from forearm.engine.sequence import output_seed
 from forearm.engine.speculation.speculation import Speculation
+from forearm.engine.step import Stepper
 
 
 @dataclass
@@ -48,9 +49,8 @@ class Client:
         agreed = Terms(vocab_size=self.executor.vocab_size, max_model_len=self.executor.max_model_len, **terms)
         self.meter = Meter("m", "0", "float32", self.executor.blocks, agreed.prefix_caching)
         limits = limits or Limits(64, 8, 8)
-        self.loop = EngineLoop(
-            self.executor, limits, agreed, self.meter, grammars, speculation, spare_cpu=spare_cpu, trace=trace
-        )
+        stepper = Stepper(self.executor, trace or StepTrace(), spare_cpu=spare_cpu)
+        self.loop = EngineLoop(stepper, limits, agreed, self.meter, grammars, speculation)
         self.outputs: dict[tuple[str, int], Output] = {}
         self.refused: dict[str, wire.Refused] = {}
 

@@ -18,7 +18,7 @@ from tests.unit.engine.teller import Eager, Teller
 
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.engine.constraints.output_constraint import Constraint, Mark
-from forearm.engine.messages import Drain, From
+from forearm.engine.inbox import Drain, From
 from forearm.engine.scheduler import Limits
 from forearm.engine.speculation.speculation import Speculation
 from forearm.wire import Abort, Accepted, RepetitionDetection, SamplingParams, Submit

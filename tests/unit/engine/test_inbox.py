@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from forearm.engine.inbox import Inbox
-from forearm.engine.messages import Drain, Gone
+from forearm.engine.inbox import Drain, Gone, Inbox
 
 
 def test_bytes_that_wait_are_bounded_and_one_message_always_fits() -> None:

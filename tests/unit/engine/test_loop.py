@@ -9,8 +9,8 @@ import pytest
 from tests.history_executor import HistoryExecutor, log_softmax, logits_after
 from tests.unit.engine.client import Client, expected
 
-from forearm.engine.messages import Drain, From, Gone, Stop
-from forearm.engine.run_loop import MAX_FAILED_STEPS
+from forearm.engine.inbox import Drain, From, Gone, Stop
+from forearm.engine.loop import MAX_FAILED_STEPS
 from forearm.engine.scheduler import Limits
 from forearm.errors import EngineFailed
 from forearm.wire import SamplingParams, Submit

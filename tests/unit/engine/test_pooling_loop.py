@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from queue import SimpleQueue
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forearm import wire
-from forearm.engine.messages import Drain, From, Gone, Inward, Outward, Stop, Texts
+from forearm.engine.admission import Terms
+from forearm.engine.batch import Batch
+from forearm.engine.inbox import Drain, From, Gone, Inbox, Outward, Stop
+from forearm.engine.loop import MAX_FAILED_STEPS, EngineLoop
+from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace
-from forearm.engine.pooling.executor import Pooler, finished
-from forearm.engine.pooling.loop import PoolingLoop
-from forearm.engine.pooling.metrics import PoolingMeter
-from forearm.engine.pooling.requests import PoolingTerms
-from forearm.engine.run_loop import MAX_FAILED_STEPS, run
+from forearm.engine.pooling import PoolingStepper, PoolingTerms, finish_vector
+from forearm.engine.scheduler import Limits
 from forearm.errors import EngineFailed
 from forearm.model.pooling.pooling import PoolingPlan
 
@@ -29,11 +30,12 @@ class TokenSums:
     """Rows are (token, position, type); keeps what each step had. Token BROKEN breaks a step, NAN gives one."""
 
     def __init__(self) -> None:
+        self.blocks, self.folder = 4, Path()
         self.steps: list[list[list[int]]] = []
         self._rows = np.zeros((0, COLUMNS), np.float32)
 
-    def forward(self, tokens: Any, positions: Any, starts: Any, block_starts: Any, blocks: Any, rows: Any,
-                types: Any = None) -> None:  # fmt: skip
+    def forward(self, batch: Batch) -> None:
+        tokens, positions, starts, block_starts, blocks, rows, types = batch
         self.steps.append([tokens[a:b].tolist() for a, b in pairwise(starts)])
         assert len(set(blocks.tolist())) == len(blocks) == block_starts[-1]
         if BROKEN in tokens:
@@ -62,15 +64,17 @@ class Engine:
     ) -> None:
         self.sums = TokenSums()
         plan = plan or PoolingPlan("embed", "mean", "none")
-        terms = PoolingTerms(plan, 100, 8, COLUMNS, 2, queued, priorities)
-        meter = PoolingMeter("m", "0", "float32", 8, False)
-        self.loop = PoolingLoop(Pooler(self.sums, terms), 10, 3, meter, trace)  # tokens, texts of a step
+        pooling = PoolingTerms(plan, COLUMNS, token_types=2)
+        terms = Terms(100, 8, queued=queued, priorities=priorities, prefix_caching=False, pooling=pooling)
+        stepper = PoolingStepper(self.sums, trace or StepTrace(), pooling)
+        limits = Limits(step_tokens=10, running=3, step_rows=10, whole_prompts=True)
+        self.loop = EngineLoop(stepper, limits, terms, Meter("m", "0", "float32", 8, False))
         self.said: list[Outward] = []
 
     def ask(self, name: str, *texts: list[int], connection: int = 0, task: Any = "embed", **fields: Any) -> None:
         prompts = [wire.PoolingPrompt(ids, fields.pop("second", 0)) for ids in texts]
         embed = wire.Embed(request_id=name, prompts=prompts, task=task, **fields)
-        self.loop.take(Texts(connection, embed))
+        self.loop.take(From(connection, embed))
 
     def run(self) -> None:
         while self.loop.busy:
@@ -269,12 +273,12 @@ def test_a_request_to_generate_is_refused() -> None:
 
 
 def test_draining_finishes_what_is_there_and_stopping_does_not() -> None:
-    engine, inbox = Engine(), SimpleQueue[Inward]()
+    engine, inbox = Engine(), Inbox(1 << 20)
     engine.ask("a", [1] * 8, [2] * 8)
-    for message in (Drain(), Texts(0, wire.Embed(request_id="b", prompts=[wire.PoolingPrompt([1])], task="embed"))):
+    for message in (Drain(), From(0, wire.Embed(request_id="b", prompts=[wire.PoolingPrompt([1])], task="embed"))):
         inbox.put(message)
 
-    run(engine.loop, inbox, engine.said.extend)
+    engine.loop.run(inbox, engine.said.extend)
 
     kinds = [type(m).__name__ for _, m in engine.said]
     assert kinds == ["Accepted", "Refused", "Embedded", "Embedded"]
@@ -289,7 +293,7 @@ def test_what_stands_behind_the_last_layer() -> None:
     vector = np.array([3.0, 4.0, 12.0], np.float32)
 
     def made(plan: PoolingPlan, dimensions: int | None = None, activate: bool = True) -> list[float]:
-        found: list[float] = finished(vector, plan, dimensions, activate).tolist()
+        found: list[float] = finish_vector(vector, plan, dimensions, activate).tolist()
         return found
 
     unit = PoolingPlan("embed", "mean", "normalize")

@@ -11,7 +11,7 @@ from tests.unit.engine.client import Client, expected
 from tests.unit.engine.test_pooling_loop import Engine
 
 from forearm import wire
-from forearm.engine.messages import Profiling
+from forearm.engine.inbox import Profiling
 from forearm.engine.metrics.step_trace import Recording, StepTrace, recording_of
 from forearm.errors import ConfigError
 
@@ -111,7 +111,7 @@ def test_a_pooling_model_records_its_steps_too(tmp_path: Path) -> None:
     engine.loop.take(Profiling(0, wire.Profile(start=False)))
 
     [step] = steps(tmp_path)
-    assert step["args"] == {"step": 1, "tokens": 3, "texts": 2}
+    assert step["args"] == {"step": 1, "tokens": 3, "prompt_tokens": 3, "texts": 2, "waiting": 0}
     assert {"schedule", "forward", "advance"} <= {one["name"] for one in events(tmp_path)}
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.engine.client import Client, expected
 from tests.unit.engine.test_scheduler import Line
 
-from forearm.engine.messages import Stop
+from forearm.engine.inbox import Stop
 from forearm.engine.scheduler import PRIORITY_HEAD_START_S, Limits
 
 MOST = 16384

@@ -137,7 +137,7 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
         step_tokens=step_tokens,
         running=config.max_num_seqs,
         step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS) + _draft_rows(config),
-        slice_tokens=config.long_prefill_token_threshold,
+        slice_tokens=0 if pooled else config.long_prefill_token_threshold,
         whole_prompts=whole,
         target_itl_s=config.target_itl_s,
     )

@@ -14,7 +14,6 @@ from prometheus_client.metrics_core import Metric
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.kernel_tiers import Tiers, tell
 from forearm.engine.host.throttling import Throttling
-from forearm.engine.scheduler import Scheduler
 from forearm.engine.sequence import Request, Sequence
 from forearm.metrics import OLD_GAUGES, OLD_NAMES, engine_metrics, register
 
@@ -125,16 +124,15 @@ class Meter:
         """A step of so many tokens was computed."""
         self._observe("vllm:iteration_tokens_total", tokens)
 
-    def load(self, scheduler: Scheduler) -> None:
-        """How full the engine is now."""
-        usage = scheduler.blocks.used / scheduler.blocks.count
-        self._plain["vllm:num_requests_running"].set(len(scheduler.running))
-        self._plain["vllm:num_requests_waiting"].set(scheduler.waiting)
-        self._waiting.set(scheduler.waiting)
-        self._plain["vllm:kv_cache_usage_perc"].set(usage)
-        self._plain["vllm:num_preemptions"].inc(scheduler.preemptions - self._preemptions)
+    def load(self, running: int, waiting: int, kv_usage: float, preemptions: int) -> None:
+        """Set how full the engine is now. preemptions: so far."""
+        self._plain["vllm:num_requests_running"].set(running)
+        self._plain["vllm:num_requests_waiting"].set(waiting)
+        self._waiting.set(waiting)
+        self._plain["vllm:kv_cache_usage_perc"].set(kv_usage)
+        self._plain["vllm:num_preemptions"].inc(preemptions - self._preemptions)
         self._plain["vllm:generation_tokens"].inc(self.generated_tokens - self._told_tokens)
-        self._preemptions, self._told_tokens = scheduler.preemptions, self.generated_tokens
+        self._preemptions, self._told_tokens = preemptions, self.generated_tokens
         for gap_s, times in self._gaps_s.items():
             self._plain["vllm:inter_token_latency_seconds"].observe_times(gap_s, times)
         self._gaps_s.clear()
@@ -177,8 +175,22 @@ class Meter:
     def request_over(self, request: Request, reason: str, now_s: float) -> None:
         """All outputs of the request have ended; `reason` is the last one's, or error."""
         self._count("vllm:request_success", finished_reason=reason).inc()
-        outputs = [sequence.output_length for sequence in request.sequences]
         self._observe("vllm:e2e_request_latency_seconds", now_s - request.arrived_s)
+        if request.scheduled_s is not None:
+            self._observe("vllm:request_queue_time_seconds", request.scheduled_s - request.arrived_s)
+            self._observe("vllm:request_inference_time_seconds", now_s - request.scheduled_s)
+        if request.pooling is None:
+            self._generated(request, now_s)
+        elif reason == "stop":
+            tokens = sum(len(text.token_ids) for text in request.pooling.texts)
+            self.prompt_tokens += tokens
+            self._plain["vllm:prompt_tokens"].inc(tokens)
+            self._count("vllm:prompt_tokens_by_source", source="local_compute").inc(tokens)
+            self._observe("vllm:request_prompt_tokens", tokens)
+
+    def _generated(self, request: Request, now_s: float) -> None:
+        """Observe what a request to generate came to."""
+        outputs = [sequence.output_length for sequence in request.sequences]
         self._observe("vllm:request_prompt_tokens", len(request.prompt))
         self._observe("vllm:request_generation_tokens", sum(outputs))
         self._observe("vllm:request_max_num_generation_tokens", max(outputs))
@@ -186,20 +198,13 @@ class Meter:
         self._observe("vllm:request_num_preemptions", sum(one.preemptions for one in request.sequences))
         if request.params.max_tokens is not None:
             self._observe("vllm:request_params_max_tokens", request.params.max_tokens)
-        self._phases(request, max(outputs), now_s)
-
-    def _phases(self, request: Request, longest: int, now_s: float) -> None:
-        if request.scheduled_s is None:
-            return
-        self._observe("vllm:request_queue_time_seconds", request.scheduled_s - request.arrived_s)
-        self._observe("vllm:request_inference_time_seconds", now_s - request.scheduled_s)
-        if request.first_token_s is None:
+        if request.scheduled_s is None or request.first_token_s is None:
             return
         decode_s = now_s - request.first_token_s
         self._observe("vllm:request_prefill_time_seconds", request.first_token_s - request.scheduled_s)
         self._observe("vllm:request_decode_time_seconds", decode_s)
-        if longest > 1:
-            self._observe("vllm:request_time_per_output_token_seconds", decode_s / (longest - 1))
+        if max(outputs) > 1:
+            self._observe("vllm:request_time_per_output_token_seconds", decode_s / (max(outputs) - 1))
 
     def _observe(self, name: str, value: float) -> None:
         self._plain[name].observe(value)

@@ -81,7 +81,9 @@ class Speculation:
     def plan(self, slices: list[Slice], limits: Limits, blocks: BlockPool) -> list[Slice]:
         """The slices of a step, with the drafts that are worth it and find room."""
         self._drafting_s = 0.0
-        guesses = self._drafter is not None and _light(slices)
+        # A light step is bound by reading weights: it has no prompt in it, or little of one.
+        prompt_tokens = sum(piece.end - piece.start - piece.samples for piece in slices)
+        guesses = self._drafter is not None and prompt_tokens <= _BUSY_TOKENS
         if not guesses and not [piece for piece in slices if piece.sequence.constraint is not None]:
             return slices
         tokens, rows = (sum(getattr(piece, name) for piece in slices) for name in ("computes", "rows"))
@@ -121,7 +123,10 @@ class Speculation:
         wanted = [(piece, length) for piece, length in wanted if length]
         drafts = self._drafter.draft([(piece.sequence, length) for piece, length in wanted], room.blocks)
         self._drafting_s = time.monotonic() - start_s
-        found = {id(piece): _cut(piece, guess) for (piece, _), guess in zip(wanted, drafts, strict=True)}
+        found: dict[int, tuple[int, ...]] = {}
+        for (piece, _), guess in zip(wanted, drafts, strict=True):
+            constraint = piece.sequence.constraint
+            found[id(piece)] = tuple(guess if constraint is None else constraint.cut(guess))
         return [piece._replace(drafts=found[id(piece)]) if found.get(id(piece)) else piece for piece in slices]
 
     def _most(self, piece: Slice) -> int:
@@ -145,11 +150,6 @@ class Speculation:
             self._all.fade(_UNTRIED_KEEPS)
 
 
-def _light(slices: list[Slice]) -> bool:
-    """A step that is bound by reading weights: it has no prompt in it, or little of one."""
-    return sum(piece.end - piece.start - piece.samples for piece in slices) <= _BUSY_TOKENS
-
-
 def _with_certain(piece: Slice, room: _Room) -> Slice:
     """What must come is appended without a forward, but where its log-probabilities are wanted, which take logits."""
     constraint = piece.sequence.constraint
@@ -158,9 +158,3 @@ def _with_certain(piece: Slice, room: _Room) -> Slice:
     forced = constraint.forced()[: max(0, piece.sequence.request.max_tokens - piece.sequence.output_length - 1)]
     count = room.take(piece, len(forced))
     return piece._replace(drafts=tuple(forced[:count]), certain=True) if count else piece
-
-
-def _cut(piece: Slice, drafts: Row[int]) -> tuple[int, ...]:
-    """As far as the output may go on with them."""
-    constraint = piece.sequence.constraint
-    return tuple(drafts if constraint is None else constraint.cut(drafts))

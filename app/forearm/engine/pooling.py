@@ -1,0 +1,153 @@
+"""One step of a model that pools: whole texts become vectors or scores. Admission checks what is asked here, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from forearm.engine.batch import Batch, Float32Array, Int32Array, int32, pack
+from forearm.engine.metrics.step_trace import StepTrace
+from forearm.engine.sequence import PooledRows, PoolingTask, Slice
+from forearm.engine.step import Outcome
+from forearm.errors import EngineFailed, InvalidRequest
+from forearm.model.pooling.pooling import Pool, PoolingPlan
+from forearm.wire import Embed
+
+MAX_TEXTS = 4096  # of one message: OpenAI's limit of 2048 inputs, and pairs
+_ROWS: dict[Pool, PooledRows] = {"mean": "all", "cls": "first", "last": "last"}
+
+
+@dataclass(frozen=True)
+class PoolingTerms:
+    """What a pooling model returns. columns: values of a vector. token_types: how many the model tells apart."""
+
+    plan: PoolingPlan
+    columns: int
+    token_types: int
+
+
+def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_len: int, in_turns: bool) -> PoolingTask:
+    """Return what the request asks for, checked.
+
+    Raises: InvalidRequest naming the field, the numbers and the limit.
+    """
+    if not 0 < len(embed.prompts) <= MAX_TEXTS:
+        raise InvalidRequest(f"{len(embed.prompts)} texts; a request has 1 to {MAX_TEXTS}", "input")
+    kinds = ("embed", "token_embed") if terms.plan.kind == "embed" else ("classify",)
+    if embed.task not in kinds:
+        raise InvalidRequest(f"task is {embed.task}; this model does {' and '.join(kinds)}", "task")
+    if embed.dimensions is not None and not 0 < embed.dimensions <= terms.columns:
+        raise InvalidRequest(
+            f"dimensions is {embed.dimensions}; this model's vectors have {terms.columns} values", "dimensions"
+        )
+    for prompt in embed.prompts:
+        ids = prompt.token_ids
+        if not ids:
+            raise InvalidRequest("a text has no tokens; write at least one", "input")
+        if len(ids) > max_model_len:
+            raise InvalidRequest(
+                f"This model's maximum context length is {max_model_len} tokens. However, a text has {len(ids)} "
+                "tokens. Shorten it, or ask for truncate_prompt_tokens",
+                "input",
+            )
+        for token in (min(ids), max(ids)):
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(f"a text has token id {token}; the vocabulary has {vocab_size} tokens", "input")
+        if not 0 <= prompt.second < len(ids):
+            raise InvalidRequest(f"second is {prompt.second}; it does not begin a second text here", "input")
+    by_token = embed.task == "token_embed"
+    rows = "all" if by_token else _ROWS[terms.plan.pool]
+    return PoolingTask(embed.prompts, in_turns, rows, by_token, embed.dimensions, embed.activate)
+
+
+class PoolingExecutor(Protocol):
+    """What a step needs of the executor of a model that pools. `NativeExecutor` is it; tests have a tiny one."""
+
+    blocks: int
+    folder: Path | None
+
+    def forward(self, batch: Batch) -> None:
+        """Compute the whole step, embedding to last hidden states; they stay inside for `pool` and `logits`."""
+        ...
+
+    def logits(self) -> Float32Array:
+        """Return the last step's rows, float32 [rows, columns]."""
+        ...
+
+    def pool(self, starts: Int32Array) -> Float32Array:
+        """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1."""
+        ...
+
+
+class PoolingStepper:
+    """Takes slices that are whole texts through an executor, as `Stepper` does those that generate."""
+
+    def __init__(self, executor: PoolingExecutor, trace: StepTrace, terms: PoolingTerms) -> None:
+        self.executor, self.trace = executor, trace
+        self._terms = terms
+
+    def compute(self, slices: list[Slice]) -> list[Outcome]:
+        """Compute all layers of all texts in one call, then pooling and the layers behind it in another."""
+        self.trace.part("pack")
+        batch = pack(slices)
+        if self._terms.token_types > 1:
+            batch = batch._replace(types=_token_types(slices))
+        starts = int32(accumulate((len(piece.scores) for piece in slices), initial=0))
+        self.trace.part("forward")
+        self.executor.forward(batch)
+        self.trace.part("pool")
+        pooled = self.executor.pool(starts)
+        tasks = [_task(piece) for piece in slices]
+        rows = self.executor.logits() if any(task.by_token for task in tasks) else pooled
+        outcomes: list[Outcome] = []
+        for index, (piece, task, (first, end)) in enumerate(zip(slices, tasks, pairwise(starts), strict=True)):
+            vector = rows[first:end] if task.by_token else pooled[index]
+            failed = None
+            if not np.isfinite(vector).all():
+                failed = EngineFailed(
+                    f"request {piece.sequence.request.request_id}: the model's output has a NaN or an infinity; "
+                    "nothing can be made of it"
+                )
+            else:
+                vector = finish_vector(vector, self._terms.plan, task.dimensions, task.activate)
+            outcomes.append(Outcome(piece, [], [], failed, vector))
+        return outcomes
+
+
+def finish_vector(vector: Float32Array, plan: PoolingPlan, dimensions: int | None, activate: bool) -> Float32Array:
+    """Return the vector cut to `dimensions` (matryoshka), then at unit length, or as probabilities.
+
+    vector: [columns] or [tokens, columns]. Sums are float64 and over one text's values alone.
+    """
+    wide = vector.astype(np.float64)
+    if plan.from_tokens:
+        wide = wide[..., 1:2] - wide[..., 0:1]
+    wide = wide[..., :dimensions]
+    if activate and plan.finish == "normalize":
+        wide = wide / np.maximum(np.sqrt((wide * wide).sum(axis=-1, keepdims=True)), 1e-12)
+    elif activate and plan.finish == "sigmoid":
+        wide = 1 / (1 + np.exp(-np.clip(wide, -700, 700)))
+    elif activate and plan.finish == "softmax":
+        wide = np.exp(wide - wide.max(axis=-1, keepdims=True))
+        wide = wide / wide.sum(axis=-1, keepdims=True)
+    return wide.astype("<f4")
+
+
+def _token_types(slices: list[Slice]) -> Int32Array | None:
+    """Return 0 for a first text's tokens, 1 for a second's; None where no text has a second."""
+    seconds = [_task(piece).texts[piece.sequence.index].second for piece in slices]
+    if not any(seconds):
+        return None
+    return np.concatenate(
+        [np.arange(piece.end) >= (second or piece.end) for piece, second in zip(slices, seconds, strict=True)]
+    ).astype(np.int32)
+
+
+def _task(piece: Slice) -> PoolingTask:
+    task = piece.sequence.request.pooling
+    assert task is not None, "a pooling model takes in requests to pool alone"
+    return task

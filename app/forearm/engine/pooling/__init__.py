@@ -1,1 +1,0 @@
-"""The engine of models that pool: requests, loop, executor."""
