@@ -18,7 +18,7 @@ from tests.unit.text.test_gguf_tokenizer import byte_level_file, sentencepiece_f
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.errors import ConfigError, EngineFailed, InvalidRequest, Overloaded
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import Asked, grammar_of, schema_grammar
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of, schema_grammar
 from forearm.text.grammars.grammar_tokens import tokenizer_text
 from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
@@ -36,8 +36,8 @@ PERSON = {
 GRAMMARS = [
     schema_grammar(PERSON, "f"),
     schema_grammar({"type": "array", "items": {"type": "number"}, "maxItems": 9}, "f", any_whitespace=False),
-    grammar_of(Asked("regex", r"colou?r of the sky is (blue|black) and \d{3}-\d{4} is the phone", "f"), {}),
-    grammar_of(Asked("choice", ["The capital of France", "The capital of Finland", "The"], "f"), {}),
+    grammar_of(ConstraintRequest("regex", r"colou?r of the sky is (blue|black) and \d{3}-\d{4} is the phone", "f"), {}),
+    grammar_of(ConstraintRequest("choice", ["The capital of France", "The capital of Finland", "The"], "f"), {}),
 ]
 
 
@@ -96,7 +96,7 @@ def test_masks_over_drafts_are_those_one_after_the_other(grammars: Grammars, sou
 
 
 def test_a_fork_goes_its_own_way(grammars: Grammars) -> None:
-    matcher = begun(grammars, grammar_of(Asked("regex", "(ab|cd)e", "f"), {}))
+    matcher = begun(grammars, grammar_of(ConstraintRequest("regex", "(ab|cd)e", "f"), {}))
     fork = matcher.fork()
 
     matcher.take(next(token for token in allowed(matcher.mask()) if token in allowed(fork.mask())))
@@ -106,7 +106,7 @@ def test_a_fork_goes_its_own_way(grammars: Grammars) -> None:
 
 
 def test_it_is_over_where_only_the_end_may_follow_and_not_before(grammars: Grammars) -> None:
-    matcher = begun(grammars, grammar_of(Asked("regex", "ab?", "f"), {}))
+    matcher = begun(grammars, grammar_of(ConstraintRequest("regex", "ab?", "f"), {}))
     a, b = 67, 68
 
     assert allowed(matcher.mask())
@@ -144,7 +144,7 @@ def test_a_grammar_that_takes_too_long_is_refused_in_time(tmp_path: Path) -> Non
     choices = [f"{number} {number * 7919 % 10007}" for number in range(9000)]
     start_s = time.monotonic()
 
-    future = grammars.start(grammar_of(Asked("choice", choices, "f"), {}))
+    future = grammars.start(grammar_of(ConstraintRequest("choice", choices, "f"), {}))
     with pytest.raises(InvalidRequest, match=r"longer than 0.02 s"):
         future.result()
 
@@ -252,7 +252,9 @@ def test_texts_of_a_gguf_files_tokenizer_can_be_written(tmp_path: Path, write: C
 
 def check_writable(grammars: Grammars, tokenizer: Tokenizer, ends: list[int]) -> None:
     """Whatever is drawn through the masks is the text of its tokens, half characters joined."""
-    source = grammar_of(Asked("json", {"type": "array", "items": {"enum": ["naïve café", "日🙂", "the fox"]}}, "f"), {})
+    source = grammar_of(
+        ConstraintRequest("json", {"type": "array", "items": {"enum": ["naïve café", "日🙂", "the fox"]}}, "f"), {}
+    )
     texts = set()
     for seed in range(20):
         chance, matcher = random.Random(seed), begun(grammars, source)
