@@ -11,7 +11,7 @@ from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.text.templates import bounded_template
 from forearm.text.templates.chat_template import (
     ChatTemplate,
-    Message,
+    TemplateMessage,
     check_rendering,
     find_chat_template,
     find_tool_template,
@@ -22,10 +22,10 @@ TURNS = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls is defined %}!{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-HELLO: list[Message] = [{"role": "user", "content": "hello"}]
+HELLO: list[TemplateMessage] = [{"role": "user", "content": "hello"}]
 
 
-def render(source: str, messages: list[Message], **options: Any) -> str:
+def render(source: str, messages: list[TemplateMessage], **options: Any) -> str:
     return ChatTemplate(source, {"bos_token": "<s>"}).render(messages, **options)
 
 
