@@ -15,7 +15,7 @@ from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.text.grammars.constraints import ConstraintRequest
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.grammar_tokens import COMPILE_S
-from forearm.text.sandbox.forks import FORKS, SLOW_S, WAITING
+from forearm.text.sandbox.fork_server import FORKS, SLOW_S, WAITING
 from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 

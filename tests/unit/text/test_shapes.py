@@ -16,7 +16,7 @@ from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers import reasoning
 from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import CallArguments, CallBegin, TextPart, joined
-from forearm.text.tool_parsers.shapes import HARMONYS_THOUGHT, Shape, shape_of
+from forearm.text.tool_parsers.shapes import HARMONY_REASONING, Shape, shape_of
 
 EOS = 256
 ENDS = {*b'"}]', EOS}
@@ -138,7 +138,7 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
 
 
 def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> None:
-    tag = shape("openai").required([("now", EMPTY)], True, [HARMONYS_THOUGHT])
+    tag = shape("openai").required([("now", EMPTY)], True, [HARMONY_REASONING])
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 

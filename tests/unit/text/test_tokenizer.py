@@ -61,7 +61,7 @@ def test_the_text_layer_does_not_complain_where_there_is_no_torch() -> None:
     ("change", "words"),
     [
         ({"model": {"type": "BPE", "vocab": 5, "merges": []}}, "expected a map"),
-        ({"pre_tokenizer": {"type": "Odd"}}, "its pre_tokenizer is of no kind"),
+        ({"pre_tokenizer": {"type": "Odd"}}, "its pre_tokenizer is of a kind"),
         ({"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []}, "control tokens"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -13,7 +13,7 @@ from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.lark import Lark
 from forearm.text.tool_parsers.output_parser import CallsWanted, ParserOptions
 from forearm.text.tool_parsers.reasoning import ReasoningFormat
-from forearm.text.tool_parsers.shapes import HARMONYS_THOUGHT, harmonys_chosen
+from forearm.text.tool_parsers.shapes import HARMONY_REASONING, harmony_auto
 
 _FIELD = "tools"
 # Models put a line or two between reasoning and answer.
@@ -82,7 +82,7 @@ def _calls_grammar(served: Served, body: ChatRequest, choice: ToolChoice, thinks
         return _grammar(served, "json", choice.schema())
     before = [_LINES] if thinks else []
     if served.dialect.is_harmony and body.thinking_token_budget is None:
-        before = [HARMONYS_THOUGHT]
+        before = [HARMONY_REASONING]
     tag = shape.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
     return _grammar(served, "structural_tag", tag)
 
@@ -96,7 +96,7 @@ def _chosen_grammar(
     """
     dialect, tools = served.dialect, choice.imposed()
     if dialect.is_harmony:
-        tag = harmonys_chosen(tools, body.thinking_token_budget is None, schema)
+        tag = harmony_auto(tools, body.thinking_token_budget is None, schema)
         return _grammar(served, "structural_tag", tag)
     if dialect.shape is not None:
         return _grammar(served, "structural_tag", dialect.shape.chosen(tools, choice.parallel))

@@ -1,6 +1,6 @@
-"""Regular expressions of languages: as they stand, or where they have intersections and complements, by automata.
+"""Convert languages to regular expressions: directly, or by an automaton where they have intersections or complements.
 
-States are derivatives of regular expressions (Brzozowski 1964), taken out one by one (Kleene 1956).
+States are derivatives of regular expressions (Brzozowski 1964); they are eliminated one by one (Kleene 1956).
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from forearm.text.grammars.regex_syntax import LAST, NotRead, Ranges, others, un
 
 _NOTHING = r"[^\s\S]"
 _MAX_STATES = 2_000
-_MAX_CHARACTERS = 12 << 10  # of an expression made of an automaton
-_MAX_STEPS = 40_000  # derivatives: 0.3 s
+_MAX_CHARACTERS = 12 << 10  # of an expression that an automaton is converted to
+_MAX_STEPS = 40_000  # derivatives, computed in 0.3 s
 _MAX_NODES = 2_000
 
 
-def written(language: Language) -> str | None:
-    """The language as a regular expression; None where that would become too large."""
+def to_regex(language: Language) -> str | None:
+    """Return the language as a regular expression, or None if that would be too large."""
     try:
-        text = _plain(language) if language.plain else _Automaton(language).expression()
+        text = _plain_regex(language) if language.plain else _Automaton(language).expression()
     except NotRead:
         return None
     return text if len(text) <= _MAX_CHARACTERS else None
 
 
-def _plain(language: Language) -> str:
+def _plain_regex(language: Language) -> str:
     if language.kind == "chars":
         return _class(language.ranges)
-    parts = [_plain(part) for part in language.parts]
+    parts = [_plain_regex(part) for part in language.parts]
     if language.kind == "repeat":
         most = "" if language.most is None else language.most
         return f"(?:{parts[0]}){{{language.least},{most}}}"
@@ -51,7 +51,7 @@ Edges = list[tuple[int, int]]
 
 
 class _Automaton:
-    """States are numbers, 0 is the first; each knows by which characters it goes on to which."""
+    """A deterministic automaton. States are numbers, 0 is the first; an edge exists for each class of characters."""
 
     def __init__(self, language: Language) -> None:
         self._steps = 0
@@ -62,7 +62,7 @@ class _Automaton:
         for state in (found := [language]):
             edges.append([])
             for ranges in self._classes:
-                after = self._derived(state, ranges[0][0])
+                after = self._derivative(state, ranges[0][0])
                 if after not in states:
                     states[after] = len(found)
                     found.append(after)
@@ -71,37 +71,37 @@ class _Automaton:
                 raise NotRead("its states")
         self._edges, self._ends = edges, [state.nullable for state in found]
 
-    def _derived(self, language: Language, char: int) -> Language:
-        """What may follow this character."""
-        key = (language, char)
-        if key not in self._known:
-            self._steps += 1
-            if self._steps > _MAX_STEPS:
-                raise NotRead("its size")
-            self._known[key] = self._derive(language, char)
-        return self._known[key]
-
-    def _derive(self, language: Language, char: int) -> Language:
-        parts = language.parts
+    def _derivative(self, language: Language, char: int) -> Language:
+        """Return the texts that may follow this character in the language."""
+        key, parts = (language, char), language.parts
+        if key in self._known:
+            return self._known[key]
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise NotRead("its size")
         if language.kind == "chars":
-            return EMPTY if any(low <= char <= high for low, high in language.ranges) else NONE
-        if language.kind == "repeat":
+            made = EMPTY if any(low <= char <= high for low, high in language.ranges) else NONE
+        elif language.kind == "repeat":
             most = None if language.most is None else language.most - 1
-            return cat(self._derived(parts[0], char), repeat(parts[0], max(language.least - 1, 0), most))
-        if language.kind == "cat":
+            made = cat(self._derivative(parts[0], char), repeat(parts[0], max(language.least - 1, 0), most))
+        elif language.kind == "cat":
             found = []
             for number, part in enumerate(parts):
-                found.append(cat(self._derived(part, char), Language("cat", parts[number + 1 :])))
+                found.append(cat(self._derivative(part, char), Language("cat", parts[number + 1 :])))
                 if not part.nullable:
                     break
-            return alternatives(found)
-        inner = [self._derived(part, char) for part in parts]
-        if language.kind == "not":
-            return complement(inner[0])
-        return alternatives(inner) if language.kind == "or" else intersection(inner)
+            made = alternatives(found)
+        else:
+            inner = [self._derivative(part, char) for part in parts]
+            if language.kind == "not":
+                made = complement(inner[0])
+            else:
+                made = alternatives(inner) if language.kind == "or" else intersection(inner)
+        self._known[key] = made
+        return made
 
-    def _merged(self) -> list[int]:
-        """Of each state the number of those that are the same as it (Moore 1956)."""
+    def _equivalent(self) -> list[int]:
+        """Return a class number for each state: equivalent states have the same one (Moore 1956)."""
         kinds = [int(end) for end in self._ends]
         while True:
             keys = [(kind, *(kinds[to] for to in edge)) for kind, edge in zip(kinds, self._edges, strict=True)]
@@ -111,8 +111,11 @@ class _Automaton:
             kinds = [numbers[key] for key in keys]
 
     def expression(self) -> str:
-        """Raises: NotRead."""
-        merged = self._merged()
+        """Return the automaton as a regular expression.
+
+        Raises: NotRead if it is too large.
+        """
+        merged = self._equivalent()
         chars: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for state, edges in enumerate(self._edges):
             if merged.index(merged[state]) == state:
@@ -126,13 +129,16 @@ class _Automaton:
 
 
 def _eliminated(paths: dict[tuple[int, int], str], begin: int, end: int) -> str:
-    """One expression of all ways from the beginning to the end. Raises: NotRead."""
+    """Return one expression for all paths from the beginning to the end.
+
+    Raises: NotRead if it is too large.
+    """
     states = {state for edge in paths for state in edge if state >= 0}
     while states:
         before = {state: [edge for edge in paths if edge[1] == state != edge[0]] for state in states}
         after = {state: [edge for edge in paths if edge[0] == state != edge[1]] for state in states}
-        # The one whose ways around it add least (Delgado and Morais 2004).
-        state = min(states, key=lambda one: (_added(paths, before[one], after[one], one), one))
+        # Eliminate the state that makes the expressions grow least (Delgado and Morais 2004).
+        state = min(states, key=lambda one: (_growth(paths, before[one], after[one], one), one))
         states.remove(state)
         loop = paths.pop((state, state), None)
         loop = "" if loop is None else f"(?:{loop})*"
@@ -148,15 +154,15 @@ def _eliminated(paths: dict[tuple[int, int], str], begin: int, end: int) -> str:
     return paths.get((begin, end), _NOTHING)
 
 
-def _added(paths: dict[tuple[int, int], str], before: Edges, after: Edges, state: int) -> int:
-    """Characters of all ways through the state, less those that they replace."""
+def _growth(paths: dict[tuple[int, int], str], before: Edges, after: Edges, state: int) -> int:
+    """Return by how many characters the expressions grow when this state is eliminated."""
     come, go = (sum(len(paths[edge]) for edge in edges) for edges in (before, after))
     loop = len(paths.get((state, state), ""))
     return (len(after) - 1) * come + (len(before) - 1) * go + (len(before) * len(after) - 1) * loop
 
 
 def _classes(language: Language) -> list[Ranges]:
-    """Characters that the language never tells apart, together."""
+    """Return the classes of characters that the language does not distinguish."""
     sets: dict[Ranges, None] = {}
     stack, seen = [language], 0
     while stack:

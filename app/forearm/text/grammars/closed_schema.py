@@ -1,8 +1,8 @@
-"""Objects of a JSON schema that list their properties have no others, unless the schema says otherwise.
+"""Close the objects of a JSON schema that list their properties, unless the schema says otherwise.
 
-vLLM (XGrammar's strict mode) and llama.cpp take schemas so: models write properties of their own without end otherwise.
-Where several parts say together what an object has (allOf, or $ref beside properties), it is closed once, around all of
-them, as `unevaluatedProperties: false` would.
+vLLM (XGrammar's strict mode) and llama.cpp read schemas this way: otherwise models invent properties without end. Where
+several parts define an object's properties together (allOf, or $ref beside properties), the object is closed once,
+around all parts, as `unevaluatedProperties: false` would do.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ _LISTS = ("allOf", "anyOf", "oneOf")
 _SCHEMAS = ("items", "additionalItems", "additionalProperties")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTING = ("properties", "patternProperties")
-_MOST_PARTS = 200_000  # schemas and names looked at, copies of definitions among them: 0.2 s
+_MOST_PARTS = 200_000  # schemas and names visited, copies of definitions included: 0.2 s
 _DEEPEST = 64
 
 
 class TooLarge(Exception):
-    """References within allOf multiply what the schema has."""
+    """References within allOf multiply the size of the schema."""
 
 
 def closed(root: Any) -> Any:
-    """The same schema with its objects closed. Raises: TooLarge."""
+    """Return the schema with its objects closed.
+
+    Raises: TooLarge.
+    """
     return _Closing(root).at(root, True)
 
 
 def target(root: Any, reference: str) -> Any:
-    """What a reference within the schema (#/$defs/…) refers to; None where there is nothing."""
+    """Return what a reference within the schema (#/$defs/…) refers to, or None if there is nothing."""
     node = root
     for part in reference[1:].split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
@@ -43,7 +46,7 @@ class _Closing:
         self._root, self._parts_seen = root, 0
 
     def at(self, node: Any, closing: bool, depth: int = 0) -> Any:
-        """`closing`: nothing around this schema has a say in what the object has."""
+        """Return this schema, closed. closing: no schema around this one defines properties of the same object."""
         if not isinstance(node, dict):
             return node
         self._spend(1)
@@ -55,14 +58,19 @@ class _Closing:
         if everything and any(key in node for key in _LISTING):
             made.setdefault("additionalProperties", True)
         if not alone or not closing:
-            made = self._opened(made, depth)
+            # A copy of the definition replaces $ref, because the definition itself is closed.
+            found = target(self._root, made["$ref"]) if isinstance(made.get("$ref"), str) else None
+            said = self._properties(found) if isinstance(found, dict) else None
+            if said is not None and any(said.values()) and depth <= _DEEPEST:
+                others = {key: value for key, value in made.items() if key != "$ref"}
+                made = {"allOf": [self.at(found, False, depth + 1), *others.pop("allOf", [])], **others}
         if not closing or everything or "additionalProperties" in made:
             return made
         if alone:
-            return self._shut(made) if any(key in made for key in _LISTING) else made
-        said = self._said(node)
+            return self._closed_object(made) if any(key in made for key in _LISTING) else made
+        said = self._properties(node)
         if said is not None and any(said[key] for key in _LISTING):
-            made["allOf"] = [*made.get("allOf", []), self._shut(said)]
+            made["allOf"] = [*made.get("allOf", []), self._closed_object(said)]
         return made
 
     def _spend(self, parts: int) -> None:
@@ -71,7 +79,7 @@ class _Closing:
             raise TooLarge
 
     def _parts(self, node: Json) -> Iterator[Any]:
-        """What may say which properties an object has: the schema itself, and what stands in its place."""
+        """Yield what may define an object's properties: the schema itself, and those that it combines or refers to."""
         if any(key in node for key in (*_LISTING, "additionalProperties")):
             yield node
         for key in ("anyOf", "oneOf"):
@@ -90,24 +98,15 @@ class _Closing:
             return {name: self.at(one, True) for name, one in value.items()}
         return self.at(value, True) if key in _SCHEMAS else value
 
-    def _opened(self, made: Json, depth: int) -> Json:
-        """With a copy of what $ref refers to in its place: the definition itself is closed."""
-        found = target(self._root, made["$ref"]) if isinstance(made.get("$ref"), str) else None
-        said = self._said(found) if isinstance(found, dict) else None
-        if said is None or not any(said.values()) or depth > _DEEPEST:
-            return made
-        others = {key: value for key, value in made.items() if key != "$ref"}
-        return {"allOf": [self.at(found, False, depth + 1), *others.pop("allOf", [])], **others}
-
-    def _shut(self, said: Json) -> Json:
-        """What is required and not described may be anything."""
+    def _closed_object(self, said: Json) -> Json:
+        """Return a closed object; a required property without a description may have any value."""
         names = [name for name in said.get("required", ()) if isinstance(name, str)]
         properties = {**dict.fromkeys(names, True), **said.get("properties", {})}
         order = [*said.get("properties", {}), *names]
         return {**said, "properties": {name: properties[name] for name in order}, "additionalProperties": False}
 
-    def _said(self, node: Any, seen: set[int] | None = None) -> Json | None:
-        """Names and patterns of properties, and what is required, of all parts; None where one allows others."""
+    def _properties(self, node: Any, seen: set[int] | None = None) -> Json | None:
+        """Return the names and patterns of properties, and required names; None if a part allows other properties."""
         found: Json = {"properties": {}, "patternProperties": {}, "required": []}
         seen = set() if seen is None else seen
         if not isinstance(node, dict) or id(node) in seen:
@@ -129,7 +128,7 @@ class _Closing:
         if isinstance(node.get("$ref"), str):
             inner.append(target(self._root, node["$ref"]))
         for one in inner:
-            said = self._said(one, seen)
+            said = self._properties(one, seen)
             if said is None:
                 return None
             self._spend(len(said["properties"]))

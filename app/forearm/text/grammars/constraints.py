@@ -1,6 +1,6 @@
-"""What a client asks an answer to look like, as one grammar of llguidance: a schema, a regular expression, a choice.
+"""Convert one output constraint (a schema, a regular expression, a choice …) to a grammar for llguidance.
 
-Nothing that is asked for is dropped: what cannot be imposed is refused by name.
+No part of a constraint is dropped silently: what cannot be imposed is refused by name.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from typing import Any
 from forearm.errors import InvalidRequest
 from forearm.text.grammars import json_schema
 from forearm.text.grammars.lark import Lark, either
-from forearm.text.grammars.schema_strings import Strings, plain_patterns
+from forearm.text.grammars.schema_strings import SchemaStrings, plain_patterns
 from forearm.text.grammars.structural_tags import structural_tag
 
-# In the order in which they are looked for.
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 MAX_REGEX_CHARACTERS, MAX_GRAMMAR_CHARACTERS = 16 << 10, 64 << 10
 MAX_CHOICES, MAX_CHOICE_CHARACTERS = 10_000, 256 << 10
-# Between the parts of JSON. Models have lost themselves in endless white space; no layout needs so much in a row.
-# llama.cpp's: one space, or one or two ends of lines and what the next one is indented by.
+# White space between the parts of JSON. Without a bound, models sometimes generate white space without end. This is
+# llama.cpp's rule: one space, or one or two newlines and the indentation of the next line.
 _WHITE_SPACE = r"\x20|\n{1,2}[\x20\t]{0,20}"
 _LARK = re.compile(r"^\s*\??start\s*:(?!:=)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class ConstraintRequest:
-    """One constraint. `kind` of KINDS; `field` is the request's, for errors.
+    """One constraint of a request. kind: one of KINDS. field: the request's field, for error messages.
 
-    any_whitespace: JSON may have white space between its parts; white_space: a regular expression for it, or "".
+    any_whitespace: JSON may have white space between its parts. white_space: a regular expression for it, or "".
     """
 
     kind: str
@@ -42,15 +41,17 @@ class ConstraintRequest:
     any_whitespace: bool = True
     white_space: str = ""
 
-    def options(self) -> dict[str, Any]:
-        """llguidance's, for JSON."""
+    def json_options(self) -> dict[str, Any]:
+        """Return llguidance's options for JSON."""
         if self.white_space:
             return {"whitespace_pattern": self.white_space}
         return {"whitespace_pattern": _WHITE_SPACE} if self.any_whitespace else {"whitespace_flexible": False}
 
 
 def constraint_request(given: Mapping[str, Any], field: str) -> ConstraintRequest:
-    """What vLLM's structured outputs ask for; `given` has their fields by name. None and json_object False ask nothing.
+    """Return the constraint that vLLM's structured outputs describe; `given` has their fields by name.
+
+    None and `json_object: false` mean no constraint.
 
     Raises: InvalidRequest if there is no constraint, or more than one.
     """
@@ -69,18 +70,18 @@ def constraint_request(given: Mapping[str, Any], field: str) -> ConstraintReques
 
 
 def grammar_of(asked: ConstraintRequest, special: Mapping[str, int]) -> str:
-    """The grammar of the whole answer. `special`: the tokenizer's special tokens, text to id.
+    """Return the grammar of the whole answer. special: the ids of the tokenizer's special tokens by their text.
 
-    Raises: InvalidRequest naming the field. What only compiling shows is left to GrammarCheck.
+    Raises: InvalidRequest naming the field. Errors that only compiling reveals are left to GrammarCheck.
     """
     lark = Lark(special)
     return lark.text(_expression(asked, lark))
 
 
 def schema_grammar(schema: Any, field: str, *, any_whitespace: bool = True) -> str:
-    """The grammar of JSON that fits this schema.
+    """Return the grammar of JSON that fits this schema.
 
-    Raises: InvalidRequest naming the field, and what cannot be imposed.
+    Raises: InvalidRequest naming the field, and the keyword that cannot be imposed.
     """
     return grammar_of(ConstraintRequest("json", schema, field, any_whitespace), {})
 
@@ -88,9 +89,9 @@ def schema_grammar(schema: Any, field: str, *, any_whitespace: bool = True) -> s
 def schema_expression(
     lark: Lark, schema: Any, field: str, *, any_whitespace: bool = True, white_space: str = ""
 ) -> str:
-    """JSON that fits this schema, as a part of the grammar that `lark` makes (the arguments of a function call, say).
+    """Return a rule for JSON that fits this schema, as a part of the grammar in `lark` (for arguments of a call, say).
 
-    Raises: InvalidRequest naming the field, and what cannot be imposed.
+    Raises: InvalidRequest naming the field, and the keyword that cannot be imposed.
     """
     return lark.rule(_expression(ConstraintRequest("json", schema, field, any_whitespace, white_space), lark))
 
@@ -98,7 +99,7 @@ def schema_expression(
 def _expression(asked: ConstraintRequest, lark: Lark) -> str:
     makers = {
         "json": _json,
-        "json_object": _json_object,
+        "json_object": _json,
         "regex": _regex,
         "choice": _choice,
         "grammar": _grammar,
@@ -108,28 +109,30 @@ def _expression(asked: ConstraintRequest, lark: Lark) -> str:
 
 
 def _json(asked: ConstraintRequest, lark: Lark) -> str:
+    if asked.kind == "json_object":
+        if asked.value is not True:
+            raise InvalidRequest(f"{asked.field}: json_object must be true, not {asked.value!r:.60}", asked.field)
+        return lark.schema({"type": "object", "x-guidance": asked.json_options()})
     schema = json_schema.prepared(asked.value, asked.field, lark.strings)
     if schema is False:
         raise InvalidRequest(f"{asked.field}: the schema false has no values", asked.field)
     if asked.white_space:
         _check_regex(asked.white_space, asked.field)
-    return lark.schema({**({} if schema is True else schema), "x-guidance": asked.options()})
-
-
-def _json_object(asked: ConstraintRequest, lark: Lark) -> str:
-    if asked.value is not True:
-        raise InvalidRequest(f"{asked.field}: json_object must be true, not {asked.value!r:.60}", asked.field)
-    return lark.schema({"type": "object", "x-guidance": asked.options()})
+    return lark.schema({**({} if schema is True else schema), "x-guidance": asked.json_options()})
 
 
 def _regex(asked: ConstraintRequest, lark: Lark) -> str:
     if not isinstance(asked.value, str):
-        raise InvalidRequest(f"{asked.field}: a regular expression is a text, not {asked.value!r:.60}", asked.field)
+        raise InvalidRequest(
+            f"{asked.field}: a regular expression must be a string, not {asked.value!r:.60}", asked.field
+        )
     _check_regex(asked.value, asked.field)
     patterns, exact = plain_patterns(asked.value, whole=True)
     if not exact:
         lark.strings.warnings.append(f"{asked.field}: the regular expression is imposed without its look-around")
-    return lark.regex(patterns[0]) if len(patterns) == 1 else lark.all_of(patterns)
+    if len(patterns) == 1:
+        return lark.regex(patterns[0])
+    return lark.rule(lark.terminal(" & ".join(map(lark.regex, patterns))))  # all of them must match
 
 
 def _check_regex(pattern: str, field: str) -> None:
@@ -143,11 +146,11 @@ def _check_regex(pattern: str, field: str) -> None:
 def _choice(asked: ConstraintRequest, lark: Lark) -> str:
     options = asked.value
     if not isinstance(options, list) or not options or not all(isinstance(one, str) for one in options):
-        raise InvalidRequest(f"{asked.field}: choice must be a list of texts, at least one", asked.field)
+        raise InvalidRequest(f"{asked.field}: choice must be a list of at least one string", asked.field)
     characters = sum(map(len, options))
     if len(options) > MAX_CHOICES or characters > MAX_CHOICE_CHARACTERS:
         raise InvalidRequest(
-            f"{asked.field}: choice has {len(options)} texts of {characters} characters; at most {MAX_CHOICES} of "
+            f"{asked.field}: choice has {len(options)} strings of {characters} characters; at most {MAX_CHOICES} of "
             f"{MAX_CHOICE_CHARACTERS} are taken",
             asked.field,
         )
@@ -155,7 +158,7 @@ def _choice(asked: ConstraintRequest, lark: Lark) -> str:
 
 
 def _grammar(asked: ConstraintRequest, lark: Lark) -> str:
-    """Lark as it stands (it has a rule `start`), EBNF with a rule `root ::=` (llama.cpp's GBNF) converted."""
+    """Return the expression of a Lark grammar (with a rule `start`), or of EBNF (`root ::=`, as llama.cpp's GBNF)."""
     from llguidance.gbnf_to_lark import any_to_lark
 
     text = asked.value
@@ -167,27 +170,19 @@ def _grammar(asked: ConstraintRequest, lark: Lark) -> str:
         converted = text if _LARK.search(text) else any_to_lark(text)
     except RecursionError:
         raise InvalidRequest(f"{asked.field}: the grammar is nested too deeply", asked.field) from None
-    except Exception as error:  # the converter raises plain ones
+    except Exception as error:  # the converter raises Exception itself
         raise InvalidRequest(
             f"{asked.field}: this is neither Lark (a rule `start: …`) nor EBNF (a rule `root ::= …`): {error}",
             asked.field,
         ) from error
-    _check_schemas(converted, asked.field)
-    return lark.grammar(converted)
-
-
-def _check_schemas(lark: str, field: str) -> None:
-    """Schemas in the grammar (`%json {…}`) are looked through as those of requests are.
-
-    Raises: InvalidRequest.
-    """
-    decoder, schemas = json.JSONDecoder(), []
-    for match in re.finditer(r"%json\s*", lark):
-        # Else it stands in a comment or a text, or the compiler says what is wrong.
+    schemas = []  # schemas in the grammar (`%json {…}`) have the same limits as schemas of requests
+    for match in re.finditer(r"%json\s*", converted):
+        # No JSON follows in a comment or a literal; what else is wrong, the compiler reports.
         with contextlib.suppress(ValueError, RecursionError):
-            schemas.append(decoder.raw_decode(lark, match.end())[0])
-    if schemas:
-        json_schema.prepared({"anyOf": schemas}, field, Strings())  # all at once: their multiples may meet at one place
+            schemas.append(json.JSONDecoder().raw_decode(converted, match.end())[0])
+    if schemas:  # all at once, because their multiples may meet at one place
+        json_schema.prepared({"anyOf": schemas}, asked.field, SchemaStrings())
+    return lark.grammar(converted)
 
 
 def _structural_tag(asked: ConstraintRequest, lark: Lark) -> str:
@@ -196,7 +191,7 @@ def _structural_tag(asked: ConstraintRequest, lark: Lark) -> str:
         try:
             tag = json.loads(tag)
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"{asked.field}: structural_tag is no JSON: {error}", asked.field) from error
+            raise InvalidRequest(f"{asked.field}: structural_tag is not valid JSON: {error}", asked.field) from error
 
     def inner(kind: str, value: Any) -> str:
         return _expression(ConstraintRequest(kind, value, asked.field, asked.any_whitespace, asked.white_space), lark)

@@ -1,6 +1,6 @@
-"""python -m forearm.text.grammars.grammar_process: make and compile grammars, each in a fork, for grammar_check.py.
+"""Compile grammars, each in a fork, for grammar_check.py: python -m forearm.text.grammars.grammar_process.
 
-Converting EBNF is Python whose time grows with the square of the rules; a Lark grammar's first mask may take minutes.
+The time to convert EBNF grows with the square of its rules; the first mask of a Lark grammar may take minutes.
 """
 
 from __future__ import annotations
@@ -13,48 +13,44 @@ from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.grammar_tokens import COMPILE_S, MAX_GRAMMAR_CHARACTERS, compiled
-from forearm.text.sandbox.forks import SandboxTask, serve_forks
+from forearm.text.sandbox.fork_server import SandboxTask, serve
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-# Of a core. What passes is compiled in the engine too, which has two threads for it: the largest schemas that
-# json_schema.py lets through take 1.0 to 1.3 s (x86-64, other work beside it), most others milliseconds.
+# Processor time. The engine compiles accepted grammars again, on two threads: the largest schemas that json_schema.py
+# accepts take 1.0 to 1.3 s (x86-64 with other load), most others milliseconds.
 COMPILE_CPU_S = 2.0
-_FORK_BYTES = 1 << 30  # whole processes were 177 MB large at most (deep_threads.py)
+_FORK_BYTES = 1 << 30  # the largest process measured had 177 MB (deep_threads.py)
 
 
 def work_of(shared: Json) -> SandboxTask:
-    """Jobs of this vocabulary."""
+    """Return the task that compiles grammars for this vocabulary."""
     tokenizer = _tokenizer(shared)
 
     def do(job: Json) -> Json:
         grammar = job.get("grammar") or grammar_of(ConstraintRequest(**job["asked"]), shared["special"])
-        check(grammar, job["field"], tokenizer)
+        named = job["field"]
+        try:
+            grammar.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{named}: half a surrogate pair: {error}", named) from error
+        if len(grammar) > MAX_GRAMMAR_CHARACTERS:
+            raise InvalidRequest(
+                f"{named}: its grammar has {len(grammar)} characters; at most {MAX_GRAMMAR_CHARACTERS}", named
+            )
+        begun_s = time.process_time()
+        compiled(grammar, tokenizer, named)
+        if time.process_time() - begun_s > COMPILE_CPU_S:
+            raise InvalidRequest(f"{named}: compiling it takes more than {COMPILE_CPU_S:g} s; simplify it", named)
         return {"grammar": grammar}
 
     return SandboxTask("compiling it", do, COMPILE_S, _FORK_BYTES)
 
 
-def check(grammar: str, named: str, tokenizer: LLTokenizer) -> None:
-    """Raises: InvalidRequest naming the field."""
-    try:
-        grammar.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{named}: half a character: {error}", named) from error
-    if len(grammar) > MAX_GRAMMAR_CHARACTERS:
-        raise InvalidRequest(
-            f"{named}: its grammar has {len(grammar)} characters; at most {MAX_GRAMMAR_CHARACTERS}", named
-        )
-    begun_s = time.process_time()
-    compiled(grammar, tokenizer, named)
-    if time.process_time() - begun_s > COMPILE_CPU_S:
-        raise InvalidRequest(f"{named}: compiling it takes more than {COMPILE_CPU_S:g} s; simplify it", named)
-
-
 @dataclass
 class _Vocabulary:
-    """What LLTokenizer asks of a tokenizer."""
+    """The tokenizer interface that LLTokenizer wraps."""
 
     eos_token_id: int
     bos_token_id: int | None
@@ -66,7 +62,7 @@ class _Vocabulary:
         self._longest = max(map(len, self.tokens))
 
     def __call__(self, text: bytes) -> list[int]:
-        """Text that a grammar forces, in the longest tokens from its beginning on: for the check any will do."""
+        """Return tokens for text that a grammar forces, always the longest match: any tokenization serves the check."""
         found, at = [], 0
         while at < len(text):
             sizes = range(min(self._longest, len(text) - at), 0, -1)
@@ -87,4 +83,4 @@ def _tokenizer(shared: Json) -> LLTokenizer:
 
 
 if __name__ == "__main__":
-    serve_forks(work_of)
+    serve(work_of)

@@ -1,4 +1,4 @@
-"""A model's vocabulary as llguidance takes it, and the limits under which grammars are compiled and followed."""
+"""The vocabulary in the form that llguidance takes, and the limits for compiling grammars and computing masks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from forearm.model.gguf.gguf import is_gguf
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_GRAMMAR_CHARACTERS = 1 << 20  # of what is made of schemas, texts and grammars together
-COMPILE_S = 10.0  # most that one grammar may take
-# Of llguidance.LLParserLimits. Its fuels bound the work of one compilation and of one mask (some 14 ms); a lexer state
-# takes 1 to 2 kB, so that one output holds 100 MB at most. An optional property takes 4 items of a row.
+MAX_GRAMMAR_CHARACTERS = 1 << 20  # of the complete grammar, made of all schemas, texts and grammars of a request
+COMPILE_S = 10.0  # time limit for one grammar
+# Fields of llguidance.LLParserLimits; its default fuels bound the work of one compilation and of one mask (about
+# 14 ms). A lexer state takes 1 to 2 kB, so that one output holds at most 100 MB. An optional property takes 4 items.
 LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 8_000, "verbose_errors": False}
 _REASONS = {
     "NoExtension": "no text fits it",
@@ -27,15 +27,15 @@ _REASONS = {
 
 
 def compiled(source: str, tokenizer: LLTokenizer, field: str | None = None) -> LLMatcher:
-    """The grammar at its beginning.
+    """Return a matcher at the start of the grammar.
 
-    Raises: InvalidRequest, naming the field, if it is wrong, too large, or no text fits it.
+    Raises: InvalidRequest naming the field if the grammar is wrong, too large, or matches no text.
     """
     from llguidance import LLMatcher, LLParserLimits
 
     made = LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(**LIMITS))
     first = made.deep_copy()
-    first.compute_bitmask()  # some limits only show here
+    first.compute_bitmask()  # some limits are only checked here
     what = f"{field}: it" if field else "the grammar"
     for one in (made, first):
         if one.is_error():
@@ -46,7 +46,7 @@ def compiled(source: str, tokenizer: LLTokenizer, field: str | None = None) -> L
 
 
 def explained(error: str) -> str:
-    """An error of llguidance in one line; its first one, without what it shows of the grammar."""
+    """Return the first error of llguidance in one line, without the excerpt of the grammar."""
     lines = [line.strip() for line in error.split("\n")]
     kept = " ".join(line for line in lines if line and not re.match(r"<|\d+ \||\^+$", line))
     text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema|invalid regex \".*?\" \(in regex\)): ", "", kept)
@@ -54,9 +54,10 @@ def explained(error: str) -> str:
 
 
 def tokenizer_text(folder: Path) -> tuple[str, int]:
-    """tokenizer.json's text, and one more than the highest id in it.
+    """Return the text of tokenizer.json, and one more than its highest token id.
 
-    transformers is imported only for a folder without tokenizer.json, which it converts, and for a .gguf file.
+    transformers is imported only to convert a folder without tokenizer.json, and for a .gguf file.
+
     Raises: ConfigError if there is no tokenizer, or it cannot be read.
     """
     file = folder / "tokenizer.json"
@@ -68,26 +69,15 @@ def tokenizer_text(folder: Path) -> tuple[str, int]:
     try:
         parsed = json.loads(file.read_text())
         added = parsed.setdefault("added_tokens", [])
-        added += _more_added(folder, {token["id"] for token in added})
-        # A training run may have left these; they would cut or fill what is tokenised.
+        known = {token["id"] for token in added}
+        config = folder / "tokenizer_config.json"
+        more = json.loads(config.read_text()).get("added_tokens_decoder", {}) if config.is_file() else {}
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+        added += [{**plain, **token, "id": int(number)} for number, token in more.items() if int(number) not in known]
+        # A training run may have left these settings; they would truncate or pad every text.
         parsed["truncation"] = parsed["padding"] = None
-        return json.dumps(parsed), 1 + max([*_ids(parsed["model"]["vocab"]), *(token["id"] for token in added)])
+        vocabulary = parsed["model"]["vocab"]  # a mapping to ids; in Unigram models a list in the order of ids
+        ids = vocabulary.values() if isinstance(vocabulary, dict) else (len(vocabulary) - 1,)
+        return json.dumps(parsed), 1 + max([*ids, *(token["id"] for token in added)])
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"cannot read {file}: {error!r:.300}") from error
-
-
-def _more_added(folder: Path, known: set[int]) -> list[dict[str, Any]]:
-    """Tokens that only tokenizer_config.json has."""
-    file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return []
-    listed = json.loads(file.read_text()).get("added_tokens_decoder", {})
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-    return [{**plain, **token, "id": int(number)} for number, token in listed.items() if int(number) not in known]
-
-
-def _ids(vocabulary: dict[str, int] | list[Any]) -> list[int]:
-    """The ids of a model's vocabulary: a mapping, or, in Unigram models, a list in order."""
-    if isinstance(vocabulary, dict):
-        return list(vocabulary.values())
-    return [len(vocabulary) - 1]

@@ -1,7 +1,7 @@
-"""A JSON schema that a client sent, looked through before it becomes a grammar.
+"""Check and prepare a client's JSON schema before it becomes a grammar.
 
-What llguidance cannot impose is refused by name, never dropped. Keywords that JSON Schema does not know are remarks, as
-the specification has it, and stay without effect.
+What llguidance cannot impose is refused by name, never dropped. Keywords that JSON Schema does not know are annotations
+without effect, as in the specification.
 Source: json-schema.org, drafts 4 to 2020-12; docs/json_schema.md of guidance-ai/llguidance.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from itertools import combinations, permutations
 from math import lcm
@@ -17,17 +17,17 @@ from typing import Any
 
 from forearm.errors import InvalidRequest
 from forearm.text.grammars.closed_schema import TooLarge, closed, target
-from forearm.text.grammars.schema_strings import OF_FORMAT, Strings
+from forearm.text.grammars.schema_strings import FORMAT_PATTERNS, SchemaStrings
 
-MAX_CHARACTERS = 256 << 10  # of a schema as JSON: seconds of compilation
-MAX_DEPTH = 64  # of containers in one another
-# Every remainder is a state of the number's automaton: 0.02 s for 10,000 of them, 20 s and 700 MB for 1,234,567.
+MAX_CHARACTERS = 256 << 10  # of a schema as JSON; larger ones take seconds to compile
+MAX_DEPTH = 64  # of nested containers
+# Every remainder is a state of the number's automaton: 10,000 take 0.02 s, 1,234,567 take 20 s and 700 MB.
 MAX_MULTIPLE, MAX_DECIMALS = 10_000, 15
-_REMARKS = ("contentSchema", "deprecated", "discriminator")  # without effect, which llguidance does not know
-_MAX_ORDERS = 4  # values whose orders are listed: 64 of them
+_ANNOTATIONS = ("contentSchema", "deprecated", "discriminator")  # without effect, and unknown to llguidance
+_MAX_ORDERS = 4  # values whose permutations are listed: 64 permutations
 _NODES = 20_000
-_MAX_PATTERNS = 32  # of patternProperties, each compared with each; 8 times so many in all: 0.3 s
-_MAX_OPTIONAL = 1000  # properties of one object: the parser follows all of them at once, 1.5 ms for so many
+_MAX_PATTERNS = 32  # of one patternProperties, compared in pairs; 8 times as many in the whole schema: 0.3 s
+_MAX_OPTIONAL = 1000  # properties of one object: the parser follows all of them at once, in 1.5 ms
 
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -41,35 +41,22 @@ _UNSUPPORTED = frozenset(
 )
 
 
-def prepared(schema: Any, field: str, strings: Strings) -> Any:
-    """The schema in the form that llguidance takes.
+def prepared(schema: Any, field: str, strings: SchemaStrings) -> Any:
+    """Return the schema in the form that llguidance takes.
 
-    Raises: InvalidRequest naming the field, and where in the schema what is wrong.
+    Raises: InvalidRequest naming the field, the place in the schema and what is wrong.
     """
     if isinstance(schema, str):
-        schema = _parsed(schema, field)
+        if len(schema) > MAX_CHARACTERS:
+            raise InvalidRequest(f"{field}: {len(schema)} characters; at most {MAX_CHARACTERS} are taken", field)
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"{field}: it is not valid JSON: {error}", field) from error
     if not isinstance(schema, dict | bool):
-        raise InvalidRequest(f"{field}: a JSON schema is an object, not {_shown(schema)}", field)
-    _check_size(schema, field)
-    try:
-        shut = closed(schema)
-    except TooLarge:
-        raise InvalidRequest(f"{field}: references within allOf make the schema too large", field) from None
-    return _Schema(shut, field, strings).prepared()
-
-
-def _parsed(text: str, field: str) -> Any:
-    if len(text) > MAX_CHARACTERS:
-        raise InvalidRequest(f"{field}: {len(text)} characters; at most {MAX_CHARACTERS} are taken", field)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{field}: it is no JSON: {error}", field) from error
-
-
-def _check_size(schema: Any, field: str) -> None:
-    """Raises: InvalidRequest for a schema that is too deep or too long."""
-    level, depth, nodes = [schema], 0, 0
+        raise InvalidRequest(f"{field}: a JSON schema must be an object, not {_shown(schema)}", field)
+    level: list[Any] = [schema]
+    depth = nodes = 0
     while level:
         depth += 1
         nodes += len(level)
@@ -77,28 +64,29 @@ def _check_size(schema: Any, field: str) -> None:
             raise InvalidRequest(f"{field}: the schema is nested deeper than {MAX_DEPTH} levels", field)
         if nodes > _NODES:
             raise InvalidRequest(f"{field}: the schema has more than {_NODES} parts", field)
-        level = [child for node in level for child in _containers(node)]
+        values = [node.values() if isinstance(node, dict) else node for node in level if not isinstance(node, bool)]
+        level = [child for one in values for child in one if isinstance(child, dict | list)]
     characters = len(json.dumps(schema))
     if characters > MAX_CHARACTERS:
         raise InvalidRequest(f"{field}: the schema has {characters} characters; at most {MAX_CHARACTERS}", field)
-
-
-def _containers(node: Any) -> Iterator[Any]:
-    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return (value for value in values if isinstance(value, dict | list))
+    try:
+        shut = closed(schema)
+    except TooLarge:
+        raise InvalidRequest(f"{field}: references within allOf make the schema too large", field) from None
+    return _Schema(shut, field, strings).prepared()
 
 
 class _Schema:
-    """One document."""
+    """One schema document of a request."""
 
-    def __init__(self, root: Any, field: str, strings: Strings) -> None:
+    def __init__(self, root: Any, field: str, strings: SchemaStrings) -> None:
         self._root, self._field, self._strings = root, field, strings
         self._multiples: list[int] = []
         self._patterns = 0
 
     def prepared(self) -> Any:
         made = self._at(self._root, "")
-        product = lcm(*self._multiples)  # of all: the lexer follows whatever may stand at one place at once
+        product = lcm(*self._multiples)  # of all of them: the lexer may have to follow several at one place
         if product > MAX_MULTIPLE:
             raise self._wrong("", f"multipleOf comes to {product}; at most {MAX_MULTIPLE} can be imposed")
         return made
@@ -108,37 +96,43 @@ class _Schema:
         return InvalidRequest(f"{self._field}: the JSON schema{where}: {what}", self._field)
 
     def _at(self, node: Any, path: str) -> Any:
-        """This schema and those in it. Raises: InvalidRequest."""
+        """Return this schema, prepared with all schemas in it.
+
+        Raises: InvalidRequest.
+        """
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
-            raise self._wrong(path, f"a schema is an object, not {_shown(node)}")
+            raise self._wrong(path, f"a schema must be an object, not {_shown(node)}")
         self._check_keywords(node, path)
         made = {key: self._below(key, value, f"{path}/{key}") for key, value in node.items()}
-        made = {key: value for key, value in made.items() if key not in _REMARKS}
+        made = {key: value for key, value in made.items() if key not in _ANNOTATIONS}
         if made.pop("uniqueItems", None) is True:
             made = self._unique(made, path)
         if "propertyNames" in made:
             made = self._named(made, path)
         made = self._strings.prepared(made, self._field, path)
         if isinstance(node.get("oneOf"), list) and "anyOf" not in made and self._apart(node["oneOf"]):
-            made["anyOf"] = made.pop("oneOf")  # the same where no two options can both hold
+            made["anyOf"] = made.pop("oneOf")  # equivalent where no value can fit two options
         return made
 
     def _below(self, key: str, value: Any, path: str) -> Any:
-        """What the keyword holds, schemas in it prepared."""
+        """Return a keyword's value with the schemas in it prepared."""
         if key in _LISTS or (key == "items" and isinstance(value, list)):
             if not isinstance(value, list):
-                raise self._wrong(path, f"it is a list of schemas, not {_shown(value)}")
+                raise self._wrong(path, f"it must be a list of schemas, not {_shown(value)}")
             return [self._at(one, f"{path}/{i}") for i, one in enumerate(value)]
         if key in _MAPS:
             if not isinstance(value, dict):
-                raise self._wrong(path, f"it is an object of schemas, not {_shown(value)}")
+                raise self._wrong(path, f"it must be an object of schemas, not {_shown(value)}")
             return {name: self._at(one, f"{path}/{name}") for name, one in value.items()}
         return self._at(value, path) if key in _SINGLE else value
 
     def _check_keywords(self, node: Mapping[str, Any], path: str) -> None:
-        """Raises: InvalidRequest naming the keyword."""
+        """Refuse keywords that cannot be imposed.
+
+        Raises: InvalidRequest naming the keyword.
+        """
         for keyword in sorted(_UNSUPPORTED & node.keys()):
             raise self._wrong(path, f"the keyword {keyword!r} is not supported; leave it out")
         if "$ref" in node and not (isinstance(node["$ref"], str) and node["$ref"].startswith("#")):
@@ -156,9 +150,9 @@ class _Schema:
             self._multiples.append(self._multiple(node["multipleOf"], path))
 
     def _multiple(self, value: Any, path: str) -> int:
-        """The number's digits as an integer: what an automaton has to count to."""
+        """Return the digits of multipleOf as an integer: the number of states that its automaton has."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
-            raise self._wrong(path, f"multipleOf is {_shown(value)}; it must be a number above 0")
+            raise self._wrong(path, f"multipleOf is {_shown(value)}; it must be a number greater than 0")
         number = Decimal(str(value)).normalize()
         exponent = number.as_tuple().exponent
         assert isinstance(exponent, int)  # it is finite
@@ -172,8 +166,11 @@ class _Schema:
         self._strings.warnings.append(f"{self._field}: the JSON schema{where}: {what}"[:500])
 
     def _unique(self, made: dict[str, Any], path: str) -> dict[str, Any]:
-        """An array whose items differ: of few values all orders are listed."""
-        values = _all_values(self._resolved(made.get("items")))
+        """Return an array whose items differ; if only a few values are possible, their permutations are listed."""
+        items = self._resolved(made.get("items"))
+        values = [False, True] if items.get("type") == "boolean" else _values(items)
+        if values is not None:  # each of them once
+            values = list({json.dumps(one, sort_keys=True): one for one in values}.values())
         if values is None or "prefixItems" in made:
             if not (isinstance(made.get("maxItems"), int) and made["maxItems"] < 2):
                 self._warn(path, "uniqueItems is not imposed; items may be the same")
@@ -188,7 +185,7 @@ class _Schema:
         return {**others, "allOf": [*made.get("allOf", []), {"anyOf": listed}]}
 
     def _named(self, made: dict[str, Any], path: str) -> dict[str, Any]:
-        """An object whose properties' names fit a schema, as patterns of names."""
+        """Return an object whose property names must fit a schema, as patterns of names."""
         given = made.pop("propertyNames")
         names = self._resolved(given)
         if "properties" in made or "patternProperties" in made or made.get("additionalProperties") is False:
@@ -205,22 +202,36 @@ class _Schema:
         values = _values(names)
         if values is not None:
             return [f"^(?:{'|'.join(re.escape(one) for one in values if isinstance(one, str))})$"]
-        found = [OF_FORMAT[names["format"]]] if names.get("format") in OF_FORMAT else []
+        found = [FORMAT_PATTERNS[names["format"]]] if names.get("format") in FORMAT_PATTERNS else []
         if isinstance(names.get("pattern"), str):
             found += self._strings.read(names["pattern"], self._field, path)
         if "minLength" in names or "maxLength" in names:
             found.append(f"^(?s:.{{{names.get('minLength', 0)},{names.get('maxLength', '')}}})$")
         return found
 
-    # --- oneOf
-
     def _apart(self, options: list[Any]) -> bool:
-        """Whether no value can fit two of them: they differ in type, or in the value of a property that both need."""
-        resolved = [self._resolved(option) for option in options]
-        return all(_types_apart(a, b) or _tags_apart(a, b, self._resolved) for a, b in combinations(resolved, 2))
+        """Return whether no value can fit two options of oneOf.
+
+        That is so where any two differ in type, or in the strings of a property that both require.
+        """
+        for a, b in combinations([self._resolved(option) for option in options], 2):
+            types_a, types_b = _types(a), _types(b)
+            if types_a is not None and types_b is not None and not types_a & types_b:
+                continue
+            if types_a != {"object"} or types_b != {"object"} or not self._tags_apart(a, b):
+                return False
+        return True
+
+    def _tags_apart(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+        """Return whether a property that both objects require has different strings in each."""
+        for name in set(_strings(a.get("required"))) & set(_strings(b.get("required"))):
+            of_a, of_b = (_values(self._resolved(_mapping(one.get("properties")).get(name))) for one in (a, b))
+            if of_a and of_b and all(isinstance(v, str) for v in (*of_a, *of_b)) and not set(of_a) & set(of_b):
+                return True
+        return False
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
-        """The schema, or the one that it refers to and nothing else; {} where that is not known."""
+        """Return the schema, or the one that a lone $ref refers to; {} if it is unknown."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
                 return {}
@@ -231,45 +242,20 @@ class _Schema:
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:
-    """The only values there are, where they are listed."""
+    """Return the values that the schema lists, if it lists any."""
     if "const" in schema:
         return [schema["const"]]
     return schema["enum"] if isinstance(schema.get("enum"), list) else None
 
 
-def _all_values(schema: Mapping[str, Any]) -> list[Any] | None:
-    """All values that fit, each once, where they are few."""
-    if schema.get("type") == "boolean":
-        return [False, True]
-    values = _values(schema)
-    return None if values is None else list({json.dumps(one, sort_keys=True): one for one in values}.values())
-
-
 def _types(schema: Mapping[str, Any]) -> set[str] | None:
-    """JSON types that values may have; None: any."""
+    """Return the JSON types that values may have; None: any type."""
     listed = schema.get("type")
     if isinstance(listed, str):
         return {listed.replace("integer", "number")}
     if isinstance(listed, list) and all(isinstance(one, str) for one in listed):
         return {one.replace("integer", "number") for one in listed}
     return None
-
-
-def _types_apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    types_a, types_b = _types(a), _types(b)
-    return types_a is not None and types_b is not None and not types_a & types_b
-
-
-def _tags_apart(a: Mapping[str, Any], b: Mapping[str, Any], resolved: Any) -> bool:
-    """Whether a property that both require has strings that differ."""
-    if _types(a) != {"object"} or _types(b) != {"object"}:
-        return False
-    both = set(_strings(a.get("required"))) & set(_strings(b.get("required")))
-    for name in both:
-        of_a, of_b = (_values(resolved(_mapping(one.get("properties")).get(name))) for one in (a, b))
-        if of_a and of_b and all(isinstance(v, str) for v in (*of_a, *of_b)) and not set(of_a) & set(of_b):
-            return True
-    return False
 
 
 def _strings(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sets of texts, as trees of what regular expressions are made of, intersections and complements among them."""
+"""Sets of texts as expression trees: the operations of regular expressions, intersections and complements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KINDS = ("chars", "cat", "or", "and", "not", "repeat")
 
 @dataclass(frozen=True)
 class Language:
-    """Texts. `kind` is one of _KINDS."""
+    """A set of texts. kind: one of _KINDS."""
 
     kind: str
     parts: tuple[Language, ...] = ()
@@ -22,7 +22,7 @@ class Language:
 
     @cached_property
     def _hash(self) -> int:
-        """The same in every process, for the order of options follows from it."""
+        """A hash that is the same in every process, because it decides the order of options."""
         most = -1 if self.most is None else self.most
         return hash((_KINDS.index(self.kind), self.parts, self.ranges, self.least, most))
 
@@ -31,7 +31,7 @@ class Language:
 
     @cached_property
     def nullable(self) -> bool:
-        """Whether the empty text is one of them."""
+        """Whether the set contains the empty text."""
         inner = [part.nullable for part in self.parts]
         if self.kind == "repeat":
             return self.least == 0 or inner[0]
@@ -39,7 +39,7 @@ class Language:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether a regular expression can be written down as it stands."""
+        """Whether a regular expression can express the tree directly."""
         return self.kind not in ("and", "not") and all(part.plain for part in self.parts)
 
 
@@ -48,7 +48,7 @@ ANY = Language("repeat", (Language("chars", ranges=((0, LAST),)),))
 
 
 def cat(first: Language, rest: Language) -> Language:
-    """Texts of the first, each followed by one of the rest."""
+    """Return the texts of the first language, each followed by a text of the second."""
     if NONE in (first, rest):
         return NONE
     parts = tuple(part for one in (first, rest) for part in (one.parts if one.kind == "cat" else (one,)))
@@ -56,7 +56,7 @@ def cat(first: Language, rest: Language) -> Language:
 
 
 def alternatives(options: list[Language]) -> Language:
-    """Texts of any of these."""
+    """Return the texts of any of the languages."""
     parts = {part: None for one in options for part in (one.parts if one.kind == "or" else (one,))}
     if ANY in parts:
         return ANY
@@ -64,7 +64,7 @@ def alternatives(options: list[Language]) -> Language:
 
 
 def intersection(needed: list[Language]) -> Language:
-    """Texts that all of these have."""
+    """Return the texts that all of the languages have."""
     parts = {part: None for one in needed for part in (one.parts if one.kind == "and" else (one,)) if part != ANY}
     if NONE in parts:
         return NONE
@@ -74,14 +74,14 @@ def intersection(needed: list[Language]) -> Language:
 
 
 def complement(language: Language) -> Language:
-    """All other texts."""
+    """Return all texts that are not in the language."""
     if language.kind == "not":
         return language.parts[0]
     return ANY if language == NONE else NONE if language == ANY else Language("not", (language,))
 
 
 def repeat(language: Language, least: int, most: int | None) -> Language:
-    """So many texts of the language in a row; `most` None: without end."""
+    """Return sequences of `least` to `most` texts of the language. most None: without an upper bound."""
     if most == 0 or language == EMPTY:
         return EMPTY
     if language == NONE:

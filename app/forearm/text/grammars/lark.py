@@ -1,6 +1,6 @@
-"""Parts of a grammar in llguidance's dialect of Lark, and whole grammars made of them.
+"""Build grammars in llguidance's dialect of Lark.
 
-An expression is text of the right-hand side of a rule. Source: docs/syntax.md of guidance-ai/llguidance.
+An expression is the text of a rule's right-hand side. Source: docs/syntax.md of guidance-ai/llguidance.
 """
 
 from __future__ import annotations
@@ -10,72 +10,74 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from forearm.text.grammars.schema_strings import Strings
+from forearm.text.grammars.schema_strings import SchemaStrings
 
 ANY_TEXT = "/(?s:.*)/"  # newlines too
 
 
 class Lark:
-    """Rules of one grammar.
+    """The rules of one grammar.
 
-    special: the tokenizer's special tokens by their text. Models write them as one token, which is not the same as the
-    characters of its name, so that they stand in the grammar by their ids.
+    special: the ids of the tokenizer's special tokens by their text. Models generate them as single tokens, which
+    differ from the characters of their names; the grammar therefore refers to them by id.
     """
 
     def __init__(self, special: Mapping[str, int]) -> None:
         self._special = special
         self._rules: list[str] = []
         self._others: list[dict[str, str]] = []
-        self.strings = Strings()
+        self.strings = SchemaStrings()
         self._cut = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True)))) if special else None
 
     def literal(self, text: str) -> str:
-        """Exactly this text."""
-        return " ".join(self._quoted(piece) for piece in self._pieces(text)) or '""'
+        """Return an expression of exactly this text, special tokens included."""
+        special = self._special
+        pieces = (f"<[{special[piece]}]>" if piece in special else self.plain(piece) for piece in self._pieces(text))
+        return " ".join(pieces) or '""'
 
     def plain(self, text: str) -> str:
-        """These characters, even where they are those of a special token's name."""
+        """Return an expression of these characters, even where they spell the name of a special token."""
         return json.dumps(text, ensure_ascii=False)
 
     def schema(self, schema: Any) -> str:
-        """JSON that fits this schema (prepared by json_schema.py)."""
+        """Return an expression of JSON that fits this schema (prepared by json_schema.py)."""
         return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
     def regex(self, pattern: str) -> str:
-        """Text that this regular expression matches from its beginning to its end; \\d and \\w are ASCII's."""
+        """Return an expression of text that the regular expression matches as a whole; \\d and \\w are ASCII."""
         from llguidance import regex_to_lark
 
         return f"/{regex_to_lark(pattern, 'dw')}/"
 
-    def all_of(self, patterns: Sequence[str]) -> str:
-        """Text that all of these regular expressions match."""
-        return self.rule(self.terminal(" & ".join(map(self.regex, patterns))))
-
     def grammar(self, lark: str) -> str:
-        """Text of another grammar, whose names are its own."""
+        """Return an expression of another grammar, whose rule names are separate."""
         name = f"grammar_{len(self._others)}"
         self._others.append({"name": name, "lark_grammar": lark})
         return f"@{name}"
 
     def rule(self, expression: str, attributes: str = "") -> str:
-        """A name for the expression."""
+        """Add a rule for the expression and return its name."""
         name = f"rule_{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {expression}")
         return name
 
     def any_text(self, excludes: Sequence[str] = ()) -> str:
-        """Any text without special tokens and without `excludes`. Nothing but a special token or the end can follow."""
+        """Add a rule for text without special tokens and without `excludes`; only a special token or the end can
+        follow.
+        """
         return self.rule(self.terminal(ANY_TEXT, excludes))
 
     def terminal(self, expression: str, excludes: Sequence[str] = ()) -> str:
-        """A name for text that this regular expression (between slashes) matches and that has none of `excludes`."""
+        """Add a terminal for text that the regular expression (between slashes) matches and that has none of
+        `excludes`.
+        """
         name = f"TEXT_{len(self._rules)}"
         without = "".join(f" & ~/(?s:.*){_escaped(text)}(?s:.*)/" for text in excludes)
         self._rules.append(f"{name}: {expression}{without}")
         return name
 
     def until(self, ends: Sequence[str]) -> str:
-        """Any text up to the first of `ends`, and that end, which is plain text or one special token."""
+        """Return an expression of any text up to the first of `ends`, and that end: plain text or one special token."""
         plain = [self.plain(end) for end in ends if end not in self._special]
         options = [f"{self.any_text()} {self.literal(end)}" for end in ends if end in self._special]
         if plain:
@@ -83,11 +85,11 @@ class Lark:
         return either(options)
 
     def special(self, text: str) -> list[bool]:
-        """Of each piece that the text has, whether it is a special token."""
+        """Return for each piece of the text whether it is a special token."""
         return [piece in self._special for piece in self._pieces(text)]
 
     def text(self, start: str) -> str:
-        """The grammar of which `start` is the whole."""
+        """Return the grammar whose start rule is `start`."""
         lark = "\n".join([f"start: {start}", *self._rules, ""])
         warnings = {"warnings": self.strings.warnings} if self.strings.warnings else {}
         grammars = [{"name": "main", "lark_grammar": lark}, *self._others]
@@ -102,17 +104,12 @@ class Lark:
             at = match.end()
         return [piece for piece in (*found, text[at:]) if piece]
 
-    def _quoted(self, piece: str) -> str:
-        if piece in self._special:
-            return f"<[{self._special[piece]}]>"
-        return self.plain(piece)
-
 
 _WARNINGS = '{"warnings": '
 
 
 def warnings_of(grammar: str | None) -> list[str]:
-    """What this grammar, made by Lark.text, imposes in part."""
+    """Return the warnings in a grammar made by Lark.text: parts of its schemas that are not fully imposed."""
     if grammar is None or not grammar.startswith(_WARNINGS):
         return []
     found: list[str] = json.JSONDecoder().raw_decode(grammar, len(_WARNINGS))[0]
@@ -120,10 +117,10 @@ def warnings_of(grammar: str | None) -> list[str]:
 
 
 def either(options: Iterable[str]) -> str:
-    """One of these expressions."""
+    """Return an expression of any one of these expressions."""
     return f"({' | '.join(options)})"
 
 
 def _escaped(text: str) -> str:
-    """The text as a regular expression between slashes."""
+    """Return the text as a regular expression between slashes."""
     return "".join(char if char.isalnum() and char.isascii() else f"\\u{{{ord(char):x}}}" for char in text)

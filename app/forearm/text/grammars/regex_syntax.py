@@ -1,6 +1,6 @@
-"""Regular expressions as trees, for what llguidance cannot read as text: look-ahead becomes part of an automaton.
+"""Parse regular expressions to trees, so that look-ahead, which llguidance does not support, can be rewritten.
 
-ECMA 262's syntax, without back references and Unicode properties; \\d and \\w are ASCII's.
+The syntax is that of ECMA 262 without back references and Unicode properties; \\d and \\w are ASCII.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 LAST = 0x10FFFF
-Ranges = tuple[tuple[int, int], ...]  # of code points, both ends within, in order, apart from each other
+Ranges = tuple[tuple[int, int], ...]  # of code points, both ends included, sorted and disjoint
 
 
 class NotRead(Exception):
-    """The expression has something that is not read here."""
+    """The expression has syntax that is not supported here."""
 
 
 @dataclass(frozen=True)
 class Chars:
-    """One character of these."""
+    """One character out of a set."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """`most` None: without end."""
+    """A repeated node. most None: without an upper bound."""
 
     of: Node
     least: int
@@ -34,14 +34,14 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The beginning or the end of the text; "behind": anything that what stands before decides, such as \\b."""
+    """The beginning or the end of the text; "behind": any assertion about the text before it, such as \\b."""
 
     at: Literal["^", "$", "behind"]
 
 
 @dataclass(frozen=True)
 class LookAhead:
-    """What follows begins like this, or must not."""
+    """An assertion that the following text begins like one of the options, or (`wanted` False) that it does not."""
 
     options: Options
     wanted: bool
@@ -49,7 +49,7 @@ class LookAhead:
 
 @dataclass(frozen=True)
 class Group:
-    """One of these."""
+    """Alternatives, of which one must match."""
 
     options: Options
 
@@ -66,12 +66,12 @@ _SPACE: Ranges = (
 _CLASSES = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _HEX = {"x": 2, "u": 4}
-_MOST = 1000  # repetitions: each is a state
+_MOST = 1000  # repetitions: each becomes a state
 _DEEPEST = 50
 
 
 def others(ranges: Ranges) -> Ranges:
-    """All other characters."""
+    """Return all other characters."""
     found, after = [], 0
     for low, high in ranges:
         if low > after:
@@ -81,7 +81,7 @@ def others(ranges: Ranges) -> Ranges:
 
 
 def union(ranges: list[tuple[int, int]]) -> Ranges:
-    """In order, those that touch as one."""
+    """Return the ranges sorted, with adjacent and overlapping ones joined."""
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1] + 1:
@@ -92,20 +92,23 @@ def union(ranges: list[tuple[int, int]]) -> Ranges:
 
 
 def parsed(pattern: str) -> Options:
-    """Raises: NotRead."""
-    parser = _Parser(pattern)
+    """Return the alternatives of the pattern as trees.
+
+    Raises: NotRead.
+    """
+    parser = _RegexParser(pattern)
     options = parser.options()
     if parser.at < len(pattern):
         raise NotRead(f"a parenthesis too many at {parser.at}")
     return options
 
 
-class _Parser:
+class _RegexParser:
     def __init__(self, text: str) -> None:
         self._text, self.at, self._depth = text, 0, 0
 
-    def _ahead(self, what: str) -> bool:
-        """Whether this stands here; then it is read."""
+    def _consume(self, what: str) -> bool:
+        """Skip this text if it comes next, and return whether it did."""
         if not self._text.startswith(what, self.at):
             return False
         self.at += len(what)
@@ -121,7 +124,7 @@ class _Parser:
         found: list[tuple[Node, ...]] = []
         while True:
             found.append(self._sequence())
-            if not self._ahead("|"):
+            if not self._consume("|"):
                 return tuple(found)
 
     def _sequence(self) -> tuple[Node, ...]:
@@ -142,14 +145,14 @@ class _Parser:
             return Chars(others(((10, 10),)))
         if char in "*+?":
             raise NotRead(f"{char} repeats nothing")
-        if char == "\\" and (self._ahead("b") or self._ahead("B")):
+        if char == "\\" and (self._consume("b") or self._consume("B")):
             return Anchor("behind")
         return Chars(self._escaped() if char == "\\" else ((ord(char), ord(char)),))
 
     def _group(self) -> Node:
-        ahead = "=" if self._ahead("?=") else "!" if self._ahead("?!") else ""
-        if not ahead and not self._ahead("?:") and self._ahead("?"):
-            if not self._ahead("P<") and not self._ahead("<"):
+        ahead = "=" if self._consume("?=") else "!" if self._consume("?!") else ""
+        if not ahead and not self._consume("?:") and self._consume("?"):
+            if not self._consume("P<") and not self._consume("<"):
                 raise NotRead("flags")
             behind = self._next() in "=!"
             while not behind and self._next() != ">":
@@ -158,38 +161,35 @@ class _Parser:
             behind = False
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise NotRead("its depth")
+            raise NotRead("its nesting depth")
         options = self.options()
         self._depth -= 1
-        if not self._ahead(")"):
+        if not self._consume(")"):
             raise NotRead("a parenthesis is not closed")
         if behind:
             return Anchor("behind")
         return LookAhead(options, ahead == "=") if ahead else Group(options)
 
     def _repeated(self, atom: Node) -> Node:
-        """With what stands behind it; whether it is greedy changes nothing in what fits."""
-        bounds = next((two for sign, two in _SIGNS if self._ahead(sign)), None)
+        """Return the atom with the quantifiers after it; greedy and lazy ones match the same texts."""
+        bounds = next((two for sign, two in _SIGNS if self._consume(sign)), None)
         if bounds is None and self._text.startswith("{", self.at):
-            bounds = self._bounds()
+            end = self._text.find("}", self.at)
+            least, comma, most = self._text[self.at + 1 : max(end, 0)].partition(",")
+            if end < 0 or not least.isdecimal() or (most and not most.isdecimal()) or len(least + most) > 9:
+                raise NotRead("bounds of a repetition")
+            self.at = end + 1
+            bounds = int(least), int(most) if most else None if comma else int(least)
         if bounds is None:
             return atom
-        self._ahead("?")
+        self._consume("?")
         if isinstance(atom, Anchor | LookAhead) or max(bounds[0], bounds[1] or 0) > _MOST:
             raise NotRead("this repetition")
         return self._repeated(Repeat(atom, *bounds))
 
-    def _bounds(self) -> tuple[int, int | None]:
-        end = self._text.find("}", self.at)
-        least, comma, most = self._text[self.at + 1 : max(end, 0)].partition(",")
-        if end < 0 or not least.isdecimal() or (most and not most.isdecimal()) or len(least + most) > 9:
-            raise NotRead("bounds of a repetition")
-        self.at = end + 1
-        return int(least), int(most) if most else None if comma else int(least)
-
     def _class(self) -> Ranges:
-        negated, found = self._ahead("^"), list[tuple[int, int]]()
-        while not self._ahead("]"):
+        negated, found = self._consume("^"), list[tuple[int, int]]()
+        while not self._consume("]"):
             ranges = self._member()
             single = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
             if single and self._text.startswith("-", self.at) and not self._text.startswith("-]", self.at):
@@ -204,9 +204,9 @@ class _Parser:
     def _member(self) -> Ranges:
         char = self._next()
         if char == "\\":
-            return ((8, 8),) if self._ahead("b") else self._escaped()
+            return ((8, 8),) if self._consume("b") else self._escaped()
         if char == "[" or self._text.startswith(("&&", "--", "~~"), self.at - 1):
-            raise NotRead("a set in a set")  # llguidance's dialect has them, ECMA's has not
+            raise NotRead("a set in a set")  # llguidance's dialect has them, ECMA 262 does not
         return ((ord(char), ord(char)),)
 
     def _escaped(self) -> Ranges:
@@ -227,7 +227,7 @@ class _Parser:
         else:
             code = ord(char)
         if 0xD800 <= code < 0xE000:
-            raise NotRead("half a character")
+            raise NotRead("half a surrogate pair")
         return ((code, code),)
 
 

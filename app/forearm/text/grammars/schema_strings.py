@@ -1,7 +1,7 @@
-"""Strings of a JSON schema: formats, and patterns that llguidance cannot read, as patterns that it can.
+"""Convert the formats of a JSON schema's strings, and patterns that llguidance cannot read, to patterns that it can.
 
-A format that is not known here is a remark, as the specification has it ("format-annotation").
-Source: json-schema.org, "Defined Formats"; RFC 3339; the names beyond them are those that pydantic writes.
+An unknown format is an annotation without effect, as in the specification ("format-annotation").
+Source: json-schema.org, "Defined Formats"; RFC 3339; further names are those that pydantic writes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from forearm.json_types import Json
 from forearm.text.grammars.look_ahead import without_look_ahead
 from forearm.text.grammars.regex_syntax import NotRead
 
-_LOOKS = re.compile(r"\(\?<?[=!]|\\[bB]")
-_MOST_LOOKS = 32  # patterns of one request that look ahead, those that are the same once: 0.3 s each at most
-_PASSED = frozenset(("email", "hostname", "ipv4", "ipv6", "uri"))  # llguidance's own do
+_LOOK_AROUND = re.compile(r"\(\?<?[=!]|\\[bB]")
+_MOST_LOOK_AROUND = 32  # distinct patterns with look-around in one request; each takes at most 0.3 s
+_PASSED = frozenset(("email", "hostname", "ipv4", "ipv6", "uri"))  # llguidance's own patterns are right
 
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -25,7 +25,7 @@ _IPV6 = "|".join(
     + [f"(?:{_H16}:){{1,{8 - n}}}(?::{_H16}){{1,{n}}}" if n else f"(?:{_H16}:){{1,7}}:" for n in range(7)]
     + [f":(?::{_H16}){{1,7}}"]
 )
-# Years without 0000, which RFC 3339 has and date types have not; the 29th of February in leap years alone.
+# Years without 0000, which RFC 3339 allows and date types do not; the 29th of February in leap years only.
 _YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _DATE = (
@@ -38,7 +38,7 @@ _DAYS = "(?:[0-9]{1,3}Y(?:[0-9]{1,3}M(?:[0-9]{1,4}D)?)?|[0-9]{1,3}M(?:[0-9]{1,4}
 
 
 def _network() -> str:
-    """Addresses whose bits after the prefix are 0."""
+    """Return a pattern of IPv4 networks, whose bits after the prefix are 0."""
     found = [_IPV4]
     for bits in range(33):
         whole, rest = divmod(bits, 8)
@@ -70,27 +70,27 @@ _FORMATS = {
     "json-pointer": r"(?:/(?:[^/~]|~[01])*)*",
 }
 _FORMATS["byte"] = _FORMATS["base64"]  # OpenAPI's name
-FORMATS = _PASSED | _FORMATS.keys()  # that are imposed
-OF_FORMAT = {name: f"^(?:{pattern})$" for name, pattern in _FORMATS.items()}
+FORMATS = _PASSED | _FORMATS.keys()  # all formats that are imposed
+FORMAT_PATTERNS = {name: f"^(?:{pattern})$" for name, pattern in _FORMATS.items()}
 
 
-class Strings:
-    """The strings of one request's schemas. `warnings`: what of the schemas is imposed in part, or not at all."""
+class SchemaStrings:
+    """The strings in one request's schemas. warnings: parts of the schemas that are imposed in part, or not at all."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self._read: dict[str, tuple[list[str], bool]] = {}
 
     def prepared(self, schema: Json, field: str, path: str) -> Json:
-        """The schema with patterns for its format and its pattern.
+        """Return the schema with patterns in place of its format and its pattern.
 
-        Raises: InvalidRequest for more patterns that look ahead than can be read.
+        Raises: InvalidRequest if too many patterns have look-around.
         """
         made, found = dict(schema), list[str]()
         name = made.get("format")
         if isinstance(name, str) and name not in _PASSED:
             del made["format"]
-            found += [OF_FORMAT[name]] if name in OF_FORMAT else []
+            found += [FORMAT_PATTERNS[name]] if name in FORMAT_PATTERNS else []
         if isinstance(made.get("pattern"), str):
             found += self.read(made.pop("pattern"), field, path)
         if not found:
@@ -101,25 +101,28 @@ class Strings:
         return {**made, "allOf": [*made.get("allOf", []), *others]} if others else made
 
     def read(self, pattern: str, field: str, path: str) -> list[str]:
-        """Patterns that all have to fit, without look-ahead. Raises: InvalidRequest."""
-        if not _LOOKS.search(pattern):
+        """Return patterns without look-ahead that must all match.
+
+        Raises: InvalidRequest if too many patterns have look-around.
+        """
+        if not _LOOK_AROUND.search(pattern):
             return [pattern]
         if pattern not in self._read:
             self._read[pattern] = plain_patterns(pattern)
-        if len(self._read) > _MOST_LOOKS:
-            raise InvalidRequest(f"{field}: more than {_MOST_LOOKS} patterns have look-ahead", field)
+        if len(self._read) > _MOST_LOOK_AROUND:
+            raise InvalidRequest(f"{field}: more than {_MOST_LOOK_AROUND} patterns have look-ahead", field)
         found, exact = self._read[pattern]
         if not exact:
             where = f" at {path[1:]}" if path else ""
             self.warnings.append(
-                f"{field}: pattern{where}: {pattern[:200]} is imposed without its look-around, too complex"
+                f"{field}: pattern{where}: {pattern[:200]} is imposed without its look-around, which is too complex"
             )
         return list(found)
 
 
 def plain_patterns(pattern: str, *, whole: bool = False) -> tuple[list[str], bool]:
-    """As without_look_ahead; a pattern that it cannot read stays as it is, for the compiler to say what is wrong."""
-    if not _LOOKS.search(pattern):
+    """Return what without_look_ahead does; a pattern that it cannot read is left for the compiler to reject."""
+    if not _LOOK_AROUND.search(pattern):
         return [pattern], True
     try:
         return without_look_ahead(pattern, whole=whole)

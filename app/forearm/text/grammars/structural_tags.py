@@ -1,7 +1,7 @@
-"""Structural tags: running text in which some parts, once they have begun, must follow a form (function calls, say).
+"""Structural tags: free text in which certain parts (function calls, say) must follow a format once they have begun.
 
-Two formats: vLLM's first one, {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, and XGrammar's
-{"format": {"type": "triggered_tags", ...}} with its types in one another.
+Two formats are read: vLLM's first one, {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, and XGrammar's
+{"format": {"type": "triggered_tags", ...}}, whose types nest.
 Source: docs.vllm.ai, "Structured Outputs"; docs of mlc-ai/xgrammar, "Structural Tag".
 """
 
@@ -15,29 +15,34 @@ from forearm.text.grammars.lark import Lark, either
 
 _MAX_TAGS = 512  # and elements, of one request
 
-# How the parts of other kinds become expressions: (kind: json, regex or grammar; value) -> expression.
+# Makes an expression of a nested constraint: (kind: json, regex or grammar; value) -> expression.
 Inner = Callable[[str, Any], str]
+# For each type of nested constraint: its kind, and the key of its value.
+_INNER = {"json_schema": ("json", "json_schema"), "regex": ("regex", "pattern"), "grammar": ("grammar", "grammar")}
 
 
 def structural_tag(tag: Any, lark: Lark, inner: Inner, field: str) -> str:
-    """The expression of the whole text.
+    """Return the expression of the whole text.
 
     Raises: InvalidRequest naming the field and what is wrong.
     """
     made = _Tags(lark, inner, field)
     if not isinstance(tag, dict):
-        raise made.wrong("it is no object")
+        raise made.wrong("it is not an object")
     if "structures" in tag:
         structures = made.listed(tag, "structures")
-        tags = [{"begin": one.get("begin"), "end": one.get("end"), "content": _content(one)} for one in structures]
+        tags = [
+            {
+                "begin": one.get("begin"),
+                "end": one.get("end"),
+                "content": {"type": "json_schema", "json_schema": one.get("schema", {})},
+            }
+            for one in structures
+        ]
         return made.triggered({"tags": tags, "triggers": tag.get("triggers")})
     if "format" not in tag:
         raise made.wrong('it needs "structures" and "triggers", or "format"')
     return made.part(tag["format"], last=True)
-
-
-def _content(structure: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": structure.get("schema", {})}
 
 
 class _Tags:
@@ -49,7 +54,7 @@ class _Tags:
         return InvalidRequest(f"{self._field}: the structural tag: {what}", self._field)
 
     def part(self, part: Any, last: bool = False) -> str:
-        """One element. `last`: the text ends after it.
+        """Return the expression of one element. last: the text ends after it.
 
         Raises: InvalidRequest.
         """
@@ -57,7 +62,7 @@ class _Tags:
         if self._parts > _MAX_TAGS:
             raise self.wrong(f"it has more than {_MAX_TAGS} parts")
         if not isinstance(part, dict):
-            raise self.wrong(f"{part!r:.60} is no element; it must be an object with a type")
+            raise self.wrong(f"{part!r:.60} is not an element; it must be an object with a type")
         kind = part.get("type")
         if kind == "const_string":
             return self._lark.literal(self._text(part, "value"))
@@ -66,21 +71,23 @@ class _Tags:
             return self._lark.rule(self._inner(name, self._needed(part, key)))
         if kind == "any_text":
             if not last:
-                raise self.wrong("any_text must be what a tag holds, be followed by const_string or tag, or come last")
+                raise self.wrong(
+                    "any_text must be the content of a tag, be followed by const_string or tag, or come last"
+                )
             return self._lark.any_text(self._texts(part, "excludes"))
         makers = {
             "sequence": lambda: self._sequence(part, last),
             "or": lambda: either([self.part(one, last) for one in self.listed(part, "elements")]),
             "tag": lambda: self._tag(part, last),
             "triggered_tags": lambda: self.triggered(part),
-            "tags_with_separator": lambda: self._separated(part),
+            "tags_with_separator": lambda: self._separated_tags(part),
         }
         if kind not in makers or (kind == "triggered_tags" and not last):
             raise self.wrong(f"{kind!r:.60} is not supported here")
         return makers[kind]()
 
     def triggered(self, part: dict[str, Any]) -> str:
-        """Text with tags in it: whatever trigger is written, one of its tags goes on from there."""
+        """Return an expression of text with tags in it: where a trigger is generated, one of its tags must follow."""
         tags, triggers = self.listed(part, "tags"), self._texts(part, "triggers")
         if not triggers:
             raise self.wrong("there are no triggers")
@@ -92,20 +99,20 @@ class _Tags:
                 if begin.startswith(trigger):
                     found.add(number)
                     bodies.append(f"{self._lark.literal(begin[len(trigger) :])} {self._body(tag, last=False)}")
-            options.append(f"{self._trigger(trigger)} {either(bodies or [self._lost(trigger)])}")
+            begin = self._trigger(trigger)
+            if not bodies:
+                raise self.wrong(f"no tag begins with the trigger {trigger!r:.60}")
+            options.append(f"{begin} {either(bodies)}")
         if len(found) < len(tags):
-            raise self.wrong("a tag's begin starts with none of the triggers")
+            raise self.wrong("the begin of a tag starts with none of the triggers")
         tag_rule, text = self._lark.rule(either(options)), self._lark.any_text(self._texts(part, "excludes"))
         many, one = part.get("at_least_one") is True, part.get("stop_after_first") is True
         if one:
             return tag_rule if many else either([tag_rule, text])
         return f"{tag_rule}{'+' if many else '*'} {text}"
 
-    def _lost(self, trigger: str) -> str:
-        raise self.wrong(f"no tag begins with the trigger {trigger!r:.60}")
-
     def _trigger(self, trigger: str) -> str:
-        """Any text up to the trigger, and it."""
+        """Return an expression of any text up to the trigger, and the trigger."""
         special = self._lark.special(trigger)
         if not special:
             raise self.wrong("a trigger is empty")
@@ -119,7 +126,7 @@ class _Tags:
         return f"{self._lark.literal(self._text(tag, 'begin'))} {self._body(tag, last)}"
 
     def _body(self, tag: dict[str, Any], last: bool) -> str:
-        """What follows a tag's beginning."""
+        """Return an expression of a tag's content and end."""
         ends = self._texts(tag, "end") if isinstance(tag.get("end"), list) else [self._text(tag, "end")]
         content = self._needed(tag, "content")
         if isinstance(content, dict) and content.get("type") == "any_text" and any(ends):
@@ -152,7 +159,7 @@ class _Tags:
             at += 1
         return self._lark.rule(" ".join(found) or '""')
 
-    def _separated(self, part: dict[str, Any]) -> str:
+    def _separated_tags(self, part: dict[str, Any]) -> str:
         tag = self._lark.rule(either([self._tag(one, last=False) for one in self.listed(part, "tags")]))
         separator = self._lark.literal(self._text(part, "separator"))
         many = tag if part.get("stop_after_first") is True else f"{tag} ({separator} {tag})*"
@@ -171,20 +178,16 @@ class _Tags:
     def _texts(self, part: dict[str, Any], key: str) -> list[str]:
         value = part.get(key, [])
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value) or len(value) > _MAX_TAGS:
-            raise self.wrong(f"{key} must be a list of at most {_MAX_TAGS} texts")
+            raise self.wrong(f"{key} must be a list of at most {_MAX_TAGS} strings")
         return value
 
     def _text(self, part: dict[str, Any], key: str) -> str:
         value = part.get(key)
         if not isinstance(value, str):
-            raise self.wrong(f"{key} must be a text, not {value!r:.60}")
+            raise self.wrong(f"{key} must be a string, not {value!r:.60}")
         return value
 
     def _needed(self, part: dict[str, Any], key: str) -> Any:
         if key not in part:
             raise self.wrong(f"{key} is missing")
         return part[key]
-
-
-# Of each type that other modules make grammars of: their kind, and where its value stands.
-_INNER = {"json_schema": ("json", "json_schema"), "regex": ("regex", "pattern"), "grammar": ("grammar", "grammar")}

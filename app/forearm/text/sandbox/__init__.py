@@ -1,1 +1,1 @@
-"""Work whose amount clients choose, done in processes that can be killed."""
+"""Run work whose amount clients choose in processes that can be killed."""

@@ -1,8 +1,8 @@
-"""A model's own chat template with bounds on time and memory, in this process: a fork for each request would cost more
-than most templates take.
+"""Run a model's own chat template in this process with bounds on time and memory: most templates take less time than a
+fork for each request would.
 
-Everything by which a template can make much of little is counted: loops, calls, what is written, and operations whose
-result is longer than what they are given. What one of them may do at once is bounded before it is done.
+Everything that lets a template make much from little is counted: loops, calls, output, and operations whose result is
+longer than their operands. What a single operation may do is checked before it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jinja2.visitor import NodeTransformer
 MOST_S = 5.0  # of processor time; 10,000 messages take 0.1 to 0.4 s
 MOST_CHARACTERS = 32 << 20  # of one string, and items of one list
 MOST_WRITTEN = 256 << 20  # characters in all
-_LARGE = 1 << 16  # characters; smaller results are bounded by the time it takes to make them
+_LARGE = 1 << 16  # characters; smaller results are bounded by the time to make them
 _LOOK_STEPS = 16
 _MOST_BITS = 1 << 16
 _MOST_WIDTH = 1 << 16
@@ -32,18 +32,18 @@ _WIDTH = re.compile(r"\d{6,}|\*")  # in a format
 
 
 class TooMuch(SecurityError):
-    """A template takes more than it may."""
+    """A template exceeds its bounds."""
 
 
 class Budget:
-    """What one rendering has used."""
+    """The resources that one rendering has used."""
 
     def __init__(self) -> None:
         self._steps = self._written = 0
         self._end_s = time.thread_time() + MOST_S
 
     def step(self) -> None:
-        """Count a turn of a loop or a call."""
+        """Count an iteration of a loop or a call."""
         self._steps += 1
         if self._steps % _LOOK_STEPS == 0 and time.thread_time() > self._end_s:
             raise TooMuch(f"rendering it takes more than {MOST_S:g} s")
@@ -52,16 +52,16 @@ class Budget:
         """Count characters that are about to be made."""
         self._written += size
         if size > MOST_CHARACTERS or self._written > MOST_WRITTEN:
-            raise TooMuch(f"it makes more than {MOST_CHARACTERS >> 20} Mi characters at once, or too many in all")
+            raise TooMuch(f"it makes more than {MOST_CHARACTERS >> 20} Mi characters at once, or too many in total")
 
     def result(self, size: int) -> None:
-        """Count what an operation makes, where it is long."""
+        """Count the result of an operation if it is long."""
         if size > _LARGE:
             self.write(size)
 
 
 class _Context(Context):
-    """Variables, and the budget of this rendering."""
+    """The variables and the budget of one rendering."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,7 +80,7 @@ _OPERATIONS: dict[type, str] = {
 
 
 class _Counting(NodeTransformer):
-    """Puts the filters below around what they count."""
+    """Wraps the counting filters below around loops, output and operations."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -181,8 +181,8 @@ def _check_widths(values: Iterable[Any]) -> None:
 
 
 def _check_call(budget: Budget, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a method of a string or number makes much of little."""
-    method = getattr(called, "__wrapped__", called)  # the sandbox has its own str.format around the method
+    """Refuse a call of a string's or number's method that would make too much from little."""
+    method = getattr(called, "__wrapped__", called)  # the sandbox wraps str.format
     owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
     if not isinstance(owner, (str, int, bytes)):
         return
@@ -206,7 +206,7 @@ def _check_join(budget: Budget, between: Any, values: Any) -> None:
 
 
 def _check_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a filter makes much of little."""
+    """Refuse a filter that would make too much from little."""
     if name == "replace" and len(args) >= 2:
         _check_replace(budget, str(value), *args[:2])
     elif name == "join" and hasattr(value, "__len__"):
@@ -214,7 +214,7 @@ def _check_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...], 
     elif name == "format":
         _check_format(str(value))
     elif name == "sum" and not isinstance((*args[1:2], kwargs.get("start", 0))[0], (int, float)):
-        raise TooMuch("sum adds numbers alone")
+        raise TooMuch("sum adds numbers only")
     elif name == "indent":
         widths = [one for one in (*args, *kwargs.values()) if isinstance(one, int)]
         budget.result((str(value).count("\n") + 1) * max(widths, default=4))
@@ -228,7 +228,7 @@ _AMPLIFY = (
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """transformers' sandbox, counting."""
+    """The sandbox of transformers, with counting."""
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         counted = _Counting().visit(source)
@@ -243,7 +243,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def bounded(plain: Template, source: str) -> Template:
-    """Compile `source` as `plain` was, with bounds. The environment of `plain` becomes the bounded one.
+    """Compile `source` with bounds in the environment of `plain`, which becomes the bounded one.
 
     Rendering raises TooMuch.
     """
@@ -258,8 +258,8 @@ def bounded(plain: Template, source: str) -> Template:
 
 
 def _checked(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, with a look at what it is given."""
-    first = getattr(own, "jinja_pass_arg", None)  # what Jinja gives it before the value
+    """Return the filter with a check of its arguments."""
+    first = getattr(own, "jinja_pass_arg", None)  # the argument that Jinja passes before the value
 
     @pass_context
     def filter(context: _Context, value: Any, *args: Any, **kwargs: Any) -> Any:

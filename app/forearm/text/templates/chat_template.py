@@ -1,4 +1,4 @@
-"""Chat messages to a prompt: the model's Jinja template, run in transformers' sandbox."""
+"""Render chat messages to a prompt with the model's Jinja template, in transformers' sandbox."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 import jinja2
 
 from forearm.errors import ConfigError, InvalidRequest
-from forearm.text.sandbox.forked import Forked
+from forearm.text.sandbox.fork_client import ForkClient
 from forearm.text.templates.bounded_template import TooMuch, bounded
 
 TemplateMessage = Mapping[str, Any]
-# Renders one conversation with these variables, of which `chat_template` is the source.
+# Renders one conversation with these variables; `chat_template` among them is the template's source.
 Render = Callable[[list[dict[str, Any]], dict[str, Any]], str]
-MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own; the longest of known models has some 20,000
-_MOST_SOURCE = 1 << 20  # characters of a model's own
-_SHOWN_CHARACTERS = 1000  # of what a template raises
-# Names that rendering itself gives the template.
-_TAKEN = {"messages", "conversations", "return_assistant_tokens_mask"}
+MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's template; the longest one of known models has about 20,000
+_MOST_SOURCE = 1 << 20  # characters of a model's template
+_SHOWN_CHARACTERS = 1000  # of a template's error message
+# Names that rendering itself passes to the template.
+_RESERVED = {"messages", "conversations", "return_assistant_tokens_mask"}
 
 
 class ChatTemplate:
-    """One template and the special tokens it may name."""
+    """A template and the special tokens that it may name."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, Any], render: Render | None = None) -> None:
         self.source = source
@@ -35,32 +35,32 @@ class ChatTemplate:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """Every name in its code that is no attribute; none where it is malformed, which `render` says."""
+        """The names in its code that are not attributes; none where it is malformed, which `render` reports."""
         return self._words[0]
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """These, and every attribute and string (`message.tools`, `message['tools']`)."""
+        """The variables, and every attribute and string (`message.tools`, `message['tools']`)."""
         return self._words[0] | self._words[1]
 
     @property
     def shows_tools(self) -> bool:
-        """Whether it shows a request's tools to the model."""
+        """Whether it writes a request's tools into the prompt."""
         return "tools" in self.variables
 
     @property
     def shows_tools_of_messages(self) -> bool:
-        """Whether it shows those that a message brings, as Phi-4-mini's does."""
+        """Whether it writes a message's tools into the prompt, as Phi-4-mini's does."""
         return "tools" in self.names - self.variables
 
     @property
     def knows_calls(self) -> bool:
-        """Whether it shows calls that were made earlier."""
+        """Whether it writes earlier calls into the prompt."""
         return "tool_calls" in self.names
 
     @cached_property
     def _words(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Variables; attributes and strings."""
+        """The template's variables; its attributes and strings."""
         variables, keys, before = set(), set(), ""
         try:
             for _, kind, text in jinja2.Environment().lex(self.source):
@@ -83,15 +83,22 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of this conversation; special tokens are in it, so it is encoded without adding any.
+        """Return the prompt of this conversation. It contains special tokens and is encoded without adding any.
 
-        Raises: InvalidRequest for whatever the template, or what the client asks of it, makes go wrong.
+        Raises: InvalidRequest for any error of the template or of the client's arguments for it.
         """
-        for name in _TAKEN & (kwargs or {}).keys():
-            raise InvalidRequest(
-                f"chat_template_kwargs: {name!r} is not the template's to be given", "chat_template_kwargs"
-            )
-        conversation = [_present(message) for message in messages]
+        for name in _RESERVED & (kwargs or {}).keys():
+            raise InvalidRequest(f"chat_template_kwargs: {name!r} is reserved; leave it out", "chat_template_kwargs")
+        # Clients send nulls ("tool_calls": null), but templates test whether a key is present. Beside tool calls the
+        # content stays null, because some templates (DeepSeek's) recognise such messages by it.
+        conversation = [
+            {
+                key: value
+                for key, value in message.items()
+                if value is not None or (key == "content" and message.get("tool_calls"))
+            }
+            for message in messages
+        ]
         variables = {
             **self._special_tokens,
             **(kwargs or {}),
@@ -105,9 +112,9 @@ class ChatTemplate:
 
 
 def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-    """Renders here and now.
+    """Render in this process.
 
-    Raises: InvalidRequest; MemoryError, which is for who sets the limit.
+    Raises: InvalidRequest; MemoryError, which the process with the memory limit handles.
     """
     try:
         return str(_renderer()([conversation], **variables)[0][0])
@@ -119,16 +126,16 @@ def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> s
         raise InvalidRequest(
             f"the chat template takes too much for these messages: {error}", "chat_template"
         ) from error
-    except Exception as error:  # a template is a program: it may raise anything on messages it did not expect
+    except Exception as error:  # a template may raise anything on messages that it does not expect
         shown = f"{error}"[:_SHOWN_CHARACTERS]
         raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
 
 
 @lru_cache(1)
 def _renderer() -> Callable[..., Any]:
-    """Return transformers' rendering, with bounds (bounded_template.py) for whatever it compiles.
+    """Return transformers' rendering, which compiles every template with bounds (bounded_template.py).
 
-    Here: importing transformers takes most of a second, and a start need not wait for it.
+    Importing transformers takes most of a second; it is imported here so that a start need not wait for it.
     """
     module: Any = import_module("transformers.utils.chat_template_utils")
     plain = module._compile_jinja_template.__wrapped__
@@ -138,10 +145,10 @@ def _renderer() -> Callable[..., Any]:
 
 
 def check_rendering(template: ChatTemplate) -> None:
-    """Render a greeting, as a start with unknown files does.
+    """Render a greeting, as a check of unknown files at the start.
 
-    Raises: ConfigError if not even that stays within the bounds. What the template raises itself is for requests: it
-    may want more than a greeting.
+    Raises: ConfigError if even that exceeds the bounds. Errors that the template raises are ignored: it may need
+    more than a greeting.
     """
     try:
         template.render([{"role": "user", "content": "Hello."}])
@@ -151,22 +158,25 @@ def check_rendering(template: ChatTemplate) -> None:
 
 
 def prepare_rendering() -> None:
-    """Import what the first rendering would."""
+    """Import what the first rendering needs."""
     _renderer()
 
 
 class UntrustedTemplates:
-    """Templates that requests bring: programs of anybody, each run in a fork with limits of time and memory.
+    """Templates in requests, which anybody may have written: each runs in a fork with limits of time and memory.
 
-    May be called from any thread; rendering blocks it. The process for it begins with the first one.
+    Methods may be called from any thread; rendering blocks it. The process starts with the first template.
     """
 
     def __init__(self, special_tokens: Mapping[str, Any]) -> None:
         self._special_tokens = dict(special_tokens)
-        self._forked = Forked("forearm.text.templates.template_process", dict)
+        self._forked = ForkClient("forearm.text.templates.template_process", dict)
 
     def template(self, source: str) -> ChatTemplate:
-        """Raises: InvalidRequest if it is too long."""
+        """Return the template that a request brings.
+
+        Raises: InvalidRequest if it is too long.
+        """
         if len(source) > MAX_TEMPLATE_CHARACTERS:
             raise InvalidRequest(
                 f"chat_template has {len(source)} characters; at most {MAX_TEMPLATE_CHARACTERS} are taken",
@@ -180,31 +190,45 @@ class UntrustedTemplates:
         return answer
 
 
-def _present(message: TemplateMessage) -> dict[str, Any]:
-    """The message without nulls: clients send them ("tool_calls": null); templates take any present key for a value.
-
-    Beside calls of tools the content stays null: that is how some templates (DeepSeek's) know such messages.
-    """
-    called = bool(message.get("tool_calls"))
-    return {key: value for key, value in message.items() if value is not None or (called and key == "content")}
-
-
 def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:
-    """The template's source: the one given (a file or the source itself), the model folder's, or the tokenizer's.
+    """Return the template's source: the one given (a file or the source itself), the model folder's, or the
+    tokenizer's.
 
-    `tokenizer_template` is `chat_template` of tokenizer_config.json: a string, or several by name ("default" counts).
-    Raises: ConfigError if what was given is neither a file nor a template.
+    `tokenizer_template` is `chat_template` of tokenizer_config.json: a string, or several by name ("default"
+    counts).
+
+    Raises: ConfigError if what was given is neither a file nor a template, or the template cannot be read.
     """
-    found = _given(given) if given is not None else _own_template(folder, tokenizer_template)
-    if found is not None and len(found) > _MOST_SOURCE:
+    jinja, in_json = folder / "chat_template.jinja", folder / "chat_template.json"
+    if given is not None:
+        if "{" not in given and "\n" not in given and not Path(given).is_file():
+            raise ConfigError(
+                f"--chat-template {given!r} is neither a file nor a template (which would contain a brace)"
+            )
+        found: Any = given if "{" in given or "\n" in given else _text_of(Path(given))
+    elif jinja.is_file():
+        found = _text_of(jinja)
+    elif in_json.is_file():
+        try:
+            found = json.loads(_text_of(in_json))["chat_template"]
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
+            raise ConfigError(f"{in_json} has no chat_template: {problem!r:.200}") from None
+        if not isinstance(found, str):
+            raise ConfigError(f"{in_json}: chat_template is {found!r:.200}; it must be a string")
+    else:
+        named = isinstance(tokenizer_template, Mapping)
+        found = tokenizer_template.get("default") if named else tokenizer_template
+    if not isinstance(found, str):
+        return None
+    if len(found) > _MOST_SOURCE:
         raise ConfigError(f"the chat template of {folder} has {len(found)} characters; at most {_MOST_SOURCE} are read")
-    return None if found is None else encodable(found, f"the chat template of {folder}")
+    return encodable(found, f"the chat template of {folder}")
 
 
 def encodable(text: str, what: str) -> str:
-    """The text, where it is Unicode.
+    """Return the text if it is valid Unicode.
 
-    Raises: ConfigError for half a surrogate pair, which JSON can write and no tokenizer reads.
+    Raises: ConfigError for half a surrogate pair, which JSON can write but no tokenizer reads.
     """
     try:
         text.encode()
@@ -214,19 +238,8 @@ def encodable(text: str, what: str) -> str:
     return text
 
 
-def _own_template(folder: Path, tokenizer_template: Any) -> str | None:
-    for name in ("chat_template.jinja", "chat_template.json"):
-        file = folder / name
-        if file.is_file():
-            text = _text_of(file)
-            return text if name.endswith(".jinja") else _within(file, text)
-    if isinstance(tokenizer_template, Mapping):
-        tokenizer_template = tokenizer_template.get("default")
-    return tokenizer_template if isinstance(tokenizer_template, str) else None
-
-
 def find_tool_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:
-    """The template for requests with tools, where the model has one of its own (Hermes 2 and 3, Command R)."""
+    """Return the template for requests with tools, where the model has a separate one (Hermes 2 and 3, Command R)."""
     file = folder / "additional_chat_templates" / "tool_use.jinja"
     if given is not None:
         return None
@@ -236,29 +249,12 @@ def find_tool_template(folder: Path, given: str | None, tokenizer_template: Any)
     return found if isinstance(found, str) else None
 
 
-def _given(given: str) -> str:
-    if "{" in given or "\n" in given:
-        return given
-    file = Path(given)
-    if not file.is_file():
-        raise ConfigError(f"--chat-template {given!r} is neither a file nor a template (a template has a brace in it)")
-    return _text_of(file)
-
-
 def _text_of(file: Path) -> str:
-    """Raises: ConfigError."""
+    """Return the file's text.
+
+    Raises: ConfigError.
+    """
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
         raise ConfigError(f"{file} can't be read: {problem}") from None
-
-
-def _within(file: Path, text: str) -> str:
-    """The template in chat_template.json. Raises: ConfigError."""
-    try:
-        found = json.loads(text)["chat_template"]
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise ConfigError(f"{file} has no chat_template: {problem!r:.200}") from None
-    if not isinstance(found, str):
-        raise ConfigError(f"{file}: chat_template is {found!r:.200}; it should be a string")
-    return found

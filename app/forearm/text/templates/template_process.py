@@ -1,20 +1,20 @@
-"""python -m forearm.text.templates.template_process: render the templates of requests, each in a fork."""
+"""Render the templates of requests, each in a fork: python -m forearm.text.templates.template_process."""
 
 from __future__ import annotations
 
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
-from forearm.text.sandbox.forks import SandboxTask, serve_forks
+from forearm.text.sandbox.fork_server import SandboxTask, serve
 from forearm.text.templates.chat_template import prepare_rendering, rendered
 
 # Rendering 10,000 messages with a model's template takes 0.1 to 0.4 s (tests/api/test_untrusted_templates.py).
 RENDER_S = 5.0
-_FORK_BYTES = 256 << 20  # a body has 32 MiB at most, of which some copies are made
+_FORK_BYTES = 256 << 20  # a body has at most 32 MiB, and is copied a few times
 MAX_PROMPT_CHARACTERS = 32 << 20
 
 
 def work_of(shared: Json) -> SandboxTask:
-    """Jobs: a conversation, and the template with its variables."""
+    """Return the task that renders a conversation with the template in its variables."""
     prepare_rendering()  # before the first fork
 
     def do(job: Json) -> Json:
@@ -30,4 +30,4 @@ def work_of(shared: Json) -> SandboxTask:
 
 
 if __name__ == "__main__":
-    serve_forks(work_of)
+    serve(work_of)

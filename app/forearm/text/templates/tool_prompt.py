@@ -1,8 +1,8 @@
-"""Tools for a model whose chat template has no place for them: as text, in the words of Hermes.
+"""Write tools as text, in the format of Hermes, for models whose chat template does not support tools.
 
-The model was not trained for it; most instruction-tuned ones follow all the same, and where a call is required a
-grammar sees to its form. llama.cpp's server does likewise ("generic" tool calls).
-Source of the prompt: NousResearch/Hermes-Function-Calling, and the chat template of Qwen/Qwen2.5-7B-Instruct.
+The model was not trained for it, but most instruction-tuned ones follow it, and where a call is required a grammar
+imposes its format. llama.cpp's server does the same ("generic" tool calls). Source of the prompt:
+NousResearch/Hermes-Function-Calling, and the chat template of Qwen/Qwen2.5-7B-Instruct.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], role: str) -> list[Json]:
-    """The conversation with its tools, calls and results as text. `role`: whose first message tells of the tools."""
+    """Return the conversation with tools, calls and results as text. role: its first message gets the tools."""
     told = _PROMPT.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     plain = as_text(messages)
     for number, message in enumerate(plain):
@@ -40,7 +40,7 @@ def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[st
 
 
 def with_tools_key(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """The conversation whose system's message brings the tools, as JSON text of their functions.
+    """Return the conversation with the tools in the system message's `tools`, as JSON text of their functions.
 
     Source: the model card and chat template of microsoft/Phi-4-mini-instruct.
     """
@@ -52,7 +52,7 @@ def with_tools_key(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mappin
 
 
 def as_text(messages: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """The conversation with its calls and results as text; results that follow one another are one message."""
+    """Return the conversation with calls and results as text; consecutive results become one message."""
     plain: list[Json] = []
     after_result = False
     for message in messages:

@@ -1,1 +1,1 @@
-"""Strings to token ids and back."""
+"""Convert strings to token ids and back."""

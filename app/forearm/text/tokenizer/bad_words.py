@@ -1,4 +1,4 @@
-"""Words that may not be generated, as the token ids the engine forbids."""
+"""Convert words that may not be generated to the token ids that the engine forbids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from forearm.text.tokenizer.tokenizer import Tokenizer
 
 
 def bad_words_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Each word as tokens: at the start of a text, and after a space where that is another token.
+    """Return each word as tokens: at the start of a text, and after a space where that is another token.
 
     Source: vLLM's SamplingParams.update_from_tokenizer.
     """

@@ -1,4 +1,4 @@
-"""Token ids to text as they come: never half a character, never a part of a stop string."""
+"""Convert token ids to text as they arrive: never half a character, never a part of a stop string."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
-# Tokens of the prompt that give the first output tokens their context (a leading space, a character begun).
+# Tokens of the prompt that give the first output tokens their context (a leading space, an incomplete character).
 _CONTEXT_TOKENS = 6
 
 
 class Detokenizer:
-    """One output's ids to text. The pieces joined equal the text of the whole, less an unfinished last character.
+    """Converts one output's token ids to text. The joined pieces are the text of all ids, without an incomplete
+    character.
 
-    Each step decodes a small window: the last tokens that gave text, and those that did not yet. What the window says
-    beyond what its first part said is new. A window never begins inside a character, nor with tokens that give no text
-    (decoders strip the space of what they take for the start of a text).
+    Each step decodes a small window: the last tokens that gave text, and those that gave none yet. The text of the
+    window beyond the text of its first part is new. A window never begins inside a character, nor with tokens that
+    give no text (decoders strip the space from what they take for the start of a text).
     Technique: prefix and read offsets, as in Text Generation Inference and vLLM.
     """
 
@@ -32,14 +33,19 @@ class Detokenizer:
         self._skip_special = skip_special_tokens
         self._tight = not skip_special_tokens and not spaces_between_special_tokens
         self._after_added = False
-        self._window = self._context(prompt_token_ids)
-        self._read = self._whole_characters(self._window)  # tokens of the window whose text is out
+        # As many of the prompt's last tokens as it takes to begin with a whole character.
+        count, prompt = _CONTEXT_TOKENS, prompt_token_ids
+        while count < len(prompt) and self._decode(prompt[-count:]).strip()[:1] in ("", _REPLACEMENT):
+            count *= 2
+        self._window = list(prompt[-count:])
+        self._read = self._whole_characters(self._window)  # tokens of the window whose text was returned
         self._shown = self._decode(self._window[: self._read])
 
     def add(self, token_id: int) -> str:
-        """The text this token completes; empty while a character is unfinished."""
+        """Return the text that this token completes; empty while a character is incomplete."""
         self._window.append(token_id)
-        if self._tight and self._is_second_added(token_id):
+        before, self._after_added = self._after_added, token_id in self._tokenizer.added
+        if self._tight and before and self._after_added:  # two added tokens in a row, without a space between them
             text = self._tokenizer.added[token_id]
         else:
             whole = self._decode(self._window)
@@ -52,38 +58,29 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """What was held back; of an unfinished character nothing comes."""
+        """Return the text that was held back, without an incomplete character."""
         whole = self._decode(self._window).rstrip(_REPLACEMENT)
         return whole[len(self._shown) :]
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids, self._skip_special)
 
-    def _is_second_added(self, token_id: int) -> bool:
-        """Is this the second of two added tokens in a row, which are to stand without a space between?"""
-        before, self._after_added = self._after_added, token_id in self._tokenizer.added
-        return before and self._after_added
-
     def _whole_characters(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens, from the first on, spell whole characters: the last one may be begun only."""
-        for unfinished in range(min(4, len(token_ids) + 1)):  # of at most four bytes, three can be there
+        """Return how many of these tokens, from the first on, spell whole characters: the last one may be
+        incomplete.
+        """
+        for unfinished in range(min(4, len(token_ids) + 1)):  # at most three of a character's four bytes
             count = len(token_ids) - unfinished
             if not self._decode(token_ids[:count]).endswith(_REPLACEMENT):
                 return count
-        return len(token_ids)  # it truly says U+FFFD
-
-    def _context(self, prompt: Sequence[int]) -> list[int]:
-        """The prompt's last tokens: as many as it takes to begin with a whole character."""
-        count = _CONTEXT_TOKENS
-        while count < len(prompt) and self._decode(prompt[-count:]).strip()[:1] in ("", _REPLACEMENT):
-            count *= 2
-        return list(prompt[-count:])
+        return len(token_ids)  # the text itself contains U+FFFD
 
 
 class StopStrings:
-    """Cuts a text, piece by piece, at the stop string that is completed first.
+    """Cuts a text, piece by piece, at the first stop string that is completed.
 
-    Between pieces it holds back only what may be the beginning of one, so where the pieces are cut changes nothing.
+    It only holds back what may be the beginning of a stop string, so the result does not depend on how the text is
+    cut.
     """
 
     def __init__(self, strings: Sequence[str], include: bool = False) -> None:
@@ -93,7 +90,7 @@ class StopStrings:
         self.matched: str | None = None
 
     def add(self, text: str) -> str:
-        """What may be shown now. `matched` is set once a stop string has ended the text; nothing comes after it."""
+        """Return the text that may be shown now. `matched` is set once a stop string has ended the text."""
         text = self._held + text
         self._held = ""
         ends = [(start + len(s), start, s) for s in self._strings if (start := text.find(s)) >= 0]
@@ -107,13 +104,13 @@ class StopStrings:
         return text
 
     def finish(self) -> str:
-        """What was held back: no stop string came of it."""
+        """Return the text that was held back, because no stop string followed."""
         held, self._held = self._held, ""
         return held
 
 
 def _begun(text: str, string: str) -> int:
-    """Characters at the end of `text` that are a beginning of `string`, at most all but one of it."""
+    """Return how many characters at the end of `text` are a beginning of `string`, but not all of it."""
     for count in range(min(len(text), len(string) - 1), 0, -1):
         if string.startswith(text[-count:]):
             return count
@@ -122,7 +119,9 @@ def _begun(text: str, string: str) -> int:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How one request's tokens become text; the names are SamplingParams'. `shown`: special tokens that are text."""
+    """How one request's tokens become text; the names are SamplingParams'. shown: special tokens to be shown as
+    text.
+    """
 
     stop: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
@@ -133,10 +132,10 @@ class TextOptions:
 
 
 class OutputText:
-    """The text of one output: detokenizer and stop strings in a row."""
+    """The text of one output: detokenizer and stop strings combined."""
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], options: TextOptions) -> None:
-        # Where some special tokens are shown, the others are left out here, and not by the decoder.
+        # Where some special tokens are shown, the others are skipped here instead of by the decoder.
         skips = options.skip_special_tokens
         self._skipped = tokenizer.special_ids - options.shown if skips and options.shown else frozenset()
         self._detokenizer = Detokenizer(
@@ -148,11 +147,11 @@ class OutputText:
 
     @property
     def matched(self) -> str | None:
-        """The stop string that ended this output."""
+        """The stop string that ended this output, if any."""
         return self._stops.matched
 
     def add(self, token_id: int, silent: bool = False) -> str:
-        """Text that may be shown after this token; look at `matched` afterwards.
+        """Return the text that may be shown after this token; `matched` may be set afterwards.
 
         silent: the token ends the output and is not part of the text (end of sequence, a stop token).
         """
@@ -160,11 +159,11 @@ class OutputText:
         if silent or token_id in self._skipped:
             return ""
         text = self._detokenizer.add(token_id)
-        # Up to min_tokens nothing stops, so nothing needs to wait either.
+        # No stop string counts before min_tokens, so nothing is held back either.
         return text if self._tokens <= self._options.min_tokens else self._stops.add(text)
 
     def finish(self) -> str:
-        """What both held back, once no token follows. A stop string can still be completed here."""
+        """Return the text held back, once no token follows. A stop string can still be completed here."""
         if self.matched is not None:
             return ""
         text = self._stops.add(self._detokenizer.finish())

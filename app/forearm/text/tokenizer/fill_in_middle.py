@@ -1,4 +1,4 @@
-"""Fill in the middle: a prompt for what stands between two texts, for models that were trained on it."""
+"""Fill in the middle: prompts for the text between a prefix and a suffix, for models that were trained on them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
-# Marker before the text in front, before the text behind, before what is to be written. Sources: the tokenizers and
-# model cards of Qwen/Qwen2.5-Coder-7B, bigcode/starcoder2-7b and ibm-granite/granite-8b-code-base, codellama/CodeLlama-
-# 7b-hf, deepseek-ai/deepseek-coder-6.7b-base, google/codegemma-2b (Qwen's markers).
+# Markers before the prefix, before the suffix and before the middle. Sources: the tokenizers and model cards of
+# Qwen/Qwen2.5-Coder-7B, bigcode/starcoder2-7b and ibm-granite/granite-8b-code-base, codellama/CodeLlama-7b-hf,
+# deepseek-ai/deepseek-coder-6.7b-base, google/codegemma-2b (Qwen's markers).
 _MARKERS = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -16,21 +16,23 @@ _MARKERS = (
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
-_CODESTRAL = ("[SUFFIX]", "[PREFIX]")  # behind before in front; what follows is to be written
-# What such a model writes when it is done: another file, another repository, padding.
+_CODESTRAL = ("[SUFFIX]", "[PREFIX]")  # the suffix comes first; the middle follows the prefix
+# Tokens that end the middle: another file, another repository, padding.
 _ENDS = ("<|fim_pad|>", "<|file_sep|>", "<|repo_name|>", "<file_sep>", "<repo_name>", "<|file_separator|>", "▁<EOT>")
 
 
 @dataclass(frozen=True)
 class Infill:
-    """How one tokenizer marks the middle. `stops`: tokens that end it, beside the model's own end."""
+    """How one tokenizer marks the middle. stops: tokens that end it, beside the model's own end token."""
 
     tokenizer: Tokenizer
     markers: tuple[int, ...]
     stops: tuple[int, ...]
 
     def prompt(self, prefix: list[int], suffix: str) -> list[int]:
-        """Tokens to go on from. `prefix` may begin with what every prompt begins with (BOS), which comes first."""
+        """Return the prompt's tokens. `prefix` may begin with the tokens that begin every prompt (BOS), which come
+        first.
+        """
         behind = self.tokenizer.encode(suffix, add_special_tokens=False)
         start = self.tokenizer.encode("")
         if start and prefix[: len(start)] == start:
@@ -43,10 +45,10 @@ class Infill:
 
 
 def infill_of(tokenizer: Tokenizer) -> Infill | None:
-    """None where the model was not trained for it, as far as its tokens tell."""
+    """Return the tokenizer's markers; None if its tokens show that the model was not trained on them."""
     ids = {text: token_id for token_id, text in tokenizer.added.items()}
     for texts in (*_MARKERS, _CODESTRAL):
-        # Where they are no added tokens, as in CodeLlama, they are pieces of the vocabulary.
+        # In CodeLlama they are not added tokens but pieces of the vocabulary.
         found = [ids[text] if text in ids else tokenizer.id_of(text) for text in texts]
         if all(token_id is not None for token_id in found):
             markers = tuple(token_id for token_id in found if token_id is not None)

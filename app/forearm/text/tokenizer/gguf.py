@@ -1,7 +1,7 @@
-"""The tokenizer inside a .gguf file, as transformers has it: byte-level BPE, or SentencePiece with scores.
+"""Build transformers' tokenizer from the metadata of a .gguf file: byte-level BPE, or SentencePiece with scores.
 
-Metadata has the vocabulary, each token's kind, BPE's merges or SentencePiece's scores, and for BPE the name of what
-cuts a text into words, whose regular expressions are known by name only.
+The metadata has the vocabulary, each token's kind, BPE's merges or SentencePiece's scores, and for BPE the name of the
+pre-tokenizer, whose regular expressions are known by name only.
 Source: src/llama-vocab.cpp of ggml-org/llama.cpp, which took them from the models' tokenizer.json.
 """
 
@@ -26,12 +26,12 @@ _SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
-class _Words:
-    """How one family's BPE cuts a text.
+class _PreTokenizer:
+    """The pre-tokenizer of one model family.
 
-    patterns: applied one after the other, each cutting what the last one left.
-    whole: a word that is a token is that token, whatever the merges say. bos: text starts with BOS where the file does
-    not say. composed: Unicode is composed first (NFC).
+    patterns: applied one after the other, each splitting the pieces of the one before.
+    whole: a word that is a token is that token, whatever the merges are. bos: a text starts with BOS unless the
+    file says otherwise. composed: Unicode is composed first (NFC).
     """
 
     patterns: Sequence[str]
@@ -51,22 +51,25 @@ _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASED % ("", "", "") + _CASED_REST
 _GPT4O = _CASED % (_ENGLISH + "?", _ENGLISH + "?", "{1,3}") + _CASED_REST
 
-_WORDS = {
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _Words([_GPT2])),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _Words([_LLAMA3], whole=True, bos=True)),
-    **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), _Words([_LLAMA3])),
-    "qwen2": _Words([_QWEN2], composed=True),
-    **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _Words([_QWEN2])),
+_PRE_TOKENIZERS = {
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _PreTokenizer([_GPT2])),
     **dict.fromkeys(
-        ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"), _Words([r"\p{N}", _GPT2])
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _PreTokenizer([_LLAMA3], whole=True, bos=True)
     ),
-    "tekken": _Words([_TEKKEN], whole=True, bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), _Words([_GPT4O])),
+    **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), _PreTokenizer([_LLAMA3])),
+    "qwen2": _PreTokenizer([_QWEN2], composed=True),
+    **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _PreTokenizer([_QWEN2])),
+    **dict.fromkeys(
+        ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"),
+        _PreTokenizer([r"\p{N}", _GPT2]),
+    ),
+    "tekken": _PreTokenizer([_TEKKEN], whole=True, bos=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), _PreTokenizer([_GPT4O])),
 }
 
 
 def gguf_tokenizer(path: Path) -> TokenizersBackend:
-    """The tokenizer of the model in this file, its chat template with it.
+    """Return the tokenizer of the model in this file, with its chat template.
 
     Raises: ConfigError naming the key and the value that are missing or not supported.
     """
@@ -81,14 +84,22 @@ def gguf_tokenizer(path: Path) -> TokenizersBackend:
         raise keys.wrong("tokenizer.ggml.model", "gpt2 or llama")
     special = _special(keys, tokens)
     made.add_tokens(_added(keys, tokens))
-    made.post_processor = _around(keys, special, tokens, bos)
+    before = [special["bos_token"]] if keys.flag("tokenizer.ggml.add_bos_token", bos) and "bos_token" in special else []
+    after = [special["eos_token"]] if keys.flag("tokenizer.ggml.add_eos_token") and "eos_token" in special else []
+    made.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *after],
+        pair=[*before, "$A", *after, "$B:1"],
+        special_tokens=[(token, tokens.index(token)) for token in {*before, *after}],
+    )
     template = keys.get("tokenizer.chat_template")
     named: dict[str, Any] = {**special, **({} if template is None else {"chat_template": template})}
-    return _Made(made, clean_up_tokenization_spaces=False, **named)
+    return _GgufBackend(made, clean_up_tokenization_spaces=False, **named)
 
 
-class _Made(TokenizersBackend):
-    """One that was made already. (`tokenizer_object` would be copied through JSON, which takes as long again.)"""
+class _GgufBackend(TokenizersBackend):
+    """A backend around an existing tokenizer. (`tokenizer_object` would be copied through JSON, which doubles the
+    time.)
+    """
 
     def __init__(self, made: Tokenizer, **named: Any) -> None:
         self._tokenizer = made
@@ -96,16 +107,19 @@ class _Made(TokenizersBackend):
 
 
 def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
-    """GPT-2's kind: words by regular expression, their bytes as letters, merges in order. And whether BOS is usual."""
+    """Return a tokenizer of GPT-2's kind, and whether BOS is usual.
+
+    Words are split by regular expressions, their bytes are written as letters, and merges apply in order.
+    """
     name = keys.text("tokenizer.ggml.pre", "default")
-    if name not in _WORDS:
-        raise keys.wrong("tokenizer.ggml.pre", f"one of {', '.join(_WORDS)}")
-    words = _WORDS[name]
+    if name not in _PRE_TOKENIZERS:
+        raise keys.wrong("tokenizer.ggml.pre", f"one of {', '.join(_PRE_TOKENIZERS)}")
+    words = _PRE_TOKENIZERS[name]
     listed = _strings(keys, "tokenizer.ggml.merges")
     odd = next((merge for merge in listed if " " not in merge[1:-1]), None)
     if odd is not None:
         raise ConfigError(
-            f"{keys.source}: tokenizer.ggml.merges has {odd!r:.100}; each should be two pieces, a space between them"
+            f"{keys.source}: tokenizer.ggml.merges has {odd!r:.100}; each must be two pieces with a space between them"
         )
     merges: Any = [tuple(merge.split(" ", 1)) for merge in listed]
     vocabulary = {token: i for i, token in enumerate(tokens)}
@@ -119,7 +133,10 @@ def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
 
 
 def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
-    """Llama 2's kind: spaces are letters, the best-scored pair is merged first, unknown characters are bytes."""
+    """Return a tokenizer of Llama 2's kind, and whether BOS is usual.
+
+    Spaces are letters, the pair with the best score is merged first, and unknown characters are written as bytes.
+    """
     scores, kinds = _numbers(keys, "tokenizer.ggml.scores", tokens), _kinds(keys, tokens)
     plain = {t: s for t, s, k in zip(tokens, scores, kinds, strict=True) if k not in (_UNKNOWN, _CONTROL, _USER, _BYTE)}
     unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
@@ -138,10 +155,10 @@ def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
 
 
 def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Every way to join two pieces to a third, the third's score deciding which goes first.
+    """Return all ways to join two pieces to a third, in the order of the third one's score.
 
-    SentencePiece looks at all neighbours and joins the pair with the best score, the leftmost of equals; the ranks of
-    BPE's merges say the same.
+    SentencePiece joins the adjacent pair with the best score, the leftmost one of equals; ranked BPE merges do the
+    same.
     """
     found = [
         (score, piece[:cut], piece[cut:])
@@ -154,7 +171,7 @@ def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _added(keys: Keys, tokens: list[str]) -> list[AddedToken]:
-    """Tokens that are found in a text before it is cut: control tokens, and those that the model's makers added."""
+    """Return tokens that are found before a text is split: control tokens, and tokens that the model's makers added."""
     phi3 = keys.values.get("general.architecture") == "phi3" and keys.text("tokenizer.ggml.model") == "llama"
     return [
         AddedToken(
@@ -169,7 +186,7 @@ def _added(keys: Keys, tokens: list[str]) -> list[AddedToken]:
 
 
 def _special(keys: Keys, tokens: list[str]) -> dict[str, str]:
-    """bos_token and so on, as text."""
+    """Return bos_token and the other special tokens as text."""
     special: dict[str, str] = {}
     for short, name in _SPECIAL.items():
         key = f"tokenizer.ggml.{short}_token_id"
@@ -179,16 +196,6 @@ def _special(keys: Keys, tokens: list[str]) -> dict[str, str]:
                 raise keys.wrong(key, f"below {len(tokens)}")
             special[name] = tokens[index]
     return special
-
-
-def _around(keys: Keys, special: Mapping[str, str], tokens: list[str], bos: bool) -> Any:
-    """What is put around a text: BOS, rarely EOS."""
-    before = [special["bos_token"]] if keys.flag("tokenizer.ggml.add_bos_token", bos) and "bos_token" in special else []
-    after = [special["eos_token"]] if keys.flag("tokenizer.ggml.add_eos_token") and "eos_token" in special else []
-    used = [(token, tokens.index(token)) for token in {*before, *after}]
-    return processors.TemplateProcessing(
-        single=[*before, "$A", *after], pair=[*before, "$A", *after, "$B:1"], special_tokens=used
-    )
 
 
 def _strings(keys: Keys, key: str) -> list[str]:
@@ -203,5 +210,5 @@ def _kinds(keys: Keys, tokens: list[str]) -> list[float]:
 
 
 def _numbers(keys: Keys, key: str, tokens: list[str]) -> list[float]:
-    """One number a token."""
+    """Return one number for each token."""
     return keys.numbers(key, len(tokens))

@@ -1,7 +1,7 @@
-"""A query and a document as one prompt: what a reranker reads.
+"""Encode a query and a document as one prompt for rerankers.
 
-Encoders were trained on pairs and have their own form of one. Qwen3-Reranker reads a chat of fixed words; other
-decoders read one text after the other, or what the chat template makes of the roles query and document (as in vLLM).
+Encoders were trained on pairs in a form of their own. Qwen3-Reranker reads a chat of fixed words; other decoders read
+one text after the other, or what the chat template makes of the roles query and document (as in vLLM).
 
 Source of the words: the model card of Qwen/Qwen3-Reranker-0.6B.
 """
@@ -28,7 +28,7 @@ KeptEnd = Literal["start", "end"]
 
 @dataclass(frozen=True)
 class PairForm:
-    """How this model's pairs are written. template: one that the server was started with."""
+    """How this model's pairs are written. template: one given at the server's start."""
 
     plan: PoolingPlan
     tokenizer: Tokenizer
@@ -38,7 +38,7 @@ class PairForm:
 
     @property
     def takes_instruction(self) -> bool:
-        """Whether a query comes with an instruction."""
+        """Whether the prompt contains an instruction."""
         return self.template is not None or self._is_qwen
 
     @property
@@ -46,9 +46,10 @@ class PairForm:
         return self.plan.model_type == "qwen3" and self.plan.kind == "classify"
 
     def encode(self, query: str, document: str, limit: int | None, keep: KeptEnd = "start") -> tuple[list[int], int]:
-        """Token ids, and where the second text begins for models that tell them apart.
+        """Return token ids, and where the second text begins for models that distinguish them.
 
-        limit: most tokens; more are cut off the longer text, or, of a chat, off the document. keep: which end stays.
+        limit: the most tokens; the longer text is truncated, or in a chat the document. keep: the end that is
+        kept.
         """
         if self.plan.lower_case:
             query, document = query.lower(), document.lower()
@@ -61,11 +62,8 @@ class PairForm:
             )
             return self.tokenizer.encode_cut(text, add_special_tokens=False, limit=limit, keep=keep)
         if self._is_qwen and not query.startswith(_CHAT):
-            return self._chat(query, document, limit)
+            instruct = self.instruction or DEFAULT_INSTRUCTION
+            before = f"{_BEFORE}<Instruct>: {instruct}\n<Query>: {query}\n<Document>: {document}"
+            first, last = (self.tokenizer.encode(one, add_special_tokens=False) for one in (before, _AFTER))
+            return (first if limit is None else first[: max(limit - len(last), 0)]) + last, 0
         return self.tokenizer.encode_cut(query, document, limit=limit, keep=keep)
-
-    def _chat(self, query: str, document: str, limit: int | None) -> tuple[list[int], int]:
-        instruction = self.instruction or DEFAULT_INSTRUCTION
-        before = f"{_BEFORE}<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
-        first, last = (self.tokenizer.encode(text, add_special_tokens=False) for text in (before, _AFTER))
-        return (first if limit is None else first[: max(limit - len(last), 0)]) + last, 0

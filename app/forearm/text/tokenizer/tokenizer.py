@@ -1,6 +1,6 @@
 """A model's tokenizer: strings to ids and back, and the exact bytes of each token.
 
-transformers takes most of a second to import: that happens where a tokenizer is loaded, maybe beside the weights.
+Importing transformers takes most of a second: that happens only where a tokenizer is loaded, maybe beside the weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _METASPACE = "\u2581"
 
 
 class Tokenizer:
-    """What the text layer needs of a tokenizer. All methods may be called from any thread at once."""
+    """The tokenizer functions that the text layer needs. All methods may be called from any thread at once."""
 
     def __init__(self, backend: TokenizersBackend | KeptTokenizer) -> None:
         self.backend = backend
@@ -43,21 +43,23 @@ class Tokenizer:
 
     @property
     def class_name(self) -> str:
-        """Of transformers'."""
+        """The name of transformers' tokenizer class."""
         return self.backend.class_name if isinstance(self.backend, KeptTokenizer) else type(self.backend).__name__
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is from a cache, which knows the files' contents."""
+        """Whether it was read from the cache, which checks the files' contents."""
         return isinstance(self.backend, KeptTokenizer)
 
     @cached_property
     def as_transformers(self) -> TokenizersBackend:
-        """transformers' own; loaded now, where this one is from a cache."""
+        """The tokenizer of transformers; it is loaded now if this one was read from the cache."""
         return load_backend(Path(self.backend.source)) if isinstance(self.backend, KeptTokenizer) else self.backend
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The ids of `text`; `add_special_tokens` puts those around it that the model was trained with (BOS, say)."""
+        """Return the ids of `text`. add_special_tokens: add the special tokens that the model was trained with (BOS,
+        say).
+        """
         ids: list[int] = self._encoded(text, add_special_tokens).ids
         return ids
 
@@ -70,10 +72,10 @@ class Tokenizer:
         limit: int | None = None,
         keep: Literal["start", "end"] = "start",
     ) -> tuple[list[int], int]:
-        """Ids of a text, or of a pair as the model was trained on pairs, and where the pair's second text begins (0:
-        there is none, or the model does not tell).
+        """Return the ids of a text or pair, and where the pair's second text begins (0: no pair, or not distinguished).
 
-        limit: most tokens, special ones included, which are never cut off; of a pair the longer text is cut first.
+        limit: the most tokens, special ones included, which are never cut off; of a pair the longer text is
+        truncated first.
         """
         first = self._encoded(text, False)
         second = None if pair is None else self._encoded(pair, False)
@@ -89,13 +91,17 @@ class Tokenizer:
         return whole.ids, types.index(1) if 1 in types else 0
 
     def _encoded(self, text: str, add_special_tokens: bool) -> Encoding:
-        """tokenizers 0.23.3 lets go of the GIL in `encode_batch` alone; 500,000 characters hold it 0.3 s otherwise."""
+        """Encode with the GIL released for long texts.
+
+        tokenizers 0.23.3 releases it in `encode_batch` only; 500,000 characters would hold it for 0.3 s
+        otherwise.
+        """
         if len(text) < _SHORT:
             return self._rust.encode(text, add_special_tokens=add_special_tokens)
         return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of all these ids together. Ids past the vocabulary (padding of the head) have none."""
+        """Return the text of all these ids together. Ids beyond the vocabulary (padding of the head) have none."""
         text: str = self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
@@ -105,12 +111,12 @@ class Tokenizer:
         return piece or ""
 
     def id_of(self, piece: str) -> int | None:
-        """The token that the vocabulary spells so."""
+        """Return the token that the vocabulary spells this way."""
         found: int | None = self._rust.token_to_id(piece)
         return found
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What this token alone adds to a text, in bytes: a part of a character, where it is one."""
+        """Return the bytes that this token adds to a text, which may be a part of a character."""
         if token_id in self.added:
             return self.added[token_id].encode()
         piece = self.piece(token_id)
@@ -123,12 +129,12 @@ class Tokenizer:
         return piece.replace(_METASPACE, " ").encode()
 
     def token_text(self, token_id: int) -> str:
-        """`token_bytes` as text; a part of a character becomes U+FFFD."""
+        """Return `token_bytes` as text; a part of a character becomes U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
 
     @cached_property
     def longest_token(self) -> int:
-        """In characters, as the vocabulary spells them: never fewer than it stands for in a text."""
+        """The length of the longest token in characters as the vocabulary spells it, at least its length in a text."""
         return max(map(len, self._rust.get_vocab(with_added_tokens=True)))
 
     @cached_property
@@ -139,25 +145,25 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
-    """The tokenizer of a model folder, or of a .gguf file. cache: a folder where it is kept; empty: nowhere.
+    """Return the tokenizer of a model folder or of a .gguf file. cache: a folder to keep it in; empty: none.
 
-    Raises: ConfigError if there is none, or it cannot be read.
+    Raises: ConfigError if there is none, it cannot be read, its vocabulary has no text, or its library fails on it.
     """
-    tokenizer = Tokenizer(_kept_or_read(folder, cache))
-    _give_back()
-    _check(tokenizer, folder)
-    return tokenizer
-
-
-def _check(tokenizer: Tokenizer, folder: Path) -> None:
-    """Refuse a vocabulary without text, and one that its library gives up on.
-
-    Raises: ConfigError.
-    """
+    backend: TokenizersBackend | KeptTokenizer | None = kept_tokenizer(Path(cache), folder) if cache else None
+    if backend is None:
+        backend = load_backend(folder)
+        if cache:
+            keep_tokenizer(Path(cache), folder, backend)
+    tokenizer = Tokenizer(backend)
+    # Return freed memory to the system, where the C library can (glibc): reading the tokenizer.json of 150,000 tokens
+    # leaves 70 MiB, which takes 5 ms.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
     if tokenizer.vocab_size <= len(tokenizer.special_ids):
         raise ConfigError(
-            f"the tokenizer of {_blamed(folder)} has {tokenizer.vocab_size} tokens, all of them control tokens: no "
-            "text can be written with it; give another with --tokenizer"
+            f"the tokenizer of {_faulty_file(folder)} has {tokenizer.vocab_size} tokens, all of them control tokens: "
+            "no text can be written with it; give another with --tokenizer"
         )
     try:
         tokenizer.decode(tokenizer.encode("Some text, 12."))
@@ -165,29 +171,11 @@ def _check(tokenizer: Tokenizer, folder: Path) -> None:
         raise
     except BaseException as error:
         raise _unreadable(folder, error) from error
-
-
-def _kept_or_read(folder: Path, cache: str) -> TokenizersBackend | KeptTokenizer:
-    kept = kept_tokenizer(Path(cache), folder) if cache else None
-    if kept is not None:
-        return kept
-    backend = load_backend(folder)
-    if cache:
-        keep_tokenizer(Path(cache), folder, backend)
-    return backend
-
-
-def _give_back() -> None:
-    """Freed memory, to the system, where the C library has a call for it (glibc): the tokenizer.json of 150,000 tokens
-    leaves 70 MiB, which take 5 ms.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    return tokenizer
 
 
 def load_backend(folder: Path) -> TokenizersBackend:
-    """As transformers has it: `tokenizer.json` as it stands, else whatever it can convert.
+    """Return transformers' tokenizer: `tokenizer.json` as it is, otherwise any format that it can convert.
 
     Raises: ConfigError if there is none, or it cannot be read.
     """
@@ -201,21 +189,21 @@ def load_backend(folder: Path) -> TokenizersBackend:
         if (folder / "tokenizer.json").is_file():
             found: TokenizersBackend = TokenizersBackend.from_pretrained(folder)
             return found
-        # Here and not above: AutoTokenizer imports torch where it is installed, and costs two seconds.
+        # Imported here, because AutoTokenizer imports torch where it is installed, which takes two seconds.
         from transformers import AutoTokenizer
 
         backend = AutoTokenizer.from_pretrained(folder)
         if not isinstance(backend, TokenizersBackend):
-            raise ConfigError(f"transformers reads it as {type(backend).__name__}, which has no fast form")
+            raise ConfigError(f"transformers reads it as {type(backend).__name__}, which has no fast tokenizer")
         return backend
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # whatever a broken file raises in two libraries; a panic of Rust is no Exception
+    except BaseException as error:  # broken files raise anything in two libraries; a Rust panic is not an Exception
         raise _unreadable(folder, error) from error
 
 
 def _unreadable(folder: Path, error: BaseException) -> ConfigError:
-    """The error for what a library raised, in words that do not take knowing its code."""
+    """Return the error for what a library raised, in words that need no knowledge of its code."""
     shown = " ".join(str(error).split())[:300]
     if isinstance(error, ConfigError):
         why = shown
@@ -223,16 +211,16 @@ def _unreadable(folder: Path, error: BaseException) -> ConfigError:
         why = f"the tokenizers library gave up on it ({shown})"
     elif found := re.search(r"untagged enum (\w+?)(Wrapper|Untagged|Helper|Enum)?\b", shown):
         kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1]).lower()
-        why = f"its {kind} is of no kind that this version of tokenizers reads"
+        why = f"its {kind} is of a kind that this version of tokenizers does not read"
     elif "Py" in shown and "enum" in shown:
         why = "its vocabulary or merges are not lists of strings, each merge of two parts"
     else:
         why = shown or type(error).__name__
-    return ConfigError(f"cannot load the tokenizer of {_blamed(folder)}: {why}; give another with --tokenizer")
+    return ConfigError(f"cannot load the tokenizer of {_faulty_file(folder)}: {why}; give another with --tokenizer")
 
 
-def _blamed(folder: Path) -> Path:
-    """The file that cannot be read; the folder where that shows nowhere."""
+def _faulty_file(folder: Path) -> Path:
+    """Return the file that cannot be read, or the folder if none can be named."""
     if is_gguf(folder):
         return folder
     from tokenizers import Tokenizer as Rust
@@ -248,7 +236,7 @@ def _blamed(folder: Path) -> Path:
 
 
 def _reads(read: Callable[[Path], object], file: Path) -> bool:
-    """Whether the file is one that this reads, or there is none."""
+    """Return whether the file is missing or can be read."""
     try:
         if file.is_file():
             read(file)
@@ -260,7 +248,7 @@ def _reads(read: Callable[[Path], object], file: Path) -> bool:
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts fit `room`: the longer one is cut until they are alike, then both."""
+    """Return how many tokens of two texts fit `room`: the longer one is truncated until they are equal, then both."""
     if first + second <= room:
         return first, second
     short = min(first, second, room // 2)
@@ -268,7 +256,7 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def _types(node: Any) -> Iterable[str]:
-    """Every "type" in a tokenizers component, nested ones too."""
+    """Yield every "type" in a tokenizers component, nested ones too."""
     if isinstance(node, dict):
         if isinstance(node.get("type"), str):
             yield node["type"]
@@ -280,9 +268,9 @@ def _types(node: Any) -> Iterable[str]:
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards.
+    """Return GPT-2's alphabet: printable Latin-1 bytes are written as themselves, the other 68 as U+0100 onwards.
 
-    Source: `bytes_to_unicode` in openai/gpt-2/encoder.py.
+    Source: `bytes_to_unicode` of openai/gpt-2's encoder.py.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}

@@ -1,8 +1,8 @@
-"""What transformers makes of a model's tokenizer files, kept beside its weights (--weight-cache): the next start reads
-that and imports no transformers, which takes most of a second.
+"""Cache what transformers makes of a model's tokenizer files beside its weights (--weight-cache).
 
-A file belongs to one folder with its files' names and contents, weights aside (of a .gguf file, to its header), and to
-the versions of what made it; its content is checked by hash. What is of no use is made anew.
+The next start reads the cache and does not import transformers, which takes most of a second. A cache file belongs to
+one folder with the names and contents of its files except weights (of a .gguf file, its header), and to the versions of
+the libraries that made it; its content is checked by hash. A file that does not match is made again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".h5", ".msgpack")  # no tokenizer is in them
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".h5", ".msgpack")  # they contain no tokenizer
 
 
 class KeptTokenizer(msgspec.Struct, dict=True):
-    """What is needed of transformers' TokenizersBackend, under its names."""
+    """The parts of transformers' TokenizersBackend that are needed, under the same names."""
 
     source: str  # folder or .gguf file
     class_name: str
@@ -47,8 +47,7 @@ class KeptTokenizer(msgspec.Struct, dict=True):
 
 
 class _File(msgspec.Struct, array_like=True):
-    """Of a cache. digest: of `content`, which is a KeptTokenizer in MessagePack. header_bytes: of a .gguf file, those
-    that the key tells of."""
+    """A cache file. digest: of `content`, a KeptTokenizer in MessagePack. header_bytes: of a .gguf file, in the key."""
 
     key: str
     header_bytes: int
@@ -57,23 +56,23 @@ class _File(msgspec.Struct, array_like=True):
 
 
 def kept_tokenizer(cache: Path, source: Path) -> KeptTokenizer | None:
-    """What is kept of this folder or .gguf file; None if nothing is, or it is not of these files."""
+    """Return the cached tokenizer of this folder or .gguf file; None if there is none, or its files have changed."""
     try:
         file = msgspec.msgpack.decode(_place(cache, source).read_bytes(), type=_File)
         if file.key != _key(source, file.header_bytes) or file.digest != hashlib.sha256(file.content).digest():
             return None
         found = msgspec.msgpack.decode(file.content, type=KeptTokenizer)
-        assert found.backend_tokenizer is not None  # read here, where a text that is none does no harm
+        assert found.backend_tokenizer is not None  # parse it here, where a malformed text is caught
     except FileNotFoundError:
         return None
     except Exception as problem:
-        log.warning("weight cache: the tokenizer is made anew: %s", problem)
+        log.warning("weight cache: the tokenizer is made again: %s", problem)
         return None
     return found
 
 
 def keep_tokenizer(cache: Path, source: Path, backend: TokenizersBackend) -> None:
-    """Write what is needed of it; a warning if that can't be done."""
+    """Write the tokenizer to the cache; log a warning if that fails."""
     content = msgspec.msgpack.encode(
         KeptTokenizer(
             str(source.resolve()),
@@ -86,10 +85,13 @@ def keep_tokenizer(cache: Path, source: Path, backend: TokenizersBackend) -> Non
         )
     )
     place = _place(cache, source)
-    part = place.with_suffix(f".{os.getpid()}")  # workers start together: the last one's stays
+    part = place.with_suffix(f".{os.getpid()}")  # workers start together: the last one to finish replaces the file
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        header_bytes = 0 if source.is_dir() else _header_bytes(source)
+        header_bytes = 0
+        if source.is_file():  # metadata has the tokenizer; the tensors' names and data come behind it
+            begins = (tensor.begin for tensor in read_gguf_file(source).tensors.values())
+            header_bytes = min(begins, default=source.stat().st_size)
         file = _File(_key(source, header_bytes), header_bytes, hashlib.sha256(content).digest(), content)
         part.write_bytes(msgspec.msgpack.encode(file))
         part.replace(place)
@@ -102,13 +104,8 @@ def _place(cache: Path, source: Path) -> Path:
     return cache / f"{name}-{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]}.tokenizer"
 
 
-def _header_bytes(gguf: Path) -> int:
-    """How long a .gguf file's header is: metadata has the tokenizer, and the names of tensors come behind it."""
-    return min((tensor.begin for tensor in read_gguf_file(gguf).tensors.values()), default=gguf.stat().st_size)
-
-
 def _key(source: Path, header_bytes: int) -> str:
-    """Text that is another one when what a tokenizer is made of is."""
+    """Return a key that changes with the files and library versions that a tokenizer is made of."""
     digest = hashlib.sha256(repr((__version__, version("transformers"), version("tokenizers"))).encode())
     files = sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
     for file in files:

@@ -1,4 +1,4 @@
-"""The formats in which models call tools, by vLLM's names, and which one a chat template says its model has.
+"""Formats in which models call tools, by vLLM's names, and how a chat template tells which one its model uses.
 
 To add one: a function here or in a file beside, a row in FORMATS, its name in api_config.py, texts in tests/unit/text.
 """
@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from forearm.text.tool_parsers import deepseek, llama, mistral, pythonic
 from forearm.text.tool_parsers.hermes import hermes
+from forearm.text.tool_parsers.json_calls import CallFormat, long_id, short_id
 from forearm.text.tool_parsers.lists import granite, granite_20b_fc, jamba, phi4_mini_json
 from forearm.text.tool_parsers.qwen_coder import qwen3_coder
-from forearm.text.tool_parsers.scan import CallFormat, long_id, short_id
 
 
 @dataclass(frozen=True)
 class CallsFormat:
-    """One format. `marks`: special tokens that must be seen in the text. `read` None: harmony.py reads it."""
+    """A format of tool calls. marks: special tokens that must be visible in the text. read None: harmony.py
+    reads it.
+    """
 
     read: CallFormat | None
     marks: tuple[str, ...] = ()
@@ -47,7 +49,7 @@ FORMATS: dict[str, CallsFormat] = {
     "qwen3_coder": _QWEN_CODER,
     "qwen3_xml": _QWEN_CODER,
 }
-# What a template says where its model has the format; the first that fits, the more special ones first.
+# Markers that a template contains if its model uses the format. The first match counts: more specific ones come first.
 _TOLD = (
     (("<|channel|>", "<|message|>"), "openai"),
     (("[TOOL_CALLS]",), "mistral"),
@@ -69,5 +71,5 @@ _TOLD = (
 
 
 def calls_told_by(template: str) -> str:
-    """The name of the format that this chat template speaks of; empty if none."""
+    """Return the name of the format that this chat template mentions; empty if none."""
     return next((name for markers, name in _TOLD if all(marker in template for marker in markers)), "")

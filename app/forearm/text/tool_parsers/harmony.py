@@ -1,4 +1,4 @@
-"""gpt-oss writes harmony: messages with a channel each. analysis is reasoning, final is the answer, commentary calls.
+"""Read harmony, the format of gpt-oss: messages with a channel each (analysis: reasoning, final: answer, commentary).
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json
     <|message|>{…}<|call|>
@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, some, upto
+from forearm.text.tool_parsers.json_calls import Calls
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, ReasoningPart, TextPart
 from forearm.text.tool_parsers.reasoning import ReasoningState
-from forearm.text.tool_parsers.scan import Calls
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -25,7 +25,7 @@ _LONGEST_HEADER = 200
 
 
 def harmony(source: TextStream, calls: Calls, thinking: ReasoningState) -> Steps[None]:
-    """Messages until the text ends; the first one's `<|start|>assistant` is the prompt's last."""
+    """Read messages until the text ends; `<|start|>assistant` of the first message is the end of the prompt."""
     while (yield from some(source)):
         header = yield from _header(source)
         if header is None:
@@ -35,7 +35,7 @@ def harmony(source: TextStream, calls: Calls, thinking: ReasoningState) -> Steps
 
 
 def _header(source: TextStream) -> Steps[str | None]:
-    """What stands before a message; None where plain text comes without one."""
+    """Read the header of a message; None where plain text comes without one."""
     yield from literal(source, START)
     source.record()
     yield from literal(source, "assistant")
@@ -45,7 +45,7 @@ def _header(source: TextStream) -> Steps[str | None]:
             if first != MESSAGE:
                 _, marker = yield from upto(source, MESSAGE)
             text = source.recorded()
-            if marker or len(text) < _LONGEST_HEADER:  # one that was cut off says nothing to anybody
+            if marker or len(text) < _LONGEST_HEADER:  # a header that was cut off is not shown
                 return text
             source.back(text)
             return None

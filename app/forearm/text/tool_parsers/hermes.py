@@ -1,4 +1,4 @@
-"""`<tool_call>` around one JSON object each: Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3.
+"""Read tool calls in `<tool_call>` tags, one JSON object each: Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3.
 
 Source: the chat template of Qwen/Qwen2.5-7B-Instruct; NousResearch/Hermes-Function-Calling.
 """
@@ -6,12 +6,12 @@ Source: the chat template of Qwen/Qwen2.5-7B-Instruct; NousResearch/Hermes-Funct
 from __future__ import annotations
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream
-from forearm.text.tool_parsers.scan import Calls, answer, call_object, fenced
+from forearm.text.tool_parsers.json_calls import Calls, answer, call_object, fenced
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
 
 def hermes(source: TextStream, calls: Calls) -> Steps[None]:
-    """Text and calls."""
+    """Read text and calls."""
     while (yield from answer(source, calls, BEGIN)):
         yield from fenced(source, calls, BEGIN, END, call_object)

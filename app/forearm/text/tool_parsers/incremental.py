@@ -1,7 +1,7 @@
-"""Reading a text that comes in pieces: formats are generators that read straight on and yield what they find.
+"""Parse text that arrives in pieces: a format is a generator that reads the text in order and yields what it finds.
 
-A generator of this kind (`Steps`) yields parts as it completes them, and None when it must wait for more text. However
-the text is cut, and however hostile it is, reading costs time in proportion to its length.
+Such a generator (`Steps`) yields parts as they are complete, and None when it must wait for more text. However the text
+is cut, and even if it is hostile, the time to read it is proportional to its length.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ _ANYTHING = re.compile(r".+", re.DOTALL)
 
 
 class TextStream:
-    """The text as it comes, and how far it was read. A fence ends it before its end: nothing is read beyond."""
+    """The text received so far and the position up to which it was read. A fence, if set, ends the text early."""
 
     def __init__(self) -> None:
-        self._text = ""  # from somewhere before what is unread; `feed` drops what was read
+        self._text = ""  # begins at or before the position; `feed` drops what was read
         self._at = 0
-        self._limit = 0  # up to here it may be read
+        self._limit = 0  # text may be read up to here
         self._fence = ""
-        self._fenced = False  # the fence stands at the limit
+        self._fenced = False  # the fence was found at the limit
         self._ended = False
         self._taken: list[str] | None = None
 
     def feed(self, text: str) -> None:
-        """More text."""
+        """Add more text."""
         self._text = self._text[self._at :] + text
         self._at = 0
         self._look()
 
     def end(self) -> None:
-        """No more text."""
+        """Mark the end of the text."""
         self._ended = True
         self._look()
 
     @property
     def is_over(self) -> bool:
-        """Nothing comes after what can be read now: the text or the fence has ended it."""
+        """Whether no more text follows what can be read now: the text ended, or the fence was found."""
         return self._fenced or self._ended
 
     @property
     def left(self) -> int:
-        """Characters that can be read now."""
+        """The number of characters that can be read now."""
         return self._limit - self._at
 
     def begins(self, literal: str) -> bool:
-        """Whether this comes next."""
+        """Return whether this text comes next."""
         return len(literal) <= self.left and self._text.startswith(literal, self._at)
 
     def peek(self) -> str:
-        """The next character; empty where there is none yet."""
+        """Return the next character; empty where there is none yet."""
         return self._text[self._at] if self.left else ""
 
     def take(self, count: int) -> str:
-        """So many characters."""
+        """Read this many characters."""
         text = self._text[self._at : self._at + count]
         self._at += len(text)
         if self._taken is not None:
@@ -68,14 +68,14 @@ class TextStream:
         return text
 
     def match(self, pattern: re.Pattern[str]) -> str:
-        """As much as the pattern takes of what can be read now; empty where it does not match."""
+        """Read as much as the pattern matches now; empty where it does not match."""
         found = pattern.match(self._text, self._at, self._limit)
         return self.take(found.end() - self._at) if found else ""
 
     def find(self, pattern: re.Pattern[str], markers: Iterable[str]) -> tuple[str, str]:
-        """The text before the first marker, and the marker; both are read. `pattern` matches any of the markers.
+        """Read the text before the first marker, and the marker. pattern: matches any of the markers.
 
-        Without one: what cannot be the beginning of a marker, and nothing.
+        Without a marker: the text that cannot be the beginning of one, and "".
         """
         found = pattern.search(self._text, self._at, self._limit)
         if found:
@@ -84,34 +84,34 @@ class TextStream:
         return self.take(max(self.left - held, 0)), ""
 
     def fence(self, marker: str) -> None:
-        """From here on the text ends where `marker` begins."""
+        """End the text from here on where `marker` begins."""
         self._fence = marker
         self._look()
 
     def unfence(self) -> str:
-        """Go on behind the fence, which is all that can come next. Returns: it, where it was there."""
+        """Remove the fence and read its marker, which is all that can come next; empty where it was not found."""
         marker = self._fence if self._fenced else ""
         self._fence = ""
         self._look()
         return self.take(len(marker))
 
     def back(self, text: str) -> None:
-        """Put back what was just read."""
+        """Put back text that was just read."""
         self._text = text + self._text[self._at :]
         self._at = 0
         self._look()
 
     def record(self, before: str = "") -> None:
-        """Keep what is read from here on, and `before` in front of it."""
+        """Record the text that is read from here on, with `before` in front of it."""
         self._taken = [before]
 
     def recorded(self) -> str:
-        """What was read since `record`; it is kept no longer."""
+        """Return the text that was read since `record`, and stop recording."""
         taken, self._taken = "".join(self._taken or ()), None
         return taken
 
     def _look(self) -> None:
-        """Find the limit anew."""
+        """Update the limit."""
         self._fenced, self._limit = False, len(self._text)
         if self._fence:
             found = self._text.find(self._fence, self._at)
@@ -122,7 +122,7 @@ class TextStream:
 
 
 def begun(text: str, start: int, marker: str) -> int:
-    """Characters at the end of `text`, none before `start`, that are a beginning of `marker`: at most all but one."""
+    """Return how many characters at the end of `text[start:]` are a beginning of `marker`, but not all of it."""
     for count in range(min(len(text) - start, len(marker) - 1), 0, -1):
         if text.endswith(marker[:count]):
             return count
@@ -130,7 +130,7 @@ def begun(text: str, start: int, marker: str) -> int:
 
 
 def some(source: TextStream, count: int = 1) -> Steps[bool]:
-    """Wait for so many characters. Returns: whether they are there."""
+    """Wait for this many characters. Returns: whether they have arrived."""
     while source.left < count:
         if source.is_over:
             return False
@@ -139,13 +139,13 @@ def some(source: TextStream, count: int = 1) -> Steps[bool]:
 
 
 def space(source: TextStream) -> Steps[str]:
-    """Read white space, up to something else."""
+    """Read white space."""
     return (yield from word(source, _SPACE))
 
 
 def literal(source: TextStream, text: str) -> Steps[bool]:
-    """Read this, if it comes next."""
-    for count in range(1, len(text) + 1):  # as soon as it cannot be, nothing is waited for
+    """Read this text if it comes next. Returns: whether it did."""
+    for count in range(1, len(text) + 1):  # do not wait for more once the text differs
         if not ((yield from some(source, count)) and source.begins(text[:count])):
             return False
     source.take(len(text))
@@ -153,7 +153,7 @@ def literal(source: TextStream, text: str) -> Steps[bool]:
 
 
 def word(source: TextStream, pattern: re.Pattern[str]) -> Steps[str]:
-    """As much as the pattern, which is of single characters, takes."""
+    """Read as much as the pattern, which matches single characters, takes."""
     found = []
     while (yield from some(source)) and (text := source.match(pattern)):
         found.append(text)
@@ -161,12 +161,12 @@ def word(source: TextStream, pattern: re.Pattern[str]) -> Steps[str]:
 
 
 def rest(source: TextStream) -> Steps[str]:
-    """All that comes."""
+    """Read all remaining text."""
     return (yield from word(source, _ANYTHING))
 
 
 def upto(source: TextStream, *markers: str) -> Steps[tuple[str, str]]:
-    """The text before the first of the markers, and the marker; empty at the end. Both are read."""
+    """Read the text before the first of the markers, and the marker; empty at the end."""
     pattern, found = _any_of(markers), []
     while True:
         text, marker = source.find(pattern, markers)
@@ -179,7 +179,9 @@ def upto(source: TextStream, *markers: str) -> Steps[tuple[str, str]]:
 def prose(
     source: TextStream, markers: Sequence[str], make: Callable[[str], AnswerPart] = TextPart, lead: str = ""
 ) -> Steps[str]:
-    """Text up to a marker, as parts. Returns: the marker; empty at the end. `lead` comes before any text."""
+    """Read text up to a marker and yield it as parts. Returns: the marker; empty at the end. lead: prepended to any
+    text.
+    """
     pattern = _any_of(markers)
     while True:
         text, marker = source.find(pattern, markers)
@@ -196,19 +198,19 @@ def _any_of(markers: Iterable[str]) -> re.Pattern[str]:
 
 
 class IncrementalParser:
-    """Runs a format over a text in pieces."""
+    """Runs a format over text in pieces."""
 
     def __init__(self, read: Callable[[TextStream], Steps[None]]) -> None:
         self._source = TextStream()
         self._steps = read(self._source)
 
     def add(self, text: str) -> list[AnswerPart]:
-        """The parts that this text completes."""
+        """Return the parts that this text completes."""
         self._source.feed(text)
         return self._run()
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the parts that were held back."""
         self._source.end()
         return self._run()
 

@@ -1,4 +1,4 @@
-"""A JSON list of calls after a marker: Granite 3, Phi-4-mini, Jamba; and one object a marker: Granite 20B.
+"""Read a JSON list of calls after a marker (Granite 3, Phi-4-mini, Jamba), or one call after each marker (Granite 20B).
 
 Sources: the chat templates of ibm-granite/granite-3.1-8b-instruct (`<|tool_call|>`; 3.0 and 3.2 write `<tool_call>`),
 microsoft/Phi-4-mini-instruct's model card (`<|tool_call|>` … `<|/tool_call|>`), vLLM's template for it (`functools`),
@@ -8,11 +8,13 @@ ai21labs/AI21-Jamba-1.5-Mini (`<tool_calls>`), ibm-granite/granite-20b-functionc
 from __future__ import annotations
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, some, space
-from forearm.text.tool_parsers.scan import CallFormat, Calls, answer, attempt, call_list, call_object
+from forearm.text.tool_parsers.json_calls import CallFormat, Calls, answer, attempt, call_list, call_object
 
 
 def lists(*begins: str, ends: tuple[str, ...] = ()) -> CallFormat:
-    """The format with these markers before a list; those after one are read over. A bare list may come first."""
+    """Return the format with these markers before a list; end markers are skipped. A list without marker may come
+    first.
+    """
 
     def read(source: TextStream, calls: Calls) -> Steps[None]:
         lead = yield from space(source)
@@ -36,7 +38,7 @@ jamba = lists("<tool_calls>", ends=("</tool_calls>",))
 
 
 def granite_20b_fc(source: TextStream, calls: Calls) -> Steps[None]:
-    """Text and calls."""
+    """Read text and calls."""
     while marker := (yield from answer(source, calls, "<function_call>")):
         source.record(marker)
         yield from space(source)

@@ -1,4 +1,4 @@
-"""Llama 3's JSON: the whole answer is one object, or several with `;` between, maybe after `<|python_tag|>`.
+"""Read Llama 3's JSON calls: the whole answer is one object, or several separated by `;`, maybe after `<|python_tag|>`.
 
 Source: Meta's model card of Llama 3.1, "JSON based tool calling"; chat template of meta-llama/Llama-3.1-8B-Instruct.
 """
@@ -6,13 +6,13 @@ Source: Meta's model card of Llama 3.1, "JSON based tool calling"; chat template
 from __future__ import annotations
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space
-from forearm.text.tool_parsers.scan import Calls, answer, attempt, call_object
+from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_object
 
 TAG = "<|python_tag|>"
 
 
 def llama3_json(source: TextStream, calls: Calls) -> Steps[None]:
-    """Calls first, text after; an object that has no arguments is text: it may be the answer itself."""
+    """Read calls, then text. An object without arguments is text, because it may be the answer itself."""
     lead = yield from space(source)
     while True:
         source.record(lead)

@@ -1,4 +1,4 @@
-"""`[TOOL_CALLS]`: a JSON list after it (tokenizers up to v7), or a name and its arguments (v11 and on).
+"""Read calls after `[TOOL_CALLS]`: a JSON list (tokenizers up to v7), or a name and its arguments (from v11 on).
 
 Source: mistralai/mistral-common, the instruct tokenizers' `_encode_tool_calls_in_assistant_message`.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, word
-from forearm.text.tool_parsers.scan import Calls, answer, arguments, attempt, call_list
+from forearm.text.tool_parsers.json_calls import Calls, answer, arguments, attempt, call_list
 
 BEGIN, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _NAME = re.compile(r"[\w./:-]+")
 
 
 def mistral(source: TextStream, calls: Calls) -> Steps[None]:
-    """Text and calls."""
+    """Read text and calls."""
     while (yield from answer(source, calls, BEGIN)):
         source.record(BEGIN)
         yield from space(source)
@@ -24,7 +24,7 @@ def mistral(source: TextStream, calls: Calls) -> Steps[None]:
 
 
 def _named(source: TextStream, calls: Calls) -> Steps[bool]:
-    """`name[ARGS]{…}`, `name[CALL_ID]id[ARGS]{…}`, or `name{…}`."""
+    """Read `name[ARGS]{…}`, `name[CALL_ID]id[ARGS]{…}`, or `name{…}`."""
     name = yield from word(source, _NAME)
     yield from space(source)
     own_id = (yield from word(source, _NAME)) if (yield from literal(source, CALL_ID)) else ""

@@ -1,4 +1,4 @@
-"""How one model writes reasoning and calls, and the readers of its outputs."""
+"""Parse a model's outputs into text, reasoning and tool calls, in the formats that the model uses."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any, Literal
 from forearm.text import tool_parsers
 from forearm.text.tool_parsers import CallsFormat, calls_told_by, harmony, reasoning
 from forearm.text.tool_parsers.incremental import IncrementalParser, Steps, TextStream, some, space
-from forearm.text.tool_parsers.keywords import KeywordCalls, keyword_calls
+from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_list, long_id
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 from forearm.text.tool_parsers.reasoning import ReasoningFormat, ReasoningState, reasoning_told_by
-from forearm.text.tool_parsers.scan import Calls, answer, attempt, call_list, long_id
 from forearm.text.tool_parsers.shapes import Shape, shape_of
+from forearm.text.tool_parsers.strict_calls import KEYWORD_CALLS, KeywordCalls
 
-# What an output may have of calls: none, some in the model's own format, some as a JSON list that a grammar imposes, or
-# the arguments alone of the one function that was asked for.
+# The calls that an output may have: none, calls in the model's own format, calls as a JSON list that a grammar imposes,
+# or only the arguments of the one function that was requested.
 CallsWanted = Literal["none", "auto", "required", "named"]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The formats of one model; None: it has none that is known.
+    """The formats of one model; None: unknown, or the model has none.
 
-    shape: in which its calls can be imposed. keywords: how strict calls without one are imposed where they come.
+    shape: the format in which its calls can be imposed. keywords: how strict calls are imposed for formats without
+    a shape.
     """
 
     reasoning: ReasoningFormat | None = None
@@ -34,11 +35,11 @@ class Dialect:
 
     @property
     def is_harmony(self) -> bool:
-        """One format for both: what it marks is always read, whether tools were given or not."""
+        """Whether one format has both reasoning and calls; it is always parsed, with or without tools."""
         return self.reasoning is reasoning.FORMATS["openai_gptoss"]
 
     def marks(self, wanted: CallsWanted) -> frozenset[str]:
-        """The special tokens that must be seen in the text."""
+        """Return the special tokens that must be visible in the text."""
         if self.is_harmony:
             return frozenset(harmony.MARKS)
         found = self.reasoning.marks if self.reasoning else ()
@@ -48,8 +49,10 @@ class Dialect:
 
 
 def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", tokens: Container[str] = ()) -> Dialect:
-    """The formats of these names. What the chat template tells: for calls "", for reasoning auto; else reasoning stays
-    text, as with vLLM, but gpt-oss', which is read in one with its calls. `tokens`: added ones.
+    """Return the formats of these names, or those that the chat template tells: for calls "", for reasoning "auto".
+
+    Without a name, reasoning stays text, as in vLLM; only gpt-oss' is always read, together with its calls. tokens:
+    the tokenizer's added tokens.
     """
     calls_name = calls_name or calls_told_by(template)
     if reasoning_name == "auto":
@@ -59,12 +62,13 @@ def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", 
     elif reasoning_name == "openai_gptoss":
         calls_name = "openai"
     formats = reasoning.FORMATS.get(reasoning_name), tool_parsers.FORMATS.get(calls_name)
-    return Dialect(*formats, shape_of(calls_name, tokens), keyword_calls(calls_name))
+    return Dialect(*formats, shape_of(calls_name, tokens), KEYWORD_CALLS.get(calls_name))
 
 
 @dataclass(frozen=True)
 class ParserOptions:
-    """What one request wants of its outputs. `tools`: each one's JSON schema of parameters; `name`: the named one.
+    """How one request's outputs are parsed. tools: the JSON schema of each tool's parameters. name: the requested
+    function.
 
     opened: whether the prompt left reasoning open (True), closed it (False), or neither.
     """
@@ -78,7 +82,7 @@ class ParserOptions:
 
 
 class OutputParser:
-    """One output's text as parts. The parts joined are the same wherever the text was cut."""
+    """Parses one output's text into parts. The parts joined are the same wherever the text was cut."""
 
     def __init__(self, dialect: Dialect, wanted: ParserOptions) -> None:
         self.reasoning_tokens = 0
@@ -87,7 +91,7 @@ class OutputParser:
         self._parser = IncrementalParser(self._steps)
 
     def add(self, text: str, token_ids: Sequence[int]) -> list[AnswerPart]:
-        """The parts that this piece of text completes; `token_ids` are those it came with."""
+        """Return the parts that this piece of text completes. token_ids: the tokens of the piece."""
         before = self._thinking.is_open
         parts = self._parser.add(text) if text else []
         if before and self._thinking.is_open:
@@ -95,11 +99,11 @@ class OutputParser:
         return self._shown(parts)
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back, once nothing follows."""
+        """Return the parts that were held back, once no more text follows."""
         return self._shown(self._parser.finish())
 
     def _shown(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        """Without what the request does not want to see."""
+        """Return the parts that the request wants to see."""
         return [
             part
             for part in parts
@@ -115,31 +119,17 @@ class OutputParser:
             return
         if dialect.reasoning and not dialect.is_harmony:
             yield from dialect.reasoning.steps(source, self._thinking, wanted.opened)
-        if wanted.calls == "named":
-            yield from _arguments(source, found.begin(wanted.name))
+        if wanted.calls == "named":  # all text is the arguments of one call
+            yield from space(source)
+            if (yield from some(source)):
+                yield (call := found.begin(wanted.name))
+                while (yield from some(source)):
+                    yield CallArguments(call.index, source.take(source.left))
         elif wanted.calls == "required":
-            yield from _forced_list(source, found)
+            source.record((yield from space(source)))
+            yield from attempt(source, call_list(source, found))
+            yield from answer(source, found)
         elif wanted.calls == "auto" and dialect.calls and dialect.calls.read:
             yield from dialect.calls.read(source, found)
-        yield from _text(source)
-
-
-def _arguments(source: TextStream, call: CallBegin) -> Steps[None]:
-    """All that comes are the arguments of this call."""
-    yield from space(source)
-    if not (yield from some(source)):
-        return
-    yield call
-    while (yield from some(source)):
-        yield CallArguments(call.index, source.take(source.left))
-
-
-def _forced_list(source: TextStream, found: Calls) -> Steps[None]:
-    source.record((yield from space(source)))
-    yield from attempt(source, call_list(source, found))
-    yield from answer(source, found)
-
-
-def _text(source: TextStream) -> Steps[None]:
-    while (yield from some(source)):
-        yield TextPart(source.take(source.left))
+        while (yield from some(source)):
+            yield TextPart(source.take(source.left))

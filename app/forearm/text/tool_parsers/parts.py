@@ -16,14 +16,14 @@ class TextPart:
 
 @dataclass(frozen=True)
 class ReasoningPart:
-    """A piece of what the model thought before."""
+    """A piece of the model's reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CallBegin:
-    """The model calls a tool; `index` counts an output's calls from 0. Its arguments follow."""
+    """The beginning of a tool call; its arguments follow. index: counts an output's calls from 0."""
 
     index: int
     id: str
@@ -42,9 +42,10 @@ AnswerPart = TextPart | ReasoningPart | CallBegin | CallArguments
 
 
 def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-    """The same with neighbours of one kind as one part."""
+    """Return the parts with adjacent ones of the same kind joined."""
     found: list[AnswerPart] = []
-    for _, same in groupby(parts, _kind):
+    # A call begins once: two beginnings differ by their index.
+    for _, same in groupby(parts, lambda part: (type(part), getattr(part, "index", 0))):
         first, *others = same
         if others and not isinstance(first, CallBegin):
             first = replace(first, text="".join([first.text, *(part.text for part in others)]))  # type: ignore[union-attr]

@@ -1,6 +1,6 @@
-"""Calls as Python writes them: `[get_weather(city='Oslo', days=3), now()]` (Llama 3.2 and 4, ToolACE).
+"""Read calls written in Python: `[get_weather(city='Oslo', days=3), now()]` (Llama 3.2 and 4, ToolACE).
 
-Nothing is evaluated: literals are rewritten as JSON, token by token.
+Nothing is evaluated: literals are converted to JSON token by token.
 Source: Meta's model card of Llama 3.2, "zero-shot function calling"; `<|python_start|>` is Llama 4's.
 """
 
@@ -10,8 +10,8 @@ import json
 import re
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, word
+from forearm.text.tool_parsers.json_calls import Calls, answer, attempt
 from forearm.text.tool_parsers.parts import CallArguments
-from forearm.text.tool_parsers.scan import Calls, answer, attempt
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
 _DEEPEST = 50
@@ -34,7 +34,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def pythonic(source: TextStream, calls: Calls) -> Steps[None]:
-    """A list of calls first, text after; or text alone."""
+    """Read a list of calls, then text; or text only."""
     lead = yield from space(source)
     source.record(lead)
     yield from literal(source, BEGIN)
@@ -72,7 +72,7 @@ def _call_list(source: TextStream, calls: Calls) -> Steps[bool]:
 
 
 def _upto_closing(source: TextStream) -> Steps[str | None]:
-    """What is between a call's brackets, of which the first was read; None where the second does not come."""
+    """Read the text between a call's brackets, of which the first was read; None where the second does not come."""
     found: list[str] = []
     depth, quote = 1, ""
     while (yield from some(source)):
@@ -99,7 +99,7 @@ def _upto_closing(source: TextStream) -> Steps[str | None]:
 
 
 def as_json(text: str) -> str | None:
-    """Keyword arguments as a JSON object; None where they are not literals by keyword."""
+    """Return keyword arguments as a JSON object; None where they are not all literals."""
     try:
         return _Literals(text).keywords()
     except ValueError:
@@ -107,7 +107,7 @@ def as_json(text: str) -> str | None:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """What a backslash and what follows it stand for in a Python string."""
+    """Return what an escape sequence stands for in a Python string."""
     sign = found["sign"]
     if sign is None:
         digits = found["x"] or found["u"] or found["U"]
@@ -116,7 +116,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 class _Literals:
-    """Python's literals as JSON. Its methods raise ValueError where there is something else."""
+    """Converts Python literals to JSON. Methods raise ValueError for any other expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -125,7 +125,7 @@ class _Literals:
         self._next()
 
     def keywords(self) -> str:
-        """All of the text."""
+        """Convert the whole text."""
         found = []
         while self._kind == "name":
             name = self._token
@@ -153,10 +153,10 @@ class _Literals:
             return _NAMED[token]
         if token not in _CLOSING:
             raise ValueError(token)
-        return self._several(token, depth)
+        return self._container(token, depth)
 
-    def _several(self, opening: str, depth: int) -> str:
-        """The rest of a list, tuple or dictionary."""
+    def _container(self, opening: str, depth: int) -> str:
+        """Convert the rest of a list, tuple or dictionary."""
         found, closing = [], _CLOSING[opening]
         while self._token != closing:
             item = ""

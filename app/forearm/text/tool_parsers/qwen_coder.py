@@ -1,6 +1,7 @@
-"""Qwen 3 Coder's (and 3.5's) XML: a tag for the function and one for each parameter, whose values are plain text.
+"""Read the XML calls of Qwen 3 Coder (and 3.5): a tag for the function and one for each parameter, values as plain
+text.
 
-Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct, and its qwen3coder_tool_parser.py for what a value is.
+Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct; values as in its qwen3coder_tool_parser.py.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, space, upto
+from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_object, fenced
 from forearm.text.tool_parsers.parts import CallArguments
-from forearm.text.tool_parsers.scan import Calls, answer, attempt, call_object, fenced
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -19,7 +20,7 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 
 def qwen3_coder(source: TextStream, calls: Calls) -> Steps[None]:
-    """Text and calls; a call may stand without its outer tag."""
+    """Read text and calls; a call may lack its outer tag."""
     while marker := (yield from answer(source, calls, BEGIN, FUNCTION, END)):
         if marker == BEGIN:
             yield from fenced(source, calls, BEGIN, END, _wrapped)
@@ -35,7 +36,7 @@ def _wrapped(source: TextStream, calls: Calls) -> Steps[bool]:
 
 
 def _function(source: TextStream, calls: Calls) -> Steps[bool]:
-    """`name>`, the parameters and the end. The model may leave out `</parameter>` where another tag follows."""
+    """Read `name>`, the parameters and the end. The model may omit `</parameter>` where another tag follows."""
     name, found = yield from upto(source, ">")
     if not found or not name.strip():
         return False
@@ -43,7 +44,9 @@ def _function(source: TextStream, calls: Calls) -> Steps[bool]:
     call = calls.begin(name.strip())
     yield call
     yield CallArguments(call.index, "{")
-    schemas, before = _properties(calls.tools.get(call.name)), ""
+    properties = (calls.tools.get(call.name) or {}).get("properties")
+    schemas: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    before = ""
     _, marker = yield from upto(source, PARAMETER, FUNCTION_END)
     while marker == PARAMETER:
         key, found = yield from upto(source, ">")
@@ -60,13 +63,8 @@ def _function(source: TextStream, calls: Calls) -> Steps[bool]:
     return True
 
 
-def _properties(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    found = (schema or {}).get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
 def _value(text: str, schema: Any, is_whole: bool) -> str:
-    """A parameter as JSON: what its schema says, text where that says nothing. A value cut off has no closing quote."""
+    """Return a parameter as JSON of the schema's type, by default a string. A value cut off has no closing quote."""
     text = text[1:] if text.startswith("\n") else text
     if not is_whole:
         return json.dumps(text, ensure_ascii=False)[:-1]
@@ -84,7 +82,7 @@ def _value(text: str, schema: Any, is_whole: bool) -> str:
 
 
 def types_of(schema: Any) -> Sequence[Any]:
-    """The types a schema names; a string where it says nothing that would have types. A string's is plain text."""
+    """Return the types that a schema names; "string" where it restricts the value in no other way."""
     if not isinstance(schema, Mapping):
         return ("string",)
     kind = schema.get("type", () if schema.keys() & {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"} else "string")
@@ -92,4 +90,4 @@ def types_of(schema: Any) -> Sequence[Any]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)  # NaN and Infinity are no JSON
+    raise ValueError(constant)  # NaN and Infinity are not JSON

@@ -1,4 +1,4 @@
-"""What a model thinks before it answers: the formats, and which one a chat template says its model has.
+"""Formats in which models write reasoning before the answer, and how a chat template tells which one its model uses.
 
 Markers and the newlines beside them belong to neither the reasoning nor the answer.
 """
@@ -20,17 +20,17 @@ _NEWLINES = re.compile(r"[\r\n]+")
 
 @dataclass
 class ReasoningState:
-    """Where an output stands. `is_open`: what comes is reasoning."""
+    """Whether the text that comes now is reasoning (`is_open`)."""
 
     is_open: bool = False
 
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """How reasoning is marked: any of `begins`, any of `ends`.
+    """How reasoning is marked: by any of `begins` and any of `ends`.
 
-    always: an output that does not begin with a marker is reasoning all the same, unless its prompt closed it.
-    forced: what ends reasoning that takes too long. answers: what the answer comes after, where it is marked so.
+    always: an output without a beginning marker is reasoning too, unless its prompt closed it. forced: ends
+    reasoning that exceeds its budget. answers: the marker before the answer, where there is one.
     """
 
     begins: tuple[str, ...] = ("<think>",)
@@ -40,20 +40,20 @@ class ReasoningFormat:
     answers: str = ""
 
     def opened(self, prompt: str) -> bool | None:
-        """Whether this prompt leaves reasoning open; False where it closes it, None where it says nothing."""
+        """Return whether this prompt leaves reasoning open (True), closes it (False), or neither (None)."""
         prompt = prompt[-200:].rstrip()
         if prompt.endswith(self.begins):
             return True
         return False if prompt.endswith(self.ends) else None
 
     def left_open(self, text: str) -> bool | None:
-        """The same of an answer that is to go on."""
+        """Return, as `opened`, whether an answer that is to be continued leaves reasoning open."""
         begun = max(text.rfind(marker) for marker in self.begins)
         ended = max(text.rfind(marker) for marker in self.ends)
         return None if begun == ended else begun > ended
 
     def steps(self, source: TextStream, thinking: ReasoningState, opened: bool | None) -> Steps[None]:
-        """Read the reasoning, if any comes; what follows is left."""
+        """Read the reasoning, if any comes, and leave the text after it."""
         lead = yield from space(source)
         is_open = bool(opened) or (self.always and opened is None)
         for marker in self.begins:
@@ -70,15 +70,15 @@ class ReasoningFormat:
         yield from word(source, _NEWLINES)
 
     def end_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """The tokens after which the answer begins: a constraint on the answer holds from there on."""
+        """Return the tokens after which the answer begins, and with it the constraint on the answer."""
         return tuple(tokenizer.encode(self.answers or self.ends[-1], add_special_tokens=False))
 
     def forced_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """The tokens that end reasoning which has used up its budget."""
+        """Return the tokens that end reasoning when its budget is used up."""
         return tuple(tokenizer.encode(self.forced or self.ends[-1], add_special_tokens=False))
 
     def before(self, grammar: str, special: Mapping[str, int]) -> str:
-        """The grammar of constraints.py, with reasoning allowed before what it imposes."""
+        """Return a grammar made by constraints.py, extended to allow reasoning before the answer."""
         lark = Lark(special)
         begin = either([lark.literal(marker) for marker in self.begins])
         whole = json.loads(lark.text(f"({begin} {lark.until(self.ends)} /\\n*/)? @answer"))["grammars"]
@@ -88,12 +88,12 @@ class ReasoningFormat:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What must be seen in the text, though it may be special tokens."""
+        """The markers, which must be visible in the text even if they are special tokens."""
         return (*self.begins, *self.ends)
 
 
 # By vLLM's names. Sources: the chat templates of deepseek-ai/DeepSeek-R1, Qwen/Qwen3-8B, ibm-granite/granite-3.2-8b-
-# instruct, mistralai/Magistral-Small-2507 and openai/gpt-oss-20b; vLLM's reasoning parsers for what is not marked.
+# instruct, mistralai/Magistral-Small-2507 and openai/gpt-oss-20b; for outputs without markers, vLLM's parsers.
 FORMATS: dict[str, ReasoningFormat] = {
     "deepseek_r1": ReasoningFormat(always=True),
     "deepseek_v3": ReasoningFormat(),
@@ -109,7 +109,8 @@ FORMATS: dict[str, ReasoningFormat] = {
         answers="<|channel|>final<|message|>",
     ),
 }
-# What a template says where its model has the format. "</think>" alone: the model opens it itself, as R1 first did.
+# Markers that a template contains if its model uses the format. "</think>" alone: the model itself opens reasoning, as
+# the first R1 did.
 _TOLD = (
     ("<|channel|>", "openai_gptoss"),
     ("[THINK]", "mistral"),
@@ -120,8 +121,9 @@ _TOLD = (
 
 
 def reasoning_told_by(template: str) -> str:
-    """The name of the format that this chat template speaks of; empty if none.
+    """Return the name of the format that this chat template mentions; empty if none.
 
-    That is never one that takes an unmarked output for reasoning: a template only shows what the model may do.
+    It is never one that takes an unmarked output for reasoning, because a template only shows what the model may
+    do.
     """
     return next((name for marker, name in _TOLD if marker in template), "")

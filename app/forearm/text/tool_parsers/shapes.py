@@ -1,7 +1,7 @@
-"""Calls in the formats of models as structural tags (structural_tags.py): what a grammar imposes where calls must come.
+"""Structural tags (structural_tags.py) of tool calls in the models' own formats, for calls that a grammar imposes.
 
-The model goes on in the form that it was trained for, its arguments within the schema. Formats whose arguments are no
-JSON have no shape: there a JSON list is imposed.
+The model generates calls in the format that it was trained on, with arguments that fit the schema. Formats whose
+arguments are not JSON have no shape; for them a JSON list of calls is imposed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from forearm.text.tool_parsers.hermes import BEGIN, END
 
 # An answer that does not begin as Llama's calls do.
 _NO_CALL = r"([^{\s](.|\n)*)?"
-# What a call of this tool needs: its name, and its arguments' JSON schema.
+# A tool: its name, and the JSON schema of its arguments.
 Tool = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`marker`, `opening`, calls with `separator` between, `last`. A call: `begin`, name, `between`, arguments, `end`.
+    """The layout of calls: `marker`, `opening`, calls separated by `separator`, `last`.
 
-    marker: text or one special token that begins a list of calls and that no answer has; of calls that are no list,
-    `trigger`: what each begins with. Neither: an answer that begins as a call does is one.
-    is_json: the name stands in a JSON string.
+    A call is `begin`, name, `between`, arguments, `end`.
+    marker: text or one special token that begins a list of calls and never occurs in answers.
+    trigger: for calls that are not in a list, the text that begins each. Without marker and trigger, an answer that
+    begins like a call is one.
+    is_json: the name is written in a JSON string.
     """
 
     begin: str
@@ -42,16 +44,16 @@ class Shape:
     is_harmony: bool = False
 
     def required(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
-        """The structural tag of an answer that is calls alone. `before`: elements that may come before them."""
+        """Return the structural tag of an answer that consists of calls. before: elements that may precede them."""
         return {"format": self._calls(tools, parallel, before)}
 
     def answered(self, tools: Sequence[Tool], parallel: bool, schema: Mapping[str, Any] | bool) -> Json:
-        """The structural tag of an answer that is either calls or JSON within the schema."""
+        """Return the structural tag of an answer that is either calls or JSON that fits the schema."""
         return {"format": _either({"type": "json_schema", "json_schema": schema}, self._calls(tools, parallel))}
 
     def chosen(self, tools: Sequence[Tool], parallel: bool) -> Json:
-        """The structural tag of an answer in which calls may come."""
-        assert not self.is_harmony, "channels come and go: harmonys_chosen"
+        """Return the structural tag of an answer that may contain calls."""
+        assert not self.is_harmony, "its messages need harmony_auto"
         if self.trigger:
             tags = [self._tag(tool) for tool in tools]
             return {"format": {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}}
@@ -112,7 +114,7 @@ _V31 = Shape(
     last=deepseek.ALL_END,
     is_json=False,
 )
-# <|call|> ends the output: it is an end of sequence.
+# <|call|> is an end-of-sequence token, so that a call ends the output.
 HARMONY = Shape(
     begin="<|channel|>commentary to=functions.",
     between=" <|constrain|>json<|message|>",
@@ -127,7 +129,7 @@ def _either(*options: Json) -> Json:
 
 
 def _messages_before(channels: Sequence[str]) -> Json:
-    """None, or messages in these channels, another one to follow."""
+    """Return an element of no message, or of messages in these channels that another one follows."""
     messages = {
         "type": "tags_with_separator",
         "tags": [_message(channel, {"type": "any_text"}, harmony.END) for channel in channels],
@@ -146,10 +148,10 @@ def _const(value: str) -> Json:
     return {"type": "const_string", "value": value}
 
 
-def harmonys_chosen(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, Any] | bool | None = None) -> Json:
-    """The structural tag of gpt-oss' messages, of which the last may be a call; one call ends the answer.
+def harmony_auto(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, Any] | bool | None = None) -> Json:
+    """Return the structural tag of gpt-oss' messages, of which the last may be a call; a call ends the answer.
 
-    thinks: whether it may think. schema: what its answer must fit.
+    thinks: whether reasoning is allowed. schema: the schema of the answer.
     """
     text = {"type": "any_text"}
     answer = text if schema is None else {"type": "json_schema", "json_schema": schema}
@@ -159,7 +161,7 @@ def harmonys_chosen(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, An
     return {"format": {"type": "sequence", "elements": [_messages_before(notes), last]}}
 
 
-HARMONYS_THOUGHT = _messages_before(["analysis"])
+HARMONY_REASONING = _messages_before(["analysis"])
 _SHAPES = {
     "deepseek_v3": _V3,
     "deepseek_v31": _V31,
@@ -175,7 +177,7 @@ _SHAPES = {
 
 
 def shape_of(name: str, tokens: Container[str]) -> Shape | None:
-    """Of the format of this name, in a model whose tokenizer has these added tokens; None where it has no shape."""
+    """Return the shape of the format of this name; None where it has none. tokens: the tokenizer's added tokens."""
     if name == "mistral":
         return _MISTRAL if mistral.ARGS in tokens else _OLD_MISTRAL
     if name == "phi4_mini_json":

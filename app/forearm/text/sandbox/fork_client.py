@@ -1,6 +1,6 @@
-"""Work that clients choose the amount of, in a process beside this one that does each job in a fork: see forks.py.
+"""Run jobs whose amount of work clients choose, each in a fork of a separate process (fork_server.py).
 
-No thread can be taken off work that takes minutes, and Python's holds the GIL of those who stream.
+A thread cannot be stopped when its work takes minutes, and Python work would hold the GIL of open streams.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
-from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest, Overloaded
+from forearm.errors import EngineUnavailable, InvalidRequest, Overloaded
 from forearm.json_types import Json
 
 
 @dataclass
 class _Process:
-    """One that runs, and who waits for it."""
+    """A running process and the futures of its unanswered jobs."""
 
     connection: socket.socket
     process: subprocess.Popen[bytes]
@@ -31,29 +31,29 @@ class _Process:
     is_over: bool = False
 
     def end(self) -> None:
-        """It ends as its socket does; nobody is left behind."""
+        """Close the socket, which ends the process, and wait for it."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
         self.process.wait()
 
 
-class Forked:
-    """A module that is run as a process from the first job on, and again should it end. It ends with this object.
+class ForkClient:
+    """Starts a module as a process at the first job, and again if it ends. The process ends with this object.
 
     shared: makes what all jobs share. All methods may be called from any thread.
     """
 
     def __init__(self, module: str, shared: Callable[[], Json]) -> None:
         self._module, self._shared = module, shared
-        self._sender = ThreadPoolExecutor(1, module.rpartition(".")[2])  # owns what is below
+        self._sender = ThreadPoolExecutor(1, module.rpartition(".")[2])  # its thread owns the attributes below
         self._numbers = count()
         self._process: _Process | None = None
 
     def start(self, job: str) -> Future[Json]:
-        """The answer to this job: JSON of an object whose `field` is the request's, for errors.
+        """Return the answer to a job as a future. job: a JSON object whose `field` is the request's, for errors.
 
-        The future has InvalidRequest, naming the field, where it cannot be done or takes too much; Overloaded where too
-        many wait; EngineUnavailable where the process has ended. It cannot be cancelled.
+        The future has InvalidRequest, naming the field, where the job fails or exceeds its limits; Overloaded
+        where too many jobs wait; EngineUnavailable where the process has ended. It cannot be cancelled.
         """
         answer: Future[Json] = Future()
         answer.set_running_or_notify_cancel()
@@ -69,7 +69,7 @@ class Forked:
             process.asking[number] = answer
             process.connection.sendall(b'{"id": %d, %s\n' % (number, job[1:].encode()))
         except Exception as error:
-            if process is None or process.asking.pop(number, None) is not None:  # else `_hear` has answered
+            if process is None or process.asking.pop(number, None) is not None:  # otherwise `_receive` has answered
                 answer.set_exception(EngineUnavailable(f"{self._module} cannot be reached: {error}"))
 
     def _started(self) -> _Process:
@@ -79,28 +79,24 @@ class Forked:
             process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
         made = _Process(ours, process)
         weakref.finalize(self, made.end)
-        threading.Thread(target=_hear, args=(made,), name="answers", daemon=True).start()
+        threading.Thread(target=_receive, args=(made,), name="answers", daemon=True).start()
         ours.sendall(json.dumps(self._shared()).encode() + b"\n")
         return made
 
 
-def _hear(made: _Process) -> None:
-    """On a thread: answers reach those who wait, until the process ends."""
+def _receive(made: _Process) -> None:
+    """Set the results of jobs as their answers arrive, until the process ends (runs in a thread)."""
     with made.connection, suppress(OSError), made.connection.makefile("rb") as lines:
         for line in lines:
             answer = json.loads(line)
             asking = made.asking.pop(answer["id"])
             if "answer" in answer:
                 asking.set_result(answer["answer"])
+            elif "busy" in answer:
+                asking.set_exception(Overloaded("too many requests of this kind wait for a core"))
             else:
-                asking.set_exception(_error(answer))
+                asking.set_exception(InvalidRequest(answer["error"], answer["param"]))
     made.is_over = True
     made.process.wait()
-    while made.asking:  # whoever comes after `is_over` begins another process
-        made.asking.popitem()[1].set_exception(EngineUnavailable("the process for it has ended; try again"))
-
-
-def _error(answer: Json) -> ForearmError:
-    if "busy" in answer:
-        return Overloaded("too many requests of this kind wait for a core")
-    return InvalidRequest(answer["error"], answer["param"])
+    while made.asking:  # jobs that are sent after `is_over` start another process
+        made.asking.popitem()[1].set_exception(EngineUnavailable("its process has ended; try again"))

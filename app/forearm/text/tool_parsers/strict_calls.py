@@ -1,8 +1,8 @@
-"""Strict calls in formats that write each argument by itself, as grammars: Python's keywords, Qwen 3 Coder's tags.
+"""Grammars of strict calls in formats that write each argument separately: Python keywords, and Qwen 3 Coder's tags.
 
-Where a model may call, text is free and a call is not: it names a tool, and its arguments are within the tool's schema.
-Arguments come in the schema's order, those that need not be may be left out. Values are JSON, which the readers of both
-formats take; text of Qwen's tags stands as it is.
+Where a model may call tools, text is free but calls are not: a call names a tool, and its arguments fit the tool's
+schema. Arguments come in the schema's order; optional ones may be left out. Values are JSON, which the parsers of both
+formats read; strings in Qwen's tags are written without quotes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from forearm.text.tool_parsers import pythonic, qwen_coder
 from forearm.text.tool_parsers.shapes import Tool
 
 FIELD = "tools"
-# Of a tool's schema: what is imposed argument by argument, and remarks.
+# Keywords of a tool's schema that can be imposed argument by argument, and annotations.
 _TAKEN = frozenset(("type", "properties", "required", "additionalProperties", "$defs", "definitions"))
-_REMARKS = frozenset(("title", "description", "$schema", "$id", "$comment", "examples", "default", "deprecated"))
+_ANNOTATIONS = frozenset(("title", "description", "$schema", "$id", "$comment", "examples", "default", "deprecated"))
 _LOCAL = ("#/$defs/", "#/definitions/")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# No answer that is text begins so. Llama 4 opens its calls with <|python_start|>.
+# Text that does not begin as a list of calls does. Llama 4 opens its calls with <|python_start|>.
 _NO_LIST = r"/((<([^|](?s:.*))?|[^<\[ \t\r\n](?s:.*)))?/"
 _MARKS = (qwen_coder.PARAMETER_END, qwen_coder.PARAMETER, qwen_coder.FUNCTION_END, qwen_coder.END)
-# A string in a list or an object has none of _MARKS, nor "</" or "<pa" at all: patterns of schemas know no "but not".
+# A string in a list or an object may contain none of _MARKS. The pattern excludes all of "</" and "<pa", because
+# patterns of schemas cannot express exceptions.
 _UNMARKED = "^([^<]|<+[^</p]|<+p[^a<])*(<+p?)?$"
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One of a tool's: its name, the schema of its value, whether it must be there."""
+    """An argument of a tool: its name, the schema of its value, and whether it is required."""
 
     name: str
     schema: Any
@@ -43,26 +44,26 @@ class Argument:
 
 
 def arguments(tool: Tool) -> list[Argument] | None:
-    """What the tool takes; None: anything.
+    """Return the arguments that the tool takes; None: any.
 
-    Raises: InvalidRequest for what cannot be imposed on one argument at a time.
+    Raises: InvalidRequest if the schema cannot be imposed on one argument at a time.
     """
     name, schema = tool
     for key in schema:
-        if key not in _TAKEN | _REMARKS:
-            raise _wrong(name, f"{key} holds for all arguments together")
+        if key not in _TAKEN | _ANNOTATIONS:
+            raise _wrong(name, f"{key} applies to all arguments together")
     properties, required = schema.get("properties"), schema.get("required") or []
     if schema.get("type", "object") != "object":
-        raise _wrong(name, f"arguments are an object, not {schema['type']!r:.60}")
+        raise _wrong(name, f"the arguments must be an object, not {schema['type']!r:.60}")
     if not properties and schema.get("additionalProperties") is not False and not required:
         return None
     if not isinstance(properties or {}, Mapping) or not isinstance(required, list):
         raise _wrong(name, "properties must be an object, required a list")
     for missing in [one for one in required if one not in (properties or {})]:
-        raise _wrong(name, f"required has {missing!r:.60}, which is none of the properties")
+        raise _wrong(name, f"required has {missing!r:.60}, which is not one of the properties")
     for reference in _references(schema):
         if not reference.startswith(_LOCAL):
-            raise _wrong(name, f"$ref {reference!r:.60} is none of $defs")
+            raise _wrong(name, f"$ref {reference!r:.60} does not refer to $defs")
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     return [
         Argument(key, {**value, **definitions} if isinstance(value, Mapping) else value, key in required)
@@ -71,7 +72,7 @@ def arguments(tool: Tool) -> list[Argument] | None:
 
 
 def pythonic_calls(lark: Lark, tools: Sequence[Tool], parallel: bool) -> str:
-    """Text, or a list of calls and nothing else."""
+    """Return an expression of text, or of a list of calls and nothing else."""
     calls = lark.rule(either([_pythonic_call(lark, tool) for tool in tools]))
     many = f'{calls} (", " {calls})*' if parallel else calls
     start = f"({lark.literal(pythonic.BEGIN)})?"
@@ -86,8 +87,8 @@ def _pythonic_call(lark: Lark, tool: Tool) -> str:
         return f'{begin} ({one} (", " {one})*)? ")"'
     for argument in taken:
         if not _NAME.fullmatch(argument.name):
-            raise _wrong(tool[0], f"{argument.name!r:.60} is no name in Python")
-    # Rules of what may follow, from the last argument back: where one came before, and where none did.
+            raise _wrong(tool[0], f"{argument.name!r:.60} is not a name in Python")
+    # Rules from the last argument backwards: `later` after another argument, `first` without one before.
     later = first = '""'
     for argument in reversed(taken):
         value = lark.rule(f"{lark.plain(argument.name + '=')} {_json(lark, argument.schema)}")
@@ -98,7 +99,7 @@ def _pythonic_call(lark: Lark, tool: Tool) -> str:
 
 
 def qwen_coder_calls(lark: Lark, tools: Sequence[Tool], parallel: bool) -> str:
-    """Text with calls in it: whatever tag is opened, one of the tools goes on from there."""
+    """Return an expression of text with calls in it: once a tag is opened, a call of one of the tools must follow."""
     bodies = lark.rule(either([_qwen_body(lark, tool) for tool in tools]))
     wrapped = f'{lark.until([qwen_coder.BEGIN])} "\\n{qwen_coder.FUNCTION}" {bodies} "\\n" '
     wrapped += lark.literal(qwen_coder.END)
@@ -108,7 +109,7 @@ def qwen_coder_calls(lark: Lark, tools: Sequence[Tool], parallel: bool) -> str:
 
 
 def _qwen_body(lark: Lark, tool: Tool) -> str:
-    """From the function's name to its end."""
+    """Return an expression from the function's name to the end of its tag."""
     begin = lark.plain(f"{tool[0]}>\n")
     end = lark.plain(qwen_coder.FUNCTION_END)
     taken = arguments(tool)
@@ -118,14 +119,14 @@ def _qwen_body(lark: Lark, tool: Tool) -> str:
     parts = []
     for argument in taken:
         if not re.fullmatch(r"[^<>\n]+", argument.name):
-            raise _wrong(tool[0], f"{argument.name!r:.60} cannot stand in a tag")
+            raise _wrong(tool[0], f"{argument.name!r:.60} cannot be written in a tag")
         key = lark.plain(f"{qwen_coder.PARAMETER}{argument.name}>\n")
         parts.append(f"({key} {_qwen_value(lark, tool[0], argument)}){'' if argument.required else '?'}")
     return " ".join([begin, *parts, end])
 
 
 def _qwen_value(lark: Lark, tool: str, argument: Argument) -> str:
-    """A value and the end of its tag. What its reader takes for text is text."""
+    """Return an expression of a value and the end of its tag. Where the parser expects text, the value is text."""
     schema, end = argument.schema, lark.plain(f"\n{qwen_coder.PARAMETER_END}\n")
     types = qwen_coder.types_of(schema)
     if "string" not in types:
@@ -138,31 +139,40 @@ def _qwen_value(lark: Lark, tool: str, argument: Argument) -> str:
         listed = [known["const"]] if "const" in known else known["enum"]
         texts = [one for one in listed if isinstance(one, str)]
         if not texts or any(mark in text for text in texts for mark in _MARKS):
-            raise _wrong(tool, f"{argument.name!r:.60} has no value that could be written")
+            raise _wrong(tool, f"{argument.name!r:.60} has no value that can be written")
         return f"{either([lark.plain(one) for one in texts])} {end}"
     return _qwen_text(lark, f"(?s:.{{{known.get('minLength', 0)},{known.get('maxLength', '')}}})")
 
 
 def _qwen_text(lark: Lark, pattern: str) -> str:
-    """Text as it stands, and the end of its tag."""
+    """Return an expression of unquoted text and the end of its tag."""
     text = lark.terminal(f"/{pattern}/", _MARKS)
     return lark.rule(f'{text} "\\n{qwen_coder.PARAMETER_END}"', "[lazy]") + ' "\\n"'
 
 
 def _unmarked(schema: Any) -> Any:
-    """The schema, but strings have nothing in them that would end their tag."""
+    """Return the schema with strings restricted so that they cannot end their tag."""
     if isinstance(schema, list):
         return [_unmarked(one) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
     made = {key: value if key in ("enum", "const") else _unmarked(value) for key, value in schema.items()}
-    if "string" in _listed(schema.get("type")) and not schema.keys() & {"pattern", "format", "enum", "const"}:
+    types = schema.get("type")
+    if "string" in (types if isinstance(types, list) else [types]) and not schema.keys() & {
+        "pattern",
+        "format",
+        "enum",
+        "const",
+    }:
         made["pattern"] = _UNMARKED
     return made
 
 
 def _json(lark: Lark, schema: Any) -> str:
-    """Raises: InvalidRequest naming what cannot be imposed."""
+    """Return an expression of JSON that fits the schema.
+
+    Raises: InvalidRequest naming the keyword that cannot be imposed.
+    """
     return schema_expression(lark, schema, FIELD, white_space=r"\x20")
 
 
@@ -177,27 +187,19 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _wrong(tool: str, why: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{FIELD}: strict of {json.dumps(tool)}: this model writes each argument by itself, and {why}; leave strict "
+        f"{FIELD}: strict of {json.dumps(tool)}: this model writes each argument separately, and {why}; leave strict "
         "out, change the schema, or require the call (tool_choice)",
         FIELD,
     )
 
 
 KeywordCalls = Callable[[Lark, Sequence[Tool], bool], str]
-_CALLS: dict[str, KeywordCalls] = {
+# Functions that make the expression of an answer that may have calls, by the name of their format.
+KEYWORD_CALLS: dict[str, KeywordCalls] = {
     "llama4_pythonic": pythonic_calls,
     "pythonic": pythonic_calls,
     "qwen3_coder": qwen_coder_calls,
     "qwen3_xml": qwen_coder_calls,
 }
-
-
-def keyword_calls(name: str) -> KeywordCalls | None:
-    """What makes the expression of an answer that may have calls in the format of this name."""
-    return _CALLS.get(name)

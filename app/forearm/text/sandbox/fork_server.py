@@ -1,7 +1,7 @@
-"""The other end of forked.py: a process that does each job in a fork of its own, which can be killed and may crash.
+"""The process behind fork_client.py: it runs each job in a fork, which can be killed and may crash.
 
-Lines of JSON come and go: first what all jobs share, then jobs; each gets one line back. The process ends when its
-socket, which is its standard input, does. A fork has at once what the process has made of what they share.
+The protocol is lines of JSON: first what all jobs share, then jobs; each job gets one line back. The process ends when
+its socket, which is its standard input, is closed. A fork inherits what the process has prepared for all jobs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from forearm.json_types import Json
 from forearm.text.sandbox.deep_threads import STACK_BYTES, deep_threads
 
 FORKS = 8  # at a time
-WAITING = 256  # jobs; more are turned away
-# From then on a job has the cores only while nobody else wants them, and gives way where others wait for a fork.
+WAITING = 256  # jobs; more are refused
+# A job that takes longer gets a lower priority, and is ended when others wait for a fork.
 SLOW_S = 0.5
 _LONGEST_LINE = 256 << 20
 
@@ -39,9 +39,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True)
 class SandboxTask:
-    """What the jobs are. `do` makes a job's answer; it may raise InvalidRequest.
+    """The kind of work that jobs do. `do` makes a job's answer; it may raise InvalidRequest.
 
-    fork_bytes: what a fork may take beside its stack and what the process has anyway. limit_s: how long it may take.
+    fork_bytes: memory that a fork may use beside its stack and the process's own memory. limit_s: time limit of a
+    job.
     """
 
     name: str
@@ -56,18 +57,18 @@ class _Job:
     since_s: float = field(default_factory=time.monotonic)
 
     def refusal(self, message: str) -> bytes:
-        """An answer: it cannot be done, which names the field."""
+        """Return the answer that the job failed, which names its field."""
         named = self.given["field"]
         return _line({"id": self.given["id"], "error": f"{named}: {message}", "param": named})
 
     def busy(self) -> bytes:
-        """An answer: there is no place for it."""
+        """Return the answer that the job is refused because too many wait."""
         return _line({"id": self.given["id"], "busy": True})
 
 
 @dataclass
 class _Fork:
-    """One that works. `got`: what it has answered so far."""
+    """A fork that runs a job. got: its answer so far."""
 
     job: _Job
     pid: int
@@ -78,12 +79,12 @@ class _Fork:
 
     @property
     def age_s(self) -> float:
-        """Seconds that it has had."""
+        """Seconds since the fork began."""
         return time.monotonic() - self.begun_s
 
 
-class Forks:
-    """Jobs from the socket, forks for them, answers to the socket. One thread."""
+class ForkServer:
+    """Takes jobs from the socket, runs forks for them, and sends their answers. It has one thread."""
 
     def __init__(self, connection: socket.socket, work: SandboxTask) -> None:
         self._connection, self._work = connection, work
@@ -95,7 +96,7 @@ class Forks:
         self._read = bytearray()
 
     def run(self, begun: bytes) -> None:
-        """Until the socket ends, and then no fork is left. `begun`: what has been read of it already."""
+        """Serve until the socket is closed, then kill all forks. begun: bytes that were already read."""
         self._take(begun)
         open_ = True
         while open_:
@@ -103,19 +104,16 @@ class Forks:
                 self._fork(self._waiting.popleft())
             for key, _ in self._selector.select(0.05 if self._working or self._dying else None):
                 if key.fileobj is self._connection:
-                    open_ = self._listen()
+                    came = self._connection.recv(1 << 20)
+                    self._take(came)
+                    open_ = bool(came) and len(self._read) <= _LONGEST_LINE
                 else:
-                    self._hear(self._working[key.fd])
+                    self._receive(self._working[key.fd])
             self._end_late()
-            self._bury()
+            # On a busy machine a slow fork may take a second to die after SIGKILL.
+            self._dying -= {pid for pid in self._dying if os.waitpid(pid, os.WNOHANG)[0]}
         for one in list(self._working.values()):
             self._kill(one)
-
-    def _listen(self) -> bool:
-        """Whether the socket is still open."""
-        came = self._connection.recv(1 << 20)
-        self._take(came)
-        return bool(came) and len(self._read) <= _LONGEST_LINE
 
     def _take(self, came: bytes) -> None:
         self._read += came
@@ -137,21 +135,21 @@ class Forks:
             _do(self._work, job.given, answer)
         os.close(answer)
         with suppress(OSError):
-            os.setpgid(pid, pid)  # the fork does so too: whoever is first
+            os.setpgid(pid, pid)  # the fork does so too, because either may run first
         self._working[pipe] = _Fork(job, pid, pipe)
         self._selector.register(pipe, selectors.EVENT_READ)
 
-    def _hear(self, one: _Fork) -> None:
+    def _receive(self, one: _Fork) -> None:
         part = os.read(one.pipe, 1 << 20)
         one.got += part
         if part:
             return
         most = self._work.fork_bytes >> 20
-        early = f"{self._work.name} ended early, maybe for taking more than {most} MB; simplify it"
+        early = f"{self._work.name} ended early, possibly because it took more than {most} MB; simplify it"
         self._end(one, bytes(one.got) if one.got.endswith(b"\n") else one.job.refusal(early))
 
     def _end_late(self) -> None:
-        """Past the limit; or slow, where others wait: these give way, the oldest first."""
+        """End jobs past the time limit, and the oldest slow jobs where others wait."""
         longer = f"{self._work.name} takes longer than"
         limit_s = self._work.limit_s
         for one in list(self._working.values()):
@@ -163,7 +161,7 @@ class Forks:
                     os.setpriority(os.PRIO_PGRP, one.pid, 15)  # all of its threads
         wanted = len(self._waiting) + len(self._working) - FORKS
         for one in [one for one in self._working.values() if one.is_slow][: max(wanted, 0)]:
-            self._end(one, one.job.refusal(f"{longer} {SLOW_S:g} s, and others wait; simplify it, or try it later"))
+            self._end(one, one.job.refusal(f"{longer} {SLOW_S:g} s, and others wait; simplify it, or try again later"))
         while self._waiting and time.monotonic() - self._waiting[0].since_s > limit_s:
             self._connection.sendall(self._waiting.popleft().busy())
 
@@ -175,16 +173,12 @@ class Forks:
         self._selector.unregister(one.pipe)
         del self._working[one.pipe]
         os.close(one.pipe)
-        os.kill(one.pid, signal.SIGKILL)  # it may have ended; it is ours until it is waited for
+        os.kill(one.pid, signal.SIGKILL)  # it may have ended, but its pid is not reused before waitpid
         self._dying.add(one.pid)
-
-    def _bury(self) -> None:
-        """Those that have ended: on a machine with much to do, dying may take a slow one a second."""
-        self._dying -= {pid for pid in self._dying if os.waitpid(pid, os.WNOHANG)[0]}
 
 
 def _do(work: SandboxTask, given: Json, answer: int) -> None:
-    """In the fork: one job, one line, and an end without what Python does at its end."""
+    """Run one job in the fork, write one line, and exit without Python's finalization."""
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setpgid(0, 0)
@@ -193,7 +187,10 @@ def _do(work: SandboxTask, given: Json, answer: int) -> None:
         most = pages * resource.getpagesize() + STACK_BYTES + work.fork_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        line = deep_threads(1, "fork").submit(_answer, work, given).result()
+        try:
+            line = _line({"id": given["id"], "answer": deep_threads(1, "fork").submit(work.do, given).result()})
+        except InvalidRequest as error:
+            line = _line({"id": given["id"], "error": str(error), "param": error.param})
         with os.fdopen(answer, "wb") as pipe:
             pipe.write(line)
     except Exception as error:
@@ -202,20 +199,13 @@ def _do(work: SandboxTask, given: Json, answer: int) -> None:
         os._exit(0)
 
 
-def _answer(work: SandboxTask, given: Json) -> bytes:
-    try:
-        return _line({"id": given["id"], "answer": work.do(given)})
-    except InvalidRequest as error:
-        return _line({"id": given["id"], "error": str(error), "param": error.param})
-
-
 def _line(answer: Json) -> bytes:
     return json.dumps(answer).encode() + b"\n"
 
 
-def serve_forks(work_of: Callable[[Json], SandboxTask]) -> None:
-    """Serve the socket that is the standard input. `work_of`: takes what all jobs share."""
-    # They come to all of a terminal or a service; whoever started this may drain yet.
+def serve(work_of: Callable[[Json], SandboxTask]) -> None:
+    """Serve the socket that is the standard input. work_of: makes the task from what all jobs share."""
+    # A terminal or a service sends them to every process, but the parent may still be draining.
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     with socket.socket(fileno=0) as connection:
@@ -226,9 +216,9 @@ def serve_forks(work_of: Callable[[Json], SandboxTask]) -> None:
                 return
             came += part
         line, _, rest = came.partition(b"\n")
-        forks = Forks(connection, work_of(json.loads(line)))
+        forks = ForkServer(connection, work_of(json.loads(line)))
         del line, came
         gc.collect()
-        gc.freeze()  # a fork's collector would copy every page that it marks
+        gc.freeze()  # otherwise a fork's garbage collection copies every page whose objects it marks
         with suppress(BrokenPipeError, ConnectionResetError):
             forks.run(bytes(rest))

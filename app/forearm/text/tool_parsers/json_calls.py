@@ -1,8 +1,8 @@
-"""What the formats of tool calls have in common: numbering, JSON as it comes, and what becomes of a broken call.
+"""Common parts of the tool call formats: numbering, JSON that arrives in pieces, and handling of malformed calls.
 
-Nothing that a model wrote is lost: what turns out to be no call is text. A call has begun once its name is known and
-its arguments begin; what comes of them is arguments from then on, even where the JSON is wrong or cut off, so that a
-stream and a whole answer say the same.
+No text of the model is lost: what turns out not to be a call is text. A call begins once its name is known and its
+arguments begin; all that follows is arguments, even if the JSON is wrong or cut off, so that a stream and a complete
+answer have the same content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BARE = re.compile(r'[^\s,:"{}\[\]]+')
 
 
 class Calls:
-    """The calls of one output. `tools`: the parameters' JSON schema of each tool, by its name."""
+    """The calls of one output. tools: the JSON schema of each tool's parameters, by its name."""
 
     def __init__(self, new_id: Callable[[], str], tools: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.count = 0
@@ -32,7 +32,7 @@ class Calls:
         self._new_id = new_id
 
     def begin(self, name: str, own_id: str = "") -> CallBegin:
-        """The next call."""
+        """Return the beginning of the next call."""
         begun = CallBegin(self.count, own_id or self._new_id(), name)
         self.count += 1
         return begun
@@ -42,17 +42,17 @@ CallFormat = Callable[[TextStream, Calls], Steps[None]]
 
 
 def long_id() -> str:
-    """As vLLM names calls."""
+    """Return a call id of vLLM's form."""
     return f"chatcmpl-tool-{uuid.uuid4().hex}"
 
 
 def short_id() -> str:
-    """Nine letters and digits: Mistral's templates take no others."""
+    """Return nine letters and digits: the only form of id that Mistral's templates accept."""
     return "".join(secrets.choice(alphabets.ascii_letters + alphabets.digits) for _ in range(9))
 
 
 def answer(source: TextStream, calls: Calls, *markers: str) -> Steps[str]:
-    """Text up to a marker, which is returned; empty at the end. White space before and between calls is no text."""
+    """Read text up to a marker, which is returned; "" at the end. White space before and between calls is dropped."""
     lead = yield from space(source)
     if not (yield from some(source)):
         if lead and not calls.count:
@@ -64,7 +64,7 @@ def answer(source: TextStream, calls: Calls, *markers: str) -> Steps[str]:
 def fenced(
     source: TextStream, calls: Calls, begin: str, end: str, body: Callable[[TextStream, Calls], Steps[bool]]
 ) -> Steps[None]:
-    """A call between two markers, of which the first was read. Where there is no call, all of it is text."""
+    """Read a call between two markers, of which the first was read. If there is no call, all of it is text."""
     source.record(begin)
     source.fence(end)
     yield from space(source)
@@ -77,7 +77,7 @@ def fenced(
 
 
 def attempt(source: TextStream, body: Steps[bool]) -> Steps[bool]:
-    """A call whose text has been recorded; where there is none, what was read is text."""
+    """Read a call whose text is recorded; if there is none, the text that was read is yielded as text."""
     is_call = yield from body
     text = source.recorded()
     if text and not is_call:
@@ -86,7 +86,7 @@ def attempt(source: TextStream, body: Steps[bool]) -> Steps[bool]:
 
 
 def call_list(source: TextStream, calls: Calls) -> Steps[bool]:
-    """`[{"name": …, "arguments": {…}}, …]`. Returns: whether it was read whole; else what is no call is recorded."""
+    """Read `[{"name": …, "arguments": {…}}, …]`. Returns: whether the list is complete; the rest is recorded if not."""
     if not (yield from literal(source, "[")):
         return False
     while True:
@@ -102,9 +102,9 @@ def call_list(source: TextStream, calls: Calls) -> Steps[bool]:
 
 
 def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False) -> Steps[bool]:
-    """`{"name": …, "arguments": {…}}`, or `parameters`; other keys are read over.
+    """Read `{"name": …, "arguments": {…}}`, or `parameters`; other keys are skipped.
 
-    Returns: whether it is a call; then nothing is recorded any more.
+    Returns: whether it is a call; recording has stopped then.
     """
     if not (yield from literal(source, "{")):
         return False
@@ -139,7 +139,7 @@ def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False)
 
 
 def arguments(source: TextStream, index: int) -> Steps[None]:
-    """The arguments of a call that has begun, piece by piece; those that are a JSON string are what it says."""
+    """Read the arguments of a call that has begun, piece by piece; a JSON string is decoded first."""
     if (yield from some(source)) and source.peek() in '"n':
         yield CallArguments(index, plain_arguments((yield from value(source))))
     else:
@@ -147,7 +147,7 @@ def arguments(source: TextStream, index: int) -> Steps[None]:
 
 
 def plain_arguments(text: str) -> str:
-    """Arguments as they were written: some models write the object into a string, or null for none."""
+    """Return arguments as a JSON object: some models write the object into a string, or null for none."""
     if text in ("", "null"):
         return "{}"
     decoded = _decoded(text) if text.startswith('"') else None
@@ -155,7 +155,7 @@ def plain_arguments(text: str) -> str:
 
 
 def value(source: TextStream, index: int | None = None) -> Steps[str]:
-    """A JSON value as it is written, nested however deep. With `index` its text comes as that call's arguments."""
+    """Read a JSON value of any depth as it is written. index: if given, yield the text as arguments of this call."""
     depth, quoted, found = 0, False, []
     while (yield from some(source)):
         char = source.peek()
@@ -188,7 +188,7 @@ def value(source: TextStream, index: int | None = None) -> Steps[str]:
 
 
 def _key(source: TextStream) -> Steps[str | None]:
-    """A key, its colon and the space around them; None where there is none."""
+    """Read a key, its colon and the white space around them; None where there is none."""
     yield from space(source)
     if not (yield from some(source)) or source.peek() != '"':
         return None
@@ -201,7 +201,7 @@ def _key(source: TextStream) -> Steps[str | None]:
 
 
 def _string(source: TextStream) -> Steps[str | None]:
-    """What a JSON string says; None where there is none, or it is broken."""
+    """Read a JSON string and decode it; None where there is none, or it is malformed."""
     if not (yield from some(source)) or source.peek() != '"':
         return None
     return _decoded((yield from value(source)))
@@ -212,5 +212,5 @@ def _decoded(text: str) -> str | None:
         decoded = json.loads(text, strict=False)
     except ValueError:
         return None
-    # Half of a surrogate pair (\ud83d alone) is no text and could not be sent.
+    # Half of a surrogate pair (\ud83d alone) cannot be encoded as UTF-8.
     return decoded.encode("utf-8", "replace").decode() if isinstance(decoded, str) else None
