@@ -191,23 +191,21 @@ class _Schema:
         if "properties" in made or "patternProperties" in made or made.get("additionalProperties") is False:
             self._warn(path, "propertyNames is not imposed beside properties, patternProperties or closed objects")
             return made
-        if names and (patterns := self._of_names(names, path)):
+        values = _values(names)
+        if values is not None:
+            patterns = [f"^(?:{'|'.join(re.escape(one) for one in values if isinstance(one, str))})$"]
+        else:
+            patterns = [FORMAT_PATTERNS[names["format"]]] if names.get("format") in FORMAT_PATTERNS else []
+            if isinstance(names.get("pattern"), str):
+                patterns += self._strings.read(names["pattern"], self._field, path)
+            if "minLength" in names or "maxLength" in names:
+                patterns.append(f"^(?s:.{{{names.get('minLength', 0)},{names.get('maxLength', '')}}})$")
+        if patterns:
             if len(patterns) > 1:
                 self._warn(path, f"propertyNames is imposed in part: {patterns[0][:100]}")
             listed = {patterns[0]: made.pop("additionalProperties", True)}
             return {**made, "patternProperties": listed, "additionalProperties": False}
         return made if given is not False else {**made, "additionalProperties": False}
-
-    def _of_names(self, names: dict[str, Any], path: str) -> list[str]:
-        values = _values(names)
-        if values is not None:
-            return [f"^(?:{'|'.join(re.escape(one) for one in values if isinstance(one, str))})$"]
-        found = [FORMAT_PATTERNS[names["format"]]] if names.get("format") in FORMAT_PATTERNS else []
-        if isinstance(names.get("pattern"), str):
-            found += self._strings.read(names["pattern"], self._field, path)
-        if "minLength" in names or "maxLength" in names:
-            found.append(f"^(?s:.{{{names.get('minLength', 0)},{names.get('maxLength', '')}}})$")
-        return found
 
     def _apart(self, options: list[Any]) -> bool:
         """Return whether no value can fit two options of oneOf.

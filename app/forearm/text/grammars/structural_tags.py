@@ -99,7 +99,15 @@ class _Tags:
                 if begin.startswith(trigger):
                     found.add(number)
                     bodies.append(f"{self._lark.literal(begin[len(trigger) :])} {self._body(tag, last=False)}")
-            begin = self._trigger(trigger)
+            special = self._lark.special(trigger)
+            if not special:
+                raise self.wrong("a trigger is empty")
+            if any(special[1:]) and not special[0]:
+                raise self.wrong(f"the trigger {trigger!r:.60} has a special token after text")
+            if special[0]:
+                begin = f"{self._lark.any_text()} {self._lark.literal(trigger)}"
+            else:
+                begin = self._lark.until([trigger])
             if not bodies:
                 raise self.wrong(f"no tag begins with the trigger {trigger!r:.60}")
             options.append(f"{begin} {either(bodies)}")
@@ -110,17 +118,6 @@ class _Tags:
         if one:
             return tag_rule if many else either([tag_rule, text])
         return f"{tag_rule}{'+' if many else '*'} {text}"
-
-    def _trigger(self, trigger: str) -> str:
-        """Return an expression of any text up to the trigger, and the trigger."""
-        special = self._lark.special(trigger)
-        if not special:
-            raise self.wrong("a trigger is empty")
-        if special[0]:
-            return f"{self._lark.any_text()} {self._lark.literal(trigger)}"
-        if any(special):
-            raise self.wrong(f"the trigger {trigger!r:.60} has a special token after text")
-        return self._lark.until([trigger])
 
     def _tag(self, tag: dict[str, Any], last: bool) -> str:
         return f"{self._lark.literal(self._text(tag, 'begin'))} {self._body(tag, last)}"

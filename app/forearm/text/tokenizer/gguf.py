@@ -8,7 +8,7 @@ Source: src/llama-vocab.cpp of ggml-org/llama.cpp, which took them from the mode
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,11 +139,18 @@ def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
     """
     scores, kinds = _numbers(keys, "tokenizer.ggml.scores", tokens), _kinds(keys, tokens)
     plain = {t: s for t, s, k in zip(tokens, scores, kinds, strict=True) if k not in (_UNKNOWN, _CONTROL, _USER, _BYTE)}
+    # All ways to join two pieces to a third, in the order of the third one's score: SentencePiece joins the adjacent
+    # pair with the best score, the leftmost one of equals, and ranked BPE merges do the same.
+    scored = [
+        (score, (piece[:cut], piece[cut:]))
+        for piece, score in plain.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in plain and piece[cut:] in plain
+    ]
+    merges = [pair for _, pair in sorted(scored, key=lambda merge: -merge[0])]
     unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    made = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=_merges(plain), unk_token=unknown, fuse_unk=True, byte_fallback=True)
-    )
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     after = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if keys.flag("tokenizer.ggml.add_space_prefix", True):
         made.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)])
@@ -152,22 +159,6 @@ def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
         made.normalizer = normalizers.Replace(" ", _SPACE)
     made.decoder = decoders.Sequence(after)
     return made, True
-
-
-def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return all ways to join two pieces to a third, in the order of the third one's score.
-
-    SentencePiece joins the adjacent pair with the best score, the leftmost one of equals; ranked BPE merges do the
-    same.
-    """
-    found = [
-        (score, piece[:cut], piece[cut:])
-        for piece, score in scores.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
-    found.sort(key=lambda merge: -merge[0])
-    return [(left, right) for _, left, right in found]
 
 
 def _added(keys: Keys, tokens: list[str]) -> list[AddedToken]:

@@ -231,20 +231,15 @@ def _faulty_file(folder: Path) -> Path:
         *((name, lambda file: dict(json.loads(file.read_bytes()))) for name in names),
         ("chat_template.jinja", lambda file: file.read_text(encoding="utf-8")),
     ]
-    broken = (folder / name for name, read in readers if not _reads(read, folder / name))
-    return next(broken, folder / "tokenizer_config.json" if (folder / "tokenizer.json").exists() else folder)
-
-
-def _reads(read: Callable[[Path], object], file: Path) -> bool:
-    """Return whether the file is missing or can be read."""
-    try:
-        if file.is_file():
-            read(file)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:
-        return False
-    return True
+    for name, read in readers:
+        try:
+            if (folder / name).is_file():
+                read(folder / name)
+        except (KeyboardInterrupt, SystemExit):  # noqa: PERF203  (six files)
+            raise
+        except BaseException:
+            return folder / name
+    return folder / "tokenizer_config.json" if (folder / "tokenizer.json").exists() else folder
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:

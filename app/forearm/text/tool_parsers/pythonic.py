@@ -153,14 +153,10 @@ class _Literals:
             return _NAMED[token]
         if token not in _CLOSING:
             raise ValueError(token)
-        return self._container(token, depth)
-
-    def _container(self, opening: str, depth: int) -> str:
-        """Convert the rest of a list, tuple or dictionary."""
-        found, closing = [], _CLOSING[opening]
+        found, closing = [], _CLOSING[token]  # the items of a list, tuple or dictionary
         while self._token != closing:
             item = ""
-            if opening == "{":
+            if token == "{":
                 if self._kind != "string":
                     raise ValueError(self._token)
                 item = self._value(depth + 1) + ": "
@@ -170,7 +166,7 @@ class _Literals:
                 break
             self._next()
         self._expect(closing)
-        return ("{%s}" if opening == "{" else "[%s]") % ", ".join(found)
+        return ("{%s}" if token == "{" else "[%s]") % ", ".join(found)
 
     def _expect(self, sign: str) -> None:
         if self._kind != "sign" or self._token != sign:

@@ -100,29 +100,25 @@ def _pythonic_call(lark: Lark, tool: Tool) -> str:
 
 def qwen_coder_calls(lark: Lark, tools: Sequence[Tool], parallel: bool) -> str:
     """Return an expression of text with calls in it: once a tag is opened, a call of one of the tools must follow."""
-    bodies = lark.rule(either([_qwen_body(lark, tool) for tool in tools]))
+    options = []  # each from the function's name to the end of its tag
+    for tool in tools:
+        parts = [lark.plain(f"{tool[0]}>\n")]
+        taken = arguments(tool)
+        if taken is None:
+            key = f'"{qwen_coder.PARAMETER}" /[^<>\\n]+/ ">\\n"'
+            parts.append(f"({key} {_qwen_text(lark, '(?s:.*)')})*")
+        for argument in taken or ():
+            if not re.fullmatch(r"[^<>\n]+", argument.name):
+                raise _wrong(tool[0], f"{argument.name!r:.60} cannot be written in a tag")
+            key = lark.plain(f"{qwen_coder.PARAMETER}{argument.name}>\n")
+            parts.append(f"({key} {_qwen_value(lark, tool[0], argument)}){'' if argument.required else '?'}")
+        options.append(" ".join([*parts, lark.plain(qwen_coder.FUNCTION_END)]))
+    bodies = lark.rule(either(options))
     wrapped = f'{lark.until([qwen_coder.BEGIN])} "\\n{qwen_coder.FUNCTION}" {bodies} "\\n" '
     wrapped += lark.literal(qwen_coder.END)
     bare = f"{lark.until([qwen_coder.FUNCTION])} {bodies}"
     call, text = lark.rule(either([wrapped, bare])), lark.any_text()
     return f"{call}* {text}" if parallel else either([call, text])
-
-
-def _qwen_body(lark: Lark, tool: Tool) -> str:
-    """Return an expression from the function's name to the end of its tag."""
-    begin = lark.plain(f"{tool[0]}>\n")
-    end = lark.plain(qwen_coder.FUNCTION_END)
-    taken = arguments(tool)
-    if taken is None:
-        key = f'"{qwen_coder.PARAMETER}" /[^<>\\n]+/ ">\\n"'
-        return f"{begin} ({key} {_qwen_text(lark, '(?s:.*)')})* {end}"
-    parts = []
-    for argument in taken:
-        if not re.fullmatch(r"[^<>\n]+", argument.name):
-            raise _wrong(tool[0], f"{argument.name!r:.60} cannot be written in a tag")
-        key = lark.plain(f"{qwen_coder.PARAMETER}{argument.name}>\n")
-        parts.append(f"({key} {_qwen_value(lark, tool[0], argument)}){'' if argument.required else '?'}")
-    return " ".join([begin, *parts, end])
 
 
 def _qwen_value(lark: Lark, tool: str, argument: Argument) -> str:
