@@ -15,7 +15,7 @@ from tests.api.server import StartServer
 
 from forearm.api.http.api_keys import KeyRing, digest_of, read_keys
 from forearm.api.http.quota import duration
-from forearm.api.http.rate_limit import KEYS, Limits, RateTable
+from forearm.api.http.rate_limit import KEYS, RateLimits, RateTable
 from forearm.errors import ConfigError
 
 SECRET = "sk-team-a-0123456789"
@@ -170,7 +170,7 @@ def test_a_file_may_be_json_yaml_or_toml_and_have_digests(tmp_path: Path, name: 
         ({"name": "a", "key": SECRET, "tokens_per_minute": "many"}, "tokens_per_minute must be"),
         ({"name": "a", "key": SECRET, "max_concurrent": True}, "max_concurrent must be"),
         ({"name": "a", "key": SECRET, SECRET: 1}, "1 unknown fields"),
-        (SECRET, "is no object"),
+        (SECRET, "is not an object"),
     ],
 )
 def test_a_mistake_is_named_and_the_key_is_not(tmp_path: Path, entry: Any, says: str) -> None:
@@ -207,7 +207,7 @@ def test_a_broken_file_changes_nothing_when_it_is_read_again(tmp_path: Path) -> 
 @FORKS
 def test_workers_share_what_is_left(tmp_path: Path) -> None:
     """As gunicorn's do: the table is made before they are forked."""
-    table, limits = RateTable(), Limits(requests_per_minute=300)
+    table, limits = RateTable(), RateLimits(requests_per_minute=300)
 
     def work() -> int:
         return sum(not table.admit(DIGEST, limits).refused for _ in range(100))
@@ -236,7 +236,7 @@ def _in_child(work: Any) -> int:
 
 @FORKS
 def test_requests_of_a_worker_that_died_are_open_no_more() -> None:
-    table, limits = RateTable(), Limits(max_concurrent=1)
+    table, limits = RateTable(), RateLimits(max_concurrent=1)
 
     def work() -> str:
         return table.admit(DIGEST, limits).refused
@@ -252,7 +252,7 @@ def test_requests_of_a_worker_that_died_are_open_no_more() -> None:
 
 
 def test_many_keys_have_a_record_each_and_the_table_ends() -> None:
-    table, limits = RateTable(), Limits(requests_per_minute=1)
+    table, limits = RateTable(), RateLimits(requests_per_minute=1)
 
     for number in range(KEYS):
         assert table.admit(digest_of(b"%d" % number), limits).refused == ""
@@ -263,7 +263,7 @@ def test_many_keys_have_a_record_each_and_the_table_ends() -> None:
 
 
 def test_an_admission_costs_microseconds() -> None:
-    table, limits = RateTable(), Limits(requests_per_minute=1 << 30, tokens_per_minute=1 << 30, max_concurrent=1000)
+    table, limits = RateTable(), RateLimits(requests_per_minute=1 << 30, tokens_per_minute=1 << 30, max_concurrent=1000)
 
     begun_s = time.perf_counter()
     for _ in range(1000):

@@ -20,8 +20,8 @@ WIDE_FOLDERS = {
 
 # Type names that still stand in several files of the package. The table only shrinks.
 SHARED_TYPE_NAMES = """
-    Asked Batch Body Choice Connection Conversation Edge Float32Array Floats Form Forward Generation Heading Host
-    Int32Array Int8Array Lengths Limits Line Message Metadata Open Outcome Output Part Pooled
+    Asked Batch Body Choice Connection Conversation Float32Array Floats Form Forward Generation Heading Host
+    Int32Array Int8Array Lengths Line Message Metadata Open Outcome Output Part Pooled
     PoolingRequest Prompt RepetitionDetection Request RequestMetrics Run SamplingParams Scored Served Share Source
     Stored Tensors Text Texts ToolChoice Work
 """

@@ -21,11 +21,11 @@ from forearm import __version__
 from forearm.api.anthropic import messages
 from forearm.api.anthropic.errors import MESSAGES_API
 from forearm.api.generation.serving_context import Served, load_served
-from forearm.api.http.access import AccessLog, Edge, Observe
+from forearm.api.http.access import AccessLog, AccessMiddleware, Observe
 from forearm.api.http.api_keys import KeyRing
-from forearm.api.http.auth import KeyGuard, open_paths
+from forearm.api.http.auth import AuthenticationMiddleware, open_paths
 from forearm.api.http.caller import Observer
-from forearm.api.http.early_refusal import Gate
+from forearm.api.http.early_refusal import EarlyRefusal
 from forearm.api.http.errors import answer_error
 from forearm.api.http.methods import HeadAsGet
 from forearm.api.http.output_log import OutputLog
@@ -120,10 +120,14 @@ def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None
     config, root_path = served.config, served.config.root_path.rstrip("/")
     # The last one added is the outermost.
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Gate, engine=served.engine, meter=served.meter)
+    app.add_middleware(EarlyRefusal, engine=served.engine, meter=served.meter)
     if keys:
         app.add_middleware(
-            KeyGuard, open_paths=open_paths(config.guard_metrics), keys=keys, table=RateTable(), meter=served.meter
+            AuthenticationMiddleware,
+            open_paths=open_paths(config.guard_metrics),
+            keys=keys,
+            table=RateTable(),
+            meter=served.meter,
         )
     if config.allowed_origins:
         app.add_middleware(
@@ -134,7 +138,7 @@ def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None
             allow_credentials=config.allow_credentials,
         )
     app.add_middleware(
-        Edge,
+        AccessMiddleware,
         meter=served.meter,
         engine=served.engine,
         root_path=root_path,

@@ -154,7 +154,7 @@ def test_one_call_is_left_where_more_are_not_wanted(name: str, twice: str, gramm
         ({"anyOf": [EMPTY]}, "anyOf"),
         ({"type": "array"}, "array"),
         ({"type": "object", "properties": {}, "required": ["a"]}, "required has 'a'"),
-        ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {}}}, "none of \\$defs"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {}}}, "does not refer to \\$defs"),
         ({"type": "object", "properties": {"a > b": {"type": "integer"}}}, "a > b"),
         ({"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}, "contains"),
     ],

@@ -1,1 +1,1 @@
-"""HTTP around the routes: access log, keys, rate limits, errors, request bodies, tracing."""
+"""HTTP around the routes: access log, authentication, rate limits, errors, request bodies, tracing."""

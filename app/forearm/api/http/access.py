@@ -1,4 +1,4 @@
-"""What stands before every route: tidy paths, request ids, numbers, the access log, and the last net for errors."""
+"""The outermost middleware: tidy paths, request ids, HTTP metrics, the access log, and answers to unforeseen errors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Observe = Callable[[Headers, str], tuple[Observer, ...]]
 
 @dataclass(frozen=True)
 class AccessLog:
-    """Whether there is a line for every request, and the paths that have none."""
+    """Whether each request gets a line in the access log, and the paths without one."""
 
     on: bool = False
     without: frozenset[str] = frozenset()
 
     def write(self, scope: Scope, answer: _Answer, seconds: float) -> None:
-        """One line, after the answer. No query: it may have secrets in it."""
+        """Write one line after the answer. The query is left out, because it may contain secrets."""
         if not self.on or scope["path"] in self.without:
             return
         client = scope.get("client")
@@ -56,11 +56,11 @@ class AccessLog:
         )
 
 
-class Edge:
-    """Outermost of all: what it does holds for every answer, a 500 too.
+class AccessMiddleware:
+    """The outermost middleware, so that it covers every answer, even a 500.
 
-    root_path: where a proxy offers this server: routes are found with it before the path and without.
-    apis: of paths that begin so, the API's conventions; OpenAI's of all others.
+    root_path: the path at which a proxy offers this server; routes are found with and without it before the path.
+    apis: the API's conventions for paths that begin this way; all others have OpenAI's.
     """
 
     def __init__(
@@ -89,8 +89,18 @@ class Edge:
         scope["path"] = f"{path}/" if path == self._root_path else path
         scope["root_path"] = self._root_path
         headers = Headers(scope=scope)
-        caller = self._caller(scope, headers)
-        scope["caller"] = caller
+        # The client's request id, restricted to characters that are safe in logs and headers, or a new one.
+        given = headers.get("x-request-id", "")
+        request_id = "".join(c for c in given if "!" <= c <= "~")[:_LONGEST_ID] or uuid.uuid4().hex
+        route_path = scope["path"].removeprefix(self._root_path) + "/"
+        caller = scope["caller"] = Caller(
+            request_id,
+            address=(scope.get("client") or ("",))[0],
+            observers=self._observe(headers, request_id),
+            api=next(
+                (api for start, api in self._apis.items() if route_path.startswith(f"{start}/")), ApiConventions()
+            ),
+        )
         answer = _Answer(send, caller, headers.get(orca.ASK), self._engine)
         works = scope["method"] == "POST"
         begun_s = time.monotonic()
@@ -99,7 +109,7 @@ class Edge:
             await self._app(scope, receive, answer.send)
         except (Exception, asyncio.CancelledError) as error:
             if answer.status:
-                raise  # half an answer is out: only uvicorn can break the connection off
+                raise  # part of the answer was sent: only uvicorn can close the connection
             if isinstance(error, asyncio.CancelledError):  # by DrainingServer
                 error = EngineUnavailable("the server is shutting down")
             await error_response(error, caller)(scope, receive, answer.send)
@@ -112,19 +122,9 @@ class Edge:
             self._meter.answered(scope["method"], answer.status or 499, route, seconds, request_bytes, answer.bytes)
             self._access.write(scope, answer, seconds)
 
-    def _caller(self, scope: Scope, headers: Headers) -> Caller:
-        request_id = plain_id(headers.get("x-request-id", ""))
-        path = scope["path"].removeprefix(self._root_path) + "/"
-        return Caller(
-            request_id,
-            address=(scope.get("client") or ("",))[0],
-            observers=self._observe(headers, request_id),
-            api=next((api for begin, api in self._apis.items() if path.startswith(f"{begin}/")), ApiConventions()),
-        )
-
 
 class _Answer:
-    """Passes an answer on, with its request id and the engines' load, and takes down its status and size."""
+    """Sends an answer with its request id and the engines' load in the headers, and records its status and size."""
 
     def __init__(self, send: Send, caller: Caller, load_format: str | None, engine: EngineClient) -> None:
         self._send = send
@@ -146,13 +146,10 @@ class _Answer:
         await self._send(message)
 
 
-def plain_id(given: str) -> str:
-    """The client's request id, fit for logs and headers, or one of our own."""
-    return "".join(c for c in given if "!" <= c <= "~")[:_LONGEST_ID] or uuid.uuid4().hex
-
-
 def tidy_path(path: str) -> str:
-    """One slash between parts and none at the end: base URLs come as `host/`, `host/v1/`, `host//v1`."""
+    """Return the path with single slashes and none at the end: base URLs are given as `host/`, `host/v1/`,
+    `host//v1`.
+    """
     while "//" in path:
         path = path.replace("//", "/")
     return path.rstrip("/") or "/"

@@ -1,20 +1,20 @@
-"""Who may ask: API keys, and what each may ask for in a minute."""
+"""Authentication by API key, and the rate limits of each key."""
 
 from __future__ import annotations
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forearm.api.http.api_keys import Key, KeyRing
+from forearm.api.http.api_keys import KeyRing
 from forearm.api.http.caller import caller_of
 from forearm.api.http.errors import error_response
 from forearm.api.http.http_metrics import HttpMeter
-from forearm.api.http.quota import Account, rate_headers
+from forearm.api.http.quota import KeyQuota, rate_headers
 from forearm.api.http.rate_limit import RateTable
 from forearm.api.ops import playground
 from forearm.errors import RateLimited, Unauthorized
 
-# Everything else needs a key, where there are keys: a route that is added is guarded until it is named here.
+# All other paths need a key if the server has keys: a new route is protected unless it is listed here.
 OPEN_PATHS = frozenset(
     (
         *("/health", "/livez", "/readyz", "/startupz", "/ping", "/version", "/load", "/metrics"),
@@ -29,9 +29,9 @@ def open_paths(guard_metrics: bool) -> frozenset[str]:
     return OPEN_PATHS - {"/metrics"} if guard_metrics else OPEN_PATHS
 
 
-class KeyGuard:
-    """Lets through who brings one of the keys (`Authorization: Bearer …`, or Anthropic's `x-api-key`), within its
-    limits, and who asks for an open path.
+class AuthenticationMiddleware:
+    """Admits requests that have a valid key (`Authorization: Bearer …`, or Anthropic's `x-api-key`) within the key's
+    limits, and requests for open paths.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class KeyGuard:
         self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or self._open(scope):
+        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/" if scope["type"] == "http" else ""
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or path in self._open_paths:
             await self._app(scope, receive, send)
             return
         key, caller = self._keys.find(given_key(Headers(scope=scope))), caller_of(scope)
@@ -53,36 +54,30 @@ class KeyGuard:
             await error_response(error, caller)(scope, receive, send)
             return
         caller.key_name, caller.priority = key.name, key.priority
-        if scope["method"] == "POST":
-            await self._with_limits(key, scope, receive, send)
-        else:
+        if scope["method"] != "POST":
             await self._app(scope, receive, send)
-
-    def _open(self, scope: Scope) -> bool:
-        return (scope["path"].removeprefix(scope.get("root_path", "")) or "/") in self._open_paths
-
-    async def _with_limits(self, key: Key, scope: Scope, receive: Receive, send: Send) -> None:
-        account, caller = Account(key, self._table, self._meter), caller_of(scope)
+            return
+        quota = KeyQuota(key, self._table, self._meter)
         try:
-            headers = rate_headers(key, account.enter())
+            headers = rate_headers(key, quota.enter())
         except RateLimited as error:
             await error_response(error, caller)(scope, receive, send)
             return
-        caller.observers = (*caller.observers, account)
+        caller.observers = (*caller.observers, quota)
 
-        async def told(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if headers and message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(headers)
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_with_headers)
         finally:
-            account.leave()
+            quota.leave()
 
 
 def given_key(headers: Headers) -> bytes:
-    """The key as its bytes came; b"" where there is none."""
+    """Return the key in the headers as bytes; b"" where there is none."""
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     key = bearer if scheme.lower() == "bearer" else headers.get("x-api-key", "") if not scheme else ""
     return key.encode("latin-1").strip()

@@ -1,4 +1,4 @@
-"""The bytes of request bodies that one worker holds at once, and their bound."""
+"""Bound the bytes of request bodies that one worker holds at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from forearm.errors import BodyMemoryFull
 
 @dataclass
 class BodyMemory:
-    """Counts the bytes that are held; what does not fit is refused before it is read."""
+    """Counts the bytes held; a body that does not fit is refused before it is read."""
 
     limit: int
     held: int = 0
 
     def check(self, count: int) -> None:
-        """Raises: BodyMemoryFull where this many more bytes do not fit."""
+        """Check that this many more bytes fit.
+
+        Raises: BodyMemoryFull.
+        """
         if self.held + count > self.limit:
             raise BodyMemoryFull(
                 f"the bodies of other requests take {self.held} of {self.limit} bytes (FOREARM_BODY_MEMORY_BYTES), and "
@@ -23,10 +26,13 @@ class BodyMemory:
             )
 
     def hold(self, count: int) -> None:
-        """Raises: BodyMemoryFull where this many more bytes do not fit."""
+        """Count this many more bytes.
+
+        Raises: BodyMemoryFull if they do not fit.
+        """
         self.check(count)
         self.held += count
 
     def release(self, count: int) -> None:
-        """Give back what `hold` took."""
+        """Stop counting bytes that `hold` counted."""
         self.held -= count

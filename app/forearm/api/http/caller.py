@@ -1,7 +1,7 @@
-"""The sender of one HTTP request, and the observers of its tokens: its key's quota, its trace, the log of outputs.
+"""The sender of an HTTP request, and the observers of its tokens: its key's quota, its trace, the log of outputs.
 
-The outermost middleware makes the Caller and leaves it in the ASGI scope; handlers hand on what the engine client needs
-of it.
+The outermost middleware makes the Caller and stores it in the ASGI scope; handlers pass on what the engine client
+needs.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from starlette.types import Scope
 from forearm import wire
 from forearm.api.generation.response_bodies import ErrorBody, ErrorReply, encoder
 
-_LONGEST_ADDRESS = 64  # a proxy that is trusted may write anything
+_LONGEST_ADDRESS = 64  # the header of a trusted proxy may contain anything
 
 
 class Observer(Protocol):
-    """Sees one HTTP request's work in the engine. It must not fail and must not wait."""
+    """An observer of one HTTP request's work in the engine. It must not fail and must not wait."""
 
     def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
-        """These token ids are on their way to the engine; `params` None: to be embedded."""
+        """Note token ids that are being submitted to the engine. params None: they are to be embedded."""
 
     def tokens(self, message: wire.Tokens) -> None:
-        """New tokens."""
+        """Note new tokens."""
 
     def over(self) -> None:
-        """Nothing more comes. Told once."""
+        """Note the end of the request. Called once."""
 
 
 def openai_error(error: ErrorBody, request_id: str) -> bytes:
@@ -48,10 +48,10 @@ class ApiConventions:
 class Caller:
     """The sender of one HTTP request.
 
-    request_id  the client's own id for the request, or one made here; stands in log lines and in the answer's headers
-    address     of the client; "" for a Unix socket
-    key_name    of its API key, "" where there is none
-    priority    of its API key in the queue: lower goes first; None: as the request says
+    request_id  the client's own id for the request, or one made here; for log lines and the answer's headers
+    address     the client's address; "" for a Unix socket
+    key_name    the name of its API key; "" where there is none
+    priority    its API key's priority in the queue: lower goes first; None: the request's own
     """
 
     request_id: str = ""
@@ -63,15 +63,15 @@ class Caller:
 
     @property
     def client(self) -> str:
-        """The name under which the engine gives each client its fair share: the key's, else the address."""
+        """The name by which the engine shares capacity fairly among clients: the key's name, or the address."""
         return self.key_name or self.address[:_LONGEST_ADDRESS]
 
     def priority_of(self, asked: int) -> int:
-        """Return a request's priority: it may step back behind its key's place in the queue, not before it."""
+        """Return a request's priority, which may be lower than its key's, but not higher."""
         return asked if self.priority is None else max(asked, self.priority)
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Return the sender of the request that this scope belongs to."""
+    """Return the sender of this scope's request."""
     caller: Caller = scope["caller"]
     return caller

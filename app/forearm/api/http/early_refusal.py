@@ -1,7 +1,7 @@
-"""Refuses what the engines have no room for, before its body is parsed.
+"""Refuse requests that the engines have no room for before their bodies are parsed.
 
-Parsing, rendering and tokenising a request takes milliseconds of a core, a refusal tenths of one: a server that is
-asked for many times what it can do stays quick only if what it will refuse costs it next to nothing.
+Parsing, rendering and tokenizing a request takes milliseconds of a core, a refusal tenths of a millisecond: under heavy
+overload the server stays responsive only if refused requests cost next to nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from forearm.api.http.errors import error_response
 from forearm.api.http.http_metrics import HttpMeter
 from forearm.errors import ForearmError, Overloaded
 
-# POST there gives the engines work.
+# POST requests to these paths are work for the engines.
 PATHS = frozenset(
     (
         *("/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/responses", "/v1/messages"),
@@ -28,11 +28,11 @@ PATHS = frozenset(
 )
 
 
-class Gate:
-    """Lets through as many requests as the engines have room for, as they said last.
+class EarlyRefusal:
+    """Admits as many requests as the engines have room for, by their last report.
 
-    A request that was let through and that no engine has accepted yet takes a place of that room from the moment its
-    body is there: one whose body dribbles keeps nobody out.
+    An admitted request that no engine has accepted yet takes up room from the moment its body is complete, so that
+    slow senders block nobody.
     """
 
     def __init__(self, app: ASGIApp, engine: EngineClient, meter: HttpMeter) -> None:
@@ -50,7 +50,7 @@ class Gate:
         try:
             self._check()
         except ForearmError as error:
-            scope["route"] = SimpleNamespace(path=path)  # as the router would have: what the metrics call it
+            scope["route"] = SimpleNamespace(path=path)  # the router would have set it: the metrics' label
             await error_response(error, caller)(scope, receive, send)
             return
         place = _Place(self._in_front)
@@ -69,31 +69,34 @@ class Gate:
             place.leave()
 
     def _check(self) -> None:
-        """Raises: Overloaded, EngineUnavailable."""
+        """Refuse a request if the engines have no room.
+
+        Raises: Overloaded, EngineUnavailable.
+        """
         load = self._engine.load
         if load is not None and load.room <= len(self._in_front):
             self._meter.refused_early()
-            raise Overloaded("the queue is full: more requests wait than the server takes", load.retry_after_s)
+            raise Overloaded("the queue is full: as many requests are waiting as the server allows", load.retry_after_s)
 
 
 class _Place:
-    """A request's place in front of the engines' queue, until the engine accepts it."""
+    """A request's place before the engines' queue, until an engine accepts it."""
 
     def __init__(self, others: set[_Place]) -> None:
         self._others = others
         self.taken = False
 
     def take(self) -> None:
-        """Count the request, now that its body is there."""
+        """Count the request, now that its body is complete."""
         self.taken = True
         self._others.add(self)
 
     def leave(self) -> None:
-        """May be called again."""
+        """Stop counting the request; may be called again."""
         self._others.discard(self)
 
     def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
-        """From now on the engine counts it."""
+        """Stop counting the request: the engine counts it from now on."""
         self.leave()
 
     def tokens(self, message: wire.Tokens) -> None:

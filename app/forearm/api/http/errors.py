@@ -1,4 +1,4 @@
-"""Errors as the client sees them: vLLM's error object, OpenAI's statuses, Retry-After where it helps to try again."""
+"""Errors as clients see them: vLLM's error object, OpenAI's statuses, Retry-After where another try may succeed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS = {404: "NotFoundError", 405: "MethodNotAllowedError"}
 
 
 def error_body(error: Exception, request_id: str = "") -> ErrorBody:
-    """Return what clients are told of an error; an unforeseen one is told by its type alone, and logged."""
+    """Return the error object for the client; of an unforeseen error only its type, and it is logged."""
     if isinstance(error, ForearmError):
         param = error.param if isinstance(error, InvalidRequest) else None
         return ErrorBody(message=str(error), type=error.kind, param=param, code=error.status)
@@ -42,7 +42,7 @@ def error_body(error: Exception, request_id: str = "") -> ErrorBody:
 
 
 def error_response(error: Exception, caller: Caller) -> Response:
-    """Return the whole answer to a request that failed before its first byte, in the form of the API that it is for."""
+    """Return the complete answer to a request that failed before its first byte, in the form of its API."""
     body = error_body(error, caller.request_id)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException | RateLimited) else {}
     if isinstance(error, Overloaded | EngineUnavailable | BodyMemoryFull | StoreFull):
@@ -53,12 +53,12 @@ def error_response(error: Exception, caller: Caller) -> Response:
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
-    """Answer an error of a handler: the one error handler of the app."""
+    """Answer an error of a handler; this is the app's only error handler."""
     return error_response(with_allow(error, request.app, request.scope), caller_of(request.scope))
 
 
 def error_of(refused: wire.Refused) -> ForearmError:
-    """The error of errors.py that the engine named."""
+    """Return the error of errors.py that the engine named."""
     if refused.error in ("InvalidRequest", "ConstraintFailed"):
         return errors.InvalidRequest(refused.message, refused.param)
     if refused.error == "Overloaded":

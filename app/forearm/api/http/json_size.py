@@ -1,4 +1,6 @@
-"""How much JSON there is, before and after it is parsed: parsing takes its time by values, not by bytes."""
+"""Bound the amount of JSON in a request, before and after parsing: the time to parse depends on values, not on
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,22 @@ from pydantic_core import PydanticCustomError
 
 from forearm.errors import InvalidRequest
 
-# A worker reads a million values in 0.1 to 0.3 s (two cores with other work on them), a member of an object in 0.6 us,
-# and serves nobody else meanwhile. 2048 texts of 512 token ids are a million values; 10,000 messages of two parts are
+# A worker parses a million values in 0.1 to 0.3 s (two cores with other load) and a member of an object in 0.6 us, and
+# serves no other request meanwhile. 2048 texts of 512 token ids are a million values; 10,000 messages of two parts are
 # 90,000 members.
 MOST_VALUES = 1 << 20
 MOST_MEMBERS = 1 << 17
 MOST_BYTES = 12 << 20  # outside of strings: a million token ids and ", " between them
-# Of what templates and grammars are made of: a hundred tools of a coding agent are some 100 kB.
+# Of a field that templates or grammars are made from: a hundred tools of a coding agent have about 100 kB.
 MOST_CHARACTERS = 1 << 20
 _SLICE = 1 << 16
-# Characters that a value counts for beside its own: rendering a message of four values costs about what encoding a
-# hundred characters does (10 to 40 us, x86-64).
+# Characters added for each value: rendering a message of four values takes about as long as encoding a hundred
+# characters (10 to 40 us, x86-64).
 _VALUE = 24
 
 
 class JsonStructure:
-    """Counts bytes, commas, and colons and brackets, outside of strings, as a body comes."""
+    """Counts bytes, commas, and colons and brackets outside of strings while a body arrives."""
 
     def __init__(self) -> None:
         self._at = 0
@@ -34,7 +36,7 @@ class JsonStructure:
         self._members = 0
 
     def read(self, content: bytearray) -> None:
-        """Count what has come since the last call; `content` is all that has come, in UTF-8.
+        """Count the part of `content` (UTF-8) that has arrived since the last call.
 
         Raises: InvalidRequest.
         """
@@ -61,7 +63,7 @@ class JsonStructure:
 
 
 def json_size(value: Any, most: int) -> int:
-    """Characters of all strings and names, and 24 for each value, counted no further than `most`."""
+    """Return the characters of all strings and names, and 24 for each value; counting stops above `most`."""
     size, left = 0, [value]
     while left and size <= most:
         one = left.pop()
@@ -80,7 +82,7 @@ def json_size(value: Any, most: int) -> int:
 
 
 def short_json(value: Any) -> Any:
-    """Check a field of free form.
+    """Check the size of a field of free form.
 
     Raises: PydanticCustomError.
     """

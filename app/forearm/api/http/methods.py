@@ -1,4 +1,4 @@
-"""HEAD where there is GET, and the methods of a path for those that are not there."""
+"""Answer HEAD wherever there is GET, and list a path's methods in answers with status 405."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class HeadAsGet:
-    """Answers HEAD as GET; the server leaves the body out, for it goes by the request's own method."""
+    """Answers HEAD as GET; the server omits the body, because it looks at the original request's method."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -21,11 +21,11 @@ class HeadAsGet:
         asked = {**scope, "method": "GET"}
         await self._app(asked, receive, send)
         if "route" in asked:
-            scope["route"] = asked["route"]  # what the metrics call it
+            scope["route"] = asked["route"]  # the metrics' label
 
 
 def with_allow(error: Exception, app: FastAPI, scope: Scope) -> Exception:
-    """A 405 with all methods of its path; the router knows those of one route."""
+    """Return a 405 with all methods of its path; the router only knows those of one route."""
     if not isinstance(error, HTTPException) or error.status_code != 405:
         return error
     found = {

@@ -1,4 +1,4 @@
-"""--enable-log-outputs: a log line for each output, with its text as the tokenizer has it."""
+"""Log each output with its text, as the tokenizer decodes it (--enable-log-outputs)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class OutputLog:
-    """Watches one HTTP request; an output that is broken off is logged as far as it came."""
+    """Observes one HTTP request; an output that is aborted is logged as far as it was generated."""
 
     def __init__(self, tokenizer: Tokenizer, most_characters: int | None, request_id: str) -> None:
         self._tokenizer = tokenizer
@@ -22,17 +22,17 @@ class OutputLog:
         self._open: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
 
     def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
-        """Prompts are --enable-log-requests' to log."""
+        """Do nothing: prompts are logged by --enable-log-requests."""
 
     def tokens(self, message: wire.Tokens) -> None:
-        """The next tokens of an output."""
+        """Record the next tokens of an output."""
         output = (message.request_id, message.index)
         self._open[output] += message.token_ids
         if message.finish_reason is not None:
             self._write(*output, self._open.pop(output), message.finish_reason)
 
     def over(self) -> None:
-        """What is left has no end of its own."""
+        """Log the outputs that have not finished."""
         for (name, index), tokens in self._open.items():
             self._write(name, index, tokens, "broken off")
         self._open.clear()

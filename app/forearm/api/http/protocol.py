@@ -1,6 +1,6 @@
-"""HTTP on one connection: uvicorn's, with an end to senders that dribble, heads without end, clients that don't read.
+"""HTTP on one connection: uvicorn's protocol with limits for slow senders, long heads and clients that do not read.
 
-uvicorn itself minds only connections that are idle between requests (`keep_alive_s`).
+uvicorn itself only limits the idle time between requests (`keep_alive_s`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from forearm.api.http.caller import openai_error
 from forearm.api.http.errors import error_body
 
 MOST_HEAD_BYTES = 64 << 10  # of a request's line and headers together; h11, uvicorn's other parser, has the same limit
-_LINGER_S = 2.0  # that what still comes of an answered request is read and thrown away
-_LATE_S = 0.05  # the loop reads from sockets once at least before a timer of this length
-BYTES_A_SECOND = 1000  # a body that comes at least so fast has more time; Apache's reqtimeout asks for 500
+_LINGER_S = 2.0  # time in which the rest of an answered request's body is read and discarded
+_LATE_S = 0.05  # the loop reads from sockets at least once before a timer of this length
+BYTES_A_SECOND = 1000  # a body that arrives at least this fast gets more time; Apache's reqtimeout demands 500
 
 
 class Protocol(HttpToolsProtocol):
-    """receive_timeout_s: in which a request's head, and then its body, must come. body_timeout_s: in which the whole
-    body must come, however fast it does. send_timeout_s: without a client that reads. gunicorn_conf.py sets them.
+    """receive_timeout_s: the time limit for a request's head, and then for its body. body_timeout_s: the limit for the
+    whole body, however fast it arrives. send_timeout_s: the limit for a client that does not read.
+    gunicorn_conf.py sets them.
     """
 
     receive_timeout_s: ClassVar[float] = 60.0
@@ -33,33 +34,33 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._late: TimerHandle | None = None  # what comes has a time limit while it is set
+        self._late: TimerHandle | None = None  # set while a head or body is expected within a time limit
         self._unread: TimerHandle | None = None
         self._lingers = False
-        self._head_bytes: int | None = 0  # None: the head is there
-        self._had_end = False  # of a head or a body, in the last bytes: they are no head's alone
+        self._head_bytes: int | None = 0  # None: the head is complete
+        self._had_end = False  # a head or a body ended in the last bytes, which therefore do not all belong to a head
         self._named_bytes = 0  # of the head, as far as it is parsed
-        self._body_bytes = 0  # since its time began
-        self._hosts = 0  # headers of that name
-        self._body_end_s = math.inf  # when all of it must be there
+        self._body_bytes = 0  # since the current time limit was set
+        self._hosts = 0  # number of Host headers
+        self._body_end_s = math.inf  # when the body must be complete
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """The first request's time begins."""
+        """Start the time limit of the first request."""
         super().connection_made(transport)
         self._expect(self.receive_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No timer outlives it."""
+        """Cancel all timers."""
         self._expect(None)
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head are counted here: the parser tells of a header when it is whole."""
+        """Count the bytes of a head, because the parser only reports complete headers."""
         if self._lingers:
             return
         if self._late is None and (self.cycle is None or self.cycle.response_complete):
-            self._expect(self.receive_timeout_s)  # they end the idle time, whether or not a request begins
+            self._expect(self.receive_timeout_s)  # the idle time is over, whether or not a request begins
         self._had_end = False
         super().data_received(data)
         if self._head_bytes is not None and not self._had_end and not self.transport.is_closing():
@@ -68,7 +69,7 @@ class Protocol(HttpToolsProtocol):
                 self._refuse(431, f"the head of the request is longer than {MOST_HEAD_BYTES} bytes")
 
     def on_message_begin(self) -> None:
-        """Another head."""
+        """Start the counters and the time limit of another head."""
         super().on_message_begin()
         self._head_bytes = self._named_bytes = self._body_bytes = 0
         self._body_end_s = math.inf
@@ -76,21 +77,27 @@ class Protocol(HttpToolsProtocol):
         self._expect(self.receive_timeout_s)
 
     def on_url(self, url: bytes) -> None:
-        """Raises: ValueError for a head that is too long, which the parser takes for a malformed one."""
+        """Count the bytes of the URL.
+
+        Raises: ValueError for a head that is too long, which the parser reports as malformed.
+        """
         super().on_url(url)
         self._count(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Raises: ValueError as `on_url`."""
+        """Count the bytes of the header.
+
+        Raises: ValueError as `on_url`.
+        """
         super().on_header(name, value)
         self._count(name + value)
         self._hosts += name.lower() == b"host"
 
     def on_headers_complete(self) -> None:
-        """The body's time begins.
+        """Start the time limit of the body.
 
-        Raises: ValueError where HTTP/1.1 has no Host or several (RFC 9112, 3.2), which the parser takes for a malformed
-        head.
+        Raises: ValueError where HTTP/1.1 has no Host or several (RFC 9112, 3.2), which the parser reports as a
+        malformed head.
         """
         if self._hosts != 1 and self.parser.get_http_version() == "1.1":
             raise ValueError("Host")
@@ -102,16 +109,16 @@ class Protocol(HttpToolsProtocol):
             self.cycle.transport = cast(Transport, _Unread(self))
 
     def timeout_keep_alive_handler(self) -> None:
-        """The next request may have come while this process was busy: it is read before the connection is closed."""
+        """Read once more before the connection is closed: a request may have arrived while this process was busy."""
         self.timeout_keep_alive_task = self.loop.call_later(_LATE_S, super().timeout_keep_alive_handler)
 
     def on_body(self, body: bytes) -> None:
-        """Each part of it gives it more time."""
+        """Count the bytes of the body, which may extend its time limit."""
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
+        """End the time limit of the body."""
         self._expect(None)
         self._head_bytes, self._had_end = 0, True
         if self.cycle is not None:
@@ -119,25 +126,27 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as we write, or not at all."""
+        """Start the time limit for a client that reads slowly, or not at all."""
         super().pause_writing()
         self._unread = self.loop.call_later(self.send_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does read."""
+        """End the time limit, because the client reads again."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
 
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are no HTTP, or a head that is too long."""
+        """Answer bytes that are not HTTP, or a head that is too long."""
         wrong_host = self._head_bytes is not None and self._hosts != 1
         self._refuse(400, f"{msg} It has {self._hosts} Host headers; send one." if wrong_host else msg)
 
     def linger(self) -> None:
-        """Close, the answer being written, once the client has. If this end closed with bytes of the body unread, the
-        kernel would reset the connection, and the client would lose the answer that refuses it.
+        """Close the connection after the answer, once the client has closed it.
+
+        If this end closed it with bytes of the body unread, the kernel would reset the connection, and the
+        client would lose the answer that refuses it.
         """
         self._lingers = True
         self._expect(None)
@@ -156,7 +165,9 @@ class Protocol(HttpToolsProtocol):
         self._late = None if within_s is None else self.loop.call_later(within_s, self._check_time)
 
     def _check_time(self) -> None:
-        """The time is over; but not where we ourselves do not read, nor for a body that comes fast enough."""
+        """Refuse the request when its time is over, unless this process paused reading, or the body arrives fast
+        enough.
+        """
         came, self._body_bytes = self._body_bytes, 0
         left_s = self._body_end_s - self.loop.time()
         if self.flow.read_paused:
@@ -165,10 +176,10 @@ class Protocol(HttpToolsProtocol):
             self._expect(min(self.receive_timeout_s, left_s))
         elif not self.transport.is_closing():
             limit_s = self.receive_timeout_s if left_s > 0 else self.body_timeout_s
-            self._refuse(408, f"the request did not come whole within {limit_s:g} s")
+            self._refuse(408, f"the request was not complete within {limit_s:g} s")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Say so where no answer has begun, and close the connection."""
+        """Answer with an error if no answer has begun, and close the connection."""
         self._expect(None)
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = openai_error(error_body(HTTPException(status, message)), "")
@@ -178,12 +189,12 @@ class Protocol(HttpToolsProtocol):
 
 
 class _Unread:
-    """The transport of a request whose body has not come whole, as uvicorn's cycle uses it."""
+    """The transport that uvicorn's cycle uses while the request's body is incomplete."""
 
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
         self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
 
     def close(self) -> None:
-        """The answer is written and no other request may follow, or it broke off."""
+        """Linger, because the answer is written and no other request may follow, or it was aborted."""
         self._protocol.linger()

@@ -1,4 +1,4 @@
-"""What one request costs its key: tokens charged as they come, and the headers that tell how the key stands."""
+"""Charge one request to its key's quota as tokens arrive, and report the quota in headers."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import math
 from collections.abc import Sequence
 
 from forearm import wire
-from forearm.api.http.api_keys import Key
+from forearm.api.http.api_keys import ApiKey
 from forearm.api.http.http_metrics import HttpMeter
-from forearm.api.http.rate_limit import RateTable, Standing
+from forearm.api.http.rate_limit import RateLimitState, RateTable
 from forearm.errors import RateLimited
 
-# Tokens of an answer are charged by so many: a charge takes a lock that other workers may wait for.
+# Tokens of an answer are charged in groups, because a charge takes a lock that other workers may wait for.
 _CHARGED_TOGETHER = 32
 _UNITS = {"requests": "requests a minute", "tokens": "tokens a minute", "concurrency": "requests at a time"}
 
 
-class Account:
-    """Of one request with a key that has a name and maybe limits; watches its tokens."""
+class KeyQuota:
+    """The quota of a request's key, which has a name and maybe limits; observes the request's tokens."""
 
-    def __init__(self, key: Key, table: RateTable, meter: HttpMeter) -> None:
+    def __init__(self, key: ApiKey, table: RateTable, meter: HttpMeter) -> None:
         self._key = key
         self._table = table
         self._meter = meter
         self._uncharged = 0
 
-    def enter(self) -> Standing:
-        """Take the request in.
+    def enter(self) -> RateLimitState:
+        """Admit the request.
 
         Raises: RateLimited.
         """
@@ -49,22 +49,22 @@ class Account:
         )
 
     def leave(self) -> None:
-        """The request is over."""
+        """Note that the request is over."""
         self._table.leave(self._key.digest)
 
     def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
-        """Prompts are charged at once."""
+        """Charge the prompts."""
         self._charge(sum(len(prompt) for prompt in prompts), "prompt")
 
     def tokens(self, message: wire.Tokens) -> None:
-        """Answers are charged as they grow."""
+        """Charge the answer as it grows."""
         self._uncharged += len(message.token_ids)
         if self._uncharged >= _CHARGED_TOGETHER:
             self._charge(self._uncharged, "generation")
             self._uncharged = 0
 
     def over(self) -> None:
-        """The rest is charged."""
+        """Charge the rest."""
         self._charge(self._uncharged, "generation")
         self._uncharged = 0
 
@@ -74,8 +74,8 @@ class Account:
             self._meter.key_tokens(self._key.name, kind, tokens)
 
 
-def rate_headers(key: Key, standing: Standing) -> dict[str, str]:
-    """OpenAI's headers, of the limits that the key has."""
+def rate_headers(key: ApiKey, standing: RateLimitState) -> dict[str, str]:
+    """Return OpenAI's headers for the limits that the key has."""
     limits = key.limits
     told: dict[str, str] = {}
     if limits.requests_per_minute is not None:
@@ -94,7 +94,7 @@ def _headers(what: str, limit: int, left: float, full_s: float) -> dict[str, str
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: 1ms, 6.5s, 2m30s."""
+    """Return a duration in OpenAI's form: 1ms, 6.5s, 2m30s."""
     if seconds < 1:
         return f"{math.ceil(1000 * seconds)}ms"
     minutes, rest = divmod(math.ceil(10 * seconds) / 10, 60)

@@ -1,11 +1,11 @@
-"""Requests and tokens a minute of each key, over all workers: token buckets in memory that the workers share.
+"""Limit requests and tokens per minute of each key over all workers: token buckets in shared memory.
 
-The table is memory that gunicorn's master makes and its workers inherit. A key's record is locked (fcntl, which the
-kernel undoes should a worker die) for the microseconds that an update takes: 14 for an admission, 4 for a charge, and
-with headers and metrics 55 for a request, on an EPYC (Zen 4; loops of 3000 calls, the best of several).
+gunicorn's master makes the table and its workers inherit it. A key's record is locked (by fcntl: the kernel unlocks it
+if a worker dies) while it is updated: an admission takes 14 us, a charge 4 us, and a request with headers and metrics
+55 us, on an EPYC (Zen 4; loops of 3000 calls, the best of several).
 
-A bucket holds a minute's worth and fills evenly. Tokens are charged as they come, answers' too, so that a bucket may
-go below zero: the key waits until it is above again.
+A bucket holds the amount of one minute and fills evenly. Tokens are charged as they arrive, those of answers too, so
+that a bucket may go below zero: the key then waits until it is above zero again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dataclasses import dataclass
 
 from forearm.errors import ConfigError
 
-KEYS = 4096  # different ones that a server may meet between start and end
-WORKERS = 512  # more than gunicorn may have (256), for one may follow while another ends
+KEYS = 4096  # distinct keys between a server's start and end
+WORKERS = 512  # more than gunicorn may have (256), because a new worker may start before an old one ends
 _PID = struct.Struct("<i")
 _PIDS = struct.Struct(f"<{WORKERS}i")
 _HEAD = struct.Struct("<32sddd")  # digest, requests left, tokens left, time.monotonic() of both
-_OPEN = struct.Struct("<H")  # requests of one worker
+_OPEN = struct.Struct("<H")  # open requests of one worker
 _RECORD_BYTES = _HEAD.size + WORKERS * _OPEN.size
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Of one key. None: no limit."""
+class RateLimits:
+    """The limits of one key. None: no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -40,11 +40,11 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a key stands: requests and tokens left, and the seconds until all are there again.
+class RateLimitState:
+    """The state of a key: requests and tokens left, and the seconds until the buckets are full.
 
-    refused: the limit that is used up (requests, tokens, concurrency), "" where none is
-    wait_s: until it is not
+    refused: the limit that is exceeded (requests, tokens, concurrency), "" if none
+    wait_s: seconds until it is not
     """
 
     refused: str
@@ -56,48 +56,57 @@ class Standing:
 
 
 class RateTable:
-    """Shared between this process and those that it forks."""
+    """The buckets of all keys, shared between this process and those that it forks."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("forearm-rates")
-        os.ftruncate(self._fd, _PIDS.size + KEYS * _RECORD_BYTES)  # sparse: what is never used takes no memory
+        os.ftruncate(self._fd, _PIDS.size + KEYS * _RECORD_BYTES)  # sparse: unused records take no memory
         self._memory = mmap.mmap(self._fd, 0)
         self._slots: dict[bytes, int] = {}
         self._row, self._pid = 0, 0
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._memory.close()
         os.close(self._fd)
 
-    def admit(self, digest: bytes, limits: Limits) -> Standing:
-        """Take one request in, if the limits allow it; `leave` follows for one that is not refused."""
+    def admit(self, digest: bytes, limits: RateLimits) -> RateLimitState:
+        """Admit one request if the limits allow it; `leave` must follow unless it is refused."""
         row = self._own_row()
         with self._locked(digest) as at:
             requests, tokens = self._filled(at, limits)
-            refused, wait_s = self._refusal(at, requests, tokens, limits)
-            if not refused:
+            refused, wait_s = "", 0.0
+            if limits.max_concurrent is not None and self._open(at) >= limits.max_concurrent:
+                refused, wait_s = "concurrency", 1.0
+            elif limits.requests_per_minute is not None and requests < 1:
+                refused, wait_s = "requests", (1 - requests) * 60 / limits.requests_per_minute
+            elif limits.tokens_per_minute is not None and tokens <= 0:
+                refused, wait_s = "tokens", (1 - tokens) * 60 / limits.tokens_per_minute
+            else:
                 requests -= 1
                 place = at + _HEAD.size + row * _OPEN.size
                 _OPEN.pack_into(self._memory, place, min(_OPEN.unpack_from(self._memory, place)[0] + 1, 0xFFFF))
             _HEAD.pack_into(self._memory, at, digest, requests, tokens, time.monotonic())
-        return _standing(refused, wait_s, requests, tokens, limits)
+        most_requests, most_tokens = limits.requests_per_minute or 1, limits.tokens_per_minute or 1
+        requests_full_s = max(most_requests - requests, 0.0) * 60 / most_requests
+        tokens_full_s = max(most_tokens - tokens, 0.0) * 60 / most_tokens
+        return RateLimitState(refused, wait_s, requests, requests_full_s, tokens, tokens_full_s)
 
-    def charge(self, digest: bytes, limits: Limits, tokens: int) -> None:
-        """So many tokens were read or generated."""
+    def charge(self, digest: bytes, limits: RateLimits, tokens: int) -> None:
+        """Charge tokens that were read or generated."""
         with self._locked(digest) as at:
             requests, left = self._filled(at, limits)
             _HEAD.pack_into(self._memory, at, digest, requests, left - tokens, time.monotonic())
 
     def leave(self, digest: bytes) -> None:
-        """A request that was taken in is over."""
+        """Note that an admitted request is over."""
         row = self._own_row()
         with self._locked(digest) as at:
             place = at + _HEAD.size + row * _OPEN.size
             _OPEN.pack_into(self._memory, place, max(_OPEN.unpack_from(self._memory, place)[0] - 1, 0))
 
-    def _filled(self, at: int, limits: Limits) -> tuple[float, float]:
-        """What the buckets hold now."""
+    def _filled(self, at: int, limits: RateLimits) -> tuple[float, float]:
+        """Return the current content of the buckets."""
         _, requests, tokens, then_s = _HEAD.unpack_from(self._memory, at)
         minutes = (time.monotonic() - then_s) / 60
         most_requests, most_tokens = limits.requests_per_minute or 0, limits.tokens_per_minute or 0
@@ -106,27 +115,16 @@ class RateTable:
             min(tokens + minutes * most_tokens, float(most_tokens)),
         )
 
-    def _refusal(self, at: int, requests: float, tokens: float, limits: Limits) -> tuple[str, float]:
-        if limits.max_concurrent is not None and self._open(at) >= limits.max_concurrent:
-            return "concurrency", 1.0
-        if limits.requests_per_minute is not None and requests < 1:
-            return "requests", (1 - requests) * 60 / limits.requests_per_minute
-        if limits.tokens_per_minute is not None and tokens <= 0:
-            return "tokens", (1 - tokens) * 60 / limits.tokens_per_minute
-        return "", 0.0
-
     def _open(self, at: int) -> int:
-        """Open requests of the key in workers that live."""
+        """Return the number of the key's open requests in live workers."""
         begin = at + _HEAD.size
-        used = len(self._memory[begin : at + _RECORD_BYTES].rstrip(b"\0")) + 1  # workers take the first rows there are
+        used = len(self._memory[begin : at + _RECORD_BYTES].rstrip(b"\0")) + 1  # workers take the first free rows
         counts = ((row, _OPEN.unpack_from(self._memory, begin + row * _OPEN.size)[0]) for row in range(used // 2))
-        return sum(int(count) for row, count in counts if count and _lives(self._pid_of(row)))
-
-    def _pid_of(self, row: int) -> int:
-        return int(_PID.unpack_from(self._memory, row * _PID.size)[0])
+        pids = _PIDS.unpack_from(self._memory, 0)
+        return sum(int(count) for row, count in counts if count and _lives(pids[row]))
 
     def _own_row(self) -> int:
-        """This worker's column of counts, taken over from one that is dead where there is none free."""
+        """Return this worker's row of counts: a free one, or that of a dead worker."""
         pid = os.getpid()
         if self._pid == pid:
             return self._row
@@ -145,7 +143,7 @@ class RateTable:
 
     @contextmanager
     def _locked(self, digest: bytes) -> Iterator[int]:
-        """The key's record, for nobody else meanwhile. Yields: where it begins."""
+        """Lock the key's record. Yields: its offset."""
         at = _PIDS.size + self._slot(digest) * _RECORD_BYTES
         fcntl.lockf(self._fd, fcntl.LOCK_EX, _RECORD_BYTES, at)
         try:
@@ -154,9 +152,9 @@ class RateTable:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, _RECORD_BYTES, at)
 
     def _slot(self, digest: bytes) -> int:
-        """The number of the key's record: the first from where its digest points that is its own, or free and then is.
+        """Return the number of the key's record: from its digest's position on, the first that is its own or free.
 
-        Raises: ConfigError when the table is full.
+        Raises: ConfigError if the table is full.
         """
         if digest in self._slots:
             return self._slots[digest]
@@ -168,26 +166,14 @@ class RateTable:
                 at = _PIDS.size + slot * _RECORD_BYTES
                 found = bytes(self._memory[at : at + 32])
                 if found == bytes(32):
-                    # Full to the brim: a time long ago, filled up to the limits at the first look.
+                    # A new record's time is long past, so that the first update fills its buckets.
                     _HEAD.pack_into(self._memory, at, digest, 0.0, 0.0, -1e9)
                 if found in (digest, bytes(32)):
                     self._slots[digest] = slot
                     return self._slots[digest]
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 0, 0)
-        raise ConfigError(f"more than {KEYS} different keys since the start; start the server again")
-
-
-def _standing(refused: str, wait_s: float, requests: float, tokens: float, limits: Limits) -> Standing:
-    most_requests, most_tokens = limits.requests_per_minute or 1, limits.tokens_per_minute or 1
-    return Standing(
-        refused,
-        wait_s,
-        requests,
-        max(most_requests - requests, 0.0) * 60 / most_requests,
-        tokens,
-        max(most_tokens - tokens, 0.0) * 60 / most_tokens,
-    )
+        raise ConfigError(f"more than {KEYS} different keys since the start; restart the server")
 
 
 def _lives(pid: int) -> bool:

@@ -1,7 +1,7 @@
-"""A span for each request, sent over OTLP to --otlp-traces-endpoint: `pip install forearm[otlp]`.
+"""Send a span for each request over OTLP to --otlp-traces-endpoint: `pip install forearm[otlp]`.
 
-Span and attributes are named as vLLM names them (its tracing.py); a request's `traceparent` header makes its span the
-child of the caller's.
+Span and attributes have vLLM's names (its tracing.py); a request's `traceparent` header makes its span the child of the
+caller's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ _FLUSH_MS = 5000
 
 
 class Tracer:
-    """Makes spans and sends them from a thread of its own. `start` once in each worker, after gunicorn's fork."""
+    """Makes spans and sends them from a separate thread. Call `start` once in each worker, after gunicorn's fork."""
 
     def __init__(self, endpoint: str, protocol: str, model_name: str) -> None:
-        """Raises: ConfigError where the packages are not installed."""
+        """Check that the packages are installed.
+
+        Raises: ConfigError if they are not.
+        """
         self._endpoint = endpoint
         self._protocol = protocol
         self._model_name = model_name
@@ -40,7 +43,7 @@ class Tracer:
         self._context = opentelemetry.trace.propagation.tracecontext.TraceContextTextMapPropagator()
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -51,17 +54,17 @@ class Tracer:
         self._tracer = self._provider.get_tracer("forearm.llm_engine")
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Send the remaining spans within a few seconds."""
         if self._provider is not None:
             self._provider.force_flush(_FLUSH_MS)
             self._provider.shutdown()
 
     def begin(self, headers: Mapping[str, str], request_id: str) -> RequestTrace:
-        """The watcher of one request that has just arrived."""
+        """Return the observer of a request that has just arrived."""
         return RequestTrace(self, self._context.extract(dict(headers)), request_id)
 
     def send(self, parent: Any, begun_ns: int, attributes: Mapping[str, Any], ended_ns: int) -> None:
-        """One span that is over."""
+        """Send one completed span."""
         if self._tracer is None:
             return
         from opentelemetry.trace import SpanKind
@@ -72,7 +75,10 @@ class Tracer:
 
 
 def _exporter(protocol: str) -> Any:
-    """Raises: ImportError."""
+    """Return the exporter class for this protocol.
+
+    Raises: ImportError.
+    """
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
@@ -83,8 +89,9 @@ def _exporter(protocol: str) -> Any:
 
 
 class RequestTrace:
-    """Watches one HTTP request; its span is sent when it is over. Times are the worker's, from the request's arrival;
-    the time in the queue is what the engine tells.
+    """Observes one HTTP request and sends its span at the end.
+
+    Times are measured in the worker from the request's arrival; the queue time is reported by the engine.
     """
 
     def __init__(self, tracer: Tracer, parent: Any, request_id: str) -> None:
@@ -99,7 +106,7 @@ class RequestTrace:
         self._ends: list[str] = []
 
     def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
-        """What is asked for."""
+        """Record the request's parameters."""
         self._attributes["gen_ai.usage.prompt_tokens"] = sum(len(prompt) for prompt in prompts)
         if params is not None:
             asked = {"n": params.n, "temperature": params.temperature, "top_p": params.top_p}
@@ -109,7 +116,7 @@ class RequestTrace:
             self._attributes["gen_ai.usage.num_sequences"] = params.n * len(prompts)
 
     def tokens(self, message: wire.Tokens) -> None:
-        """When they came."""
+        """Record the times of the tokens."""
         self._last_ns = time.time_ns()
         if self._first_ns is None:
             self._first_ns = self._last_ns
@@ -120,7 +127,7 @@ class RequestTrace:
             self._ends.append(message.finish_reason)
 
     def over(self) -> None:
-        """Nothing more comes. What the engine has not taken is no span."""
+        """Send the span, unless the engine never accepted the request."""
         if "gen_ai.usage.prompt_tokens" not in self._attributes:
             return
         ended_ns = time.time_ns()

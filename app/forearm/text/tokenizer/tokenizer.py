@@ -265,7 +265,7 @@ def _types(node: Any) -> Iterable[str]:
 def _byte_of_char() -> dict[str, int]:
     """Return GPT-2's alphabet: printable Latin-1 bytes are written as themselves, the other 68 as U+0100 onwards.
 
-    Source: `bytes_to_unicode` of openai/gpt-2's encoder.py.
+    Source: `bytes_to_unicode` of openai/gpt-2/encoder.py.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}
