@@ -107,6 +107,6 @@ def test_a_unix_socket_belongs_to_one_server(tmp_path: Path, short: Path) -> Non
     assert not any(short.iterdir())
 
     at.write_text("mine")
-    with pytest.raises(AssertionError, match="a file that is no socket"), serve(tmp_path, *flags):
+    with pytest.raises(AssertionError, match="the file exists and is no socket"), serve(tmp_path, *flags):
         pass
     assert at.read_text() == "mine"

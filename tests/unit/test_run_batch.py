@@ -16,8 +16,8 @@ import pytest
 
 from forearm.cli import run_batch_files
 from forearm.cli.run_batch import MOST_TRIES, ask
-from forearm.cli.run_batch_files import Output, check_apart, local_input, shown, surveyed
-from forearm.cli.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
+from forearm.cli.run_batch_files import BatchOutput, check_apart, local_input, shown, surveyed
+from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, failed, lines, parsed, refused
 from forearm.errors import ConfigError, ForearmError
 
 MOST = 1000
@@ -48,7 +48,7 @@ def test_a_line_of_any_length_leaves_the_next_one_whole(tmp_path: Path, size: in
 
 @pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/score", "/v2/rerank"])
 def test_a_request_is_read(url: str) -> None:
-    assert parsed(encoded(url=url), 1, MOST) == Request("a", url, b'{"prompt":"x"}')
+    assert parsed(encoded(url=url), 1, MOST) == BatchRequest("a", url, b'{"prompt":"x"}')
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_refusal_is_in_error_and_what_is_no_json_is_text() -> None:
 
 
 def test_lines_are_put_out_in_the_order_of_the_input(tmp_path: Path) -> None:
-    output = Output(str(tmp_path / "o.jsonl"), "d", None)
+    output = BatchOutput(str(tmp_path / "o.jsonl"), "d", None)
     for number in (2, 0, 3, 1):
         output.put(number, b"%d\n" % number)
     assert not (tmp_path / "o.jsonl").exists()
@@ -119,14 +119,14 @@ def test_lines_are_put_out_in_the_order_of_the_input(tmp_path: Path) -> None:
 
 
 def test_what_was_stopped_goes_on_behind_its_last_whole_line(tmp_path: Path) -> None:
-    first = Output(str(tmp_path / "o"), "d", None)
+    first = BatchOutput(str(tmp_path / "o"), "d", None)
     first.put(0, b"0\n")
     first.put(2, b"2\n")  # waits for 1, and is asked again
     first.close()
     with next(tmp_path.glob("o.d.partial")).open("ab") as file:
         file.write(b'{"half')
 
-    again, other = Output(str(tmp_path / "o"), "d", None), Output(str(tmp_path / "o"), "other", None)
+    again, other = BatchOutput(str(tmp_path / "o"), "d", None), BatchOutput(str(tmp_path / "o"), "other", None)
     assert (again.written, other.written) == (1, 0)
     again.put(1, b"1\n")
     again.publish()
@@ -197,7 +197,7 @@ def store() -> Iterator[Store]:
 def test_output_goes_to_a_url_with_more_tries(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_batch_files, "PAUSE_S", 0.0)
     store.refusals = 2
-    output = Output(store.url, "d", str(tmp_path))
+    output = BatchOutput(store.url, "d", str(tmp_path))
     output.put(0, b"0\n")
     output.publish()
 
@@ -210,14 +210,14 @@ def test_an_upload_that_fails_keeps_the_answers_and_no_secret_is_said(
 ) -> None:
     monkeypatch.setattr(run_batch_files, "PAUSE_S", 0.0)
     store.refusals = 99
-    output = Output(store.url, "d", str(tmp_path))
+    output = BatchOutput(store.url, "d", str(tmp_path))
     output.put(0, b"0\n")
 
     with pytest.raises(ForearmError, match=r"HTTP 503; the answers are in .*o\.jsonl\.d\.partial") as error:
         output.publish()
 
     assert "secret" not in str(error.value)
-    again = Output(store.url, "d", str(tmp_path))
+    again = BatchOutput(store.url, "d", str(tmp_path))
     again.close()
     assert again.written == 1
 
@@ -238,11 +238,11 @@ def test_an_input_that_is_not_there_is_said(store: Store) -> None:
 
 
 def test_two_runs_do_not_write_the_same(tmp_path: Path) -> None:
-    first = Output(str(tmp_path / "o"), "d", None)
-    with pytest.raises(ConfigError, match="another run-batch is at it"):
-        Output(str(tmp_path / "o"), "d", None)
+    first = BatchOutput(str(tmp_path / "o"), "d", None)
+    with pytest.raises(ConfigError, match="another run-batch writes it"):
+        BatchOutput(str(tmp_path / "o"), "d", None)
     first.close()
-    Output(str(tmp_path / "o"), "d", None).close()
+    BatchOutput(str(tmp_path / "o"), "d", None).close()
 
 
 def test_answers_never_replace_requests(tmp_path: Path) -> None:
@@ -264,19 +264,19 @@ async def test_refusals_while_the_next_engine_loads_are_no_deaths() -> None:
         return httpx.Response(200, json={"id": "a"}) if ready else httpx.Response(503, headers={"retry-after": "0"})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://forearm") as client:
-        answer = json.loads(await ask(client, Request("a", "/v1/completions", b"{}")))
+        answer = json.loads(await ask(client, BatchRequest("a", "/v1/completions", b"{}")))
 
     assert (answer["error"], asked) == (None, [False, True])
 
 
 def test_an_output_that_cannot_be_written_is_said() -> None:
     with pytest.raises(ConfigError, match="--output-file /proc/no/o"):
-        Output("/proc/no/o", "d", None)
+        BatchOutput("/proc/no/o", "d", None)
 
 
 def test_a_full_disk_is_told_with_the_remedy_and_the_next_run_goes_on(tmp_path: Path) -> None:
     good, bad = answered("x", 200, "id", b"{}"), failed("y", 503, "ServiceUnavailableError", "gone")
-    output = Output(str(tmp_path / "out.jsonl"), "digest", None)
+    output = BatchOutput(str(tmp_path / "out.jsonl"), "digest", None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(good) + len(bad) + 10, hard))
@@ -289,6 +289,6 @@ def test_a_full_disk_is_told_with_the_remedy_and_the_next_run_goes_on(tmp_path: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
 
-    again = Output(str(tmp_path / "out.jsonl"), "digest", None)
+    again = BatchOutput(str(tmp_path / "out.jsonl"), "digest", None)
     assert (again.written, again.failed) == (2, 1)
     again.close()

@@ -198,7 +198,7 @@ async def test_an_engine_that_never_gets_ready_is_given_up(tmp_path: Path, caplo
     engine = child("engine", "raise SystemExit(5)", tmp_path)
 
     assert await keep(engine, ready_timeout_s=10) == 5
-    assert caplog.text.count("it is started again") == 2
+    assert caplog.text.count("restarting it") == 2
     assert "engine ended before it was ready (exit status 5); giving up" in caplog.text
 
 

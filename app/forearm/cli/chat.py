@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from forearm.cli.client import Client, lines, printed
 
-Message = dict[str, str]
-
 
 class Chat:
-    """One conversation; `messages` is what has been said so far."""
+    """One conversation with its messages so far."""
 
     def __init__(self, client: Client, max_tokens: int | None, stats: bool = False) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[dict[str, str]] = []
         self._client = client
         self._limit = {} if max_tokens is None else {"max_tokens": max_tokens}
         self._stats = stats
 
     def run(self, system_prompt: str | None, quick: str | None) -> int:
-        """Converse until the user has nothing more to say; with `quick`, one message only. Returns: the exit status."""
+        """Converse until an empty line; with `quick`, send that message alone. Returns: the exit status."""
         if system_prompt:
             self.messages.append({"role": "system", "content": system_prompt})
         for said in [quick] if quick else lines():
@@ -26,9 +24,9 @@ class Chat:
         return 0
 
     def answer(self) -> str:
-        """Ask, and print the answer as it comes.
+        """Send the conversation and print the answer as it arrives.
 
-        Raises: InvalidRequest, EngineUnavailable or ForearmError with what the server said.
+        Raises: InvalidRequest, EngineUnavailable or ForearmError with the server's message.
         """
         stream = self._client.stream("chat/completions", {"messages": self.messages, **self._limit})
         said = printed(

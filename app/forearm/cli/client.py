@@ -1,4 +1,4 @@
-"""A terminal's side of a running server, for `forearm chat` and `forearm complete`: one request at a time, streamed."""
+"""A client of a running server for `forearm chat` and `forearm complete`: one streamed request at a time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest
 
 
 class Client:
-    """The address, the model and the key of a server."""
+    """A connection to a server: its address, the model and the key."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        """`model`: the server's first one when absent. `api_key`: from the environment when absent."""
+        """Defaults: `model` is the server's first one, `api_key` that of the environment."""
         key = api_key or configs.client_api_key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Between two tokens a busy server may take long; connecting is quick or does not happen.
+        # A busy server may take long between two tokens, but connecting is quick or fails.
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(600, connect=10)
         )
@@ -34,9 +34,9 @@ class Client:
         self._http.close()
 
     def stream(self, path: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The chunks of an answer, the last one with usage.
+        """Yield the chunks of an answer, the last one with usage.
 
-        Raises: InvalidRequest, EngineUnavailable or ForearmError with what the server said.
+        Raises: InvalidRequest, EngineUnavailable or ForearmError with the server's message.
         """
         body = {"model": self.model(), **fields, "stream": True, "stream_options": {"include_usage": True}}
         try:
@@ -49,7 +49,7 @@ class Client:
             raise unreachable(self._http.base_url, error) from None
 
     def model(self) -> str:
-        """The one to name in requests.
+        """Return the model to name in requests.
 
         Raises: as `stream`.
         """
@@ -71,9 +71,9 @@ TextOf = Callable[[dict[str, Any]], str | None]
 def printed(
     stream: Iterable[dict[str, Any]], text_of: TextOf, stats: bool = False, thought_of: TextOf = lambda _: None
 ) -> str:
-    """An answer, printed as it comes; with `stats`, its figures on standard error. Returns: the whole of it.
+    """Print an answer as it arrives; with `stats`, its statistics on standard error. Returns: the whole answer.
 
-    thought_of: what the model thinks before it answers; it goes to standard error.
+    thought_of: gives the reasoning of a choice, which is printed on standard error.
     Raises: as `Client.stream`.
     """
     started = time.monotonic()
@@ -100,7 +100,7 @@ def printed(
 
 
 def lines() -> Iterator[str]:
-    """What the user types, until an empty line or the end."""
+    """Yield the lines that the user types, until an empty one or the end of input."""
     while True:
         try:
             said = input("> ").strip()
@@ -112,7 +112,7 @@ def lines() -> Iterator[str]:
 
 
 def chunks(events: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The objects of a stream of server-sent events.
+    """Yield the objects of a stream of server-sent events.
 
     Raises: ForearmError with the message of an error event.
     """
@@ -126,7 +126,7 @@ def chunks(events: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def refusal(reply: httpx.Response) -> ForearmError:
-    """The server's error, as it words it."""
+    """Make an exception of the server's error reply."""
     try:
         message = reply.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
@@ -136,12 +136,12 @@ def refusal(reply: httpx.Response) -> ForearmError:
 
 
 def unreachable(url: httpx.URL, error: httpx.HTTPError) -> EngineUnavailable:
-    """No server, or one that went away."""
+    """Make the exception for a server that does not answer."""
     return EngineUnavailable(f"{url}: {error or type(error).__name__}; is `forearm serve` running there? (--url)")
 
 
 def figures(usage: dict[str, int], first_s: float, whole_s: float) -> str:
-    """Tokens, time to the first one, and the rate of those after it."""
+    """Describe an answer's tokens, time to first token, and rate after it."""
     prompt, answer = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     rate = (answer - 1) / (whole_s - first_s) if answer > 1 and whole_s > first_s else 0.0
     return f"[{prompt} prompt tokens, first token after {first_s:.2f} s, {answer} tokens, {rate:.1f} tokens/s]"

@@ -1,4 +1,4 @@
-"""`forearm complete`: a running server goes on from what is typed, each time from nothing else."""
+"""`forearm complete`: a running server continues each text that is typed, independently of the others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from forearm.cli.client import Client, lines, printed
 
 
 def complete(client: Client, quick: str | None, max_tokens: int | None, stats: bool = False) -> int:
-    """Complete what the user types until there is nothing more; with `quick`, that alone. Returns: the exit status.
+    """Complete the lines that the user types until an empty one, or `quick` alone. Returns: the exit status.
 
-    max_tokens: of each completion; absent: the server's default, 16.
-    Raises: InvalidRequest, EngineUnavailable or ForearmError with what the server said.
+    max_tokens: most tokens of each completion; None: the server's default, 16.
+    Raises: InvalidRequest, EngineUnavailable or ForearmError with the server's message.
     """
     limit: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
     for prompt in [quick] if quick else lines():

@@ -17,9 +17,9 @@ from forearm.text.templates.chat_template import TemplateMessage
 def generate(
     configs: Configs, prompt: str | None, messages: list[TemplateMessage] | None, sampling: Mapping[str, Any]
 ) -> int:
-    """Print the answer, and figures on standard error. Returns: the exit status.
+    """Print the answer, and statistics on standard error. Returns: the exit status.
 
-    sampling: fields of SamplingParams that were asked for; the others are as the model's authors advise.
+    sampling: given fields of SamplingParams; the others are the model's defaults.
     Raises: ConfigError, InvalidRequest.
     """
     llm = LLM(tokenizer=configs.api.tokenizer or None, **changed_settings(configs.engine))

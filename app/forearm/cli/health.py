@@ -1,7 +1,7 @@
-"""`forearm health`: whether a server of this machine takes requests, as an exit status. For containers and services.
+"""`forearm health`: exit status 0 if a server of this machine takes requests; for containers and services.
 
-Without --url it asks the `forearm serve` that is process 1, as in a container, where that listens: its own command line
-says so. It needs no key, trusts the server's certificate (it is this machine's own), and waits a few seconds at most.
+Without --url it asks the `forearm serve` that is process 1, as in a container, at the address in its command line. It
+needs no key, trusts any certificate (the server is on this machine), and waits a few seconds at most.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _READY = "/readyz"
 
 
 def run(argv: Sequence[str]) -> int:
-    """Ask. Returns: 0 if it takes requests, 1 if not.
+    """Ask the server. Returns: 0 if it takes requests, 1 if not.
 
-    Raises: ConfigError for an address that is none.
+    Raises: ConfigError for a malformed address.
     """
-    parser = CommandParser("forearm health [--url URL]", "Whether a server takes requests: exit status 0 or 1.")
-    parser.add_argument("--url", help="of the server; absent: that of the `forearm serve` which is process 1")
+    parser = CommandParser("forearm health [--url URL]", "Exit status 0 if a server takes requests, else 1.")
+    parser.add_argument("--url", help="the server's address; absent: that of the `forearm serve` which is process 1")
     given = parser.parse_args(argv)
     scheme, host, port = address(given.url) if given.url else listens(api_of(_FIRST))
     try:
@@ -41,9 +41,9 @@ def run(argv: Sequence[str]) -> int:
 
 
 def address(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port of a URL.
+    """Return scheme, host and port of a URL.
 
-    Raises: ConfigError.
+    Raises: ConfigError if it has none.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -52,16 +52,16 @@ def address(url: str) -> tuple[str, str, int]:
 
 
 def api_of(command_line: Path) -> ApiConfig:
-    """The settings of the `forearm serve` with this command line; of one without flags where it is another program."""
+    """Return the settings of a `forearm serve` with this command line, or the defaults if it is another program's."""
     words = command_line.read_text().split("\0")[:-1]
     after = words.index("serve") + 1 if "serve" in words else len(words)
     return read_line(CommandParser("forearm serve", ""), words[after:]).configs.api
 
 
 def listens(api: ApiConfig) -> tuple[str, str, int]:
-    """Scheme, host and port under which it is reached from its own machine.
+    """Return scheme, host and port of a server as seen from its own machine.
 
-    Raises: ConfigError for one on a Unix socket.
+    Raises: ConfigError for a server on a Unix socket.
     """
     if api.uds:
         raise ConfigError(f"--uds {api.uds}: health asks over TCP; ask the socket yourself, or leave --uds out")
@@ -70,9 +70,9 @@ def listens(api: ApiConfig) -> tuple[str, str, int]:
 
 
 def ask(scheme: str, host: str, port: int) -> tuple[int, str]:
-    """Status and text of its answer.
+    """Return the status and the text of the server's answer.
 
-    Raises: OSError if there is none.
+    Raises: OSError if there is no answer.
     """
     if scheme == "https":
         trusting = ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""The `forearm` command. What a command needs is imported when it runs: the help is quick."""
+"""The `forearm` command. Each command imports what it needs when it runs, so that the help is quick."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ USAGE = """usage: forearm COMMAND ...
   serve [MODEL]       serve a model over HTTP, as OpenAI's API
   generate [MODEL]    answer one prompt here, without a server
   chat                talk to a running server
-  complete            have a running server go on from a text
-  plan [MODEL]        what it needs and how fast it would be, before any download
+  complete            have a running server continue a text
+  plan [MODEL]        memory a model needs and speed it would have, before any download
   doctor [MODEL]      what this host lacks or wastes, each with its remedy
   bench KIND          measure a running server, or this machine
   run-batch [MODEL]   answer a file of requests
-  health              whether a server takes requests, as an exit status
+  health              exit status 0 if a server takes requests
   --version
 
 `forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
@@ -38,13 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # who read our output has seen enough: `forearm plan ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains as it ends
+    except BrokenPipeError:  # the reader of our output has ended: `forearm plan ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at its end
         return 141
 
 
 def dispatch(words: Sequence[str]) -> int:
-    """The command that these words are. Returns: its exit status."""
+    """Run the command that the first word names. Returns: its exit status."""
     if list(words[:1]) == ["--version"]:
         print(f"forearm {__version__} {commit()}".rstrip())
         return 0
@@ -74,11 +74,11 @@ def serve(argv: Sequence[str]) -> int:
 
 
 def generate(argv: Sequence[str]) -> int:
-    """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages, or standard input."""
+    """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages or standard input."""
     parser = CommandParser(
         "forearm generate [MODEL] --prompt TEXT [flags]", "Answer one prompt here, without a server."
     )
-    parser.add_argument("--prompt", help="text to go on from; absent: standard input")
+    parser.add_argument("--prompt", help="the prompt; absent: standard input")
     parser.add_argument("--messages", metavar="FILE", help="JSON list of chat messages instead; - is standard input")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--temperature", type=float, help="0 is greedy; absent: the model's own default")
@@ -89,31 +89,23 @@ def generate(argv: Sequence[str]) -> int:
     from forearm.cli.generate import generate
 
     log.set_up(line.configs.engine, "generate")
-    messages = json.loads(read_source(line.rest.messages)) if line.rest.messages else None
+    messages, file = None, line.rest.messages
+    if file:
+        try:
+            messages = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--messages {file}: {error}; name a file with a JSON list of chat messages") from None
     prompt = None if messages else line.rest.prompt or sys.stdin.read()
     names = ("max_tokens", "temperature", "top_p", "top_k")
     sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
     return generate(line.configs, prompt, messages, sampling)
 
 
-def read_source(name: str) -> str:
-    """The content of a file; - is standard input.
-
-    Raises: ConfigError if it can't be read.
-    """
-    if name == "-":
-        return sys.stdin.read()
-    try:
-        return Path(name).read_text()
-    except OSError as error:
-        raise ConfigError(f"--messages {name}: {error.strerror}") from None
-
-
 def chat(argv: Sequence[str]) -> int:
     """`forearm chat`: a terminal client of a running server."""
     parser = CommandParser("forearm chat [flags]", "Talk to a running server; an empty line or Ctrl-D ends it.")
     add_client(parser)
-    parser.add_argument("--system-prompt", help="stands before the conversation")
+    parser.add_argument("--system-prompt", help="system message before the conversation")
     parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
     given = parser.parse_args(argv)
     from forearm.cli.chat import Chat
@@ -126,7 +118,7 @@ def chat(argv: Sequence[str]) -> int:
 def complete(argv: Sequence[str]) -> int:
     """`forearm complete`: a terminal client of a running server's completions."""
     parser = CommandParser(
-        "forearm complete [flags]", "Have a server go on from a text; an empty line or Ctrl-D ends it."
+        "forearm complete [flags]", "Have a server continue a text; an empty line or Ctrl-D ends it."
     )
     add_client(parser)
     parser.add_argument("-q", "--quick", metavar="TEXT", help="complete this, print it, end")
@@ -141,11 +133,11 @@ def complete(argv: Sequence[str]) -> int:
 def run_batch(argv: Sequence[str]) -> int:
     """`forearm run-batch [MODEL] -i FILE -o FILE [flags]`."""
     parser = CommandParser(
-        "forearm run-batch [MODEL] -i FILE -o FILE [flags]", "Answer a file of requests, a line each."
+        "forearm run-batch [MODEL] -i FILE -o FILE [flags]", "Answer a file of requests, one request a line."
     )
     parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="JSONL; a path, or a URL to GET")
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="a path, or a URL to PUT to")
-    parser.add_argument("--output-tmp-dir", metavar="FOLDER", help="for what is fetched and uploaded")
+    parser.add_argument("--output-tmp-dir", metavar="FOLDER", help="for temporary files of URLs")
     parser.add_argument("--max-inflight", type=int, help="requests at a time; absent: twice --max-num-seqs")
     parser.add_argument("--enable-metrics", action="store_true", help="/metrics at --host and --port meanwhile")
     parser.add_argument("--url", default="0.0.0.0", help="old name of --host")
@@ -153,10 +145,10 @@ def run_batch(argv: Sequence[str]) -> int:
     given = line.rest
     if given.max_inflight is not None and given.max_inflight < 1:
         raise ConfigError(f"--max-inflight {given.max_inflight}: it must be at least 1")
-    from forearm.cli.run_batch import Batch, run_batch
+    from forearm.cli.run_batch import BatchJob, run_batch
 
     metrics_host = (line.configs.api.host or given.url) if given.enable_metrics else None
-    batch = Batch(given.input_file, given.output_file, given.output_tmp_dir, given.max_inflight, metrics_host)
+    batch = BatchJob(given.input_file, given.output_file, given.output_tmp_dir, given.max_inflight, metrics_host)
     return run_batch(line.configs, batch, line.notes)
 
 
@@ -168,12 +160,12 @@ def bench(argv: Sequence[str]) -> int:
 
 
 def add_client(parser: CommandParser) -> None:
-    """What every client of a running server is told."""
-    parser.add_argument("--url", default="http://localhost:8000/v1", help="of the server's API")
-    parser.add_argument("--model-name", help="absent: the first one that the server has")
+    """Add the flags that every client of a running server has."""
+    parser.add_argument("--url", default="http://localhost:8000/v1", help="address of the server's API")
+    parser.add_argument("--model-name", help="model to ask; absent: the server's first one")
     parser.add_argument("--api-key", help="absent: VLLM_API_KEY, or OPENAI_API_KEY")
-    parser.add_argument("--stats", action="store_true", help="tokens and tokens/s after each answer")
-    parser.add_argument("--max-tokens", type=int, help="of an answer")
+    parser.add_argument("--stats", action="store_true", help="print tokens and tokens/s after each answer")
+    parser.add_argument("--max-tokens", type=int, help="most tokens of an answer")
 
 
 def plan(argv: Sequence[str]) -> int:
@@ -191,7 +183,7 @@ def doctor(argv: Sequence[str]) -> int:
 
 
 def health(argv: Sequence[str]) -> int:
-    """`forearm health`: whether a server takes requests."""
+    """`forearm health`: exit status 0 if a server takes requests."""
     from forearm.cli.health import run
 
     return run(argv)

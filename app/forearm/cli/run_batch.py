@@ -1,7 +1,7 @@
-"""`forearm run-batch`: a file of requests answered by a server of its own, on a Unix socket that nobody else reaches.
+"""`forearm run-batch`: answers a file of requests with a server of its own on a private Unix socket.
 
-The server is `forearm serve`: requests take the path that they take over HTTP, an engine that dies is started again,
-and what was lost with it is asked again.
+The server is `forearm serve`: requests take the same path as over HTTP, an engine that dies is started again, and the
+requests lost with it are sent again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import httpx
 from tqdm import tqdm
 
 from forearm import log as logs
-from forearm.cli.run_batch_files import Output, check_apart, local_input, shown, surveyed
-from forearm.cli.run_batch_lines import NoRequest, Request, answered, failed, lines, parsed, refused
+from forearm.cli.run_batch_files import BatchOutput, check_apart, local_input, shown, surveyed
+from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, failed, lines, parsed, refused
 from forearm.config.configs import Configs
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
 from forearm.supervisor.run_folder import run_folder
 from forearm.supervisor.supervisor import server
 
-MOST_TRIES = 5  # of a request whose engine dies
+MOST_TRIES = 5  # attempts for a request whose engine dies
 MOST_PAUSE_S = 60.0
 WINDOW = 10_000  # answers that may wait for one before them
 POLL_S = 0.1
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What was asked for. max_inflight: requests at a time, None: twice --max-num-seqs. metrics_host: None for none."""
+class BatchJob:
+    """The arguments of a batch. max_inflight: None is twice --max-num-seqs. metrics_host: None is no /metrics."""
 
     input_file: str
     output_file: str
@@ -50,8 +50,8 @@ class Batch:
     metrics_host: str | None
 
 
-def run_batch(configs: Configs, batch: Batch, notes: list[str]) -> int:
-    """Answer every line of the input. Returns: the exit status, SOME_FAILED where lines have become errors.
+def run_batch(configs: Configs, batch: BatchJob, notes: list[str]) -> int:
+    """Answer every line of the input. Returns: the exit status; SOME_FAILED if some lines are errors.
 
     Raises: ConfigError before anything is loaded; ForearmError if the output cannot be written or uploaded.
     """
@@ -63,19 +63,19 @@ def run_batch(configs: Configs, batch: Batch, notes: list[str]) -> int:
     with local_input(batch.input_file, batch.output_tmp_dir) as path:
         settings = f"{configs.engine} {configs.api}"
         total, digest = surveyed(path, most_bytes, settings)
-        output = Output(batch.output_file, digest, batch.output_tmp_dir)
+        output = BatchOutput(batch.output_file, digest, batch.output_tmp_dir)
         if output.written:
-            log.info("going on after %d of %d lines, which an earlier run has answered", output.written, total)
+            log.info("resuming after %d of %d lines, which an earlier run has answered", output.written, total)
         status = 0
         if output.written < total:
             inflight = batch.max_inflight or 2 * configs.engine.max_num_seqs
-            status = serve_for(Work(path, output, total, inflight, most_bytes), configs, batch.metrics_host)
+            status = serve_for(BatchRequests(path, output, total, inflight, most_bytes), configs, batch.metrics_host)
     if status:
         output.close()
-        log.error("stopped after %d of %d lines; the same command goes on from there", output.written, total)
+        log.error("stopped after %d of %d lines; the same command resumes there", output.written, total)
         return status
     if output.written != total:
-        raise ForearmError(f"--input-file {shown(batch.input_file)} has changed meanwhile; nothing is put out")
+        raise ForearmError(f"--input-file {shown(batch.input_file)} has changed meanwhile; no output is written")
     output.publish()
     if output.failed:
         log.error(
@@ -86,11 +86,11 @@ def run_batch(configs: Configs, batch: Batch, notes: list[str]) -> int:
     return 0
 
 
-def serve_for(work: Work, configs: Configs, metrics_host: str | None) -> int:
+def serve_for(work: BatchRequests, configs: Configs, metrics_host: str | None) -> int:
     """Run a server until the work is done. Returns: 0, or the exit status of what ended it early."""
     with run_folder() as runtime:
         uds = str(runtime.path / "api.sock")
-        # Nobody else can reach it: no keys, no TLS. And a stop is a stop: what is open then is asked again next time.
+        # The socket is private: no keys, no TLS. A stop does not drain: open requests are sent again by the next run.
         api = replace(configs.api, uds=uds, api_key=(), api_keys_file="", ssl_keyfile="", ssl_certfile="", root_path="")
         own = replace(
             configs, api=replace(api, shutdown_timeout_s=0), serve=replace(configs.serve, shutdown_timeout_s=0)
@@ -100,7 +100,7 @@ def serve_for(work: Work, configs: Configs, metrics_host: str | None) -> int:
 
 
 async def _both(watching: Coroutine[Any, Any, int], working: Coroutine[Any, Any, None]) -> int:
-    """The server and the work; whichever ends first ends the other."""
+    """Run the server and the work until one ends, and end the other. Returns: the exit status."""
     serving, work = asyncio.create_task(watching), asyncio.create_task(working)
     await asyncio.wait([serving, work], return_when=asyncio.FIRST_COMPLETED)
     finished = work.done()
@@ -108,21 +108,21 @@ async def _both(watching: Coroutine[Any, Any, int], working: Coroutine[Any, Any,
         task.cancel()
     results = await asyncio.gather(serving, work, return_exceptions=True)
     if finished:
-        work.result()  # raises what the work has raised
+        work.result()  # raises the work's exception, if any
         return 0
     return results[0] if isinstance(results[0], int) and results[0] else INTERRUPTED
 
 
-class Work:
-    """The requests of one input on their way."""
+class BatchRequests:
+    """The requests of one input while they are sent and answered."""
 
-    def __init__(self, path: Path, output: Output, total: int, inflight: int, most_bytes: int) -> None:
+    def __init__(self, path: Path, output: BatchOutput, total: int, inflight: int, most_bytes: int) -> None:
         self._path, self._output, self._total, self._most_bytes = path, output, total, most_bytes
         self._inflight = min(inflight, total)
         self._moved = asyncio.Event()
 
     async def done(self, uds: str) -> None:
-        """Ask the server at the socket all that is not answered yet, once it is ready."""
+        """Send all requests that are not answered yet to the server at the socket, once it is ready."""
         headers = {"Content-Type": "application/json"}
         transport = httpx.AsyncHTTPTransport(uds=uds, limits=httpx.Limits(max_connections=None))
         first = self._output.written
@@ -130,22 +130,21 @@ class Work:
             transport=transport, base_url="http://forearm", headers=headers, timeout=None
         ) as client:
             await until_ready(client)
-            with tqdm(total=self._total, initial=first, desc="Running batch", unit="req", **_pace()) as bar:
-                await self._ask_all(client, first, bar)
-
-    async def _ask_all(self, client: httpx.AsyncClient, first: int, bar: tqdm[NoReturn]) -> None:
-        """So many at a time, each taking the next line when it has its answer."""
-        waiting = itertools.islice(enumerate(lines(self._path, self._most_bytes)), first, None)
-        asking = [asyncio.create_task(self._ask_some(client, waiting, bar)) for _ in range(self._inflight)]
-        try:
-            await asyncio.gather(*asking)
-        finally:
-            for task in asking:
-                task.cancel()
+            # Not at a terminal the bar is a line now and then.
+            pace: dict[str, Any] = {} if sys.stderr.isatty() else {"mininterval": 10.0, "ascii": True}
+            with tqdm(total=self._total, initial=first, desc="Running batch", unit="req", **pace) as bar:
+                waiting = itertools.islice(enumerate(lines(self._path, self._most_bytes)), first, None)
+                asking = [asyncio.create_task(self._ask_some(client, waiting, bar)) for _ in range(self._inflight)]
+                try:
+                    await asyncio.gather(*asking)
+                finally:
+                    for task in asking:
+                        task.cancel()
 
     async def _ask_some(
         self, client: httpx.AsyncClient, waiting: Iterator[tuple[int, tuple[int, bytes]]], bar: tqdm[NoReturn]
     ) -> None:
+        """Take the next waiting line whenever the last one is answered."""
         for number, (line_number, line) in waiting:
             while number - self._output.written >= WINDOW:
                 self._moved.clear()
@@ -159,9 +158,10 @@ class Work:
             bar.update()
 
 
-async def ask(client: httpx.AsyncClient, request: Request) -> bytes:
-    """The line for one request. Refusals for lack of room are waited out, and deaths of the engine a few times, each
-    however long the next one takes to load.
+async def ask(client: httpx.AsyncClient, request: BatchRequest) -> bytes:
+    """Send one request and return its line of the output.
+
+    A full queue is waited out. After the death of an engine the request is sent again, at most MOST_TRIES times.
     """
     tries = 0
     while True:
@@ -179,14 +179,14 @@ async def ask(client: httpx.AsyncClient, request: Request) -> bytes:
             tries += 1
             why = str(error) or type(error).__name__
         if tries == MOST_TRIES:
-            message = f"the server went away {tries} times while it had this request: {why}"
+            message = f"the server failed {tries} times while it had this request: {why}"
             return failed(request.custom_id, EngineUnavailable.status, EngineUnavailable.kind, message)
         await asyncio.sleep(pause_s)
         await until_ready(client)
 
 
 async def until_ready(client: httpx.AsyncClient) -> None:
-    """Wait; whoever watches the server knows when it never will be."""
+    """Wait until the server is ready. There is no time limit: the supervisor ends a server that never becomes ready."""
     while True:
         with contextlib.suppress(httpx.TransportError):
             if (await client.get("/readyz")).status_code == 200:
@@ -194,19 +194,14 @@ async def until_ready(client: httpx.AsyncClient) -> None:
         await asyncio.sleep(POLL_S)
 
 
-def _pace() -> dict[str, Any]:
-    """Of the progress bar: a line now and then where nobody sees it move."""
-    return {} if sys.stderr.isatty() else {"mininterval": 10.0, "ascii": True}
-
-
 @contextlib.contextmanager
 def metrics_on(host: str, port: int, uds: str) -> Iterator[None]:
-    """The server's /metrics, and nothing else of it, at an address of this machine.
+    """Publish the server's /metrics alone at an address of this machine.
 
-    Raises: ConfigError if it can't be listened on.
+    Raises: ConfigError if the address is in use.
     """
 
-    class Metrics(BaseHTTPRequestHandler):
+    class MetricsProxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, content = 404, b""
             if self.path == "/metrics":
@@ -226,7 +221,7 @@ def metrics_on(host: str, port: int, uds: str) -> Iterator[None]:
             pass
 
     try:
-        listening = ThreadingHTTPServer((host, port), Metrics)
+        listening = ThreadingHTTPServer((host, port), MetricsProxy)
     except OSError as error:
         raise ConfigError(f"--host {host} --port {port}: {error.strerror}; choose another address") from None
     listening.daemon_threads = True

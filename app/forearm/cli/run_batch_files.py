@@ -1,7 +1,7 @@
-"""A batch's input and output, files or URLs. The output is written beside its place and put there when it is whole.
+"""A batch's input and output, files or URLs. The output is written to a partial file and moved when it is complete.
 
-What is unfinished is called after the output, the input's content and the settings, so that the same command over the
-same input goes on where it was stopped, and no other does.
+The partial file's name has a digest of the input and the settings, so that the same command with the same input resumes
+where it was stopped, and no other command does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from forearm.cli.run_batch_lines import is_failed, lines
+from forearm.cli.run_batch_lines import lines
 from forearm.errors import ConfigError, ForearmError
 
 UPLOADS, PAUSE_S = 5, 5.0  # tries, and the time between them; as in vLLM
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 
 def is_url(name: str) -> bool:
-    """Whether a file is named that HTTP has."""
+    """True for the URL of an HTTP server."""
     return name.startswith(("http://", "https://"))
 
 
 def shown(name: str) -> str:
-    """For messages: URLs of object stores carry signatures and passwords."""
+    """Return a name for messages: a URL without signature and password, which those of object stores contain."""
     if not is_url(name):
         return name
     url = urlsplit(name)
@@ -46,9 +46,9 @@ def shown(name: str) -> str:
 
 @contextmanager
 def local_input(name: str, folder: str | None) -> Iterator[Path]:
-    """The input as a file of this machine; fetched into `folder` where it is a URL.
+    """Provide the input as a local file; a URL is downloaded into `folder`.
 
-    Raises: ConfigError.
+    Raises: ConfigError if there is none.
     """
     if not is_url(name):
         path = Path(name)
@@ -71,7 +71,10 @@ def local_input(name: str, folder: str | None) -> Iterator[Path]:
 
 
 def check_apart(input_file: str, output_file: str) -> None:
-    """Raises: ConfigError where the answers would replace the requests."""
+    """Check that the output does not replace the input.
+
+    Raises: ConfigError if it would.
+    """
     if not is_url(output_file) and Path(output_file).is_dir():
         raise ConfigError(f"--output-file {output_file}: it is a folder; name a file")
     if is_url(input_file) or is_url(output_file):
@@ -81,7 +84,7 @@ def check_apart(input_file: str, output_file: str) -> None:
 
 
 def surveyed(path: Path, most_bytes: int, settings: str) -> tuple[int, str]:
-    """The number of requests, and a name for this input under these settings.
+    """Count the requests, and return a digest of the input and the settings.
 
     Raises: ConfigError if it cannot be read.
     """
@@ -95,15 +98,15 @@ def surveyed(path: Path, most_bytes: int, settings: str) -> tuple[int, str]:
     return count, digest.hexdigest()[:12]
 
 
-class Output:
-    """Lines in the order of the input: one that comes early waits for those before it.
+class BatchOutput:
+    """The output's lines, in the order of the input: an early one waits for those before it.
 
-    written   those in the file
-    failed    those of them that are errors
+    written   lines in the file
+    failed    lines that are errors
     """
 
     def __init__(self, name: str, digest: str, folder: str | None) -> None:
-        """`folder`: for what is to be uploaded. Raises: ConfigError if nothing can be written there."""
+        """Open the partial file, in `folder` for an upload. Raises: ConfigError if it cannot be written."""
         self._name = name
         place = Path(folder or gettempdir(), Path(urlsplit(name).path).name) if is_url(name) else Path(name)
         self._path = place.with_name(f"{place.name}.{digest}.partial")
@@ -113,15 +116,21 @@ class Output:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab+")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._take_over()
+            self._file.seek(0)
+            end = 0
+            for line in self._file:
+                if line.endswith(b"\n"):
+                    self._count(line)
+                    end += len(line)
+            self._file.truncate(end)  # a line that an earlier run did not finish
         except BlockingIOError:
             self._file.close()
-            raise ConfigError(f"--output-file {shown(name)}: another run-batch is at it ({self._path})") from None
+            raise ConfigError(f"--output-file {shown(name)}: another run-batch writes it ({self._path})") from None
         except OSError as error:
             raise ConfigError(f"--output-file {shown(name)}: {self._path}: {error.strerror}") from None
 
     def put(self, number: int, line: bytes) -> None:
-        """The answer to a request, counted from 0.
+        """Add the answer to a request, counted from 0.
 
         Raises: ForearmError if it cannot be written.
         """
@@ -130,14 +139,14 @@ class Output:
             while (ready := self._early.pop(self.written, None)) is not None:
                 self._file.write(ready)
                 self._count(ready)
-            self._file.flush()  # a killed process loses nothing that stands here
+            self._file.flush()  # a killed process loses nothing that is written
         except OSError as error:
             self._fail(error)
 
     def publish(self) -> None:
-        """All is written: put it where it was to go.
+        """Move the complete output to its place, or upload it.
 
-        Raises: ForearmError if that fails; what was written stays.
+        Raises: ForearmError if that fails; the partial file stays.
         """
         try:
             os.fsync(self._file.fileno())
@@ -151,35 +160,25 @@ class Output:
         self._path.unlink()
 
     def close(self) -> None:
-        """Leave it unfinished."""
+        """Leave the output unfinished."""
         self._file.close()
 
     def _count(self, line: bytes) -> None:
         self.written += 1
-        self.failed += is_failed(line)
+        self.failed += not line.endswith(b'"error":null}\n')  # the last field of a line
 
     def _fail(self, error: OSError) -> NoReturn:
         with contextlib.suppress(OSError):
             self._file.close()
         raise ForearmError(
-            f"--output-file {shown(self._name)}: {self._path}: {error.strerror}; make room: the same command goes on"
+            f"--output-file {shown(self._name)}: {self._path}: {error.strerror}; make room: the same command resumes"
         ) from None
-
-    def _take_over(self) -> None:
-        """Count what an earlier run has written, and cut off a line that it did not finish."""
-        self._file.seek(0)
-        end = 0
-        for line in self._file:
-            if line.endswith(b"\n"):
-                self._count(line)
-                end += len(line)
-        self._file.truncate(end)
 
 
 def upload(path: Path, url: str) -> None:
-    """PUT a file.
+    """PUT a file at a URL.
 
-    Raises: ForearmError after the last try.
+    Raises: ForearmError after the last attempt.
     """
     for attempt in range(1, UPLOADS + 1):
         why = _put(path, url)
@@ -192,7 +191,7 @@ def upload(path: Path, url: str) -> None:
 
 
 def _put(path: Path, url: str) -> str | None:
-    """Why it failed, if it did."""
+    """PUT a file once. Returns: the reason of a failure, else None."""
     try:
         with path.open("rb") as file:
             headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/jsonl"}

@@ -1,4 +1,4 @@
-"""The lines of a batch, vLLM's and OpenAI's format: one request a line in, one answer a line out.
+"""The lines of a batch in vLLM's and OpenAI's format: one request a line in, one answer a line out.
 
 In:  {"custom_id": …, "method": "POST", "url": …, "body": {…}}
 Out: {"id": …, "custom_id": …, "response": {"status_code": …, "request_id": …, "body": …}, "error": …}
@@ -25,8 +25,8 @@ URL_ENDS = ("/score", "/rerank")  # /score, /v1/score, /rerank, /v1/rerank, /v2/
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to POST, and what its answer is called."""
+class BatchRequest:
+    """A request to POST, with the `custom_id` of its answer."""
 
     custom_id: str
     url: str
@@ -34,7 +34,7 @@ class Request:
 
 
 class NoRequest(InvalidRequest):
-    """A line that cannot be sent. `custom_id`: what the line calls itself, where that can be read."""
+    """A line that cannot be sent. `custom_id`: the line's own, where that can be read."""
 
     def __init__(self, message: str, param: str | None = None, custom_id: str | None = None) -> None:
         super().__init__(message, param)
@@ -42,7 +42,7 @@ class NoRequest(InvalidRequest):
 
 
 def lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """The numbered lines of a file, from 1; those of blanks are left out. A longer one is cut to one byte more."""
+    """Yield the numbered lines of a file, from 1, without blank ones. Too long ones are cut to `most_bytes` + 1."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(most_bytes + 2):
@@ -54,8 +54,11 @@ def lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
                 yield number, cut
 
 
-def parsed(line: bytes, number: int, most_bytes: int) -> Request:
-    """Raises: NoRequest naming the line, the field and the remedy."""
+def parsed(line: bytes, number: int, most_bytes: int) -> BatchRequest:
+    """Read one line.
+
+    Raises: NoRequest naming the line, the field and the remedy.
+    """
     if len(line) > most_bytes:
         raise NoRequest(f"line {number} is longer than {most_bytes} bytes (FOREARM_MAX_BODY_BYTES)")
     try:
@@ -70,20 +73,19 @@ def parsed(line: bytes, number: int, most_bytes: int) -> Request:
     problem = _problem(entry.get("method"), url, body)
     if problem is not None:
         raise NoRequest(f"line {number}: {problem[1]}", problem[0], custom_id)
-    return Request(custom_id, str(url), msgspec.json.encode(body))
+    return BatchRequest(custom_id, str(url), msgspec.json.encode(body))
 
 
 def _problem(method: Any, url: Any, body: Any) -> tuple[str, str] | None:
-    """The field that is wrong, and how."""
+    """Return a wrong field and the error's text, if there is one."""
     if method != "POST":
         return "method", f"method is {_shown(method)}; it must be POST"
     if not isinstance(url, str) or not (url in URLS or (url.startswith("/") and url.endswith(URL_ENDS))):
         return "url", f"url is {_shown(url)}; there are {', '.join((*URLS, *URL_ENDS))}"
     if not isinstance(body, dict):
         return "body", f"body is {_shown(body)}; it must be an object, the request itself"
-    # Nobody could hear the one, or ask for the other.
-    unheard = next((name for name in ("stream", "background") if body.get(name)), None)
-    return (unheard, f"a batch waits for whole answers; leave {unheard} out of the body") if unheard else None
+    field = next((name for name in ("stream", "background") if body.get(name)), None)
+    return (field, f"a batch waits for whole answers; leave {field} out of the body") if field else None
 
 
 def _shown(value: Any) -> str:
@@ -91,34 +93,25 @@ def _shown(value: Any) -> str:
 
 
 def answered(custom_id: str, status: int, request_id: str, content: bytes) -> bytes:
-    """The line for what the server has answered, with its newline."""
-    body = _object(content)
+    """Return the line for the server's answer: its JSON unchanged, or its text where it is no JSON."""
+    body: Any
+    try:
+        msgspec.json.decode(content)
+        body = msgspec.Raw(content.replace(b"\n", b" "))  # between values: within strings JSON has no newlines
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        body = content.decode(errors="replace")
     return _line(custom_id, status, request_id, body if status == 200 else None, None if status == 200 else body)
 
 
 def refused(error: NoRequest) -> bytes:
-    """The line for one that was not sent."""
+    """Return the line for a request that was not sent."""
     return failed(error.custom_id, error.status, error.kind, str(error), error.param)
 
 
 def failed(custom_id: str | None, status: int, kind: str, message: str, param: str | None = None) -> bytes:
-    """The line for an error that is not the server's own."""
+    """Return the line for an error that is not the server's own."""
     shown = {"error": {"message": message, "type": kind, "param": param, "code": status}}
     return _line(custom_id, status, f"batch-{uuid.uuid4().hex}", None, shown)
-
-
-def is_failed(line: bytes) -> bool:
-    """Whether an answer's line is an error; the last field tells."""
-    return not line.endswith(b'"error":null}\n')
-
-
-def _object(content: bytes) -> Any:
-    """The answer's JSON as it stands; text where it is none."""
-    try:
-        msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return content.decode(errors="replace")
-    return msgspec.Raw(content.replace(b"\n", b" "))  # between values: within strings JSON has no newlines
 
 
 def _line(custom_id: str | None, status: int, request_id: str, body: Any, error: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Where and how the API is to listen, and whether somebody listens somewhere."""
+"""Checks of the API's address and TLS files before the start, and of whether an address answers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from pathlib import Path
 from forearm.config.api_config import ApiConfig
 from forearm.errors import ConfigError
 
-LEAVING_S = 2.0  # what a killed server has started lets go of its port within moments
+LEAVING_S = 2.0  # for the port of a killed server, which its children release within moments
 
 
 @contextlib.contextmanager
 def held_address(api: ApiConfig) -> Iterator[None]:
-    """Check that the address can be listened on, before minutes are spent on loading; a Unix socket's is locked then:
-    two servers can bind one path, and the first would never hear of it.
+    """Check that the address is free, before minutes are spent on loading, and hold the lock of a Unix socket.
 
-    Raises: ConfigError.
+    The lock is needed as a second server could bind the same path, unnoticed by the first.
+
+    Raises: ConfigError naming the address.
     """
     if not api.uds:
         check_port(api)
@@ -35,9 +36,12 @@ def held_address(api: ApiConfig) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"--uds {at}: {lock}: {error.strerror}; choose another path") from None
     try:
-        _lock(held, at)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"--uds {at}: another server listens there; stop it, or choose another path") from None
         if at.exists() and not at.is_socket():
-            raise ConfigError(f"--uds {at}: there is a file that is no socket; choose another path")
+            raise ConfigError(f"--uds {at}: the file exists and is no socket; choose another path")
         if answers(socket.AF_UNIX, str(at)):
             raise ConfigError(f"--uds {at}: another program listens there; choose another path")
         yield
@@ -46,16 +50,11 @@ def held_address(api: ApiConfig) -> Iterator[None]:
         os.close(held)
 
 
-def _lock(held: int, at: Path) -> None:
-    """Raises: ConfigError if another server holds it."""
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConfigError(f"--uds {at}: another server listens there; stop it, or choose another path") from None
-
-
 def check_port(api: ApiConfig) -> None:
-    """Raises: ConfigError when the port can't be listened on."""
+    """Check that the port is free.
+
+    Raises: ConfigError naming the address.
+    """
     family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -73,7 +72,10 @@ def check_port(api: ApiConfig) -> None:
 
 
 def check_tls(api: ApiConfig) -> None:
-    """Raises: ConfigError when there can be no HTTPS with these files, also before anything is loaded."""
+    """Check the files of HTTPS before anything is loaded.
+
+    Raises: ConfigError naming the file.
+    """
     if not api.ssl_certfile:
         if api.ssl_keyfile:
             raise ConfigError(f"--ssl-keyfile {api.ssl_keyfile}: HTTPS needs a certificate, too; add --ssl-certfile")
@@ -84,7 +86,7 @@ def check_tls(api: ApiConfig) -> None:
             raise ConfigError(f"{flag} {file}: no such file")
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # No password: the workers that read the key have nobody to ask.
+        # No password: the workers that read the key have no terminal to ask for it.
         context.load_cert_chain(api.ssl_certfile, api.ssl_keyfile or None, password="")
         if api.ssl_ca_certs:
             context.load_verify_locations(api.ssl_ca_certs)
@@ -96,18 +98,18 @@ def check_tls(api: ApiConfig) -> None:
 
 
 def answers(family: socket.AddressFamily, address: object) -> bool:
-    """Whether somebody listens there."""
+    """True if a process accepts connections at the address."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.settimeout(1)
             probe.connect(address)  # type: ignore[arg-type]
-    except OSError:  # nobody does, or there is no descriptor to ask with just now
+    except OSError:  # nothing listens, or no descriptor is free for the probe
         return False
     return True
 
 
 def api_answers(api: ApiConfig) -> bool:
-    """Whether the API listens."""
+    """True if the API listens."""
     if api.uds:
         return answers(socket.AF_UNIX, api.uds)
     if ":" in api.host:

@@ -1,6 +1,6 @@
 """A server's run folder: its sockets, configs, counters and stored responses, for this user alone.
 
-It goes with the server. Where that was killed, its locks are gone, and the next server of this user removes the folder.
+The server removes it at its end. After a server was killed, its lock is free, and the user's next server removes it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PREFIX, LOCK = "forearm-", "run.lock"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """lock: the descriptor that holds the folder's lock, for the processes of this server to inherit."""
+    """An open run folder. `lock`: the descriptor that holds its lock, for this server's processes to inherit."""
 
     path: Path
     lock: int
 
     def write(self, name: str, text: str) -> Path:
-        """Put a file into it. Raises: ConfigError if it cannot be written."""
+        """Write a file into the folder. Raises: ConfigError if that fails."""
         path = self.path / name
         try:
             path.write_text(text)
@@ -38,9 +38,9 @@ class RunFolder:
 
 @contextlib.contextmanager
 def run_folder() -> Iterator[RunFolder]:
-    """A new one, after those of servers that were killed are removed.
+    """Make a run folder, after removing those of killed servers.
 
-    Raises: ConfigError if there is no place for it.
+    Raises: ConfigError if it cannot be made.
     """
     try:
         _sweep(Path(tempfile.gettempdir()))
@@ -65,9 +65,9 @@ def _made() -> RunFolder:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove this user's run folders whose lock nobody holds."""
+    """Remove this user's run folders whose lock is free."""
     for file in parent.glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError):  # another user's, in use, or gone meanwhile
+        with contextlib.suppress(OSError):  # another user's, in use, or removed meanwhile
             if file.parent.lstat().st_uid != os.getuid() or file.parent.is_symlink():
                 continue
             lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)

@@ -1,8 +1,8 @@
 """`forearm serve`: starts the engines and gunicorn on their cores, watches them, and ends them in order.
 
-An engine is started again when it dies, with a growing pause; the API answers 503 meanwhile. What no restart can help
-(a wrong setting, a port in use, an engine that never gets ready) ends the whole with its message. Neither outlives
-serve: the kernel signals both when it dies, however that happens.
+An engine that dies is started again after a growing pause; the API answers 503 meanwhile. A failure that no restart can
+repair (a wrong setting, a port in use, an engine that never becomes ready) ends the server with a message. The engines
+and gunicorn never outlive serve: the kernel signals them when it dies, for whatever reason.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from forearm.supervisor.watchdog import engine_hangs, is_stopped
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-STEADY_S = 60.0  # a child that lived this long died by accident: the pause starts small again
+STEADY_S = 60.0  # after this long a death is not taken for a failed start: the pause is short again
 MOST_FAILED_STARTS = 3  # of an engine, without getting ready once
 GRACE_S = 5.0  # beyond --shutdown-timeout, before a child is killed
-# Memory of serve and gunicorn's master, and of a worker with the tokenizer of a large vocabulary, less what they share:
-# 120 MB and 76 MB resident with the demo model's.
+# Memory of serve and gunicorn's master, and of a worker with the tokenizer of a large vocabulary, without shared pages:
+# 120 MB and 76 MB resident with the demo model.
 OTHERS_BYTES, WORKER_BYTES = 128 << 20, 192 << 20
 LONGEST_SOCKET_PATH = 100  # sun_path has 108 bytes
 FAILED = 1
-# What the others need of these is in their configs.
+# Not inherited: child processes find what they need of these in their configs.
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
-# numpy's OpenBLAS starts a thread for each core, which spins for a while, and nobody here multiplies with it.
+# numpy's OpenBLAS would start a spinning thread on each core, although it multiplies nothing here.
 NO_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def serve(configs: Configs, notes: Sequence[str]) -> int:
-    """Run until SIGTERM, SIGINT or a failure that no restart helps. Returns: the exit status.
+    """Run until SIGTERM, SIGINT or a failure that no restart can repair. Returns: the exit status.
 
-    Raises: ConfigError for what can be seen to be wrong before anything is started.
+    Raises: ConfigError for a wrong setting that is found before anything is started.
     """
     logs.set_up(configs.serve, "serve")
     for note in notes:
         log.info("%s", note)
     check_tls(configs.api)
-    placement.tier()  # before anything is started: FOREARM_TIER may name one that cannot run here
+    placement.tier()  # before anything is started: FOREARM_TIER may name a tier that this CPU cannot run
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
     with held_address(configs.api), run_folder() as runtime:
@@ -72,28 +72,48 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
 
 
 def server(configs: Configs, runtime: RunFolder) -> Coroutine[Any, Any, int]:
-    """Engine and API, with sockets and configs in `runtime`: awaited, they run until `watch` ends them.
+    """Prepare the engines and the API, with sockets and configs in `runtime`; awaited, they run until `watch` ends.
 
-    Raises: ConfigError.
+    Raises: ConfigError naming the setting.
     """
-    # Here, once, with its progress at the terminal.
+    # The download happens here, once, with its progress at the terminal.
     folder = find_model(configs.serve.model, revision=configs.serve.revision, **configs.serve.hub)
     defaults = sampling_defaults(folder, configs.api.generation_config, configs.api.override_generation_config)
     if defaults:
         shown = ", ".join(f"{name} {value}" for name, value in defaults.items())
-        log.info("sampling where a request does not say: %s (--generation-config vllm: neutral)", shown)
+        log.info("default sampling parameters: %s (--generation-config vllm: neutral)", shown)
     engines = configs.serve.data_parallel_size
     plan = placement.plan(configs.engine, engines=engines)
     parts = shares(plan, configs.engine, engines)
     for line in (*plan.lines, *describe(parts)):
         log.info("%s", line)
-    return watch(*prepare(configs, plan, parts, folder, runtime), configs, runtime.path)
+    configured, api = fill_in(configs, plan, parts, folder, runtime)
+    children = [
+        engine_child(name, engine, allowed(part, plan, len(parts)), runtime, configs.serve.answer_timeout_s)
+        for name, engine, part in zip(names(len(parts)), configured, parts, strict=True)
+    ]
+    gunicorn = Child(
+        name="API",
+        argv=[sys.executable, "-m", "gunicorn", "--config", "python:forearm.api.worker.gunicorn_conf"],
+        cores=plan.api_cores,
+        on_death=signal.SIGTERM,  # gunicorn passes it on, and its workers drain
+        ready=lambda: api_answers(api),
+        withheld=SECRETS,
+        pass_fds=(runtime.lock,),
+        hangs=lambda pid: is_stopped(pid, configs.serve.answer_timeout_s),
+        environment={
+            "FOREARM_API_CONFIG": str(runtime.write("api.json", to_json(api))),
+            "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # else every log has a warning that torch is missing
+            **NO_BLAS,
+        },
+    )
+    return watch(children, gunicorn, configs, runtime.path)
 
 
 def fill_in(
     configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: RunFolder
 ) -> tuple[list[EngineConfig], ApiConfig]:
-    """What the engines and the API need to know beyond what was set. The hub's token stays here."""
+    """Complete the configs of the engines and the API: folders, sockets, cores, memory; no token of the hub."""
     sockets = tuple(str(runtime.path / f"{name}.sock") for name in names(len(parts)))
     if max(map(len, sockets)) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime.path} is too long for a Unix socket; choose a shorter one")
@@ -130,7 +150,7 @@ def fill_in(
 
 
 def shared(engine: EngineConfig, index: int, part: Share, socket: str) -> EngineConfig:
-    """The config of one engine of several, with its part of the machine."""
+    """Return the config of one engine of several, with its part of the machine."""
     return replace(
         engine,
         index=index,
@@ -144,17 +164,17 @@ def shared(engine: EngineConfig, index: int, part: Share, socket: str) -> Engine
 
 
 def hidden(key: str) -> str:
-    """What stands for a key where it is written down."""
+    """Return the digest that stands for an API key in a file."""
     return f"sha256:{sha256(key.encode()).hexdigest()}"
 
 
 def names(engines: int) -> list[str]:
-    """Of the engines' processes, sockets and log lines."""
+    """Name the engines, for their processes, sockets and log lines."""
     return ["engine"] if engines == 1 else [f"engine{index}" for index in range(engines)]
 
 
 def bounded(api: ApiConfig, memory: placement.Memory) -> ApiConfig:
-    """With bounds on what clients make it hold, where none were set, that fit this memory."""
+    """Fill in the bounds that were not set, so that what clients make the API hold fits the memory."""
     bodies, stored = api.body_memory_bytes, api.responses_store_bytes
     return replace(
         api,
@@ -164,44 +184,18 @@ def bounded(api: ApiConfig, memory: placement.Memory) -> ApiConfig:
 
 
 def others_bytes(api: ApiConfig, workers: int) -> int:
-    """Memory that a server's processes besides the engine take. Of a body, its bytes and what is made of them."""
+    """Return the memory of a server's processes besides the engines. A body counts twice: its bytes and its values."""
     stored = api.held_response_bytes if api.responses_store else 0  # its folder may be in memory
     return OTHERS_BYTES + stored + workers * (WORKER_BYTES + 2 * api.held_body_bytes)
 
 
-def prepare(
-    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: RunFolder
-) -> tuple[list[Child], Child]:
-    """The engines and the API, their configs written where they read them."""
-    engines, api = fill_in(configs, plan, parts, folder, runtime)
-    api_path = runtime.write("api.json", to_json(api))
-    return (
-        [
-            engine_child(name, engine, allowed(part, plan, len(parts)), runtime, configs.serve.answer_timeout_s)
-            for name, engine, part in zip(names(len(parts)), engines, parts, strict=True)
-        ],
-        Child(
-            name="API",
-            argv=[sys.executable, "-m", "gunicorn", "--config", "python:forearm.api.worker.gunicorn_conf"],
-            cores=plan.api_cores,
-            on_death=signal.SIGTERM,  # gunicorn passes it on, and its workers drain
-            ready=lambda: api_answers(api),
-            withheld=SECRETS,
-            pass_fds=(runtime.lock,),
-            hangs=lambda pid: is_stopped(pid, configs.serve.answer_timeout_s),
-            # Without the second, transformers says in every log that torch is not there: it need not be.
-            environment={"FOREARM_API_CONFIG": str(api_path), "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", **NO_BLAS},
-        ),
-    )
-
-
 def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtime: RunFolder, answer_s: float) -> Child:
-    """An engine, its config written where it reads it."""
+    """Make the child process of an engine, and write its config."""
     path = runtime.write(f"{name}.json", to_json(engine))
     return Child(
         name=name,
         argv=[sys.executable, "-m", "forearm.engine.process", str(path)],
-        cores=cores,  # within these its threads bind themselves
+        cores=cores,  # its threads bind themselves within these
         on_death=signal.SIGKILL,
         ready=lambda: answers(socket.AF_UNIX, engine.socket),
         withheld=SECRETS,
@@ -212,9 +206,9 @@ def engine_child(name: str, engine: EngineConfig, cores: tuple[int, ...], runtim
 
 
 async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path: Path) -> int:
-    """Keep all until a signal or a final failure; then end the API, which drains, and the engines after it.
+    """Keep all children running until a signal or a final failure; then end the API, which drains, then the engines.
 
-    A second signal ends all at once.
+    A second signal kills all of them at once.
     """
     stop = asyncio.Event()
 
@@ -247,27 +241,27 @@ async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path
 
 
 def read_again(engines: Sequence[Child], api: Child) -> None:
-    """SIGHUP: the engines and every API worker read again what may change while they run (keys, the log's level)."""
+    """On SIGHUP: let the engines and every API worker read again what may change while they run (keys, log level)."""
     for child in (*engines, api):
         if child.process is not None and child.process.returncode is None:
             pid = child.process.pid
             workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            # gunicorn's master itself would end its workers and start others.
+            # gunicorn's master would restart its workers on SIGHUP.
             for each in map(int, workers) if child is api else (pid,):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGHUP)
 
 
 def change_level(run_path: Path, configured: str, engines: Sequence[Child], api: Child) -> None:
-    """SIGUSR2: every process logs at DEBUG, and after the next one as configured."""
+    """On SIGUSR2: let every process log at DEBUG, or after the next SIGUSR2 as configured again."""
     logs.change_level(run_path, configured)
     read_again(engines, api)
 
 
 async def keep(child: Child, ready_timeout_s: float) -> int:
-    """Start it, and again whenever it dies. Returns: the exit status when that is of no use.
+    """Start a child, and again whenever it dies. Returns: its exit status when another start is of no use.
 
-    What was ready once is right, and is started until it is again: memory or a port may be short for a moment.
+    A child that was ready once has right settings and is started without limit: memory may be short for a moment.
     """
     pause_s, failed_starts, again = FIRST_PAUSE_S, 0, False
     while True:
@@ -279,19 +273,19 @@ async def keep(child: Child, ready_timeout_s: float) -> int:
         if not child.once_ready.is_set():
             failed_starts += 1
             if status == ConfigError.exit_status:
-                return status  # its message stands in the log
+                return status  # the child has logged the message
             if failed_starts == MOST_FAILED_STARTS or child.name == "API":
                 log.error("%s ended before it was ready (%s); giving up", child.name, in_words(status))
                 return status if status > 0 else FAILED
         if time.monotonic() - started > STEADY_S:
             pause_s = FIRST_PAUSE_S
-        log.error("%s died (%s); it is started again in %g s", child.name, in_words(status), pause_s)
+        log.error("%s died (%s); restarting it in %g s", child.name, in_words(status), pause_s)
         await asyncio.sleep(pause_s)
         pause_s, again = min(2 * pause_s, LONGEST_PAUSE_S), True
 
 
 async def until_ready(child: Child, process: asyncio.subprocess.Process, timeout_s: float) -> bool:
-    """Whether it got ready; it is killed when that takes longer than `timeout_s`."""
+    """Wait until a child is ready, or kill it after `timeout_s`. Returns: whether it became ready."""
     end = time.monotonic() + timeout_s
     while process.returncode is None:
         if child.ready():
@@ -305,7 +299,7 @@ async def until_ready(child: Child, process: asyncio.subprocess.Process, timeout
 
 
 async def say_ready(engines: Sequence[Child], api: Child, config: ApiConfig) -> None:
-    """One line when requests can come."""
+    """Log one line when the server can take requests."""
     started = time.monotonic()
     for engine in engines:
         await engine.once_ready.wait()
@@ -315,5 +309,5 @@ async def say_ready(engines: Sequence[Child], api: Child, config: ApiConfig) -> 
 
 
 def in_words(status: int) -> str:
-    """How a process ended."""
+    """Describe how a process ended."""
     return f"exit status {status}" if status >= 0 else signal.Signals(-status).name

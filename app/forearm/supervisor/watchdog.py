@@ -1,8 +1,9 @@
-"""Tells when a process that runs hangs: it does not answer, its step does not end, or somebody has stopped it."""
+"""Watchdog: detects a running process that hangs, as it does not answer, its step does not end, or it was stopped."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 
 from forearm import wire
 
-# A look that failed is no proof: all of a machine or container may have stood still meanwhile.
+# One failed look is no proof: the whole machine or container may have been paused.
 LOOKS = 3
 _HEAD_BYTES = 4
 
@@ -19,8 +20,9 @@ log = logging.getLogger(__name__)
 
 
 async def engine_hangs(socket: str, answer_s: float, step_s: float) -> str:
-    """Watch the engine at this socket. Returns: how it hangs, once it has not answered for `answer_s`, or once one step
-    takes longer than `step_s`.
+    """Watch the engine at this socket until it has not answered for `answer_s`, or one step takes longer than `step_s`.
+
+    Returns: a description of how it hangs.
     """
     silent = slow = 0
     while silent < LOOKS and slow < LOOKS:
@@ -39,7 +41,7 @@ async def engine_hangs(socket: str, answer_s: float, step_s: float) -> str:
 
 
 async def _state(socket: str) -> wire.State:
-    """What the engine says to everybody who connects."""
+    """Read the state that an engine sends to every new connection."""
     reader, writer = await asyncio.open_unix_connection(socket)
     try:
         length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
@@ -52,17 +54,12 @@ async def _state(socket: str) -> wire.State:
 
 
 async def is_stopped(pid: int, stopped_s: float) -> str:
-    """Watch a process. Returns: that it is stopped, once it was found so for `stopped_s`."""
+    """Watch a process until it has been stopped (SIGSTOP) for `stopped_s`. Returns: a description of that."""
     stopped = 0
     while stopped < LOOKS:
         await asyncio.sleep(stopped_s / LOOKS)
-        stopped = stopped + 1 if _process_state(pid) == "T" else 0
+        state = ""
+        with contextlib.suppress(OSError):  # it has ended, or no descriptor is free
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]  # noqa: ASYNC240  (proc(5), not a disk)
+        stopped = stopped + 1 if state == "T" else 0
     return f"it has been stopped for {stopped_s:g} s (FOREARM_ANSWER_TIMEOUT)"
-
-
-def _process_state(pid: int) -> str:
-    """As proc(5) names it: R, S, T and so on; "" where it cannot be read now, or has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
