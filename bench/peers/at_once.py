@@ -17,16 +17,16 @@ import httpx
 from bench.peers.contestants import Missing
 from bench.peers.driven import Driven
 
-from forearm.bench.ask import Form, ask
+from forearm.bench.ask import RequestForm, ask
 from forearm.bench.datasets import Sample
 from forearm.bench.http import Http
-from forearm.bench.load import Run, Traffic, run
-from forearm.bench.statistics import Outcome
+from forearm.bench.load import LoadRun, Traffic, run
+from forearm.bench.statistics import RequestOutcome
 
-_FORM = Form("/v1/completions", "openai", ignore_eos=True, extra={"temperature": 0})
+_FORM = RequestForm("/v1/completions", "openai", ignore_eos=True, extra={"temperature": 0})
 
 
-async def over_http(address: str, prompts: Sequence[list[int]], tokens: int) -> Run:
+async def over_http(address: str, prompts: Sequence[list[int]], tokens: int) -> LoadRun:
     """All prompts at once, greedily, `tokens` tokens each, streamed."""
     http = Http(address)
     samples = [Sample(prompt, len(prompt), tokens) for prompt in prompts]
@@ -41,18 +41,18 @@ async def over_http(address: str, prompts: Sequence[list[int]], tokens: int) -> 
         http.close()
 
 
-def in_process(engine: Driven, prompts: list[list[int]], tokens: int) -> Run:
+def in_process(engine: Driven, prompts: list[list[int]], tokens: int) -> LoadRun:
     """The same of an engine that has no server."""
-    outcomes = [Outcome(len(prompt), output_tokens=tokens) for prompt in prompts]
+    outcomes = [RequestOutcome(len(prompt), output_tokens=tokens) for prompt in prompts]
     last_s = 0.0
     for last_s, numbers in engine.generate(prompts, tokens):
         for number in numbers:
             outcomes[number].ttft_s = outcomes[number].ttft_s or last_s
             outcomes[number].latency_s = last_s
-    return Run(outcomes, last_s)
+    return LoadRun(outcomes, last_s)
 
 
-def waited(done: Run) -> dict[str, float]:
+def waited(done: LoadRun) -> dict[str, float]:
     """Mean seconds to a request's first token and for each one after it; tokens per second of all requests together.
 
     Raises: Missing with the first request's error.

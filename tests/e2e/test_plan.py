@@ -39,7 +39,7 @@ def test_the_plan_is_what_the_server_starts_with(tmp_path: Path) -> None:
     assert int(blocks[1]) * 32 == planned["memory"]["kv_tokens"]
     assert int(blocks[3]) == planned["memory"]["max_model_len"]
     states = {finding["check"]: finding for finding in doctor["findings"]}
-    assert "is a running server's" in states["port"]["what"]
+    assert "is used by a running server" in states["port"]["what"]
     assert states["server"]["status"] == "ok"
     assert "is ready" in states["server"]["what"]
 

@@ -20,8 +20,8 @@ from bench.peers.driven import Driven, prefill_s, step_s
 from bench.shapes import SHAPES, Shape, vocabulary, write_model
 from tests.unit.bench.raw_server import chunked, plain, raw_server
 
-from forearm.bench.load import Run
-from forearm.bench.statistics import Outcome
+from forearm.bench.load import LoadRun
+from forearm.bench.statistics import RequestOutcome
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.shards import Files
 from forearm.model.gguf.gguf_codes import decode_rows
@@ -131,12 +131,13 @@ def test_decode_counts_only_steps_of_all_sequences() -> None:
 
 def test_requests_at_once_are_means_of_waits_and_tokens_of_all_together() -> None:
     outcomes = [
-        Outcome(3, ttft_s=first_s, latency_s=last_s, output_tokens=5) for first_s, last_s in ((1.0, 3.0), (2.0, 6.0))
+        RequestOutcome(3, ttft_s=first_s, latency_s=last_s, output_tokens=5)
+        for first_s, last_s in ((1.0, 3.0), (2.0, 6.0))
     ]
 
-    assert waited(Run(outcomes, 6.0)) == {"ttft_s": 1.5, "tpot_s": 0.75, "tokens_s": 10 / 6}
+    assert waited(LoadRun(outcomes, 6.0)) == {"ttft_s": 1.5, "tpot_s": 0.75, "tokens_s": 10 / 6}
     with pytest.raises(Missing, match="it broke"):
-        waited(Run([*outcomes, Outcome(3, error="it broke")], 6.0))
+        waited(LoadRun([*outcomes, RequestOutcome(3, error="it broke")], 6.0))
 
 
 def test_counters_that_are_not_supported_are_left_out() -> None:

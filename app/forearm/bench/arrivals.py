@@ -1,4 +1,4 @@
-"""When requests are sent: a Poisson process, or a gamma one that is burstier or more even; a rate that ramps up.
+"""Arrival times of requests: a Poisson process, or a gamma process that is burstier or more even; ramps of the rate.
 
 Source: vllm/benchmarks/serve.py, `get_request`.
 """
@@ -34,7 +34,7 @@ class RampUp:
             )
 
     def rates(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """At each of so many requests."""
+        """Return the rate at each of `count` requests."""
         progress = np.arange(count) / max(count - 1, 1)
         if self.strategy == "linear":
             return self.start_rps + (self.end_rps - self.start_rps) * progress
@@ -45,11 +45,11 @@ class RampUp:
 
 
 def send_times(count: int, rate: float, burstiness: float, seed: int, ramp_up: RampUp | None = None) -> list[float]:
-    """Seconds from the start of the run to each request.
+    """Return the seconds from the start of the run to each request.
 
     Intervals are gamma distributed with shape `burstiness` and mean 1 / rate: 1 is a Poisson process, less is burstier,
-    inf is even. Without a ramp the times are stretched so that the last one comes at count / rate exactly: otherwise a
-    run's rate would be off by a per cent or two, differently for each seed.
+    inf is even. Without a ramp the times are scaled so that the last request is sent at count / rate exactly: otherwise
+    a run's rate would be off by one or two per cent, differently for each seed.
     """
     if math.isinf(rate) and ramp_up is None:
         return [0.0] * count

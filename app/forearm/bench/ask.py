@@ -1,4 +1,4 @@
-"""One request of a load: its body as vLLM's bench sends it, and what is measured of its stream (see statistics.py)."""
+"""One request of a load: its body, as vLLM's bench sends it, and the times of its stream (see statistics.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from forearm.bench.datasets import Sample
 from forearm.bench.http import Broken, Http, reason
-from forearm.bench.statistics import Outcome
+from forearm.bench.statistics import RequestOutcome
 
 ENDPOINTS = {
     "vllm": "/v1/completions",
@@ -21,13 +21,13 @@ ENDPOINTS = {
     "openai-embeddings": "/v1/embeddings",
     "vllm-pooling": "/pooling",
 }  # by --backend
-POOLING = ("openai-embeddings", "vllm-pooling")  # those that generate nothing
+POOLING = ("openai-embeddings", "vllm-pooling")  # backends that generate no tokens
 NO_TOKENS = "the stream had no event with a choice"
 
 
 @dataclass(frozen=True)
-class Form:
-    """What the requests of a run have in common. `extra`: further fields of the body, those of sampling among them."""
+class RequestForm:
+    """The common part of a run's requests. `extra`: further fields of the body, such as sampling parameters."""
 
     endpoint: str
     backend: str
@@ -37,18 +37,17 @@ class Form:
 
     @property
     def pooling(self) -> bool:
-        """Whether answers are whole, vectors say, and not streams of tokens."""
+        """True if answers are vectors or scores, and not streams of tokens."""
         return self.backend in POOLING
 
     def body(self, sample: Sample, model: str) -> bytes:
-        """The request, encoded."""
-        fields = self._pooling(sample) if self.pooling else self._generation(sample)
+        """Return the encoded request."""
+        if self.pooling:
+            prompts = [sample.prompt, *sample.others] if sample.others else sample.prompt
+            fields: dict[str, Any] = {"input": prompts, "truncate_prompt_tokens": -1}  # cut, not refused
+        else:
+            fields = self._generation(sample)
         return msgspec.json.encode({"model": model, **fields, **self.extra})
-
-    def _pooling(self, sample: Sample) -> dict[str, Any]:
-        """Prompts longer than the model takes are cut, not refused."""
-        prompts = [sample.prompt, *sample.others] if sample.others else sample.prompt
-        return {"input": prompts, "truncate_prompt_tokens": -1}
 
     def _generation(self, sample: Sample) -> dict[str, Any]:
         chat = self.backend == "openai-chat"
@@ -90,16 +89,16 @@ _decode: Callable[[bytes], _Event] = msgspec.json.Decoder(_Event).decode
 
 
 class Listener:
-    """Takes the bytes of one stream of server-sent events and writes times, text and counts into an Outcome."""
+    """Reads one stream of server-sent events and writes times, text and counts into a RequestOutcome."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RequestOutcome) -> None:
         self._outcome = outcome
         self._unread = b""
         self._texts: list[str] = []
         self._last_s = 0.0
 
     def take(self, part: bytes, received_s: float) -> None:
-        """Some bytes of the body. Events end with an empty line; comments (keep-alive) are passed over."""
+        """Take some bytes of the body. Events end with an empty line; comments (keep-alive) are skipped."""
         *lines, self._unread = (self._unread + part).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
@@ -108,7 +107,7 @@ class Listener:
                     self._read(event, received_s)
 
     def end(self) -> None:
-        """The stream is over."""
+        """Complete the outcome at the end of the stream."""
         outcome = self._outcome
         outcome.text = "".join(self._texts)
         outcome.latency_s = self._last_s - outcome.start_s if self._last_s else 0.0
@@ -124,7 +123,7 @@ class Listener:
     def _hear(self, event: _Event, received_s: float) -> None:
         outcome = self._outcome
         if event.error:
-            outcome.error = f"the stream broke off: {event.error}"
+            outcome.error = f"the stream ended with an error: {event.error}"
         if event.choices:
             if self._last_s:
                 outcome.itl_s.append(received_s - self._last_s)
@@ -140,19 +139,19 @@ class Listener:
 
 
 class Whole:
-    """Takes the bytes of an answer that is no stream: the request ends with the last of them."""
+    """Reads an answer that is no stream: the request ends with its last byte."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RequestOutcome) -> None:
         self._outcome = outcome
         self._parts: list[bytes] = []
 
     def take(self, part: bytes, received_s: float) -> None:
-        """Some bytes of the body."""
+        """Take some bytes of the body."""
         self._parts.append(part)
         self._outcome.ttft_s = self._outcome.latency_s = received_s - self._outcome.start_s
 
     def end(self) -> None:
-        """All is there: the prompt's tokens are those of its usage."""
+        """Complete the outcome: the prompt's tokens are those of its usage."""
         if self._outcome.error:
             return
         try:
@@ -164,13 +163,13 @@ class Whole:
             self._outcome.prompt_tokens = usage.prompt_tokens
 
 
-async def ask(http: Http, form: Form, sample: Sample, model: str, count: Callable[[str], int]) -> Outcome:
-    """Send one request and hear its answer to the end. A failure is in the outcome, not raised.
+async def ask(http: Http, form: RequestForm, sample: Sample, model: str, count: Callable[[str], int]) -> RequestOutcome:
+    """Send one request and read its answer to the end. A failure is in the outcome, not raised.
 
-    count: tokens of a text, for servers that do not tell usage.
+    count: counts a text's tokens, for servers that send no usage.
     """
     body = form.body(sample, model)
-    outcome = Outcome(sample.prompt_tokens, sequences=sample.sequences)
+    outcome = RequestOutcome(sample.prompt_tokens, sequences=sample.sequences)
     listener = Whole(outcome) if form.pooling else Listener(outcome)
     outcome.start_s = time.perf_counter()
     try:

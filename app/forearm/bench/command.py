@@ -1,4 +1,4 @@
-"""`forearm bench KIND`: which kind, and what it needs is imported then."""
+"""`forearm bench KIND`: runs one kind, whose modules are imported only then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE = """usage: forearm bench KIND ...
   serve        a running server under load: latencies and throughput, one request rate or several
   throughput   this machine, all requests at once, without HTTP
   latency      this machine, one batch of requests
-  startup      until a model can be asked, cold and warm
+  startup      time until a model is ready, cold and warm
   plot FILES   results of serve as a figure
 
 `forearm bench KIND --help` lists the flags: those of vllm bench."""

@@ -1,6 +1,6 @@
 """The requests of a run: made up (random, prefix_repetition, sonnet) or read from a file (sharegpt, custom).
 
-Names, defaults and lengths are those of vLLM's bench. Whatever draws does so from the seed alone.
+Names, defaults and lengths are those of vLLM's bench. All random choices depend on the seed alone.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from forearm.text.tokenizer.tokenizer import Tokenizer
 
 SONNETS = Path(__file__).with_name("sonnets.txt")
 SONNET_TASK = "Pick as many lines as you can from these poem lines:\n"
-# Of a ShareGPT conversation, as vLLM takes them: shorter ones say little, longer ones fitted no GPU of 2023.
+# vLLM's bounds of a ShareGPT conversation.
 LEAST_TOKENS, MOST_PROMPT_TOKENS, MOST_TOKENS = 4, 1024, 2048
 NOT_READ = "its files come from Hugging Face's hub or need other libraries; write it as a JSONL of prompts: custom"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One request to make. `prompt_tokens` is what this side counts; the server's usage replaces it."""
+    """One request to send. `prompt_tokens` is counted by the client; the server's usage replaces it."""
 
     prompt: str | list[int]  # token ids: of /v1/completions alone
     prompt_tokens: int
@@ -36,13 +36,13 @@ class Sample:
 
     @property
     def sequences(self) -> int:
-        """Prompts of this request."""
+        """The number of prompts of this request."""
         return 1 + len(self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What to make or read: the flags of options.add_dataset under their names. `chat`: the server has the template."""
+class DatasetOptions:
+    """The dataset's options, as the flags of options.add_dataset. `chat`: the server applies the chat template."""
 
     dataset_name: str = "random"
     dataset_path: str | None = None
@@ -71,29 +71,29 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Text:
+class ModelText:
     """A model's tokenizer and, where it has one, its chat template."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
     def count(self, text: str) -> int:
-        """Tokens, with those that the tokenizer adds around a prompt."""
+        """Count the tokens, with those that the tokenizer adds around a prompt."""
         return len(self.tokenizer.encode(text))
 
     def count_alone(self, text: str) -> int:
-        """Tokens of the text alone."""
+        """Count the tokens of the text alone."""
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def rendered(self, prompt: str, wanted: Wanted) -> str:
-        """As a chat, unless the server does that or there is no template."""
+    def rendered(self, prompt: str, wanted: DatasetOptions) -> str:
+        """Apply the chat template, unless the server does that or there is none."""
         if wanted.chat or wanted.skip_chat_template or self.template is None:
             return prompt
         return self.template.render([{"role": "user", "content": prompt}], kwargs=wanted.chat_template_kwargs)
 
 
-def samples(wanted: Wanted, text: Text) -> list[Sample]:
-    """The requests, numbered.
+def samples(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
+    """Make the numbered requests.
 
     Raises: ConfigError naming the flag or the line of the file.
     """
@@ -108,8 +108,8 @@ def samples(wanted: Wanted, text: Text) -> list[Sample]:
     return [replace(sample, request_id=f"{wanted.request_id_prefix}{i}") for i, sample in enumerate(made)]
 
 
-def _random(wanted: Wanted, text: Text) -> list[Sample]:
-    """A prefix all have in common, then tokens of their own; lengths uniform around the mean."""
+def _random(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
+    """Make random prompts: a common prefix, then tokens of their own; lengths are uniform around the mean."""
     prompts = RandomPrompts(text.tokenizer, wanted.seed)
     added = len(text.tokenizer.encode(""))
     own = prompts.lengths(max(0, wanted.random_input_len - added), wanted.random_range_ratio, wanted.num_prompts)
@@ -123,7 +123,7 @@ def _random(wanted: Wanted, text: Text) -> list[Sample]:
 
 
 def _together(single: list[Sample], size: int) -> list[Sample]:
-    """Several prompts a request, for embeddings."""
+    """Group several prompts into a request, for embeddings."""
     groups = (single[i : i + size] for i in range(0, len(single), size))
     return [
         replace(
@@ -133,8 +133,8 @@ def _together(single: list[Sample], size: int) -> list[Sample]:
     ]
 
 
-def _prefix_repetition(wanted: Wanted, text: Text) -> list[Sample]:
-    """So many prefixes, each with its share of the requests, each request with a suffix of its own; shuffled."""
+def _prefix_repetition(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
+    """Make prefixes, each with its share of the requests, which differ in their suffixes; shuffled."""
     prompts = RandomPrompts(text.tokenizer, wanted.seed)
     share = wanted.num_prompts // wanted.prefix_repetition_num_prefixes
     if share == 0:
@@ -151,8 +151,8 @@ def _prefix_repetition(wanted: Wanted, text: Text) -> list[Sample]:
     return _shuffled(made, wanted)
 
 
-def _sonnet(wanted: Wanted, text: Text) -> list[Sample]:
-    """Lines of poems: the first ones for all, then others drawn; as many as fit into the length."""
+def _sonnet(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
+    """Make prompts of a poem's lines: the same first ones, then random ones, as many as fit the length."""
     path = Path(wanted.dataset_path) if wanted.dataset_path else SONNETS
     lines = [f"{line}\n" for line in _read(path).splitlines() if line.strip()]
     lengths = [len(text.tokenizer.encode(line, add_special_tokens=False)) for line in lines]
@@ -171,8 +171,8 @@ def _sonnet(wanted: Wanted, text: Text) -> list[Sample]:
     return made
 
 
-def _fitting(lines: list[str], wanted: Wanted, text: Text) -> tuple[str, int]:
-    """The question with as many of the lines as the length allows."""
+def _fitting(lines: list[str], wanted: DatasetOptions, text: ModelText) -> tuple[str, int]:
+    """Return the question with as many of the lines as the length allows."""
     while True:
         prompt = text.rendered(SONNET_TASK + "".join(lines), wanted)
         tokens = text.count(prompt)
@@ -181,8 +181,8 @@ def _fitting(lines: list[str], wanted: Wanted, text: Text) -> tuple[str, int]:
         lines = lines[:-1]
 
 
-def _sharegpt(wanted: Wanted, text: Text) -> list[Sample]:
-    """First turns of conversations, with the length of the second as that of the answer."""
+def _sharegpt(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
+    """Read first turns of conversations, whose second turn gives the length of the answer."""
     entries = _json(_path(wanted))
     if not isinstance(entries, list):
         raise ConfigError(f"--dataset-path {wanted.dataset_path}: it is no JSON list of conversations")
@@ -201,14 +201,14 @@ def _sharegpt(wanted: Wanted, text: Text) -> list[Sample]:
 
 
 def _turns(entry: Any) -> list[str]:
-    """What was said in one entry of a ShareGPT file; empty if it is not one."""
+    """Return the turns of one entry of a ShareGPT file; [] if it has none."""
     turns = entry.get("conversations") if isinstance(entry, dict) else None
     values = [turn.get("value") for turn in turns or () if isinstance(turn, dict)]
     return [value for value in values if isinstance(value, str)]
 
 
-def _custom(wanted: Wanted, text: Text) -> list[Sample]:
-    """JSONL with a prompt in each line, and output_tokens where --custom-output-len is -1."""
+def _custom(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
+    """Read JSONL with a prompt in each line, and output_tokens where --custom-output-len is -1."""
     path = _path(wanted)
     made = []
     for entry in _shuffled(list(_custom_entries(path, wanted.custom_output_len)), wanted)[: wanted.num_prompts]:
@@ -219,7 +219,7 @@ def _custom(wanted: Wanted, text: Text) -> list[Sample]:
 
 
 def _custom_entries(path: Path, output_len: int) -> Iterator[dict[str, Any]]:
-    """Raises: ConfigError naming the line."""
+    """Read the lines of a JSONL file. Raises: ConfigError naming the line."""
     for number, line in enumerate(_read(path).splitlines(), 1):
         if not line.strip():
             continue
@@ -234,13 +234,13 @@ def _custom_entries(path: Path, output_len: int) -> Iterator[dict[str, Any]]:
         yield entry
 
 
-def _shuffled(entries: Sequence[Any], wanted: Wanted) -> list[Any]:
+def _shuffled(entries: Sequence[Any], wanted: DatasetOptions) -> list[Any]:
     if wanted.disable_shuffle:
         return list(entries)
     return random.Random(wanted.seed).sample(list(entries), len(entries))
 
 
-def _path(wanted: Wanted) -> Path:
+def _path(wanted: DatasetOptions) -> Path:
     if not wanted.dataset_path:
         raise ConfigError(f"--dataset-name {wanted.dataset_name}: give its file with --dataset-path")
     return Path(wanted.dataset_path)
@@ -260,7 +260,7 @@ def _read(path: Path) -> str:
         raise ConfigError(f"--dataset-path {path}: {error}") from None
 
 
-MAKERS: dict[str, Callable[[Wanted, Text], list[Sample]]] = {
+MAKERS: dict[str, Callable[[DatasetOptions, ModelText], list[Sample]]] = {
     "random": _random,
     "sharegpt": _sharegpt,
     "custom": _custom,

@@ -41,7 +41,7 @@ class Broken(ForearmError):
         self.untouched = untouched
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection, one exchange at a time."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Http:
     address: str
     headers: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False
-    _idle: list[Connection] = field(default_factory=list)
+    _idle: list[HttpConnection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Raises: ConfigError."""
@@ -196,7 +196,7 @@ class Http:
                     raise
         return await self._on(await self._connect(), request, take)
 
-    async def _on(self, connection: Connection, request: bytes, take: Take) -> Reply:
+    async def _on(self, connection: HttpConnection, request: bytes, take: Take) -> Reply:
         reply = await asyncio.wait_for(connection.exchange(request, take), TIMEOUT_S)
         if connection.open:
             self._idle.append(connection)
@@ -204,27 +204,27 @@ class Http:
             connection.close()
         return reply
 
-    def _kept(self) -> Connection | None:
+    def _kept(self) -> HttpConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.open:
                 return connection
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> HttpConnection:
         loop = asyncio.get_running_loop()
         made: Any
         if self._unix:
-            made = loop.create_unix_connection(Connection, self._unix)
+            made = loop.create_unix_connection(HttpConnection, self._unix)
         else:
-            made = loop.create_connection(Connection, self._host, self._port, ssl=self._ssl)
+            made = loop.create_connection(HttpConnection, self._host, self._port, ssl=self._ssl)
         _, connection = await asyncio.wait_for(made, CONNECT_TIMEOUT_S)
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, HttpConnection)
         return connection
 
 
 def reason(reply: Reply) -> str:
-    """Why a request failed, as the server words it."""
+    """Return the server's reason for a failure."""
     try:
         message = json.loads(reply.body)["error"]["message"]
     except (ValueError, KeyError, TypeError):

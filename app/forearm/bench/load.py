@@ -1,4 +1,4 @@
-"""One run: requests go out at their times, at most so many at once, and all are waited for."""
+"""One run: sends requests at their times, within the limit of concurrency, and waits for all answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from forearm.bench.arrivals import RampUp, send_times
 from forearm.bench.datasets import Sample
-from forearm.bench.statistics import Outcome
+from forearm.bench.statistics import RequestOutcome
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """How requests come: `rate` a second (inf: all at once), see arrivals.py; `max_concurrency`: None is no limit."""
+    """The arrival of requests: `rate` a second (inf: all at once; arrivals.py); `max_concurrency`: None is no limit."""
 
     rate: float
     burstiness: float = 1.0
@@ -27,10 +27,10 @@ class Traffic:
 
 
 @dataclass
-class Run:
-    """What happened. `rate_changes`: when a ramp passed each whole number of requests a second, as vLLM notes it."""
+class LoadRun:
+    """The outcome of a run. `rate_changes`: when a ramp passed each whole number of requests a second, as in vLLM."""
 
-    outcomes: list[Outcome]
+    outcomes: list[RequestOutcome]
     duration_s: float
     rate_changes: list[dict[str, Any]] = field(default_factory=list)
 
@@ -38,13 +38,13 @@ class Run:
 async def run(
     samples: Sequence[Sample],
     traffic: Traffic,
-    ask: Callable[[int, Sample], Awaitable[Outcome]],
+    ask: Callable[[int, Sample], Awaitable[RequestOutcome]],
     ended: Callable[[], object],
-) -> Run:
-    """Ask each sample, given with its number, when its time comes; `ended` is called after each."""
+) -> LoadRun:
+    """Send each sample, with its number, at its time; `ended` is called after each answer."""
     gate = asyncio.Semaphore(traffic.max_concurrency) if traffic.max_concurrency else contextlib.nullcontext()
 
-    async def one(number: int, sample: Sample, due_s: float) -> Outcome:
+    async def one(number: int, sample: Sample, due_s: float) -> RequestOutcome:
         async with gate:
             outcome = await ask(number, sample)
         outcome.queued_s = outcome.start_s - due_s
@@ -53,7 +53,7 @@ async def run(
 
     times = send_times(len(samples), traffic.rate, traffic.burstiness, traffic.seed, traffic.ramp_up)
     ramp = _Ramp(traffic.ramp_up, len(samples))
-    tasks: list[asyncio.Task[Outcome]] = []
+    tasks: list[asyncio.Task[RequestOutcome]] = []
     begin = time.perf_counter()
     try:
         for number, (sample, after_s) in enumerate(zip(samples, times, strict=True)):
@@ -66,7 +66,7 @@ async def run(
     finally:
         for task in tasks:
             task.cancel()
-    return Run(list(outcomes), time.perf_counter() - begin, ramp.changes)
+    return LoadRun(list(outcomes), time.perf_counter() - begin, ramp.changes)
 
 
 class _Ramp:

@@ -107,8 +107,8 @@ def latency(argv: Sequence[str]) -> int:
         ("--output-len", 128, "tokens of each answer"),
         ("--batch-size", 8, "prompts"),
         ("--n", 1, "answers to each prompt"),
-        ("--num-iters-warmup", 10, "runs before those that count"),
-        ("--num-iters", 30, "runs that count"),
+        ("--num-iters-warmup", 10, "runs before the measured ones"),
+        ("--num-iters", 30, "measured runs"),
     ):
         parser.add_argument(flag, type=int, default=default, help=what)
     add_output(parser)
@@ -142,7 +142,7 @@ def latency(argv: Sequence[str]) -> int:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, Any]:
-    """Under vLLM's keys."""
+    """Return the times under vLLM's keys."""
     return {
         "avg_latency": float(np.mean(seconds)),
         "std_latency": float(np.std(seconds)),
@@ -152,17 +152,17 @@ def summary(seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Of PERCENTILES, linear between neighbours."""
+    """Return PERCENTILES of the times, linear between neighbours."""
     return {str(p): float(np.percentile(seconds, p)) for p in PERCENTILES}
 
 
 def load(engine: EngineConfig, configs: Configs) -> LLM:
-    """The engine that the flags describe."""
+    """Load the engine that the flags describe."""
     return LLM(tokenizer=configs.api.tokenizer or None, **changed_settings(engine))
 
 
 def sampling(args: argparse.Namespace, output_tokens: int) -> SamplingParams:
-    """As in vLLM: temperature 1, and answers of the length asked for."""
+    """Return vLLM's sampling parameters: temperature 1, and answers of exactly the given length."""
     return SamplingParams(
         n=args.n,
         temperature=1.0,
@@ -174,13 +174,13 @@ def sampling(args: argparse.Namespace, output_tokens: int) -> SamplingParams:
 
 
 def add_output(parser: CommandParser) -> None:
-    """What both have."""
-    parser.add_argument("--disable-detokenize", action="store_true", help="token ids are not made text")
+    """Add the flags that throughput and latency share."""
+    parser.add_argument("--disable-detokenize", action="store_true", help="do not detokenize outputs")
     parser.add_argument("--output-json", metavar="FILE", help="also write the result there")
 
 
 def save(result: dict[str, Any], path: str | None) -> None:
-    """Raises: ConfigError if it can't be written."""
+    """Write the result. Raises: ConfigError if that fails."""
     if path is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""The flags of `forearm bench`, under vLLM's names and with its defaults, and how their texts are read."""
+"""The flags of `forearm bench`, with vLLM's names and defaults, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from forearm.bench.ask import ENDPOINTS
-from forearm.bench.datasets import Wanted
+from forearm.bench.datasets import DatasetOptions
 from forearm.bench.report import METRICS
 from forearm.bench.statistics import OBJECTIVES
 from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError
 
 SAMPLING = ("top_p", "top_k", "min_p", "temperature", "frequency_penalty", "presence_penalty", "repetition_penalty")
-# vLLM's, accepted because they ask for nothing that is not done anyway: (flags, value follows).
+# Flags of vLLM's that are accepted without effect: (flags, takes a value).
 NEEDLESS = ((("--trust-remote-code", "--no-stream"), False), (("--tokenizer-mode",), True))
 REFUSED = {
     "--use-beam-search": 'write --extra-body \'{"use_beam_search": true, "n": 2}\'',
     "--async-engine": "requests go to the engine directly; leave it out",
     "--skip-tokenizer-init": "prompts are made and counted here",
-    "--plot-timeline": "it is not built; --save-detailed has every request's times",
-    "--plot-dataset-stats": "it is not built; --save-detailed has every request's lengths",
-    "--self-timed": "traces with times of their own are not read",
-    "--probe-request-rate": "it is not built; run a second bench beside this one",
+    "--plot-timeline": "it is not supported; --save-detailed has every request's times",
+    "--plot-dataset-stats": "it is not supported; --save-detailed has every request's lengths",
+    "--self-timed": "traces with arrival times are not supported",
+    "--probe-request-rate": "it is not supported; run a second bench beside this one",
 }
 
 
 def dashed(argv: Sequence[str]) -> list[str]:
-    """--request_rate is --request-rate.
+    """Replace _ by - in flags: --request_rate is --request-rate.
 
-    Raises: ConfigError for a flag of vLLM that asks for what is not there.
+    Raises: ConfigError for a flag of vLLM's that is not supported.
     """
     words = []
     for word in argv:
@@ -46,8 +46,8 @@ def dashed(argv: Sequence[str]) -> list[str]:
 
 
 def add_dataset(parser: CommandParser, name: str = "random") -> None:
-    """What requests are made of."""
-    default = Wanted()
+    """Add the flags of datasets."""
+    default = DatasetOptions()
     parser.add_argument("--dataset-name", default=name, help="random, sharegpt, custom, sonnet or prefix_repetition")
     parser.add_argument(
         "--dataset-path", help="file of sharegpt (JSON), custom (JSONL) or sonnet (text; own if absent)"
@@ -59,7 +59,7 @@ def add_dataset(parser: CommandParser, name: str = "random") -> None:
     parser.add_argument("--chat-template-kwargs", type=json_object, help="JSON: variables for the template")
     parser.add_argument("--input-len", type=_whole(1), help="of every dataset whose prompts are made up, in tokens")
     parser.add_argument("--output-len", type=_whole(1), help="of every dataset, in tokens")
-    for field in dataclasses.fields(Wanted):
+    for field in dataclasses.fields(DatasetOptions):
         if field.name.startswith(("random_", "sharegpt_", "custom_", "sonnet_", "prefix_repetition_")):
             flag = "--" + field.name.replace("_", "-")
             low = {"custom_output_len": -1, "random_batch_size": 1}.get(field.name, 0)
@@ -67,20 +67,20 @@ def add_dataset(parser: CommandParser, name: str = "random") -> None:
             parser.add_argument(flag, type=kind, default=field.default, help=f"default: {field.default}")
 
 
-def wanted(args: argparse.Namespace, seed: int, chat: bool = False) -> Wanted:
-    """The dataset that was asked for."""
-    given = {f.name: getattr(args, f.name) for f in dataclasses.fields(Wanted) if hasattr(args, f.name)}
+def wanted(args: argparse.Namespace, seed: int, chat: bool = False) -> DatasetOptions:
+    """Read the dataset's options."""
+    given = {f.name: getattr(args, f.name) for f in dataclasses.fields(DatasetOptions) if hasattr(args, f.name)}
     if args.input_len is not None:
         given |= dict.fromkeys(("random_input_len", "sonnet_input_len"), args.input_len)
     if args.output_len is not None:
         given |= {name: args.output_len for name in given if name.endswith("_output_len")}
     if given["dataset_path"] and args.dataset_name in ("random", "prefix_repetition"):
         raise ConfigError(f"--dataset-path {given['dataset_path']}: {args.dataset_name} prompts are made up, not read")
-    return Wanted(**{**given, "seed": seed, "chat": chat})
+    return DatasetOptions(**{**given, "seed": seed, "chat": chat})
 
 
 def add_server(parser: CommandParser) -> None:
-    """Who is asked, and how."""
+    """Add the flags of the server and of its requests."""
     parser.add_argument(
         "--backend", "--endpoint-type", default="openai", choices=tuple(ENDPOINTS), help="vllm is openai"
     )
@@ -89,14 +89,14 @@ def add_server(parser: CommandParser) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--endpoint", help="absent: that of the backend")
     parser.add_argument("--header", metavar="KEY=VALUE", nargs="*", default=[], help="of every request")
-    parser.add_argument("--insecure", action="store_true", help="certificates are not looked at")
+    parser.add_argument("--insecure", action="store_true", help="do not check certificates")
     parser.add_argument("--model", help="for tokenizer and requests; absent: the first one that the server has")
     parser.add_argument("--served-model-name", help="of requests, where it is not --model")
     parser.add_argument("--tokenizer", help="folder or Hugging Face id; absent: the model's")
-    parser.add_argument("--lora-modules", nargs="+", default=[], help="models to ask instead, in turns")
+    parser.add_argument("--lora-modules", nargs="+", default=[], help="models to ask instead, alternately")
     parser.add_argument("--lora-assignment", choices=("random", "round-robin"), default="random")
-    parser.add_argument("--ready-check-timeout-sec", type=float, default=0, help="wait so long for a first answer")
-    parser.add_argument("--num-warmups", type=_whole(0), default=0, help="requests before those that count")
+    parser.add_argument("--ready-check-timeout-sec", type=float, default=0, help="wait this long for a first answer")
+    parser.add_argument("--num-warmups", type=_whole(0), default=0, help="requests before the measured ones")
     parser.add_argument("--profile", action="store_true", help="POST /start_profile before and /stop_profile after")
     parser.add_argument("--request-id-prefix", default=f"bench-{uuid.uuid4().hex[:8]}-", help="of X-Request-Id")
     parser.add_argument("--logprobs", type=_whole(0), help="log-probabilities for each token")
@@ -107,17 +107,17 @@ def add_server(parser: CommandParser) -> None:
 
 
 def add_traffic(parser: CommandParser) -> None:
-    """When requests come."""
+    """Add the flags of arrival times."""
     parser.add_argument("--request-rate", nargs="+", default=["inf"], help="requests/s; inf: at once; several: a sweep")
     parser.add_argument("--burstiness", type=_above_0, default=1.0, help="1: Poisson; less: burstier; more: more even")
     parser.add_argument("--max-concurrency", type=_whole(1), help="most requests at a time")
-    parser.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="the rate grows meanwhile")
+    parser.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="the rate grows during the run")
     parser.add_argument("--ramp-up-start-rps", type=float)
     parser.add_argument("--ramp-up-end-rps", type=float)
 
 
 def add_results(parser: CommandParser) -> None:
-    """What is told of it."""
+    """Add the flags of results."""
     parser.add_argument("--label", help="of the results; absent: the backend")
     parser.add_argument("--percentile-metrics", help=f"of {', '.join(METRICS)}; absent: ttft,tpot,itl, of vectors e2el")
     parser.add_argument("--metric-percentiles", default="99", help="such as 50,90,99")
@@ -162,7 +162,7 @@ def percentiles(text: str) -> list[float]:
 
 
 def objectives_ms(pairs: Sequence[str]) -> dict[str, float]:
-    """Of --goodput. Raises: ConfigError."""
+    """Read --goodput. Raises: ConfigError naming it."""
     found = {}
     for pair in pairs:
         name, _, value = pair.partition(":")
@@ -173,7 +173,7 @@ def objectives_ms(pairs: Sequence[str]) -> dict[str, float]:
 
 
 def pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE texts. Raises: ConfigError."""
+    """Read KEY=VALUE texts. Raises: ConfigError naming the flag."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -184,7 +184,7 @@ def pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Raises: argparse.ArgumentTypeError."""
+    """Read a JSON object. Raises: argparse.ArgumentTypeError."""
     try:
         found = json.loads(text)
     except ValueError as error:

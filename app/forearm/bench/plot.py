@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from forearm.bench.report import Result
+from forearm.bench.report import BenchResult
 from forearm.errors import ConfigError
 
 PANEL_W, PANEL_H = 560, 400
@@ -35,7 +35,7 @@ class Axis:
     to_px: float
 
     def at(self, value: float) -> float:
-        """Where a value lies."""
+        """Return the position of a value."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(value)
@@ -52,7 +52,7 @@ class Axis:
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def svg(results: Sequence[Result]) -> str:
+def svg(results: Sequence[BenchResult]) -> str:
     """The figure.
 
     Raises: ConfigError if a result lacks what is drawn.
@@ -77,16 +77,16 @@ def svg(results: Sequence[Result]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
+def by_label(results: Sequence[BenchResult]) -> dict[str, list[BenchResult]]:
     """The lines of the figure, each in the order of its request rates."""
-    series: dict[str, list[Result]] = {}
+    series: dict[str, list[BenchResult]] = {}
     for result in results:
         name = result.get("label") or f"{result.get('backend', '?')}, {result.get('model_id', '?')}"
         series.setdefault(str(name), []).append(result)
     return {label: sorted(found, key=_rate) for label, found in series.items()}
 
 
-def _panel(series: dict[str, list[Result]], key: str, title: str) -> Iterator[str]:
+def _panel(series: dict[str, list[BenchResult]], key: str, title: str) -> Iterator[str]:
     shown = [result for found in series.values() for result in found]
     x = _axis([result[X_KEY] for result in shown], LEFT, PANEL_W - RIGHT, may_log=False)
     y = _axis([result[key] for result in shown], PANEL_H - BOTTOM, TOP, may_log=True)
@@ -116,7 +116,7 @@ def _grid(x: Axis, y: Axis, title: str) -> Iterator[str]:
 
 
 def _axis(values: Sequence[float], from_px: float, to_px: float, may_log: bool) -> Axis:
-    """From 0 to a little more than the greatest; a logarithmic one where values are far apart."""
+    """Choose an axis from 0 to a little more than the largest value; logarithmic where values are far apart."""
     greatest, least = max(values) or 1.0, min(values)
     if may_log and 0 < least * LOG_FROM < greatest:
         return Axis(least / 1.5, greatest * 1.5, True, from_px, to_px)
@@ -132,5 +132,5 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def _rate(result: Result) -> float:
+def _rate(result: BenchResult) -> float:
     return float(result.get("request_rate", "inf"))

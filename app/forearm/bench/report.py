@@ -11,7 +11,7 @@ from forearm.bench.load import Traffic
 from forearm.bench.statistics import word
 
 WIDTH = 50
-Result = dict[str, Any]
+BenchResult = dict[str, Any]
 
 METRICS = {
     "ttft": ("TTFT", "Time to First Token"),
@@ -26,7 +26,7 @@ DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generat
 
 
 def traffic(given: Traffic) -> Iterator[str]:
-    """What is about to happen."""
+    """Describe the run before it starts."""
     ramp = given.ramp_up
     if ramp is None:
         yield f"Traffic request rate: {given.rate}"
@@ -38,7 +38,7 @@ def traffic(given: Traffic) -> Iterator[str]:
     yield f"Maximum request concurrency: {given.max_concurrency}"
 
 
-def table(result: Result, percentiles: Sequence[float]) -> str:
+def table(result: BenchResult, percentiles: Sequence[float]) -> str:
     """The whole table; of METRICS those whose spread `result` has."""
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", *_totals(result)]
     for metric, (name, title) in METRICS.items():
@@ -53,7 +53,7 @@ def table(result: Result, percentiles: Sequence[float]) -> str:
     return "\n".join([*lines, "=" * WIDTH])
 
 
-def _totals(result: Result) -> Iterator[str]:
+def _totals(result: BenchResult) -> Iterator[str]:
     yield _row("Successful requests:", result["completed"])
     yield _row("Failed requests:", result["failed"])
     if result["max_concurrency"] is not None:
@@ -77,7 +77,7 @@ def _totals(result: Result) -> Iterator[str]:
     yield _row("Total token throughput (tok/s):", result["total_token_throughput"])
 
 
-def _speculation(result: Result) -> Iterator[str]:
+def _speculation(result: BenchResult) -> Iterator[str]:
     yield _row("Acceptance rate (%):", result["spec_decode_acceptance_rate"])
     yield _row("Acceptance length:", result["spec_decode_acceptance_length"])
     yield _row("Drafts:", result["spec_decode_num_drafts"])
@@ -93,8 +93,8 @@ def _row(label: str, value: float) -> str:
     return f"{label:<40} {value:<10.2f}" if isinstance(value, float) else f"{label:<40} {value:<10}"
 
 
-def file_name(result: Result, rate: float) -> str:
-    """What vLLM would call the file of this result."""
+def file_name(result: BenchResult, rate: float) -> str:
+    """Return vLLM's name for the file of this result."""
     label = result["label"] or result["backend"]
     most = result["max_concurrency"]
     concurrency = f"-concurrency{most}" if most is not None else ""
@@ -106,8 +106,8 @@ def file_name(result: Result, rate: float) -> str:
     return f"{label}-{traffic}{concurrency}-{model}-{result['date']}.json"
 
 
-def kept(result: Mapping[str, Any], detailed: bool) -> Result:
-    """What goes into the file."""
+def kept(result: Mapping[str, Any], detailed: bool) -> BenchResult:
+    """Return the part of a result that goes into the file."""
     return {name: value for name, value in result.items() if detailed or name not in DETAILS}
 
 
@@ -121,7 +121,7 @@ def save(result: Mapping[str, Any], path: Path, append: bool) -> None:
         file.write(("\n" if append and file.tell() else "") + json.dumps(result))
 
 
-def load(path: Path) -> list[Result]:
+def load(path: Path) -> list[BenchResult]:
     """The results of a file: one, or one a line.
 
     Raises: OSError, ValueError.

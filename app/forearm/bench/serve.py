@@ -1,4 +1,4 @@
-"""`forearm bench serve`: how a running server of OpenAI's API keeps up with a load, ours or another's."""
+"""`forearm bench serve`: latencies and throughput of a running server of OpenAI's API, ours or another's."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tqdm import tqdm
 
 from forearm.bench import datasets, options, plot, report, speculation, statistics
 from forearm.bench.arrivals import RampUp
-from forearm.bench.ask import ENDPOINTS, POOLING, Form, ask
-from forearm.bench.datasets import Sample, Text, Wanted
+from forearm.bench.ask import ENDPOINTS, POOLING, RequestForm, ask
+from forearm.bench.datasets import DatasetOptions, ModelText, Sample
 from forearm.bench.http import Broken, Http, reason
-from forearm.bench.load import Run, Traffic, run
-from forearm.bench.report import Result
+from forearm.bench.load import LoadRun, Traffic, run
+from forearm.bench.report import BenchResult
 from forearm.bench.text import load_text
 from forearm.config import configs
 from forearm.config.flags import CommandParser
@@ -57,17 +57,17 @@ def serve(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Whom requests go to. `models`: to choose from; `model_id`: what the results and the tokenizer go by."""
+class Target:
+    """The target of requests. `models`: to choose from; `model_id`: the model of the results and the tokenizer."""
 
     http: Http
-    form: Form
+    form: RequestForm
     models: Sequence[str]
     model_id: str
 
 
 class Bench:
-    """What one command line asks for."""
+    """The runs of one command line."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Raises: ConfigError."""
@@ -83,7 +83,7 @@ class Bench:
         if args.plot and not args.plot.endswith(".svg"):
             raise ConfigError(f"--plot {args.plot}: figures are SVG; write a name that ends in .svg")
 
-    async def results(self) -> list[Result]:
+    async def results(self) -> list[BenchResult]:
         """One for each rate; printed and saved on the way.
 
         Raises: ConfigError, EngineUnavailable.
@@ -92,7 +92,7 @@ class Bench:
         try:
             model, model_id = await self._model(http)
             models = self._args.lora_modules or [model]
-            asked = Asked(http, form(self._args), models, model_id)
+            asked = Target(http, form(self._args), models, model_id)
             text = await asyncio.to_thread(load_text, self._args.tokenizer or model_id)
             found = [await self._one(asked, text, number, rate) for number, rate in enumerate(self._rates)]
         finally:
@@ -115,7 +115,7 @@ class Bench:
         except (ValueError, LookupError, TypeError):
             raise EngineUnavailable(f"{http.address}/v1/models names no model (HTTP {status}); give --model") from None
 
-    async def _one(self, asked: Asked, text: Text, number: int, rate: float) -> Result:
+    async def _one(self, asked: Target, text: ModelText, number: int, rate: float) -> BenchResult:
         args = self._args
         # Another seed for each rate of a sweep: the same prompts would be in the prefix cache from the rate before.
         wanted = options.wanted(args, args.seed + number, chat=args.backend == "openai-chat")
@@ -137,7 +137,7 @@ class Bench:
         self._save(result, rate)
         return result
 
-    async def _run(self, asked: Asked, samples: Sequence[Sample], traffic: Traffic, text: Text) -> Run:
+    async def _run(self, asked: Target, samples: Sequence[Sample], traffic: Traffic, text: ModelText) -> LoadRun:
         args, models = self._args, asked.models
         rng = random.Random(traffic.seed)
         chosen = [models[i % len(models)] for i in range(len(samples))]
@@ -151,8 +151,8 @@ class Bench:
                 bar.update,
             )
 
-    async def _warm_up(self, asked: Asked, sample: Sample, text: Text) -> None:
-        """Wait for the first answer, where that is asked for; then the requests that do not count.
+    async def _warm_up(self, asked: Target, sample: Sample, text: ModelText) -> None:
+        """Wait for the first answer, if --ready-check-timeout-sec is set; then send the warm-up requests.
 
         Raises: EngineUnavailable.
         """
@@ -186,7 +186,7 @@ class Bench:
             return {}
         return speculation.counts(body.decode(errors="replace")) if status == 200 else {}
 
-    def _result(self, asked: Asked, wanted: Wanted, traffic: Traffic, done: Run) -> Result:
+    def _result(self, asked: Target, wanted: DatasetOptions, traffic: Traffic, done: LoadRun) -> BenchResult:
         args = self._args
         ramp: dict[str, Any] = {}
         if traffic.ramp_up is not None:
@@ -208,13 +208,13 @@ class Bench:
             **({"rps_change_events": done.rate_changes} if done.rate_changes else {}),
         }
 
-    def _figures(self, asked: Asked, done: Run) -> Result:
+    def _figures(self, asked: Target, done: LoadRun) -> BenchResult:
         if asked.form.pooling:
             return statistics.pooling_figures(done.outcomes, done.duration_s)
         return statistics.figures(done.outcomes, done.duration_s, self._objectives_ms)
 
-    def _spreads(self, done: Run, traffic: Traffic) -> Result:
-        """Of the metrics asked for; those of the client's queue where there is one."""
+    def _spreads(self, done: LoadRun, traffic: Traffic) -> BenchResult:
+        """Return the spreads of the chosen metrics, with the client's queue where there is one."""
         values = statistics.latencies_s(done.outcomes)
         if self._args.backend in POOLING:
             del values["ttft"], values["tpot"], values["itl"]
@@ -222,13 +222,13 @@ class Bench:
             del values["client_queue_time"], values["e2el_including_client_queue"]
         elif traffic.rate == float("inf"):
             del values["e2el_including_client_queue"]
-        found: Result = {}
+        found: BenchResult = {}
         for metric in values:
             if metric in self._metrics:
                 found |= statistics.spread(metric, values[metric], self._percentiles)
         return found
 
-    def _save(self, result: Result, rate: float) -> None:
+    def _save(self, result: BenchResult, rate: float) -> None:
         args = self._args
         if not (args.save_result or args.append_result):
             return
@@ -255,7 +255,7 @@ def ramp_up(args: argparse.Namespace, rates: Sequence[float]) -> RampUp | None:
 
 
 def address(args: argparse.Namespace) -> str:
-    """Of the server."""
+    """Return the server's address."""
     if args.base_url:
         return str(args.base_url).rstrip("/").removesuffix("/v1")  # as OpenAI's clients have it: --endpoint has it too
     host = f"[{args.host}]" if ":" in args.host else args.host
@@ -263,13 +263,13 @@ def address(args: argparse.Namespace) -> str:
 
 
 def headers(args: argparse.Namespace) -> dict[str, str]:
-    """The key from the environment, and what --header gives."""
+    """Return the headers: the key from the environment, and those of --header."""
     key = configs.client_api_key()
     return {**({"Authorization": f"Bearer {key}"} if key else {}), **options.pairs("--header", args.header)}
 
 
-def form(args: argparse.Namespace) -> Form:
-    """The requests of this command line; random prompts are answered at the length asked for, as in vLLM."""
+def form(args: argparse.Namespace) -> RequestForm:
+    """Read the requests' form; answers to random prompts have exactly the given length, as in vLLM."""
     backend = args.backend
     endpoint = args.endpoint or ENDPOINTS[backend]
     usual = ENDPOINTS[backend]
@@ -281,4 +281,4 @@ def form(args: argparse.Namespace) -> Form:
     if sampling and backend in POOLING:
         raise ConfigError(f"--backend {backend}: it takes no sampling parameters ({', '.join(sampling)})")
     ignore_eos = args.ignore_eos or args.dataset_name == "random"
-    return Form(endpoint, backend, args.logprobs, ignore_eos, sampling | args.extra_body)
+    return RequestForm(endpoint, backend, args.logprobs, ignore_eos, sampling | args.extra_body)

@@ -1,4 +1,4 @@
-"""What speculative decoding gained during a run, from the server's counters before and after it.
+"""Statistics of speculative decoding during a run, from the server's counters before and after it.
 
 Source: vllm/benchmarks/serve.py, `fetch_spec_decode_metrics`; names: vllm/v1/spec_decode/metrics.py.
 """
@@ -27,7 +27,7 @@ def counts(metrics: str) -> Counts:
 
 
 def gained(before: Counts, after: Counts) -> dict[str, Any]:
-    """Under vLLM's JSON keys; empty where nothing was drafted."""
+    """Return the statistics under vLLM's JSON keys; {} where nothing was drafted."""
     rose = {name: value - before.get(name, 0.0) for name, value in after.items()}
     drafts, drafted = rose.get("num_drafts", 0.0), rose.get("num_draft_tokens", 0.0)
     accepted = rose.get("num_accepted_tokens", 0.0)

@@ -107,7 +107,7 @@ def evict(folder: Path) -> None:
 
 
 def figures(phase: str, seconds: Sequence[float]) -> dict[str, Any]:
-    """Under vLLM's keys."""
+    """Return the times under vLLM's keys."""
     found: dict[str, Any] = {}
     for name, values in ((f"{phase}_startup", list(seconds)), (f"{phase}_compilation", [0.0] * len(seconds))):
         found |= {
@@ -119,7 +119,7 @@ def figures(phase: str, seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """As vLLM shows it."""
+    """Return the figures as vLLM prints them."""
     lines = ["=" * 60, "STARTUP TIME BENCHMARK RESULTS", "=" * 60]
     for phase in ("cold", "warm"):
         lines += ["", f"{phase.upper()} STARTUP:"]

@@ -1,4 +1,4 @@
-"""From what was measured of each request to the figures of a run, by vLLM's definitions and under its JSON keys.
+"""Statistics of a run from the measurements of its requests, by vLLM's definitions and under its JSON keys.
 
 Of one request, all times by the client's clock, t0 when it begins to send the request:
   TTFT  time to first token: from t0 to the first event of the stream that has a choice
@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-OBJECTIVES = ("ttft", "tpot", "e2el")  # those that --goodput may name
+OBJECTIVES = ("ttft", "tpot", "e2el")  # of --goodput
 
 
 @dataclass
-class Outcome:
-    """What became of one request of `sequences` prompts. Times are seconds of time.perf_counter().
+class RequestOutcome:
+    """The measurements of one request of `sequences` prompts. Times are seconds of time.perf_counter().
 
     error: empty where it succeeded.
     """
@@ -45,12 +45,14 @@ class Outcome:
 
     @property
     def tpot_s(self) -> float:
-        """0 where there is no second token."""
+        """Time per output token; 0 where there is no second token."""
         return (self.latency_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
 
 
-def figures(outcomes: Sequence[Outcome], duration_s: float, objectives_ms: Mapping[str, float]) -> dict[str, Any]:
-    """All but the spreads of the latencies. `objectives_ms`: what a good request keeps to, by names of OBJECTIVES."""
+def figures(
+    outcomes: Sequence[RequestOutcome], duration_s: float, objectives_ms: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return all figures but the spreads of latencies. `objectives_ms`: the limits of a good request, by OBJECTIVES."""
     done = [one for one in outcomes if not one.error]
     prompt_tokens = sum(one.prompt_tokens for one in done)
     output_tokens = sum(one.output_tokens for one in done)
@@ -79,8 +81,8 @@ def figures(outcomes: Sequence[Outcome], duration_s: float, objectives_ms: Mappi
     }
 
 
-def pooling_figures(outcomes: Sequence[Outcome], duration_s: float) -> dict[str, Any]:
-    """The same for requests that generate nothing."""
+def pooling_figures(outcomes: Sequence[RequestOutcome], duration_s: float) -> dict[str, Any]:
+    """Return the figures of requests that generate no tokens."""
     done = [one for one in outcomes if not one.error]
     tokens, sequences = sum(one.prompt_tokens for one in done), sum(one.sequences for one in done)
     return {
@@ -99,15 +101,15 @@ def pooling_figures(outcomes: Sequence[Outcome], duration_s: float) -> dict[str,
     }
 
 
-def goodput(done: Sequence[Outcome], duration_s: float, objectives_ms: Mapping[str, float]) -> float:
-    """Requests a second that kept to every objective. Source: DistServe, arXiv:2401.09670, section 2."""
+def goodput(done: Sequence[RequestOutcome], duration_s: float, objectives_ms: Mapping[str, float]) -> float:
+    """Return the requests a second that met every objective. Source: DistServe, arXiv:2401.09670, section 2."""
     measured = {"ttft": lambda one: one.ttft_s, "tpot": lambda one: one.tpot_s, "e2el": lambda one: one.latency_s}
     good = sum(all(1e3 * measured[name](one) <= most for name, most in objectives_ms.items()) for one in done)
     return good / duration_s
 
 
-def most_tokens_in_a_second(done: Sequence[Outcome]) -> float:
-    """Events with tokens in the fullest second, counted in whole seconds from the first request on."""
+def most_tokens_in_a_second(done: Sequence[RequestOutcome]) -> float:
+    """Count the events with tokens in the busiest second, in whole seconds from the first request on."""
     if not done:
         return 0.0
     began_s = min(one.start_s for one in done)
@@ -115,8 +117,8 @@ def most_tokens_in_a_second(done: Sequence[Outcome]) -> float:
     return float(np.bincount(np.concatenate(times).astype(int)).max())
 
 
-def most_at_once(done: Sequence[Outcome]) -> int:
-    """Requests under way at the same time; one that ends as another begins is not counted with it."""
+def most_at_once(done: Sequence[RequestOutcome]) -> int:
+    """Count the most requests open at the same time; one that ends as another begins is not counted with it."""
     changes = [(one.start_s, 1) for one in done] + [(one.start_s + one.latency_s, -1) for one in done]
     most = now = 0
     for _, change in sorted(changes):
@@ -125,8 +127,8 @@ def most_at_once(done: Sequence[Outcome]) -> int:
     return most
 
 
-def latencies_s(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
-    """The values behind each metric, by the names of --percentile-metrics."""
+def latencies_s(outcomes: Sequence[RequestOutcome]) -> dict[str, list[float]]:
+    """Return the values of each metric, by the names of --percentile-metrics."""
     done = [one for one in outcomes if not one.error]
     return {
         "ttft": [one.ttft_s for one in done],
@@ -139,7 +141,7 @@ def latencies_s(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
 
 
 def spread(metric: str, values_s: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:
-    """Mean, median, standard deviation and percentiles in milliseconds; 0 where nothing was measured."""
+    """Return mean, median, standard deviation and percentiles in milliseconds; 0 where nothing was measured."""
     values = 1e3 * np.asarray(values_s if len(values_s) else [0.0])
     found = {
         f"mean_{metric}_ms": float(values.mean()),
@@ -150,5 +152,5 @@ def spread(metric: str, values_s: Sequence[float], percentiles: Sequence[float])
 
 
 def word(percentile: float) -> str:
-    """99, or 99.9."""
+    """Return a percentile as text: 99 or 99.9."""
     return str(int(percentile)) if math.floor(percentile) == percentile else str(percentile)

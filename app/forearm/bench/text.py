@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from forearm.bench.datasets import Text
+from forearm.bench.datasets import ModelText
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import DEMO_MODEL, find_tokenizer, local_model
 from forearm.text.templates.chat_template import ChatTemplate, find_chat_template
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 
-def load_text(name: str) -> Text:
-    """Of a folder, a .gguf file, a Hugging Face id, or of what a server of the demo model calls that.
+def load_text(name: str) -> ModelText:
+    """Load the text part of a folder, a .gguf file, a Hugging Face id, or a server's name of the demo model.
 
     Raises: ConfigError.
     """
@@ -23,4 +23,4 @@ def load_text(name: str) -> Text:
         raise ConfigError(f"{error} (prompts are made with a tokenizer: --tokenizer)") from None
     source = find_chat_template(folder, None, tokenizer.backend.chat_template)
     template = None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
-    return Text(tokenizer, template)
+    return ModelText(tokenizer, template)

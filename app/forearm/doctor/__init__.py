@@ -1,1 +1,1 @@
-"""What this host lacks or wastes, each with its remedy and how it was found: `forearm doctor`."""
+"""`forearm doctor`: checks of a host, each with its finding, the source of it, and a remedy."""

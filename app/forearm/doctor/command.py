@@ -14,7 +14,7 @@ from forearm.config.engine_config import EngineConfig
 from forearm.config.flags import CommandParser, read_line
 from forearm.config.serve_config import ServeConfig
 from forearm.doctor import limits, processor, surroundings
-from forearm.doctor.finding import ORDER, Check, Finding, Host
+from forearm.doctor.finding import ORDER, Check, CheckedHost, Finding
 from forearm.errors import ConfigError
 
 CHECKS: tuple[Check, ...] = (
@@ -39,13 +39,13 @@ CHECKS: tuple[Check, ...] = (
 
 
 def run(argv: Sequence[str], root: str = "") -> int:
-    """The command. root: stands before /proc and /sys, for tests. Returns: 1 with --strict if anything is amiss.
+    """Run the command. root: prefix of /proc and /sys, for tests. Returns: 1 with --strict if there is a problem.
 
     Raises: ConfigError naming a wrong flag.
     """
     about = "What this host lacks or wastes, each with its remedy and how it was found; nothing is changed."
     parser = CommandParser("forearm doctor [MODEL] [--json] [--strict] [flags of serve]", about)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a warning or an error")
     wrong: list[Finding] = []
     try:
@@ -55,28 +55,24 @@ def run(argv: Sequence[str], root: str = "") -> int:
             raise
         chosen = Configs(EngineConfig(), ApiConfig(), ServeConfig())
         wrong = [Finding("settings", "error", str(problem), "the environment", surroundings.SET_RIGHT)]
-    found = list(dict.fromkeys([*wrong, *examine(Host(chosen, environment(), root))]))
+    found = list(dict.fromkeys([*wrong, *examine(CheckedHost(chosen, environment(), root))]))
     print(json.dumps(as_json(found), indent=2) if "--json" in argv else as_text(found))
     amiss = any(finding.status in ("error", "warning") for finding in found)
     return int(amiss and "--strict" in argv)
 
 
-def examine(host: Host) -> Iterator[Finding]:
-    """Every finding. A check that can't read what it needs says so, and the others go on."""
+def examine(host: CheckedHost) -> Iterator[Finding]:
+    """Yield every finding. A check that can't read its sources becomes a note."""
     for check in CHECKS:
-        yield from _checked(check, host)
-
-
-def _checked(check: Check, host: Host) -> Iterator[Finding]:
-    try:
-        yield from check(host)
-    except (OSError, ValueError, RuntimeError) as problem:
-        name = check.__name__.replace("_", " ")
-        yield Finding(name, "note", f"not to be seen here: {problem}", type(problem).__name__)
+        try:
+            yield from check(host)
+        except (OSError, ValueError, RuntimeError) as problem:  # noqa: PERF203  (17 checks)
+            name = check.__name__.replace("_", " ")
+            yield Finding(name, "note", f"cannot be checked here: {problem}", type(problem).__name__)
 
 
 def as_text(found: Sequence[Finding]) -> str:
-    """What is amiss comes first."""
+    """Return the findings as text, problems first."""
     width = max(len(finding.check) for finding in found)
     lines = [f"forearm {__version__}"]
     for status in ORDER:
@@ -92,6 +88,6 @@ def as_text(found: Sequence[Finding]) -> str:
 
 
 def as_json(found: Sequence[Finding]) -> dict[str, object]:
-    """The findings in the order of the checks."""
+    """Return the findings as JSON, in the order of the checks."""
     counts = {status: sum(finding.status == status for finding in found) for status in ORDER}
     return {"version": __version__, "counts": counts, "findings": [asdict(finding) for finding in found]}

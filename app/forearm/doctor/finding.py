@@ -1,4 +1,4 @@
-"""One thing that was looked at, and where the looking is done."""
+"""The finding of a check, and the host that is checked."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ORDER: tuple[Status, ...] = ("error", "warning", "note", "ok")  # as they are pr
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found. how: the file, call or variable it comes from; remedy: empty where nothing is to be done.
+    """One finding. how: the file, call or variable it comes from; remedy: empty where none is needed.
 
-    error: it will not serve; warning: it wastes or risks something; note: worth knowing.
+    error: a server cannot run; warning: it wastes or risks something; note: worth knowing.
     """
 
     check: str
@@ -28,8 +28,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Host:
-    """The host that is looked at. root: what stands before /proc, /sys and /usr; empty is this machine itself."""
+class CheckedHost:
+    """The host that is checked. root: prefix of /proc, /sys and /usr; empty is this machine."""
 
     configs: Configs
     environ: Mapping[str, str]
@@ -37,22 +37,22 @@ class Host:
 
     @property
     def is_this(self) -> bool:
-        """Whether sockets, disks and the kernels in use may be asked too."""
+        """True for this machine itself, whose sockets, disks and kernels can be checked, too."""
         return not self.root
 
     def path(self, name: str) -> Path:
-        """A file of the host, named from /."""
+        """Return a file of the host, named from /."""
         return Path(f"{self.root}/{name}")
 
     def text(self, name: str) -> str | None:
-        """Its content without the last line's end; None where there is none to read."""
+        """Return a file's content without the final newline; None where it cannot be read."""
         try:
             return self.path(name).read_text(errors="replace").strip()
         except OSError:
             return None
 
     def number(self, name: str) -> int | None:
-        """A file of one number."""
+        """Return the number that a file contains, if it does."""
         text = self.text(name)
         try:
             return None if text is None else int(text, 0)
@@ -60,7 +60,7 @@ class Host:
             return None
 
     def fields(self, name: str) -> dict[str, str]:
-        """Lines `key: value` or `key value`, the first of each key."""
+        """Return a file's lines `key: value` or `key value`, the first one of each key."""
         found: dict[str, str] = {}
         for line in (self.text(name) or "").splitlines():
             key, _, value = line.partition(":") if ":" in line else line.partition(" ")
@@ -68,7 +68,7 @@ class Host:
         return found
 
     def cgroup(self, name: str) -> tuple[str, str] | None:
-        """A file of this process's cgroup, or of the nearest one above that has it: its name and text.
+        """Return name and text of a file of this process's cgroup, or of its nearest ancestor that has the file.
 
         Version 2, or of version 1 the controller that the name begins with (cpu.stat: cpu).
         """
@@ -85,4 +85,4 @@ class Host:
         return None
 
 
-Check = Callable[[Host], Iterator[Finding]]
+Check = Callable[[CheckedHost], Iterator[Finding]]

@@ -1,17 +1,17 @@
-"""Kernel, CPU generation, its features, the tier in use, clock governor."""
+"""Checks of the kernel, the CPU generation and its features, the tier in use, and the clock governor."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from forearm.doctor.finding import Finding, Host
+from forearm.doctor.finding import CheckedHost, Finding
 from forearm.engine.host import placement
 from forearm.errors import ConfigError
 from forearm.plan.machines import GENERATIONS, GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5, Generation
 
-LEAST_KERNEL = (5, 10)  # what AWS' guide asks for where bf16 and MMLA are to be used
-# Names in /proc/cpuinfo of what each generation promises (Linux' arch/arm64/kernel/cpuinfo.c).
+LEAST_KERNEL = (5, 10)  # AWS' guide requires it for bf16 and MMLA
+# Features of each generation by their names in /proc/cpuinfo (Linux' arch/arm64/kernel/cpuinfo.c).
 PROMISED: dict[str, tuple[str, ...]] = {
     GRAVITON2.name: ("asimd", "asimddp", "asimdhp", "atomics"),
     GRAVITON3.name: ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "i8mm", "sve"),
@@ -35,7 +35,7 @@ CORES = {
     (AMPERE, 0xAC3): "AmpereOne",
     (AMPERE, 0xAC4): "AmpereOne",
 }
-# One core, several processors: the maker of the machine (DMI) tells which.
+# Processors that share a core type are told apart by the machine's maker (DMI).
 BY_MAKER = {
     ("Google", 0xD4F): "Google Axion C4A (Neoverse V2)",
     ("Google", 0xD8E): "Google Axion N4A (Neoverse N3)",
@@ -49,8 +49,8 @@ SYS_VENDOR = "/sys/class/dmi/id/sys_vendor"
 CPUINFO = "/proc/cpuinfo"
 
 
-def kernel(host: Host) -> Iterator[Finding]:
-    """Its version."""
+def kernel(host: CheckedHost) -> Iterator[Finding]:
+    """Check the kernel's version."""
     how = "/proc/sys/kernel/osrelease"
     release = host.text(how) or ""
     found = re.match(r"(\d+)\.(\d+)", release)
@@ -66,8 +66,8 @@ def kernel(host: Host) -> Iterator[Finding]:
         yield Finding("kernel", "note" if old else "ok", release, how)
 
 
-def processor(host: Host) -> Iterator[Finding]:
-    """Which CPU it is, and whether it shows what its generation promises."""
+def processor(host: CheckedHost) -> Iterator[Finding]:
+    """Identify the CPU, and check that it has the features of its generation."""
     info = host.fields(CPUINFO)
     if not is_arm(host):
         what = info.get("model name", "unknown CPU")
@@ -91,8 +91,8 @@ def processor(host: Host) -> Iterator[Finding]:
         yield Finding("features", "ok", " ".join(PROMISED[generation.name]), CPUINFO)
 
 
-def tier(host: Host) -> Iterator[Finding]:
-    """The kernels in use here."""
+def tier(host: CheckedHost) -> Iterator[Finding]:
+    """Check the kernel tier in use."""
     if not host.is_this:
         return
     forced = host.environ.get("FOREARM_TIER", "")
@@ -113,26 +113,26 @@ def tier(host: Host) -> Iterator[Finding]:
         yield Finding("tier", "ok", chosen, "the native library")
 
 
-def governor(host: Host) -> Iterator[Finding]:
-    """Whether clocks are held down between steps."""
+def governor(host: CheckedHost) -> Iterator[Finding]:
+    """Check for a governor that lowers clocks between steps."""
     files = sorted(host.path("sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
     how = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
     found = {file.read_text().strip() for file in files}
     slow = sorted(found - {"performance"})
     if slow:
         remedy = "cpupower frequency-set -g performance"
-        yield Finding("governor", "warning", f"{', '.join(slow)}: clocks rise only after work has begun", how, remedy)
+        yield Finding("governor", "warning", f"{', '.join(slow)}: clocks rise only after work begins", how, remedy)
     else:
         yield Finding("governor", "ok", "performance" if found else "none: clocks are fixed (as on Graviton)", how)
 
 
-def is_arm(host: Host) -> bool:
-    """Whether /proc/cpuinfo is an Arm CPU's."""
+def is_arm(host: CheckedHost) -> bool:
+    """True if /proc/cpuinfo shows an Arm CPU."""
     return "CPU implementer" in host.fields(CPUINFO)
 
 
-def generation_of(host: Host) -> Generation | None:
-    """Return the Graviton of that part number, unless DMI names another maker than Amazon; 3E calls itself 3."""
+def generation_of(host: CheckedHost) -> Generation | None:
+    """Return the Graviton with this part number, unless DMI names another maker than Amazon; 3E has the number of 3."""
     maker = host.text(SYS_VENDOR)
     if not is_arm(host) or (maker is not None and maker.strip() != AMAZON):
         return None
@@ -140,7 +140,7 @@ def generation_of(host: Host) -> Generation | None:
     return next((one for one in GENERATIONS if (ARM, one.part) == (implementer, part)), None)
 
 
-def _core_name(host: Host) -> str:
+def _core_name(host: CheckedHost) -> str:
     """Return the processor's name, or its numbers where they are not known."""
     implementer, part = _midr(host)
     maker = (host.text(SYS_VENDOR) or "").strip()
@@ -148,12 +148,12 @@ def _core_name(host: Host) -> str:
     return next(named, CORES.get((implementer, part), f"implementer {implementer:#x}, part {part:#x}"))
 
 
-def _part_file(host: Host) -> str:
+def _part_file(host: CheckedHost) -> str:
     file = "/sys/devices/system/cpu/cpu0/regs/identification/midr_el1"
     return file if host.number(file) is not None else CPUINFO
 
 
-def _midr(host: Host) -> tuple[int, int]:
+def _midr(host: CheckedHost) -> tuple[int, int]:
     """Return the core's implementer and part number."""
     midr = host.number("sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
     if midr is not None:
@@ -162,8 +162,8 @@ def _midr(host: Host) -> tuple[int, int]:
     return int(info.get("CPU implementer", "0"), 0), int(info.get("CPU part", "0"), 0)
 
 
-def cores(host: Host) -> Iterator[Finding]:
-    """Where serve would run, as it plans it."""
+def cores(host: CheckedHost) -> Iterator[Finding]:
+    """Show the cores that serve would plan."""
     how = "/proc/self/status, /sys/fs/cgroup, /sys/devices/system/cpu"
     try:
         plan = placement.plan(host.configs.engine, host.root)

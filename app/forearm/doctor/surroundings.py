@@ -1,4 +1,4 @@
-"""What is around a server: allocator, settings, port and whoever answers there, the hub, disks, the model."""
+"""Checks of a server's surroundings: allocator, settings, port, running server, hub, disks, model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from forearm.config import configs, vllm_compat
 from forearm.config.api_config import ApiConfig
-from forearm.doctor.finding import Finding, Host
+from forearm.doctor.finding import CheckedHost, Finding
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host import placement
 from forearm.engine.host.memory_plan import fit
@@ -36,13 +36,13 @@ WAIT_S = 3.0
 SET_RIGHT = "unset it, or set what the message says"
 
 
-def allocator(host: Host) -> Iterator[Finding]:
-    """Whether the API's processes get an allocator for many threads."""
+def allocator(host: CheckedHost) -> Iterator[Finding]:
+    """Check that the API's processes have an allocator for many threads."""
     preload = [part for part in host.environ.get("LD_PRELOAD", "").replace(":", " ").split() if part]
     absent = [part for part in preload if "/" in part and not host.path(part).exists()]
     if absent:
         remedy = "install it, or take it out of LD_PRELOAD"
-        yield Finding("allocator", "warning", f"{', '.join(absent)} is preloaded and not there", "LD_PRELOAD", remedy)
+        yield Finding("allocator", "warning", f"{', '.join(absent)} is preloaded and missing", "LD_PRELOAD", remedy)
     named = [part for part in preload if any(name in part for name in ALLOCATORS)]
     if named and not absent:
         mapped = any(name in (host.text("proc/self/maps") or "") for name in ALLOCATORS)
@@ -52,12 +52,12 @@ def allocator(host: Host) -> Iterator[Finding]:
         places = ("usr/lib/*/libtcmalloc_minimal.so.4", "usr/lib64/libtcmalloc_minimal.so.4")
         found = [f"/{path.relative_to(host.path(''))}" for place in places for path in host.path("").glob(place)]
         remedy = f"LD_PRELOAD={found[0]}" if found else "apt-get install libtcmalloc-minimal4, then LD_PRELOAD it"
-        what = "the C library's: HTTP workers give less memory back. The engine's own memory is not touched"
+        what = "the C library's: API workers return less memory to the system (the engine is not affected)"
         yield Finding("allocator", "note", what, "LD_PRELOAD", remedy)
 
 
-def settings(host: Host) -> Iterator[Finding]:
-    """Variables that have no effect, or ask for what can't be served."""
+def settings(host: CheckedHost) -> Iterator[Finding]:
+    """Check for variables that have no effect or ask for what can't be served."""
     known = {setting.env for setting in configs.SETTINGS.values()} | set(configs.READ_ELSEWHERE)
     try:
         lines = vllm_compat.check_variables(host.environ, known)
@@ -70,8 +70,8 @@ def settings(host: Host) -> Iterator[Finding]:
         yield Finding("settings", "ok", "no variable without effect", "the environment")
 
 
-def address(host: Host) -> Iterator[Finding]:
-    """The port, and the server that answers there."""
+def address(host: CheckedHost) -> Iterator[Finding]:
+    """Check the port, and the server that answers there."""
     if not host.is_this:
         return
     api = host.configs.api
@@ -84,14 +84,14 @@ def address(host: Host) -> Iterator[Finding]:
         if state is None:
             yield Finding("port", "error", str(problem), "bind()", "stop what listens there, or choose another --port")
         else:
-            yield Finding("port", "note", f"{where} is a running server's", "bind()", "--port for a second one")
+            yield Finding("port", "note", f"{where} is used by a running server", "bind()", "--port for a second one")
             yield from state
         return
     yield Finding("port", "ok", f"{where} is free", "bind()")
 
 
 def running(api: ApiConfig) -> Iterator[Finding] | None:
-    """The state of a forearm server at that address; None if none answers."""
+    """Return the state of the forearm server at an address; None if none answers."""
     scheme = "https" if api.ssl_certfile else "http"
     host = "127.0.0.1" if api.host in ("", "0.0.0.0") else api.host
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{api.port}"
@@ -117,7 +117,7 @@ def _message(body: dict[str, Any]) -> str:
 
 
 def _get(url: str) -> tuple[int, dict[str, Any]] | None:
-    """Status and JSON object of an answer on this machine, by no proxy; None if there is none."""
+    """Return status and JSON object of an answer of this machine, without proxy; None if there is no answer."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is this machine
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
@@ -136,8 +136,8 @@ def _get(url: str) -> tuple[int, dict[str, Any]] | None:
     return status, {}
 
 
-def hub(host: Host) -> Iterator[Finding]:
-    """Where models come from: reachability, token, cache and room for downloads."""
+def hub(host: CheckedHost) -> Iterator[Finding]:
+    """Check the source of models: the hub and its token, the cache, room for downloads."""
     if not host.is_this:
         return
     from huggingface_hub import constants, get_token
@@ -148,9 +148,7 @@ def hub(host: Host) -> Iterator[Finding]:
     yield Finding(
         "disk", "ok" if free > 10 << 30 else "note", f"{in_gib(free)} free for models in {cache}", "statvfs()"
     )
-    token = (
-        "a token is set" if host.configs.engine.hf_token or get_token() else "no token: gated models are not to be had"
-    )
+    token = "a token is set" if host.configs.engine.hf_token or get_token() else "no token for gated models"
     if constants.HF_HUB_OFFLINE:
         yield Finding("hub", "note", f"offline: only models in the cache are served; {token}", "HF_HUB_OFFLINE")
         return
@@ -167,8 +165,8 @@ def hub(host: Host) -> Iterator[Finding]:
         yield Finding("hub", "ok", f"{constants.ENDPOINT} is reached; {token}", "connect()")
 
 
-def model(host: Host) -> Iterator[Finding]:
-    """Whether the model that was named is found, has room on disk, and fits into memory."""
+def model(host: CheckedHost) -> Iterator[Finding]:
+    """Check that the named model exists, has room on disk, and fits into memory."""
     engine = host.configs.engine
     if not engine.model:
         return
@@ -202,7 +200,7 @@ def model(host: Host) -> Iterator[Finding]:
 
 
 def resident_share(model: Path) -> float:
-    """The part of a model's files that the page cache holds.
+    """Return the share of a model's files that is in the page cache.
 
     Raises: OSError if the kernel does not tell.
     """
@@ -221,7 +219,7 @@ def resident_share(model: Path) -> float:
     return cached / max(1, pages)
 
 
-def _room(host: Host, size: int) -> Iterator[Finding]:
+def _room(host: CheckedHost, size: int) -> Iterator[Finding]:
     from huggingface_hub import constants
 
     cache = Path(host.configs.engine.download_dir or constants.HF_HUB_CACHE)

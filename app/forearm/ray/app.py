@@ -1,4 +1,4 @@
-"""What `serve run forearm.ray:app` builds: doors that take HTTP in, and servers that each run a whole forearm."""
+"""The application of `serve run forearm.ray:app`: doors that take HTTP requests, and servers that each run forearm."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ROUTER = "forearm.ray.router.PrefixAware"
 
 
 def _flags(value: Any) -> Any:
-    """On the command line one text, in YAML a list."""
+    """Split the flags of the command line, which are one text; in YAML they are a list."""
     return shlex.split(value) if isinstance(value, str) else value
 
 
 class Arguments(BaseModel):
-    """`name=value` on the command line of `serve run`, or `args:` in YAML."""
+    """Arguments of the application: `name=value` on the command line of `serve run`, or `args:` in YAML."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -30,15 +30,15 @@ class Arguments(BaseModel):
     flags: Annotated[list[str], BeforeValidator(_flags)] = Field([], description="further flags of forearm serve")
     min_replicas: int = Field(1, ge=1, le=1000)
     max_replicas: int = Field(1, ge=1, le=1000)
-    cpus: float = Field(1, gt=0, description="of a replica; whole ones are as many threads of its engine")
-    bind: str = Field("nobind", description="VLLM_CPU_OMP_THREADS_BIND; auto where a replica has a machine to itself")
-    target_ongoing_requests: float = Field(16, gt=0, description="of a replica, on average: more of it start beyond")
-    max_ongoing_requests: int = Field(256, ge=1, description="of a replica; more wait at the door")
-    max_queued_requests: int = Field(1024, ge=1, description="that wait at a door; more get 503 and Retry-After")
-    doors: int = Field(1, ge=1, le=100, description="processes that take HTTP in")
+    cpus: float = Field(1, gt=0, description="CPUs of a replica; each whole one is a compute thread")
+    bind: str = Field("nobind", description="VLLM_CPU_OMP_THREADS_BIND; auto where a replica has its own machine")
+    target_ongoing_requests: float = Field(16, gt=0, description="mean open requests of a replica; Ray scales by it")
+    max_ongoing_requests: int = Field(256, ge=1, description="most open requests of a replica; others wait at the door")
+    max_queued_requests: int = Field(1024, ge=1, description="most requests waiting at a door; further ones get 503")
+    doors: int = Field(1, ge=1, le=100, description="processes that take HTTP requests")
     door_cpus: float = Field(0.5, ge=0)
-    ready_timeout_s: float = Field(600, gt=0, description="that a model may take to load")
-    drain_s: float = Field(60, ge=0, description="that open requests have when a replica has to go")
+    ready_timeout_s: float = Field(600, gt=0, description="time in which a model must be loaded")
+    drain_s: float = Field(60, ge=0, description="time of open requests to finish when a replica is removed")
 
     @model_validator(mode="after")
     def _ordered(self) -> Arguments:
@@ -48,7 +48,7 @@ class Arguments(BaseModel):
 
 
 def app(args: Arguments) -> Application:
-    """The application, for `serve run` and `serve deploy`."""
+    """Build the application, for `serve run` and `serve deploy`."""
     servers = serve.deployment(
         Server,
         name="Server",

@@ -1,4 +1,4 @@
-"""Where HTTP comes in: reads the prompt for the router and passes the request on, the answer back as it comes."""
+"""The door: takes HTTP requests, reads their prompt for the router, and forwards them to replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forearm.errors import BodyTooLarge, EngineUnavailable, ForearmError
 from forearm.ray.server import Head
 from forearm.routing import TEXT_PIECE_BYTES, chain
 
-TRIES = 3  # replicas that a request goes to, until one has begun to answer it
+TRIES = 3  # replicas that are asked until one has begun to answer
 MOST_BYTES = 32 << 20  # of a body, as forearm serve has it
 _PROMPTS = ("system", "instructions", "tools", "messages", "prompt", "input")  # of all the APIs, in a template's order
 
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 
 class Door:
-    """Ray's ingress. A request that no replica has begun to answer is tried again on another."""
+    """Ray's ingress. A request that a replica has not begun to answer is sent to another one."""
 
     def __init__(self, servers: DeploymentHandle) -> None:
         self._servers = servers.options(stream=True)
 
     async def __call__(self, request: Request) -> Response:
-        """Any path and method: what is right and wrong, the server says."""
+        """Forward a request with any path and method; the server checks it."""
         try:
             body = await _body(request)
             pieces = prompt_chain(body) if request.method == "POST" else ()
@@ -52,7 +52,7 @@ class Door:
     async def _begin(
         self, method: str, target: str, headers: list[tuple[str, str]], body: bytes, pieces: tuple[bytes, ...]
     ) -> tuple[Head, Any]:
-        """The first replica's head that is no 503, or the last one's; and what follows it.
+        """Return the first head that is no 503, else the last replica's, and the stream that follows it.
 
         Raises: EngineUnavailable.
         """
@@ -76,7 +76,7 @@ class Door:
 
 
 def prompt_chain(body: bytes) -> tuple[bytes, ...]:
-    """Of what a model would read first, in the same bytes each time; () where nothing can be told."""
+    """Return the hash chain of what the model reads first, from a canonical JSON; () where the body has no prompt."""
     try:
         given = json.loads(body)
         salt = given.get("cache_salt") or ""
@@ -87,7 +87,7 @@ def prompt_chain(body: bytes) -> tuple[bytes, ...]:
 
 
 async def _body(request: Request) -> bytes:
-    """Raises: BodyTooLarge."""
+    """Read the body. Raises: BodyTooLarge."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -98,7 +98,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _passed_on(rest: Any, streamed: bool) -> AsyncIterator[bytes]:
-    """The answer's bytes; a stream whose replica dies ends with an error that clients read, others break off."""
+    """Yield the answer's bytes. If its replica dies, a stream ends with an error event, other answers are cut off."""
     try:
         async for chunk in rest:
             yield chunk

@@ -1,4 +1,4 @@
-"""Ray Serve's request router for servers: prompts go where their beginning is known, as far as load allows."""
+"""Ray Serve's request router: a prompt goes to the replica that knows its beginning, as far as load allows."""
 
 from __future__ import annotations
 
@@ -10,30 +10,29 @@ from forearm.routing import PrefixRouter
 
 
 class PrefixAware(FIFOMixin, RequestRouter):
-    """Each door has its own; those that never saw a prompt agree on where it goes (rendezvous hashing).
+    """A router of one door. Doors that never saw a prompt agree on its replica by rendezvous hashing.
 
-    Replicas whose engine is away, by what they said in the last second, come last, and those that a request has met
-    already do.
+    Replicas that were not ready in the last second, and those that have failed this request, come last.
     """
 
     def initialize_state(self, most_pieces: int = 65536, slack: int = 2) -> None:
-        """request_router_kwargs: as PrefixRouter has them."""
+        """Take request_router_kwargs, which are PrefixRouter's arguments."""
         self._prefixes: PrefixRouter[str] = PrefixRouter(most_pieces, slack)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Ray tells which there are now."""
+        """Ray reports the current replicas."""
         super().update_replicas(replicas)
         self._prefixes.keep(replica.replica_id.unique_id for replica in replicas)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """One is gone."""
+        """Ray reports a replica that has died."""
         super().on_replica_actor_died(replica_id)
         self._prefixes.forget(replica_id.unique_id)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """In ranks: the one for this prompt, then the others that are ready, then the rest."""
+        """Rank the replicas: the one for this prompt, then the others that are ready, then the rest."""
         pieces, avoid = _asked(pending_request)
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True  # where all are full, ask again after a pause
@@ -50,11 +49,11 @@ class PrefixAware(FIFOMixin, RequestRouter):
         return [[here[name] for name in rank] for rank in ranks if rank]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """It went there."""
+        """Ray reports the replica that took the request."""
         self._prefixes.remember(_asked(pending_request)[0], replica_id.unique_id)
 
 
 def _asked(request: PendingRequest | None) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
-    """The prompt's chain, and the replicas to keep away from."""
+    """Return the prompt's chain and the replicas to avoid."""
     given = {} if request is None else request.kwargs
     return tuple(given.get("pieces", ())), tuple(given.get("avoid", ()))

@@ -1,4 +1,4 @@
-"""A replica: `forearm serve` as it is, on a Unix socket of its own, and what Ray asks of it."""
+"""A replica: a `forearm serve` on a Unix socket of its own, with the methods that Ray calls."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from forearm.errors import EngineUnavailable
 from ray import serve
 
 GRACE_S = 10.0  # beyond the drain, before a server is killed
-STUCK_S = 120.0  # without an engine that takes requests, a replica is replaced: its server has tried to start one again
+STUCK_S = 120.0  # without a ready engine, although serve restarts it: the replica is replaced
 _OWN = frozenset(("connection", "content-length", "host", "keep-alive", "transfer-encoding"))  # of one hop: RFC 9110
 
 Head = tuple[str, int, list[tuple[str, str]]]  # the replica, the status, the headers
 
 
 class Server:
-    """Runs one server and passes requests on to it. What it says first to each is a Head, then come bytes.
+    """Runs one server and forwards requests to it. An answer is a Head, then bytes.
 
-    argv: of `forearm serve`; bind: VLLM_CPU_OMP_THREADS_BIND. Ray gives a replica no cores, so that several on one
-    machine would all pin themselves to the same; it sets OMP_NUM_THREADS to the replica's share of CPUs.
+    argv: of `forearm serve`; bind: VLLM_CPU_OMP_THREADS_BIND. Ray assigns a replica no cores, so that several on one
+    machine would pin themselves to the same ones; it sets OMP_NUM_THREADS to the replica's share of CPUs.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
@@ -70,7 +70,7 @@ class Server:
         pieces: Sequence[bytes] = (),
         avoid: Sequence[str] = (),
     ) -> AsyncIterator[Head | bytes]:
-        """The server's answer, as it comes; `pieces` and `avoid` are for the router."""
+        """Yield the server's answer as it arrives; `pieces` and `avoid` are for the router."""
         replica = serve.get_replica_context().replica_id.unique_id
         sent = [(name, value) for name, value in headers if name.lower() not in _OWN]
         try:
@@ -83,7 +83,7 @@ class Server:
             raise EngineUnavailable(f"the replica's server is gone: {error!r}") from None
 
     async def check_health(self) -> None:
-        """For Ray, which replaces the replica where this raises."""
+        """Raise if the replica must be replaced; Ray calls it."""
         process = self._child.process
         if process is None or process.returncode is not None:
             raise RuntimeError("forearm serve has ended")
@@ -93,7 +93,7 @@ class Server:
             raise RuntimeError(f"no engine has taken requests for {STUCK_S:g} s")
 
     async def record_routing_stats(self) -> dict[str, bool]:
-        """For the router."""
+        """Report to the router whether the engine is ready."""
         return {"ready": await self._is_ready()}
 
     async def _is_ready(self) -> bool:
@@ -103,7 +103,7 @@ class Server:
             return False
 
     async def __del__(self) -> None:
-        """Ray calls it once open requests have ended, or their time is over."""
+        """End the server; Ray calls it once open requests have ended or their time is over."""
         if not self._ended:
             self._ended = True
             await self._child.end(self._drain_s + GRACE_S)

@@ -241,7 +241,7 @@ async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path
 
 
 def read_again(engines: Sequence[Child], api: Child) -> None:
-    """On SIGHUP: let the engines and every API worker read again what may change while they run (keys, log level)."""
+    """Let the engines and every API worker read keys and the log level again: the handler of SIGHUP."""
     for child in (*engines, api):
         if child.process is not None and child.process.returncode is None:
             pid = child.process.pid
@@ -253,7 +253,7 @@ def read_again(engines: Sequence[Child], api: Child) -> None:
 
 
 def change_level(run_path: Path, configured: str, engines: Sequence[Child], api: Child) -> None:
-    """On SIGUSR2: let every process log at DEBUG, or after the next SIGUSR2 as configured again."""
+    """Switch every process between DEBUG and the configured log level: the handler of SIGUSR2."""
     logs.change_level(run_path, configured)
     read_again(engines, api)
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from tests.unit.bench.raw_server import HANG_UP, chunked, plain, raw_server
 
-from forearm.bench.ask import NO_TOKENS, Form, Listener, ask
+from forearm.bench.ask import NO_TOKENS, Listener, RequestForm, ask
 from forearm.bench.datasets import Sample
 from forearm.bench.http import Http
 from forearm.bench.load import Traffic, run
-from forearm.bench.statistics import Outcome
+from forearm.bench.statistics import RequestOutcome
 
 SAMPLE = Sample("What is a glacier?", 9, 4, "r-1")
-COMPLETIONS = Form("/v1/completions", "openai")
-CHAT = Form("/v1/chat/completions", "openai-chat")
-EMBEDDINGS = Form("/v1/embeddings", "openai-embeddings")
+COMPLETIONS = RequestForm("/v1/completions", "openai")
+CHAT = RequestForm("/v1/chat/completions", "openai-chat")
+EMBEDDINGS = RequestForm("/v1/embeddings", "openai-embeddings")
 
 
 def event(**fields: Any) -> bytes:
@@ -36,8 +36,8 @@ USAGE = event(choices=[], usage={"prompt_tokens": 11, "completion_tokens": 3, "t
 STREAM = [b": keep-alive\n\n", text("a"), text("b"), text(""), USAGE, b"data: [DONE]\n\n"]
 
 
-def heard(parts: list[tuple[bytes, float]]) -> Outcome:
-    outcome = Outcome(9, start_s=10.0)
+def heard(parts: list[tuple[bytes, float]]) -> RequestOutcome:
+    outcome = RequestOutcome(9, start_s=10.0)
     listener = Listener(outcome)
     for part, received_s in parts:
         listener.take(part, received_s)
@@ -99,7 +99,7 @@ def test_a_completion_is_asked_for_as_vllm_does() -> None:
 
 
 def test_a_chat_is_asked_for_as_vllm_does_with_what_is_added() -> None:
-    form = Form(
+    form = RequestForm(
         "/v1/chat/completions", "openai-chat", logprobs=2, ignore_eos=True, extra={"temperature": 0, "stream": True}
     )
 
@@ -175,7 +175,7 @@ async def test_a_run_has_no_more_at_once_than_allowed_and_tells_who_waited() -> 
     async with raw_server(*[chunked(*STREAM)] * 6) as raw:
         http = Http(raw.address)
 
-        async def one(number: int, sample: Sample) -> Outcome:
+        async def one(number: int, sample: Sample) -> RequestOutcome:
             return await ask(http, COMPLETIONS, sample, "m", len)
 
         done = await run([SAMPLE] * 6, Traffic(float("inf"), max_concurrency=2), one, lambda: ended.append(1))

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from forearm.bench.datasets import Text, Wanted, samples
+from forearm.bench.datasets import DatasetOptions, ModelText, samples
 from forearm.bench.text import load_text
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import DEMO_MODEL
 
 
 @pytest.fixture(scope="module")
-def text() -> Text:
+def text() -> ModelText:
     return load_text(DEMO_MODEL.name)
 
 
-def wanted(name: str, **fields: Any) -> Wanted:
-    return Wanted(dataset_name=name, **{"num_prompts": 20, "request_id_prefix": "r-", **fields})
+def wanted(name: str, **fields: Any) -> DatasetOptions:
+    return DatasetOptions(dataset_name=name, **{"num_prompts": 20, "request_id_prefix": "r-", **fields})
 
 
-def test_random_prompts_have_the_length_asked_for_and_begin_differently(text: Text) -> None:
+def test_random_prompts_have_the_length_asked_for_and_begin_differently(text: ModelText) -> None:
     made = samples(wanted("random", random_input_len=40, random_output_len=7), text)
 
     assert {sample.output_tokens for sample in made} == {7}
@@ -32,7 +32,7 @@ def test_random_prompts_have_the_length_asked_for_and_begin_differently(text: Te
     assert len({tuple(text.tokenizer.encode(sample.prompt)[:1]) for sample in made}) == 20
 
 
-def test_random_prompts_begin_with_the_prefix_all_have_in_common(text: Text) -> None:
+def test_random_prompts_begin_with_the_prefix_all_have_in_common(text: ModelText) -> None:
     made = samples(wanted("random", random_input_len=20, random_prefix_len=30), text)
 
     ids = [text.tokenizer.encode(sample.prompt) for sample in made]
@@ -41,14 +41,14 @@ def test_random_prompts_begin_with_the_prefix_all_have_in_common(text: Text) -> 
     assert 28 <= shared <= 31  # the prefix may merge with what follows it
 
 
-def test_random_prompts_come_several_a_request(text: Text) -> None:
+def test_random_prompts_come_several_a_request(text: ModelText) -> None:
     made = samples(wanted("random", random_input_len=10, random_batch_size=8), text)
 
     assert [sample.sequences for sample in made] == [8, 8, 4]
     assert [sample.prompt_tokens for sample in made] == [80, 80, 40]
 
 
-def test_random_lengths_are_spread_evenly_over_their_range(text: Text) -> None:
+def test_random_lengths_are_spread_evenly_over_their_range(text: ModelText) -> None:
     made = samples(
         wanted("random", random_input_len=40, random_output_len=10, random_range_ratio=0.5, num_prompts=400), text
     )
@@ -59,14 +59,14 @@ def test_random_lengths_are_spread_evenly_over_their_range(text: Text) -> None:
     assert {20, 60} <= {sample.prompt_tokens for sample in made} <= set(range(20, 61))
 
 
-def test_the_seed_decides(text: Text) -> None:
+def test_the_seed_decides(text: ModelText) -> None:
     def prompts(seed: int) -> list[str]:
         return [sample.prompt for sample in samples(wanted("random", random_input_len=12, seed=seed), text)]
 
     assert prompts(1) == prompts(1) != prompts(2)
 
 
-def test_prefixes_are_repeated_and_suffixes_are_not(text: Text) -> None:
+def test_prefixes_are_repeated_and_suffixes_are_not(text: ModelText) -> None:
     made = samples(
         wanted("prefix_repetition", prefix_repetition_prefix_len=24, prefix_repetition_suffix_len=24,
                prefix_repetition_num_prefixes=4, prefix_repetition_output_len=3), text
@@ -79,7 +79,7 @@ def test_prefixes_are_repeated_and_suffixes_are_not(text: Text) -> None:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_sonnets_fill_the_length_and_share_their_first_lines(text: Text, chat: bool) -> None:
+def test_sonnets_fill_the_length_and_share_their_first_lines(text: ModelText, chat: bool) -> None:
     made = samples(wanted("sonnet", sonnet_input_len=300, sonnet_prefix_len=120, num_prompts=8, chat=chat), text)
 
     assert all(250 < sample.prompt_tokens <= 300 for sample in made)
@@ -88,7 +88,7 @@ def test_sonnets_fill_the_length_and_share_their_first_lines(text: Text, chat: b
     assert all(sample.prompt.startswith("Pick as many lines") == chat for sample in made)  # the server renders chats
 
 
-def test_sharegpt_takes_first_turns_of_a_usable_length(text: Text, tmp_path: Path) -> None:
+def test_sharegpt_takes_first_turns_of_a_usable_length(text: ModelText, tmp_path: Path) -> None:
     def said(*turns: str) -> dict[str, Any]:
         return {"conversations": [{"from": "x", "value": turn} for turn in turns]}
 
@@ -105,7 +105,7 @@ def test_sharegpt_takes_first_turns_of_a_usable_length(text: Text, tmp_path: Pat
     assert (len(repeated), {sample.output_tokens for sample in repeated}) == (20, {5})
 
 
-def test_custom_prompts_are_read_line_by_line(text: Text, tmp_path: Path) -> None:
+def test_custom_prompts_are_read_line_by_line(text: ModelText, tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text('{"prompt": "one", "output_tokens": 4}\n\n{"prompt": "two", "output_tokens": 9}\n')
     fields = {"dataset_path": str(path), "num_prompts": 2, "disable_shuffle": True}
@@ -135,7 +135,7 @@ def test_custom_prompts_are_read_line_by_line(text: Text, tmp_path: Path) -> Non
     ],
 )
 def test_what_cannot_be_made_is_said(
-    text: Text, tmp_path: Path, name: str, content: str | None, fields: dict[str, Any], message: str
+    text: ModelText, tmp_path: Path, name: str, content: str | None, fields: dict[str, Any], message: str
 ) -> None:
     if content is not None:
         (tmp_path / "file").write_text(content)

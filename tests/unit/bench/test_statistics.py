@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from forearm.bench.statistics import Outcome, figures, latencies_s, most_at_once, pooling_figures, spread
+from forearm.bench.statistics import RequestOutcome, figures, latencies_s, most_at_once, pooling_figures, spread
 
 # Three requests of ten seconds: one of three tokens, one of one token in two events, one that failed.
 RUN = [
-    Outcome(10, start_s=100.0, ttft_s=1.0, itl_s=[0.5, 1.5], latency_s=3.0, output_tokens=3, text="abc"),
-    Outcome(30, start_s=102.0, queued_s=0.25, ttft_s=2.0, itl_s=[1.0], latency_s=3.0, output_tokens=1, text="d"),
-    Outcome(50, start_s=101.0, ttft_s=9.0, error="HTTP 400: no"),
+    RequestOutcome(10, start_s=100.0, ttft_s=1.0, itl_s=[0.5, 1.5], latency_s=3.0, output_tokens=3, text="abc"),
+    RequestOutcome(30, start_s=102.0, queued_s=0.25, ttft_s=2.0, itl_s=[1.0], latency_s=3.0, output_tokens=1, text="d"),
+    RequestOutcome(50, start_s=101.0, ttft_s=9.0, error="HTTP 400: no"),
 ]
 
 
@@ -28,7 +28,9 @@ def test_totals_and_throughputs_are_those_of_the_requests_that_succeeded() -> No
 
 
 def test_requests_for_vectors_count_their_inputs() -> None:
-    found = pooling_figures([Outcome(10, sequences=4, latency_s=1.0), Outcome(20), Outcome(5, error="no")], 2.0)
+    found = pooling_figures(
+        [RequestOutcome(10, sequences=4, latency_s=1.0), RequestOutcome(20), RequestOutcome(5, error="no")], 2.0
+    )
 
     assert (found["completed"], found["failed"]) == (2, 1)
     assert (found["total_input_tokens"], found["total_input_sequences"]) == (30, 5)
@@ -84,8 +86,8 @@ def test_the_fullest_second_is_counted_from_the_first_request_on() -> None:
 
 
 def test_requests_at_once_are_counted_exactly() -> None:
-    def at(start_s: float, latency_s: float) -> Outcome:
-        return Outcome(1, start_s=start_s, latency_s=latency_s)
+    def at(start_s: float, latency_s: float) -> RequestOutcome:
+        return RequestOutcome(1, start_s=start_s, latency_s=latency_s)
 
     assert most_at_once([at(0, 2), at(1, 2), at(2, 1)]) == 2  # the third begins as the first ends
     assert most_at_once([at(0, 3), at(1, 1), at(1.5, 1)]) == 3

@@ -18,7 +18,7 @@ from forearm.config.engine_config import EngineConfig
 from forearm.config.serve_config import ServeConfig
 from forearm.doctor import command, surroundings
 from forearm.doctor.command import examine, run
-from forearm.doctor.finding import Finding, Host
+from forearm.doctor.finding import CheckedHost, Finding
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.plan.machines import machine, write_tree
@@ -54,7 +54,7 @@ class Fixture:
         file.write_text(text + "\n")
 
     def examine(self, configs: Configs = CONFIGS, **environ: str) -> list[Finding]:
-        return list(examine(Host(configs, environ, str(self.root))))
+        return list(examine(CheckedHost(configs, environ, str(self.root))))
 
     def amiss(self, configs: Configs = CONFIGS, **environ: str) -> list[Finding]:
         return [found for found in self.examine(configs, **environ) if found.status in ("error", "warning")]
@@ -240,7 +240,7 @@ def test_an_allocator_that_is_preloaded_must_be_there_and_in_use(graviton3: Fixt
     assert "not mapped" in named(graviton3.amiss(LD_PRELOAD=f"/{library}"), "allocator").what
     graviton3.write("proc/self/maps", f"ffff r-xp 0 0:0 1 /{library}")
     assert named(graviton3.examine(LD_PRELOAD=f"/{library}"), "allocator").status == "ok"
-    assert "is preloaded and not there" in named(graviton3.amiss(LD_PRELOAD="/no/such.so"), "allocator").what
+    assert "is preloaded and missing" in named(graviton3.amiss(LD_PRELOAD="/no/such.so"), "allocator").what
 
 
 def test_variables_without_effect_are_listed_and_wrong_ones_are_errors(graviton3: Fixture) -> None:
@@ -264,8 +264,8 @@ def test_a_model_that_is_named_is_opened_and_fitted(graviton3: Fixture) -> None:
 # --- this host ---
 
 
-def this(api: ApiConfig) -> Host:
-    return Host(replace(CONFIGS, api=api), {})
+def this(api: ApiConfig) -> CheckedHost:
+    return CheckedHost(replace(CONFIGS, api=api), {})
 
 
 def test_a_port_that_somebody_else_has_is_an_error_with_a_remedy() -> None:
@@ -314,7 +314,7 @@ def test_a_server_that_runs_is_asked_how_it_is(ready: bool, status: str, words: 
 
     port, state = surroundings.address(this(ApiConfig(host="127.0.0.1", port=server.server_port)))
 
-    assert "is a running server's" in port.what
+    assert "is used by a running server" in port.what
     assert (state.check, state.status) == ("server", status)
     assert words in state.what
 
@@ -366,5 +366,5 @@ def test_a_check_that_breaks_leaves_the_others(graviton3: Fixture) -> None:
 
     found = graviton3.examine()
 
-    assert "not to be seen here" in named(found, "quota").what
+    assert "cannot be checked here" in named(found, "quota").what
     assert len(found) > len(command.CHECKS) / 2
