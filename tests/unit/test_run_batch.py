@@ -283,7 +283,7 @@ def test_a_full_disk_is_told_with_the_remedy_and_the_next_run_goes_on(tmp_path: 
     try:
         output.put(0, good)
         output.put(1, bad)
-        with pytest.raises(ForearmError, match=r"File too large; make room: the same command goes on"):
+        with pytest.raises(ForearmError, match=r"File too large; make room: the same command resumes"):
             output.put(2, good)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,6 +1,6 @@
 """AsyncLLMEngine: the engine within an asyncio program, with vLLM's names.
 
-A thread steps the engine while requests are open; what it brings goes to the event loop that asked.
+A thread steps the engine while requests are open; its messages go to the event loop that waits for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Open:
-    """One request, and what has come for it. `woken` is set in the event loop that asked, whenever there is more."""
+    """One open request and its answers. `woken` is set in the request's event loop whenever there is more."""
 
     answers: Answers
     loop: asyncio.AbstractEventLoop
@@ -41,8 +41,8 @@ class _Open:
     error: ForearmError | None = None
 
     def wake(self) -> None:
-        """To be called from any thread."""
-        with suppress(RuntimeError):  # its event loop is closed: nobody waits any more
+        """Wake the waiting coroutine; any thread may call it."""
+        with suppress(RuntimeError):  # its event loop is closed
             self.loop.call_soon_threadsafe(self.woken.set)
 
 
@@ -80,9 +80,9 @@ class AsyncLLMEngine:
         lora_request: None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """Go on from a prompt; yields what `output_kind` says: by default all that there is so far, as it grows.
+        """Continue a prompt; yields outputs as `output_kind` says: by default the whole output so far, as it grows.
 
-        A consumer that leaves ends the request. request_id: any text that no open request has; absent: a number.
+        A consumer that leaves ends the request. request_id: a text that no open request has; absent: a number.
         Raises: InvalidRequest for what cannot be served; EngineUnavailable after shutdown.
         """
         self._llm.refuse_lora(lora_request)
@@ -111,7 +111,7 @@ class AsyncLLMEngine:
             self._leave(name, one)
 
     async def abort(self, request_id: str | list[str]) -> None:
-        """End requests; their last output says abort. One that is not open is none."""
+        """Abort requests; their last output has finish_reason abort. Unknown ids are ignored."""
         for name in [request_id] if isinstance(request_id, str) else request_id:
             with self._changed:
                 if (one := self._open.get(name)) is not None:
@@ -120,7 +120,7 @@ class AsyncLLMEngine:
                     one.wake()
 
     def shutdown(self) -> None:
-        """End what is open, and free the model."""
+        """End open requests, and free the model."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -141,7 +141,7 @@ class AsyncLLMEngine:
         return self._error is not None
 
     async def check_health(self) -> None:
-        """Raises: why the engine takes no requests."""
+        """Raise the reason why the engine takes no requests, if there is one."""
         self._check_open("")
 
     def get_tokenizer(self) -> TokenizersBackend:
@@ -149,7 +149,7 @@ class AsyncLLMEngine:
         return self._llm.get_tokenizer()
 
     async def get_default_sampling_params(self) -> SamplingParams:
-        """As LLM's."""
+        """Return the model's default sampling parameters."""
         return self._llm.get_default_sampling_params()
 
     async def start_profile(self) -> None:
@@ -161,7 +161,7 @@ class AsyncLLMEngine:
         await asyncio.to_thread(self._llm.stop_profile)
 
     async def reset_prefix_cache(self) -> bool:
-        """As LLM's."""
+        """Empty the prefix cache."""
         return self._llm.reset_prefix_cache()
 
     def _check_open(self, name: str) -> None:
@@ -183,7 +183,12 @@ class AsyncLLMEngine:
     def _work(self) -> None:
         try:
             with self._leaving:
-                while self._wait():
+                while True:
+                    with self._changed:  # sleep until a request is open
+                        while not self._open and not self._closed:
+                            self._changed.wait()
+                        if self._closed:
+                            break
                     self._hand_out(self._connection.messages())
         except Exception as error:
             log.exception("the engine's thread ends")
@@ -195,14 +200,8 @@ class AsyncLLMEngine:
                 one.error = self._error or EngineUnavailable("the engine was shut down")
                 one.wake()
 
-    def _wait(self) -> bool:
-        """Sleep until a request is open. False: the engine is shut down."""
-        with self._changed:
-            while not self._open and not self._closed:
-                self._changed.wait()
-            return not self._closed
-
     def _hand_out(self, messages: list[wire.FromEngine]) -> None:
+        """Add the engine's messages to the open requests."""
         now_s = time.monotonic()
         with self._changed:
             for message in messages:

@@ -10,7 +10,7 @@ from forearm import wire
 from forearm.beam_search import Beam, BeamSearch, BeamSearchParams, step_params
 from forearm.errors import EngineFailed, InvalidRequest
 from forearm.offline.outputs import Candidates, candidates
-from forearm.offline.shared_loop import Connection
+from forearm.offline.shared_loop import LoopConnection
 from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.wire import PositionLogprobs
 
@@ -35,7 +35,7 @@ class BeamSearchOutput:
 
 
 def search(
-    connection: Connection,
+    connection: LoopConnection,
     prompts: Sequence[list[int]],
     params: BeamSearchParams,
     end_ids: Collection[int],
@@ -61,8 +61,8 @@ def search(
     return [one.best for one in searches]
 
 
-def _positions(connection: Connection, count: int) -> dict[str, PositionLogprobs]:
-    """What may follow, by request."""
+def _positions(connection: LoopConnection, count: int) -> dict[str, PositionLogprobs]:
+    """Return the candidates after each beam, by request."""
     found: dict[str, PositionLogprobs] = {}
     while len(found) < count:
         for message in connection.messages():
@@ -75,7 +75,7 @@ def _positions(connection: Connection, count: int) -> dict[str, PositionLogprobs
 
 
 def sequence_of(beam: Beam, prompt: list[int], params: BeamSearchParams, tokenizer: Tokenizer) -> BeamSearchSequence:
-    """A beam as callers get it. Its end token is left out, as in vLLM, unless include_stop_str_in_output is set."""
+    """Convert a beam for the caller, without its end token unless include_stop_str_in_output is set, as in vLLM."""
     ended = beam.finish_reason == "stop" and not params.include_stop_str_in_output
     tokens = [*prompt, *(beam.token_ids[:-1] if ended else beam.token_ids)]
     logprobs = [candidates(position, tokenizer) for position in beam.logprobs]

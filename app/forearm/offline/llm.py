@@ -31,9 +31,9 @@ from forearm.offline.beams import BeamSearchOutput, search, sequence_of
 from forearm.offline.outputs import RequestOutput, RequestOutputKind, View
 from forearm.offline.pooling import PoolingCalls
 from forearm.offline.prompts import Prompt, conversations, listed, text_or_ids
-from forearm.offline.run import Asked, Bars, Progress, Run
+from forearm.offline.run import Bars, OfflineRequest, Progress, Run
 from forearm.offline.sampling_params import SamplingParams, params_of
-from forearm.offline.shared_loop import Connection, SharedLoop
+from forearm.offline.shared_loop import LoopConnection, SharedLoop
 from forearm.text.grammars.constraints import constraint_request
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.templates.chat_template import ChatTemplate, TemplateMessage, find_chat_template
@@ -182,7 +182,9 @@ class LLM(PoolingCalls):
         ]
         # The template has written the special tokens already.
         encode = self._tokenizer.encode
-        asked = [Asked(t, encode(t, add_special_tokens=False), p) for t, p in zip(rendered, params, strict=True)]
+        asked = [
+            OfflineRequest(t, encode(t, add_special_tokens=False), p) for t, p in zip(rendered, params, strict=True)
+        ]
         return self._run(asked, use_tqdm)
 
     def beam_search(
@@ -215,7 +217,7 @@ class LLM(PoolingCalls):
         return SamplingParams(**{name: value for name, value in self._sampling.items() if name in known})
 
     def reset_prefix_cache(self) -> bool:
-        """Forget what was computed for the beginnings of prompts."""
+        """Empty the prefix cache."""
         with self.connection() as connection:
             self._shared.put(From(connection.number, wire.ForgetPrefixes()))
         return True
@@ -228,26 +230,26 @@ class LLM(PoolingCalls):
         """End the file. Raises: EngineFailed if it could not be written."""
         self._shared.profile(start=False)
 
-    # --- what AsyncLLMEngine uses as well
+    # --- also used by AsyncLLMEngine
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Text to ids and back."""
+        """The model's tokenizer."""
         return self._tokenizer
 
-    def connection(self) -> AbstractContextManager[Connection]:
-        """A place at the engine. Raises: EngineUnavailable; InvalidRequest if the model generates nothing."""
+    def connection(self) -> AbstractContextManager[LoopConnection]:
+        """Connect to the engine. Raises: EngineUnavailable; InvalidRequest if the model is a pooling model."""
         self._check_generates()
         return self._shared.connection()
 
     def new_id(self) -> str:
-        """A request_id."""
+        """Return an unused request_id."""
         return str(next(self._numbers))
 
     def asked(
         self, prompts: Sequence[Prompt], sampling_params: Params, priority: int | Sequence[int] | None
-    ) -> list[Asked]:
-        """Prompts as token ids, each with how to go on.
+    ) -> list[OfflineRequest]:
+        """Return the prompts as token ids, each with its sampling parameters.
 
         Raises: InvalidRequest.
         """
@@ -260,17 +262,17 @@ class LLM(PoolingCalls):
             given = text_or_ids(prompt)
             text = given if isinstance(given, str) else None
             ids = self._tokenizer.encode(given) if isinstance(given, str) else given
-            asked.append(Asked(text, ids, chosen, rank))
+            asked.append(OfflineRequest(text, ids, chosen, rank))
         return asked
 
     @staticmethod
     def refuse_lora(request: object) -> None:
-        """Raises: InvalidRequest where one is given."""
+        """Refuse a LoRA adapter. Raises: InvalidRequest if one is given."""
         if request is not None:
             raise InvalidRequest("lora_request: LoRA adapters are not built yet; merge the adapter into the model")
 
     def _params(self, given: Params, count: int) -> list[EngineParams]:
-        """One for each prompt, with bad_words as token ids and structured_outputs as a grammar.
+        """Return sampling parameters for each prompt, with bad_words as token ids and structured_outputs as a grammar.
 
         Raises: InvalidRequest.
         """
@@ -287,16 +289,16 @@ class LLM(PoolingCalls):
             changes |= {"grammar": self._grammars.start(asked).result(), "structured_outputs": None}
         return msgspec.structs.replace(params, **changes) if changes else params
 
-    def _run(self, asked: Sequence[Asked], bars: Bars) -> list[RequestOutput]:
-        """Go on until all have ended."""
+    def _run(self, asked: Sequence[OfflineRequest], bars: Bars) -> list[RequestOutput]:
+        """Run the requests until all have ended."""
         run = Run(self._shared, asked, self._tokenizer, self._numbers)
         with Progress(len(asked), bars) as progress:
             for output in run.grow(bars):
                 progress.grown(output)
         return run.outputs
 
-    def _stream(self, asked: Sequence[Asked]) -> Iterator[RequestOutput]:
-        """What grows, as it grows."""
+    def _stream(self, asked: Sequence[OfflineRequest]) -> Iterator[RequestOutput]:
+        """Yield outputs as they grow."""
         run = Run(self._shared, asked, self._tokenizer, self._numbers)
         views = {
             output.request_id: View(

@@ -1,4 +1,4 @@
-"""What LLM.generate and LLM.chat return, with vLLM's names and fields, and how it grows from the engine's messages."""
+"""Outputs of LLM.generate and LLM.chat, with vLLM's names and fields, and their growth by the engine's messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Logprob:
 
 
 class RequestOutputKind(Enum):
-    """What a stream yields of a request: all of its output so far, what is new, or its end alone. vLLM's names."""
+    """The outputs that a stream yields: the whole output so far, its new part, or the final one. vLLM's names."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -55,7 +55,7 @@ class CompletionOutput:
 
 @dataclass
 class RequestMetrics:
-    """time.monotonic() seconds: submitted, first token, last token."""
+    """Times of a request in seconds of time.monotonic(): submitted, first token, last token."""
 
     arrival_time: float
     first_token_time: float | None = None
@@ -77,9 +77,9 @@ class RequestOutput:
 
 
 class View:
-    """What a stream yields of a request whose output grows.
+    """The outputs that a stream yields of a growing request.
 
-    kind: all of it so far (CUMULATIVE), what is new since the last time (DELTA), or the end alone (FINAL_ONLY).
+    kind: the whole output so far (CUMULATIVE), the part since the last one (DELTA), or the final one (FINAL_ONLY).
     """
 
     def __init__(self, output: RequestOutput, kind: RequestOutputKind) -> None:
@@ -88,7 +88,7 @@ class View:
         self._shown = [(0, 0)] * len(output.outputs)  # characters and tokens
 
     def take(self) -> RequestOutput | None:
-        """Return what there is to yield now, which later steps don't change; None: nothing."""
+        """Return a copy of what is to be yielded now, if anything."""
         if self._kind is RequestOutputKind.FINAL_ONLY and not self._output.finished:
             return None
         delta = self._kind is RequestOutputKind.DELTA
@@ -101,13 +101,13 @@ class View:
 
 
 def _cut(one: CompletionOutput, characters: int, tokens: int) -> CompletionOutput:
-    """A copy without what comes before."""
+    """Return a copy of an answer without its first characters and tokens."""
     logprobs = None if one.logprobs is None else one.logprobs[tokens:]
     return replace(one, text=one.text[characters:], token_ids=one.token_ids[tokens:], logprobs=logprobs)
 
 
 class Answers:
-    """One request's outputs as they grow."""
+    """One request's growing outputs."""
 
     def __init__(self, output: RequestOutput, params: SamplingParams, tokenizer: Tokenizer) -> None:
         self.output = output
@@ -117,7 +117,7 @@ class Answers:
         self._texts = [OutputText(tokenizer, output.prompt_token_ids, options) for _ in output.outputs]
 
     def add(self, message: wire.Tokens, now_s: float) -> bool:
-        """Take in new tokens of one output. True: a stop string has ended it, and the engine is to be told."""
+        """Add new tokens of one output. Returns: True if a stop string has ended it, and the engine must abort it."""
         request, one = self.output, self.output.outputs[message.index]
         if one.finished():
             return False
@@ -136,14 +136,14 @@ class Answers:
         return matched
 
     def fail(self, reason: str | None, now_s: float, finish_reason: str = "error") -> None:
-        """End what has not ended: the engine has given the request up, or its client has (finish_reason abort)."""
+        """End all open outputs: the engine has failed the request, or its client has left (finish_reason abort)."""
         for one in self.output.outputs:
             if not one.finished():
                 one.finish_reason, one.stop_reason = finish_reason, reason
         self._end_if_all_have(now_s)
 
     def _add_text(self, one: CompletionOutput, message: wire.Tokens) -> tuple[bool, int]:
-        """Ids and text up to a stop string. Returns: whether one was met, and with which of the tokens."""
+        """Add ids and text up to a stop string. Returns: whether one was found, and the number of tokens used."""
         text = self._texts[one.index]
         params = self._params
         used = 0
@@ -174,12 +174,12 @@ class Answers:
 
 
 def candidates(position: PositionLogprobs, tokenizer: Tokenizer) -> Candidates:
-    """The candidates of one position by token id."""
+    """Return the candidates of one position by token id."""
     return {each.token_id: Logprob(each.logprob, each.rank, tokenizer.token_text(each.token_id)) for each in position}
 
 
 def text_options(params: SamplingParams) -> TextOptions:
-    """How a request's tokens become text."""
+    """Return the options of detokenization that a request's sampling parameters contain."""
     stop: Sequence[str] = [params.stop] if isinstance(params.stop, str) else params.stop or ()
     return TextOptions(
         stop=tuple(stop),

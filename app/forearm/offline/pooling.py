@@ -24,12 +24,11 @@ from forearm.offline.pooling_outputs import (
 )
 from forearm.offline.prompts import Prompt, listed, text_or_ids
 from forearm.offline.run import Bars, bar
-from forearm.offline.shared_loop import Connection, SharedLoop
+from forearm.offline.shared_loop import LoopConnection, SharedLoop
 from forearm.text.templates.chat_template import ChatTemplate
 from forearm.text.tokenizer.text_pairs import PairForm
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
-Floats = npt.NDArray[np.float32]
 Output = TypeVar("Output")
 
 _AT_ONCE = 1024  # texts in one message to the loop
@@ -37,7 +36,7 @@ DEFAULT = PoolingParams()
 
 
 class PoolingCalls:
-    """What LLM inherits. LLM.__init__ sets the attributes."""
+    """The pooling calls that LLM inherits. LLM.__init__ sets the attributes."""
 
     _folder: Path
     _shared: SharedLoop
@@ -53,7 +52,7 @@ class PoolingCalls:
         use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
-        """The vector of each text, in their order.
+        """Return the vector of each text, in their order.
 
         Raises: InvalidRequest if the model makes none, or a text is too long.
         """
@@ -67,7 +66,7 @@ class PoolingCalls:
         use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[ClassificationOutput]]:
-        """The probability of each label, text by text.
+        """Return the probability of each label, text by text.
 
         Raises: InvalidRequest if the model has no classifier, or a text is too long.
         """
@@ -82,7 +81,7 @@ class PoolingCalls:
         use_tqdm: Bars = True,
         pooling_task: str | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """What the model makes of each text; `pooling_task` token_embed: a vector for each token.
+        """Return the model's output for each text; `pooling_task` token_embed: a vector for each token.
 
         Raises: InvalidRequest if the model does not do that, or a text is too long.
         """
@@ -99,9 +98,9 @@ class PoolingCalls:
         use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
-        """How well texts go together: one with many, or each with its own; a cross-encoder's score, or a cosine.
+        """Score pairs of texts, 1:1, 1:N or N:N: by a cross-encoder, or by the cosine of their vectors.
 
-        Raises: InvalidRequest if they can't be paired, or the model has several labels.
+        Raises: InvalidRequest if the numbers of texts do not match, or the model has several labels.
         """
         left, right = ([side] if isinstance(side, str) else list(side) for side in (data_1, data_2))
         if not left or not right or len(left) not in (1, len(right)):
@@ -136,7 +135,7 @@ class PoolingCalls:
     # --- the loop
 
     def _pooling_terms(self) -> PoolingTerms:
-        """Raises: InvalidRequest if the model generates."""
+        """Return the terms of a pooling model. Raises: InvalidRequest if the model generates text."""
         terms = self._shared.loop.terms.pooling
         if terms is None:
             raise InvalidRequest("this model generates text; load it with runner='pooling' to embed, classify or score")
@@ -144,14 +143,14 @@ class PoolingCalls:
 
     @property
     def _loop(self) -> EngineLoop:
-        """Raises: InvalidRequest if the model pools."""
+        """The loop of a generating model. Raises: InvalidRequest if it is a pooling model."""
         loop = self._shared.loop
         if loop.terms.pooling is not None:
             raise InvalidRequest("this model makes vectors of texts and generates none; use embed, classify or score")
         return loop
 
     def _check_generates(self) -> None:
-        """Raises: InvalidRequest if the model pools; EngineUnavailable if it is closed."""
+        """Check that text can be generated. Raises: InvalidRequest for a pooling model; EngineUnavailable if closed."""
         _ = self._loop
 
     def _limit(self, params: PoolingParams, asked: int | None) -> int | None:
@@ -181,7 +180,7 @@ class PoolingCalls:
     def _run_texts(
         self, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, use_tqdm: Bars
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Submit all and step until all are computed. Whatever interrupts this leaves nothing in the engine."""
+        """Submit all texts and step until all are computed. An interruption leaves nothing in the engine."""
         found = list[PoolingRequestOutput[PoolingOutput]]()
         with (
             self._shared.connection() as connection,
@@ -195,9 +194,14 @@ class PoolingCalls:
         return found
 
     def _vectors(
-        self, connection: Connection, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, progress: Any
-    ) -> list[Floats]:
-        """Raises: why the engine does not take them, or could not compute them."""
+        self,
+        connection: LoopConnection,
+        prompts: list[wire.PoolingPrompt],
+        task: str,
+        params: PoolingParams,
+        progress: Any,
+    ) -> list[npt.NDArray[np.float32]]:
+        """Compute the vectors of texts. Raises: InvalidRequest, EngineFailed."""
         kind: Any = {"score": "classify"}.get(task, task)
         plan = self._pooling_terms().plan
         embed = wire.Embed(
@@ -208,7 +212,7 @@ class PoolingCalls:
             activate=params.use_activation is not False,
         )
         connection.submit(embed)
-        found: dict[int, Floats] = {}
+        found: dict[int, npt.NDArray[np.float32]] = {}
         while len(found) < len(prompts):
             for message in connection.messages():
                 if isinstance(message, wire.Refused):
@@ -222,7 +226,7 @@ class PoolingCalls:
 
 
 def _dimensions(params: PoolingParams, known: tuple[int, ...] | None, default: int | None) -> int | None:
-    """Raises: InvalidRequest if the model's vectors can't be cut to that."""
+    """Return the size that vectors are cut to. Raises: InvalidRequest if the model's can't be cut to it."""
     asked = params.dimensions
     if asked is None:
         return default

@@ -1,4 +1,4 @@
-"""What LLM.embed, .classify, .score and .encode take and return, with vLLM's names and fields."""
+"""Parameters and outputs of LLM.embed, .classify, .score and .encode, with vLLM's names and fields."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True)
 class PoolingParams:
-    """How texts are pooled. None: the model's own way.
+    """The pooling of texts. None: the model's default.
 
-    dimensions: of matryoshka models. use_activation: False leaves out unit length, or probabilities.
-    truncate_prompt_tokens: most tokens of a text; -1: what the context holds.
+    dimensions: of matryoshka models. use_activation: False is without normalization, softmax or sigmoid.
+    truncate_prompt_tokens: most tokens of a text; -1: the context's length.
     """
 
     dimensions: int | None = None
@@ -40,7 +40,7 @@ class EmbeddingOutput:
 
     @property
     def hidden_size(self) -> int:
-        """How many values it has."""
+        """The vector's number of values."""
         return len(self.embedding)
 
 
@@ -52,20 +52,20 @@ class ClassificationOutput:
 
     @property
     def num_classes(self) -> int:
-        """How many labels there are."""
+        """The number of labels."""
         return len(self.probs)
 
 
 @dataclass(frozen=True)
 class ScoringOutput:
-    """How well two texts go together."""
+    """The similarity or relevance of two texts."""
 
     score: float
 
 
 @dataclass(frozen=True)
 class PoolingRequestOutput(Generic[Output]):
-    """A text and what it has become."""
+    """A text's output."""
 
     request_id: str
     outputs: Output

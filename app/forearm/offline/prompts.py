@@ -1,4 +1,4 @@
-"""What callers of LLM write as prompts and conversations, and what is wrong with what is none."""
+"""The prompts and conversations that callers of LLM may write, and their checks."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ def conversations(
 
 
 def _is_id(value: object) -> bool:
-    """Whether it is a whole number, Python's or numpy's."""
+    """True for a whole number, Python's or numpy's."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from forearm import wire
 from forearm.errors import InvalidRequest
 from forearm.offline.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
-from forearm.offline.shared_loop import Connection, SharedLoop
+from forearm.offline.shared_loop import LoopConnection, SharedLoop
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
 # Whether there are bars; vLLM also takes what makes them, as tqdm does.
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class OfflineRequest:
     """One prompt and how to go on from it. `text` is None where token ids were given."""
 
     text: str | None
@@ -39,7 +39,7 @@ class Asked:
         )
 
     def answers(self, request_id: str, tokenizer: Tokenizer) -> Answers:
-        """Its outputs, with nothing in them yet."""
+        """Return the request's outputs, still empty."""
         outputs = [CompletionOutput(index) for index in range(self.params.n)]
         output = RequestOutput(request_id, self.text, self.token_ids, outputs, RequestMetrics(time.monotonic()))
         return Answers(output, self.params, tokenizer)
@@ -49,7 +49,7 @@ class Run:
     """The requests of one call."""
 
     def __init__(
-        self, shared: SharedLoop, asked: Sequence[Asked], tokenizer: Tokenizer, numbers: itertools.count[int]
+        self, shared: SharedLoop, asked: Sequence[OfflineRequest], tokenizer: Tokenizer, numbers: itertools.count[int]
     ) -> None:
         self._shared = shared
         self._requests = {str(next(numbers)): one for one in asked}
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def outputs(self) -> list[RequestOutput]:
-        """In the order of the prompts."""
+        """The outputs in the order of the prompts."""
         return [answer.output for answer in self._answers.values()]
 
     def grow(self, bars: Bars = False) -> Iterator[RequestOutput]:
@@ -84,8 +84,8 @@ class Run:
                     yield output
 
 
-def take(answers: Answers, message: wire.Tokens | wire.Refused, connection: Connection, now_s: float) -> None:
-    """Hand what the engine says to the answers.
+def take(answers: Answers, message: wire.Tokens | wire.Refused, connection: LoopConnection, now_s: float) -> None:
+    """Add a message of the engine to a request's answers.
 
     Raises: InvalidRequest for a request that the engine does not take.
     """
@@ -99,7 +99,7 @@ def take(answers: Answers, message: wire.Tokens | wire.Refused, connection: Conn
 
 
 def bar(bars: Bars, *args: Any, **look: Any) -> Any:
-    """A bar as tqdm makes them, or as the caller's own does."""
+    """Make a progress bar with tqdm, or with the caller's own class."""
     make: Callable[..., Any] = tqdm if isinstance(bars, bool) else bars
     return make(*args, disable=bars is False, **look)
 

@@ -1,4 +1,4 @@
-"""SamplingParams as a user writes them: out of range, of a wrong type or unknown is an error where they are made."""
+"""The public SamplingParams: values out of range, of a wrong type or unknown are errors where they are made."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from forearm.offline.outputs import RequestOutputKind
 
 
 class SamplingParams(wire.SamplingParams, frozen=True, kw_only=True):
-    """The engine's SamplingParams, checked. `output_kind` says what streams yield.
+    """The engine's SamplingParams with checks. `output_kind`: the outputs that streams yield.
 
-    Raises: InvalidRequest naming the field, its value and what it may be. The engine's own class is not checked so:
-    it is decoded for every request of a server, and the engine checks it then.
+    Raises: InvalidRequest naming the field, its value and what it may be. The engine's own class has no such checks, as
+    it is decoded for every request of a server, and checked by the engine then.
     """
 
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE

@@ -1,7 +1,7 @@
-"""An engine loop that several threads of this process use together, each for its own requests.
+"""An engine loop that several threads of this process share, each for its own requests.
 
-There is no thread for it: a thread that waits for an answer computes the next step, for all, and the others wait for
-what that step brings them. One thread alone thus computes where it stands, with no hand-over to another core.
+It has no thread: a thread that waits for an answer computes the next step, for all of them, and the others wait for
+its messages. A single thread thus computes itself, without a switch to another core.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from forearm.errors import EngineFailed, EngineUnavailable
 
 
 class SharedLoop:
-    """The loop, who computes its next step, and what has come for whom. The lock guards all but the loop itself, which
-    belongs to the thread that is stepping.
+    """The loop and the mailboxes of its connections.
+
+    The lock guards all but the loop itself, which belongs to the thread that is stepping.
     """
 
     def __init__(self, loop: EngineLoop) -> None:
@@ -50,12 +51,12 @@ class SharedLoop:
         return self._loop
 
     def check_open(self) -> None:
-        """Raises: EngineUnavailable where there is no loop to be used."""
+        """Check that the loop can be used. Raises: EngineUnavailable if not."""
         _ = self.loop
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """One caller's place. What is left of its requests when it leaves is aborted.
+    def connection(self) -> Iterator[LoopConnection]:
+        """Connect a caller. Requests that are open when it leaves are aborted.
 
         Raises: EngineUnavailable.
         """
@@ -64,7 +65,7 @@ class SharedLoop:
         with self._changed:
             self._mail[number] = []
         try:
-            yield Connection(self, number)
+            yield LoopConnection(self, number)
         finally:
             if os.getpid() == self._process:  # else a fork drops a stream of its parent's, whose lock may be held
                 self._leave(number)
@@ -74,7 +75,7 @@ class SharedLoop:
             del self._mail[number]
             self._inbox.append(Gone(number))
             if not self._stepping and self._loop is not None:
-                self._take()  # or its requests would lie there until somebody steps
+                self._take()  # else its requests would stay until the next step
 
     def close(self) -> None:
         """Free the weights and the KV cache. Threads that still wait for answers get an EngineUnavailable."""
@@ -144,15 +145,15 @@ class SharedLoop:
                 self._mail[number].append(message)
 
 
-class Connection:
-    """One caller's requests, and what the engine says of them."""
+class LoopConnection:
+    """One caller's requests and the engine's messages about them."""
 
     def __init__(self, shared: SharedLoop, number: int) -> None:
         self._shared = shared
         self.number = number
 
     def submit(self, message: wire.Submit | wire.Embed) -> None:
-        """Ask for an answer."""
+        """Submit a request."""
         self._shared.put(From(self.number, message))
 
     def abort(self, request_id: str, index: int | None = None) -> None:

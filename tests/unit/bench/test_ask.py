@@ -79,7 +79,7 @@ def test_usage_may_come_with_the_last_choice() -> None:
     [
         ([], NO_TOKENS),
         ([USAGE, b"data: [DONE]\n\n"], NO_TOKENS),
-        ([text("a"), event(error={"message": "engine stopped"})], "the stream broke off"),
+        ([text("a"), event(error={"message": "engine stopped"})], "the stream ended with an error"),
         ([text("a"), b"data: {nonsense\n\n"], "that can't be read"),
     ],
 )

@@ -108,7 +108,7 @@ def test_midr_is_believed_before_cpuinfo(graviton3: Fixture) -> None:
         ),
         (
             "sys/fs/cgroup/cpu.stat", "nr_periods 100\nnr_throttled 40",
-            *("throttling", "warning", "stopped in 40 of 100 periods", "--cpuset-cpus"),
+            *("throttling", "warning", "throttled in 40 of 100 periods", "--cpuset-cpus"),
         ),
         (
             "proc/self/numa_maps", "aaaa interleave:0-1 file=/usr/bin/python3",
@@ -175,7 +175,7 @@ def test_a_version_1_cgroup_tells_throttling_too(graviton3: Fixture) -> None:
     graviton3.write("proc/self/cgroup", "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/")
     graviton3.write("sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.stat", "nr_periods 10\nnr_throttled 5")
 
-    assert "stopped in 5 of 10 periods" in named(graviton3.amiss(), "throttling").what
+    assert "throttled in 5 of 10 periods" in named(graviton3.amiss(), "throttling").what
 
 
 def test_a_cpu_that_is_no_graviton_is_only_noted(graviton3: Fixture) -> None:
