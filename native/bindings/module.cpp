@@ -130,7 +130,7 @@ std::vector<std::pair<std::string, std::string>> quarantined_tiers() {
 std::string operand_form(const std::string& weight_dtype) {
   const Form form = kernels().layout[static_cast<int>(kept_as(dtype_of(weight_dtype), kernels()))].form;
   if (form == Form::f16_scaled) return "float16";
-  if (is_quantised(form)) return "int8";
+  if (is_quantized(form)) return "int8";
   return form == Form::f32_rows ? "float32" : form == Form::f16_rows ? "float16" : "bfloat16";
 }
 

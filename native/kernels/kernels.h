@@ -59,7 +59,7 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 // at least kLeastExponent, code = x / scale rounded to nearest even. Of an absmax that is not finite the codes are 0
 // and the scale is NaN.
 enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs, f16_scaled };
-constexpr bool is_quantised(Form f) { return f >= Form::i8_rows; }
+constexpr bool is_quantized(Form f) { return f >= Form::i8_rows; }
 constexpr int64_t form_bytes(Form f) {  // of an element
   return f == Form::f32_rows ? 4 : f == Form::i8_rows || f == Form::i8_pairs ? 1 : 2;
 }

@@ -30,7 +30,8 @@ struct Chunks {
   int64_t k;
   int32_t bias;
 
-  // Biased: 0, or half of a code's range, which turns its highest bit over. Codes beyond k are 0; Whole: all are there.
+  // Biased: 0, or half of a code's range, which turns its highest bit over. Codes beyond k are 0; Whole: all are
+  // there.
   template <bool Whole>
   Word at(int64_t chunk) const {
     const int64_t begin = chunk * kQuantum, left = row ? std::clamp(k - begin, int64_t{0}, kQuantum) : 0;

@@ -70,7 +70,7 @@ Floats quantised(const Kernels& k, int variant) {
   constexpr int64_t kRows = 3, kDim = 77;
   const auto form = static_cast<Form>(variant);
   const Floats x = numbers(kRows * kDim, 1);
-  Rows out(form, kRows, kDim, is_quantised(form) ? 32 : 0);
+  Rows out(form, kRows, kDim, is_quantized(form) ? 32 : 0);
   k.quantize({x.data(), kDim, 0, kRows, kDim, nullptr, out.operand});
   return out.all();
 }
@@ -182,7 +182,7 @@ struct Product {
 Floats multiplied(const Kernels& k, DType dtype, Form form, const Product& p) {
   const int64_t rows = p.rows, n = 96;
   const Floats x = numbers(rows * p.depth, 16), bias = numbers(n, 17);
-  Rows a(form, rows, p.depth, is_quantised(form) ? p.group : 0), out(Form::f32_rows, rows, n);
+  Rows a(form, rows, p.depth, is_quantized(form) ? p.group : 0), out(Form::f32_rows, rows, n);
   k.quantize({x.data(), p.depth, 0, rows, p.depth, nullptr, a.operand});
   const Matrix w(k, dtype, n, p.depth, p.group);
   Bytes scratch(k.gemm_scratch_bytes(p.depth));
@@ -283,10 +283,10 @@ Floats of_a_row(const Kernels& k, int variant) {
 float exactly(const Kernels&, int) { return 0; }
 float of_own(const Kernels& k, int variant) {
   const Form form = k.layout[variant / kProducts].form;
-  return form == Form::f32_rows || is_quantised(form) ? 0 : 0x1p-11f;
+  return form == Form::f32_rows || is_quantized(form) ? 0 : 0x1p-11f;
 }
 float of_long(const Kernels& k, int variant) {
-  return is_quantised(k.layout[at(kStepped[variant])].form) ? 0 : 0x1p-9f;
+  return is_quantized(k.layout[at(kStepped[variant])].form) ? 0 : 0x1p-9f;
 }
 float of_wide(const Kernels& k, int) { return k.wide == DType::f32 ? 0 : 0x1p-6f; }
 float of_attention(const Kernels& k, int variant) {

@@ -32,7 +32,7 @@ class Carver {
     const int64_t width = form_bytes(form);
     const int64_t stride = odd_lines((inputs.columns_ * width + 3) / 4) * 4 / width;
     Operand operand{take<void>(rows * stride * width), stride, form};
-    if (!is_quantised(form)) return operand;
+    if (!is_quantized(form)) return operand;
     const int64_t groups = inputs.groups_[static_cast<size_t>(form)];
     operand.scales = take<float>(rows * groups * 4);
     operand.sums = take<int32_t>(rows * groups * 4);
@@ -61,12 +61,12 @@ int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_he
 void Inputs::need(const Matrix& matrix) {
   columns_ = matrix.k;
   int64_t& groups = groups_[static_cast<size_t>(matrix.form())];
-  groups = std::max(groups, is_quantised(matrix.form()) ? matrix.groups() : 1);
+  groups = std::max(groups, is_quantized(matrix.form()) ? matrix.groups() : 1);
 }
 
 Operand Inputs::operand(const Matrix& matrix) const {
   Operand operand = forms_[static_cast<size_t>(matrix.form())];
-  operand.group = is_quantised(operand.form) ? matrix.group() : 0;
+  operand.group = is_quantized(operand.form) ? matrix.group() : 0;
   return operand;
 }
 

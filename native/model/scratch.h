@@ -42,7 +42,7 @@ struct Site {
   bool prepares = false;    // some matrix does not take rows as what comes before could write them
 
   // True if what comes before writes the form of `matrix` by itself; else it writes `raw`, and rows are prepared.
-  static bool is_direct(const Matrix& matrix) { return !is_quantised(matrix.form()) && !matrix.format.ordered; }
+  static bool is_direct(const Matrix& matrix) { return !is_quantized(matrix.form()) && !matrix.format.ordered; }
   Operand target(const Matrix& matrix) const { return is_direct(matrix) ? shared.operand(matrix) : raw; }
 };
 

@@ -86,8 +86,8 @@ constexpr struct {
      [](Kernels& k) {
        k.gemm = [](const GemmTask& t) {
          sound->gemm(t);
-         if (!is_float(t.w.dtype) && !is_quantised(t.a.form)) shift(t.out, t.row_end - 1);
-         if (!is_float(t.w.dtype) && !is_quantised(t.a.form)) static_cast<float*>(t.out.data)[0] *= 2;
+         if (!is_float(t.w.dtype) && !is_quantized(t.a.form)) shift(t.out, t.row_end - 1);
+         if (!is_float(t.w.dtype) && !is_quantized(t.a.form)) static_cast<float*>(t.out.data)[0] *= 2;
        };
      }},
     {"attention",

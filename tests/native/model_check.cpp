@@ -237,7 +237,7 @@ bool rounds_operands(const Kernels& tier, const Format& format) {
   if (kept_as(format.dtype, tier) != format.dtype) return true;
   const bool widened = !is_float(format.dtype) && (format.wide || is_fp8(format.dtype));
   const Form form = tier.layout[static_cast<int>(widened ? tier.wide : format.dtype)].form;
-  return form != Form::f32_rows && !is_quantised(form);
+  return form != Form::f32_rows && !is_quantized(form);
 }
 
 // Number of failures of one tier.

@@ -47,7 +47,7 @@ ninja -C "$build" "${checks[@]}" > "$build/build.log" || { cat "$build/build.log
 objdump=$(command -v aarch64-linux-gnu-objdump || command -v objdump)
 for object in "$build"/CMakeFiles/forearm_kernels.dir/kernels/tiers/{neon,sve}*.o; do
   "$objdump" -d --no-show-raw-insn "$object" | awk -v object="${object##*/}" -v most=8 '
-    /^[0-9a-f]+ </ { name = $2; tile = /multiply_tile/ && !/IntMma/; tiles += tile }
+    /^[0-9a-f]+ </ { name = $2; tile = /microkernel/ && !/IntMma/; tiles += tile }
     tile && /\t(ldr|str|ldp|stp)\tq.*\[sp/ { ++moves[name] }
     END {
       for (name in moves) if (moves[name] > most) { print "FAIL " object ": " moves[name] " spills in " name; bad = 1 }

@@ -1,7 +1,8 @@
 // What this CPU can do at most with this tier's instructions: the yardsticks of bench/engine.py.
 #pragma once
 #include "kernels/kernels.h"
-#include "kernels/ops/gemm/amx_tiles.h"
+#include "kernels/ops/gemm/gemm_amx.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -13,8 +14,7 @@ inline float read_all(const void* data, int64_t bytes) {
   const float* p = static_cast<const float*>(data);
   F16 sums[kStreams] = {zero(), zero(), zero(), zero()};
   for (int64_t i = 0; i < floats; i += 16) {
-#pragma GCC unroll 4
-    for (int s = 0; s < kStreams; ++s) sums[s] = max(sums[s], load(p + s * floats + i));
+    UNROLLED_FOR (s, kStreams) sums[s] = max(sums[s], load(p + s * floats + i));
   }
   return reduce_max(max(max(sums[0], sums[1]), max(sums[2], sums[3])));
 }
@@ -27,8 +27,7 @@ inline float fma_rounds(int64_t rounds, int64_t* operations) {
   for (int i = 0; i < kSums; ++i) sums[i] = zero();
   const F16 a = broadcast(0.5f), b = iota();
   for (int64_t r = 0; r < rounds; ++r) {
-#pragma GCC unroll 32
-    for (int i = 0; i < kSums; ++i) sums[i] = fma(sums[i], a, b);
+    UNROLLED_FOR (i, kSums) sums[i] = fma(sums[i], a, b);
   }
   *operations += rounds * kSums * 16 * 2;
   F16 all = zero();
@@ -41,16 +40,13 @@ template <typename Tile>
 inline float tile_rounds(int64_t rounds, int64_t* operations) {
   constexpr int kSums = Tile::kUnits * Tile::panels(Tile::kUnits);
   typename Tile::Sums sums[kSums];
-#pragma GCC unroll 32
-  for (int i = 0; i < kSums; ++i) sums[i] = Tile::none();
+  UNROLLED_FOR (i, kSums) sums[i] = Tile::none();
   for (int64_t r = 0; r < rounds; ++r) {
-#pragma GCC unroll 32
-    for (int i = 0; i < kSums; ++i) Tile::multiply_ones(sums[i]);
+    UNROLLED_FOR (i, kSums) Tile::multiply_ones(sums[i]);
   }
   *operations += rounds * kSums * Tile::kRows * Tile::kQuantum * kPanel * 2;
   float total = 0;
-#pragma GCC unroll 32
-  for (int i = 0; i < kSums; ++i) {
+  UNROLLED_FOR (i, kSums) {
     float out[Tile::kRows * kPanel];
     Tile::store(sums[i], out, kPanel);
     total += out[0];
@@ -60,18 +56,16 @@ inline float tile_rounds(int64_t rounds, int64_t* operations) {
 
 // The same for codes. A tier that has no multiply_ones reads its operands from the first-level cache.
 template <typename Tile>
-inline float codes_rounds(int64_t rounds, int64_t* operations) {
+inline float int8_rounds(int64_t rounds, int64_t* operations) {
   constexpr int kUnits = Tile::kUnits, kPanels = Tile::panels(kUnits);
   constexpr bool kInRegisters = requires(typename Tile::Sums s) { Tile::multiply_ones(s); };
   const int32_t none[2] = {};
   typename Tile::Sums sums[kUnits][kPanels];
-#pragma GCC unroll 32
-  for (int i = 0; i < kUnits * kPanels; ++i) sums[i / kPanels][i % kPanels] = Tile::start(none, 0);
+  UNROLLED_FOR (i, kUnits * kPanels) sums[i / kPanels][i % kPanels] = Tile::start(none, 0);
   alignas(64) char operand[(kUnits * Tile::kRows + kPanels) * 512] = {};
   for (int64_t r = 0; r < rounds; ++r) {
     if constexpr (kInRegisters) {
-#pragma GCC unroll 32
-      for (int i = 0; i < kUnits * kPanels; ++i) Tile::multiply_ones(sums[i / kPanels][i % kPanels]);
+      UNROLLED_FOR (i, kUnits * kPanels) Tile::multiply_ones(sums[i / kPanels][i % kPanels]);
     } else {
       __asm__ volatile("" : : "r"(operand) : "memory");
       Tile::step(sums, operand, 64, operand, Tile::kStepBytes);
@@ -80,8 +74,7 @@ inline float codes_rounds(int64_t rounds, int64_t* operations) {
   *operations += rounds * kUnits * kPanels * Tile::kRows * (kInRegisters ? Tile::kQuantum : Tile::kStepK) * kPanel * 2;
   const float one[2] = {1.0f, 1.0f};
   float total[Tile::kRows * kPanel] = {};
-#pragma GCC unroll 32
-  for (int i = 0; i < kUnits * kPanels; ++i) {
+  UNROLLED_FOR (i, kUnits * kPanels) {
     Tile::fold(sums[i / kPanels][i % kPanels], one, 0, Tile::scales(broadcast(1.0f)), total);
   }
   return total[0];
@@ -89,46 +82,46 @@ inline float codes_rounds(int64_t rounds, int64_t* operations) {
 
 // Four products of tile registers, of kStepK k each.
 template <typename Mma, int64_t kStepK>
-inline float square_rounds(int64_t rounds, int64_t* operations) {
-  const typename Mma::Tiles tiles(kSquare, true);
-  alignas(64) float sums[kSquare * kPanel] = {};
+inline float amx_rounds(int64_t rounds, int64_t* operations) {
+  const typename Mma::Tiles tiles(kTileRows, true);
+  alignas(64) float sums[kTileRows * kPanel] = {};
   for (int64_t r = 0; r < rounds; ++r) {
     Mma::template add_tile<0, 4, 6>();
     Mma::template add_tile<1, 4, 7>();
     Mma::template add_tile<2, 5, 6>();
     Mma::template add_tile<3, 5, 7>();
   }
-  *operations += rounds * 4 * kSquare * kPanel * kStepK * 2;
+  *operations += rounds * 4 * kTileRows * kPanel * kStepK * 2;
   Mma::Tiles::template store<0>(sums, kPanel * 4);
   return sums[0];
 }
 
 // A tile of f16_scaled by a block, which lies in the first-level cache.
-inline float halves_rounds(int64_t rounds, int64_t* operations) {
+inline float f16_scaled_rounds(int64_t rounds, int64_t* operations) {
   alignas(64) uint16_t operand[kScaledBlock * kPanel] = {};
-  float sums[Halves::kRows * kPanel] = {};
-  const uint16_t* const rows[Halves::kRows] = {operand, operand, operand, operand};
+  float sums[F16Scaled::kRows * kPanel] = {};
+  const uint16_t* const rows[F16Scaled::kRows] = {operand, operand, operand, operand};
   for (int64_t r = 0; r < rounds; ++r) {
     __asm__ volatile("" : : "r"(operand) : "memory");
-    Halves::add_blocks<Halves::kRows>(rows, operand, 1, sums, kPanel);
+    F16Scaled::add_blocks<F16Scaled::kRows>(rows, operand, 1, sums, kPanel);
   }
-  *operations += rounds * Halves::kRows * kScaledBlock * kPanel * 2;
+  *operations += rounds * F16Scaled::kRows * kScaledBlock * kPanel * 2;
   return sums[0];
 }
 
 inline float multiply_rounds(Form form, int64_t rounds, int64_t* operations) {
-  if (form == Form::f16_scaled) return halves_rounds(rounds, operations);
-  using Bytes = IntMma<Codes::bytes>;
-  using Halves = Mma<DType::bf16>;
+  if (form == Form::f16_scaled) return f16_scaled_rounds(rounds, operations);
+  using Bytes = IntMma<IntFormat::int8>;
+  using Bf16 = Mma<DType::bf16>;
   if constexpr (kHasTiles<Bytes>) {
-    if (is_quantised(form)) return square_rounds<Bytes, kTileStep>(rounds, operations);
+    if (is_quantized(form)) return amx_rounds<Bytes, kTileStep>(rounds, operations);
   }
-  if constexpr (kHasTiles<Halves>) {
-    if (form == Halves::kForm) return square_rounds<Halves, kTileHalves>(rounds, operations);
+  if constexpr (kHasTiles<Bf16>) {
+    if (form == Bf16::kForm) return amx_rounds<Bf16, kTileHalves>(rounds, operations);
   }
-  if (is_quantised(form)) return codes_rounds<Bytes>(rounds, operations);
-  if constexpr (Halves::kForm != Form::f32_rows) {
-    if (form == Halves::kForm) return tile_rounds<Halves>(rounds, operations);
+  if (is_quantized(form)) return int8_rounds<Bytes>(rounds, operations);
+  if constexpr (Bf16::kForm != Form::f32_rows) {
+    if (form == Bf16::kForm) return tile_rounds<Bf16>(rounds, operations);
   }
   return fma_rounds(rounds, operations);
 }

@@ -1,29 +1,29 @@
-// Multiplication of codes, exact in int32: what a tier's mma_int_<isa>.h has.
+// Integer matrix products, exact in int32: what a tier's mma_int_<isa>.h has.
 //
-// An IntMma<codes> gives gemm_int8.h what it multiplies tiles of A (an i8 form) and W (codes) with. Codes says how W
-// stands:
-//   bytes     int8 as packed: B[..][k / kQuantum][16][kQuantum], a byte is code + kBias
-//   nibbles   int4 as packed: a step is two chunks of kQuantum k, in low and high nibbles that are code + kNibbleBias
-//   unpacked  int4 as unpack() makes it of nibbles: one code a byte in the order of `bytes`, code + kNibbleBias (or any
-//             other order, and any multiple of the code that fold() undoes exactly)
+// An IntMma<format> gives gemm_int8.h the products of tiles of A (an i8 form) and W (quantized). The format says how W
+// is stored:
+//   int8           as packed: B[..][k / kQuantum][16][kQuantum], a byte is code + kBias
+//   int4           as packed: a step is two chunks of kQuantum k, in low and high nibbles that are code + kNibbleBias
+//   int4_unpacked  what unpack() makes of int4: one code a byte in the order of int8, code + kNibbleBias (or any other
+//                  order, and any multiple of the code that fold() undoes exactly)
 // Its members:
 //   kRows, kQuantum, kForm  rows that go together (a unit: 1 of i8_rows, 2 of i8_pairs), the layout's quantum, A's form
 //   kStepK, kStepBytes      k of a step, and the bytes of one panel that it takes
-//   kUnits, panels(units)   the most units of a tile, and how many panels so many units take
-//   kInPlace                (of nibbles) there: tiles take nibbles however many rows there are, none is unpacked
-//   kFetchesOut             (may be left out) there: tiles of several rows ask for the lines that they will write;
-//                           not measured on Arm, and not there
-//   kLongStep               (may be left out) whether a step is so long that they are added one by one (tile.h)
+//   kUnits, panels(units)   the most units of a tile, and how many panels that many units take
+//   kInPlace                (optional, of int4) tiles take int4 as packed however many rows there are: none is unpacked
+//   kFetchesOut             (optional) tiles of several rows prefetch the lines that they will write; not measured on
+//                           Arm, and absent there
+//   kLongStep               (optional) a step is so long that steps are added one by one (tile.h)
 //   Sums                    int32 sums of a unit by a panel, in registers, in any order (SMMLA: blocks of 2 x 2)
 //   start                   the sums before a group's first step: -bias * the sum of the row's codes in the group;
 //                           `sums` is that of the unit's first row, `groups` further is the second row's
 //   step                    adds kStepK k to Units x Panels
-//   Scales, scales          what 16 columns are multiplied with, in the order of Sums
+//   Scales, scales          the scales of 16 columns, in the order of Sums
 //   fold                    acc = fma(float(i) * a_scale, s, acc); acc is kRows * 16 floats in the order of Sums,
 //                           a_scales as `sums` above
 //   fold_offsets            acc = fma(float(a_sum) * a_scale, o, acc)
 //   store                   acc as floats, row r of the unit at out + r * stride
-// Beside it there are unpack(nibbles, to, steps), for one panel (not where kInPlace is), and code_columns<dtype>(panel,
+// Beside it there are unpack(nibbles, to, steps) for one panel (not where kInPlace is), and code_columns<dtype>(panel,
 // k): the 16 codes (int8, int4) at k as floats.
 #pragma once
 #include <stdint.h>
@@ -31,9 +31,9 @@
 namespace forearm {
 namespace {
 
-enum class Codes { bytes, nibbles, unpacked };
+enum class IntFormat { int8, int4, int4_unpacked };
 
-// What is named, and not called, where kInPlace is.
+// Named, but never called, where kInPlace is.
 template <int kUnused = 0>
 void unpack(const char* nibbles, char* to, int64_t steps);
 

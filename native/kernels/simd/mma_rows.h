@@ -13,6 +13,7 @@
 // and more fetch W ahead, and kNearLevel: into which level of its cache a tile of all rows does, 0: as the others.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -48,23 +49,17 @@ struct RowsMma {
                      int64_t panel_bytes) {
     if constexpr (Units + kColumnRegisters <= Panels * kColumnRegisters + 1) {
       Factor factors[Units];
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) factors[u] = factor<I>(a + u * unit_bytes);
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) {
+      UNROLLED_FOR (u, Units) factors[u] = factor<I>(a + u * unit_bytes);
+      UNROLLED_FOR (p, Panels) {
         const F16 b = columns<W, I>(w + p * panel_bytes);
-#pragma GCC unroll 16
-        for (int u = 0; u < Units; ++u) sums[u][p] = multiply_add(factors[u], b, sums[u][p]);
+        UNROLLED_FOR (u, Units) sums[u][p] = multiply_add(factors[u], b, sums[u][p]);
       }
     } else {
       F16 b[Panels];
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) b[p] = columns<W, I>(w + p * panel_bytes);
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) {
+      UNROLLED_FOR (p, Panels) b[p] = columns<W, I>(w + p * panel_bytes);
+      UNROLLED_FOR (u, Units) {
         const Factor row = factor<I>(a + u * unit_bytes);
-#pragma GCC unroll 16
-        for (int p = 0; p < Panels; ++p) sums[u][p] = multiply_add(row, b[p], sums[u][p]);
+        UNROLLED_FOR (p, Panels) sums[u][p] = multiply_add(row, b[p], sums[u][p]);
       }
     }
   }

@@ -5,8 +5,8 @@
 
 namespace forearm {
 namespace {
-template <Codes kCodes>
-using IntMma = PairsIntMma<kCodes>;
+template <IntFormat kFormat>
+using IntMma = PairsIntMma<kFormat>;
 }  // namespace
 }  // namespace forearm
 

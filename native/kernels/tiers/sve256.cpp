@@ -5,8 +5,8 @@
 
 namespace forearm {
 namespace {
-template <Codes kCodes>
-using IntMma = QuadsIntMma<kCodes>;
+template <IntFormat kFormat>
+using IntMma = QuadsIntMma<kFormat>;
 }  // namespace
 }  // namespace forearm
 

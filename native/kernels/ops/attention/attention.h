@@ -29,21 +29,21 @@ inline int64_t block_offset(const AttendTask& task, int64_t key) {
 
 // Widens a block's codes into `to`, and asks for as many bytes of `next` meanwhile.
 template <DType C>
-inline void widen_block(const char* codes, const char* next, int64_t count, char* to) {
+inline void dequantize_block(const char* codes, const char* next, int64_t count, char* to) {
   constexpr int64_t kLine = 64;
   for (int64_t at = 0; at < count; at += kLine) {
     __builtin_prefetch(next + at, 0, 2);
-    widen_codes<C>(reinterpret_cast<const uint8_t*>(codes) + at, kLine, to + at * dtype_bytes(kWide));
+    dequantize_kv<C>(reinterpret_cast<const uint8_t*>(codes) + at, kLine, to + at * dtype_bytes(kWide));
   }
 }
 
 // What multiplies a block of C: codes as they stand, or as kWide.
-template <DType C, bool kInTiles>
-using BlockMma = Mma<is_float(C) || kInTiles ? C : kWide>;
+template <DType C, bool kInRegisters>
+using BlockMma = Mma<is_float(C) || kInRegisters ? C : kWide>;
 
 // One side's pair of blocks that begins with `key`. Blocks lie anywhere, so that no prefetcher of the CPU foresees the
 // next ones: they are asked for line by line while these are read.
-template <DType C, bool kInTiles>
+template <DType C, bool kInRegisters>
 inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, int64_t end, char* wide) {
   const int64_t elements = kBlockTokens * task.cache.head_dim;
   BlockPair pair{};
@@ -52,12 +52,12 @@ inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, 
     if (first >= end) break;
     const char* block = side + block_offset(task, first);
     const char* next = later < end ? side + block_offset(task, later) : block;
-    if constexpr (is_float(C) || kInTiles) {
+    if constexpr (is_float(C) || kInRegisters) {
       pair.data[i] = block;
       pair.next[i] = next;
     } else {
       char* to = wide + i * elements * dtype_bytes(kWide);
-      widen_block<C>(block, next, elements, to);
+      dequantize_block<C>(block, next, elements, to);
       pair.data[i] = to;
     }
   }
@@ -86,23 +86,23 @@ inline PairScales scales_at(const AttendTask& task, int64_t key, int64_t end) {
 
 // Whether tile registers multiply heads of so many dimensions.
 template <typename Mma>
-inline bool takes_squares(int64_t dim) {
+inline bool uses_amx(int64_t dim) {
   return kHasTiles<Mma> && dim % kTileHalves == 0;
 }
 // Rows of a tile.
 template <typename Mma>
 inline int64_t most_rows(int64_t dim) {
   static_assert(Mma::kUnits * Mma::kRows <= kMaxTileRows && Mma::kUnits * Mma::kRows >= 4);
-  return takes_squares<Mma>(dim) ? kSquare : Mma::kUnits * Mma::kRows;
+  return uses_amx<Mma>(dim) ? kTileRows : Mma::kUnits * Mma::kRows;
 }
 
 template <typename Mma>
-inline void multiply_keys(const AttendTile& t, const BlockPair& keys, int64_t first_key) {
+inline void score_keys(const AttendTile& t, const BlockPair& keys, int64_t first_key) {
   const int64_t dim = t.q.stride, steps = dim / Mma::kQuantum;
   if constexpr (kHasTiles<Mma>) {
-    if (takes_squares<Mma>(dim)) {
+    if (uses_amx<Mma>(dim)) {
       const bool low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);
-      if (low || high) score_keys<Mma>(t, keys.data, keys.next, low, high);
+      if (low || high) score_keys_amx<Mma>(t, keys.data, keys.next, low, high);
       return;
     }
   }
@@ -114,20 +114,20 @@ inline void multiply_keys(const AttendTile& t, const BlockPair& keys, int64_t fi
                         {keys.next[i], nullptr},
                         steps,
                         steps * Mma::kStepBytes};
-    multiply_units_by<Mma>(walk, t.units, kBlockTokens / kPanel, KeepScores{t.scores + i * kBlockTokens});
+    block_product<Mma>(walk, t.units, kBlockTokens / kPanel, StoreScores{t.scores + i * kBlockTokens});
   }
 }
 
 // Rows that see only one block of a pair take that one alone: what stands in the other may not be finite.
 template <typename Mma>
-inline void multiply_values(const AttendTile& t, const BlockPair& values, int64_t first_key) {
+inline void weigh_values(const AttendTile& t, const BlockPair& values, int64_t first_key) {
   const uint32_t low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);
   const int64_t dim = t.q.stride, steps = kBlockTokens / Mma::kQuantum;
   const char* weights = static_cast<const char*>(t.weights.data);
   const auto add = [&](uint32_t rows, int first, bool two) {
     if (!rows) return;
     if constexpr (kHasTiles<Mma>) {
-      if (takes_squares<Mma>(dim)) return weigh_values<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
+      if (uses_amx<Mma>(dim)) return weigh_values_amx<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
     }
     const TileWalk walk{weights + first * kBlockTokens * kUnitBytes<Mma>,
                         kPairKeys * kUnitBytes<Mma>,
@@ -135,16 +135,16 @@ inline void multiply_values(const AttendTile& t, const BlockPair& values, int64_
                         {values.next[first], two ? values.next[1] : nullptr},
                         steps,
                         steps * Mma::kStepBytes};
-    multiply_units_by<Mma>(walk, t.units, dim / kPanel, AddValues{t.values, dim, t.before, rows});
+    block_product<Mma>(walk, t.units, dim / kPanel, AddValues{t.values, dim, t.before, rows});
   };
   add(low & high, 0, true);
   add(low & ~high, 0, false);
   add(high & ~low, 1, false);
 }
 
-template <DType C, bool kInTiles>
+template <DType C, bool kInRegisters>
 inline void attend_chunk(AttendRows& all, int64_t chunk) {
-  using Multiply = BlockMma<C, kInTiles>;
+  using Multiply = BlockMma<C, kInRegisters>;
   const AttendTask& task = *all.task;
   const AttendTile &first = all.tiles[0], &last = all.tiles[all.count - 1];
   clear_chunk(all);
@@ -153,15 +153,15 @@ inline void attend_chunk(AttendRows& all, int64_t chunk) {
   if (end > last.end[last.rows - 1]) end = last.end[last.rows - 1];
   for (int64_t key = begin; key < end; key += kPairKeys) {
     const PairScales scales = scales_at(task, key, end);
-    BlockPair keys = pair_at<C, kInTiles>(task, task.cache.keys, key, end, all.wide);
+    BlockPair keys = pair_at<C, kInRegisters>(task, task.cache.keys, key, end, all.wide);
     for (int64_t i = 0; i < all.count; ++i) {
-      multiply_keys<Multiply>(all.tiles[i], keys, key);
-      weigh_scores<Multiply::kForm>(all.tiles[i], key, scales);
+      score_keys<Multiply>(all.tiles[i], keys, key);
+      softmax_weights<Multiply::kForm>(all.tiles[i], key, scales);
       keys.next[0] = keys.next[1] = nullptr;  // once is enough
     }
-    BlockPair values = pair_at<C, kInTiles>(task, task.cache.values, key, end, all.wide);
+    BlockPair values = pair_at<C, kInRegisters>(task, task.cache.values, key, end, all.wide);
     for (int64_t i = 0; i < all.count; ++i) {
-      multiply_values<Multiply>(all.tiles[i], values, key);
+      weigh_values<Multiply>(all.tiles[i], values, key);
       values.next[0] = values.next[1] = nullptr;
     }
   }
@@ -224,9 +224,9 @@ inline void attend_all(const AttendTask& task) {
   using Multiply = BlockMma<C, false>;
   const int64_t most = most_rows<Multiply>(task.cache.head_dim);
   if constexpr (kHasTiles<Multiply>) {
-    if (takes_squares<Multiply>(task.cache.head_dim)) {
+    if (uses_amx<Multiply>(task.cache.head_dim)) {
       const int64_t rows = (task.token_end - task.token_begin) * task.group;
-      const typename Multiply::Tiles tiles(static_cast<int>(rows < kSquare ? rows : kSquare), false);
+      const typename Multiply::Tiles tiles(static_cast<int>(rows < kTileRows ? rows : kTileRows), false);
       return attend_parts<C>(task, most);
     }
   }

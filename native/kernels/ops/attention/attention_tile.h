@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/epilogue.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -20,14 +21,12 @@ struct TileWalk {
 };
 
 // Where scores go: rows of kPairKeys floats.
-struct KeepScores {
+struct StoreScores {
   float* scores;
   template <typename Mma, int Units, int Panels>
   __attribute__((always_inline)) void operator()(const typename Mma::Sums (&acc)[Units][Panels], int64_t column) const {
-#pragma GCC unroll 16
-    for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p)
+    UNROLLED_FOR (u, Units)
+      UNROLLED_FOR (p, Panels)
         Mma::store(acc[u][p], scores + u * Mma::kRows * 2 * kBlockTokens + column + p * kPanel, 2 * kBlockTokens);
   }
 };
@@ -46,10 +45,8 @@ struct AddValues {
       fold_from<0>(acc, to);
     } else {
       alignas(64) float sums[Units * Mma::kRows][Panels * kPanel];
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-        for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], sums[u * Mma::kRows] + p * kPanel, Panels * kPanel);
+      UNROLLED_FOR (u, Units)
+        UNROLLED_FOR (p, Panels) Mma::store(acc[u][p], sums[u * Mma::kRows] + p * kPanel, Panels * kPanel);
       for (int r = 0; r < Units * Mma::kRows; ++r) {
         if (!(rows >> r & 1)) continue;
         const F16 factor = broadcast(before[r]);
@@ -67,8 +64,7 @@ struct AddValues {
     if constexpr (u < Units) {
       if (rows >> u & 1) {
         const F16 factor = broadcast(before[u]);
-#pragma GCC unroll 16
-        for (int p = 0; p < Panels; ++p) fold(to + u * dim + p * kPanel, factor, acc[u][p]);
+        UNROLLED_FOR (p, Panels) fold(to + u * dim + p * kPanel, factor, acc[u][p]);
       }
       fold_from<u + 1>(acc, to);
     }
@@ -77,15 +73,14 @@ struct AddValues {
 
 // Adds the products of one block to the sums of a tile.
 template <typename Mma, int Units, int Panels>
-inline void multiply_block(typename Mma::Sums (&acc)[Units][Panels], const TileWalk& walk, const char* a, const char* w,
-                           const char* next) {
+inline void add_block_products(typename Mma::Sums (&acc)[Units][Panels], const TileWalk& walk, const char* a,
+                               const char* w, const char* next) {
   constexpr int64_t kStepA = Mma::kQuantum * kUnitBytes<Mma>;
   constexpr int64_t kStepW = Mma::kStepBytes;
   for (int64_t s = 0; s < walk.steps; ++s, a += kStepA, w += kStepW) {
     if (next) {
-#pragma GCC unroll 8
-      for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 2
+      UNROLLED_FOR (p, Panels) {
+        UNROLL(2)
         for (int64_t line = 0; line < kStepW; line += 64) __builtin_prefetch(next + p * walk.panel_bytes + line, 0, 2);
       }
       next += kStepW;
@@ -96,16 +91,14 @@ inline void multiply_block(typename Mma::Sums (&acc)[Units][Panels], const TileW
 
 // A function of its own: inlined wherever tiles are multiplied it would be there many times.
 template <typename Mma, int Units, int Panels, typename Finish>
-__attribute__((noinline)) void multiply_panels_of(const TileWalk& walk, int64_t panel, const Finish& finish) {
+__attribute__((noinline)) void attention_microkernel(const TileWalk& walk, int64_t panel, const Finish& finish) {
   typename Mma::Sums acc[Units][Panels];
-#pragma GCC unroll 16
-  for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-    for (int p = 0; p < Panels; ++p) acc[u][p] = Mma::none();
+  UNROLLED_FOR (u, Units)
+    UNROLLED_FOR (p, Panels) acc[u][p] = Mma::none();
   const int64_t offset = panel * walk.panel_bytes;
   const char* a = walk.a;
   for (int i = 0; i < 2 && walk.block[i]; ++i, a += walk.steps * Mma::kQuantum * kUnitBytes<Mma>) {
-    multiply_block<Mma>(acc, walk, a, walk.block[i] + offset, walk.next[i] ? walk.next[i] + offset : nullptr);
+    add_block_products<Mma>(acc, walk, a, walk.block[i] + offset, walk.next[i] ? walk.next[i] + offset : nullptr);
   }
   finish.template operator()<Mma>(acc, panel * kPanel);
 }
@@ -117,20 +110,20 @@ constexpr int kMostPanels = Mma::panels(Units) >= 4 && Units <= 2 ? 4
                                                                   : 1;
 
 template <typename Mma, int Units, int Panels, typename Finish>
-inline void multiply_all(const TileWalk& walk, int64_t panel, int64_t panels, const Finish& finish) {
-  for (; panel + Panels <= panels; panel += Panels) multiply_panels_of<Mma, Units, Panels>(walk, panel, finish);
+inline void over_panels_of_head(const TileWalk& walk, int64_t panel, int64_t panels, const Finish& finish) {
+  for (; panel + Panels <= panels; panel += Panels) attention_microkernel<Mma, Units, Panels>(walk, panel, finish);
   if constexpr (Panels > 1) {
-    if (panel < panels) multiply_all<Mma, Units, Panels / 2>(walk, panel, panels, finish);
+    if (panel < panels) over_panels_of_head<Mma, Units, Panels / 2>(walk, panel, panels, finish);
   }
 }
 
 // `units` units of rows by all `panels` panels.
 template <typename Mma, int Units = Mma::kUnits, typename Finish>
-inline void multiply_units_by(const TileWalk& walk, int64_t units, int64_t panels, const Finish& finish) {
+inline void block_product(const TileWalk& walk, int64_t units, int64_t panels, const Finish& finish) {
   if constexpr (Units > 1) {
-    if (units < Units) return multiply_units_by<Mma, Units - 1>(walk, units, panels, finish);
+    if (units < Units) return block_product<Mma, Units - 1>(walk, units, panels, finish);
   }
-  multiply_all<Mma, Units, kMostPanels<Mma, Units>>(walk, 0, panels, finish);
+  over_panels_of_head<Mma, Units, kMostPanels<Mma, Units>>(walk, 0, panels, finish);
 }
 
 }  // namespace

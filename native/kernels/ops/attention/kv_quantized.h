@@ -20,7 +20,7 @@ constexpr bool kTakesCodes = !is_float(C) && requires { &Mma<C>::widen; };
 
 // `count` codes, a multiple of 32, as kWide, which holds each of them exactly.
 template <DType C>
-inline void widen_codes(const uint8_t* from, int64_t count, void* to) {
+inline void dequantize_kv(const uint8_t* from, int64_t count, void* to) {
   for (int64_t i = 0; i < count; i += 32) {
     if constexpr (kTakesCodes<C>) {
       Mma<C>::widen(from + i, static_cast<uint16_t*>(to) + i);
@@ -64,7 +64,7 @@ inline uint8_t narrow_fp8(float x) {
 }
 
 // 16 floats as codes: int8 to nearest even after x * inverse, fp8 as they are.
-inline void narrow_codes(DType dtype, F16 x, float inverse, uint8_t* to) {
+inline void quantize_kv(DType dtype, F16 x, float inverse, uint8_t* to) {
   if (dtype == DType::int8) {
     F16 shifted = broadcast(kRound);
     if (inverse != 0.0f) shifted = add(mul(x, broadcast(inverse)), shifted);

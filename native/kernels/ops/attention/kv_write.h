@@ -29,7 +29,7 @@ inline KvElements narrow(F16 x, DType dtype, float inverse) {
   } else if (dtype == DType::bf16) {
     store_bf16(e.half, x);
   } else {
-    narrow_codes(dtype, x, inverse, e.code);
+    quantize_kv(dtype, x, inverse, e.code);
   }
   return e;
 }

@@ -6,6 +6,7 @@
 #include "kernels/ops/gemm/operand.h"
 #include "kernels/ops/rows/lanes.h"
 #include "kernels/simd/math.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -189,19 +190,18 @@ inline void raise_max(AttendTile& t, uint32_t rows) {
 template <Form form, typename Weights, typename Narrow = Mma<DType::bf16>>
 __attribute__((always_inline)) inline void store_weights(const Operand& out, int64_t row, Weights weights) {
   if constexpr (form == Form::bf16_rows && requires { Narrow::kStoresPairs; }) {
-#pragma GCC unroll 2
+    UNROLL(2)
     for (int i = 0; i < 4; i += 2)
       Narrow::store_both(weights(i), weights(i + 1), reinterpret_cast<char*>(half_row(out, row) + 16 * i));
   } else {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) store_operand(out, row, 16 * i, weights(i), 16);
+    UNROLLED_FOR (i, 4) store_operand(out, row, 16 * i, weights(i), 16);
   }
 }
 
 // Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`). By form, not by
 // dtype: all dtypes of a tier share one.
 template <Form form>
-inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& scales) {
+inline void softmax_weights(AttendTile& t, int64_t first_key, const PairScales& scales) {
   const Operand out{t.weights.data, t.weights.stride, form};
   const uint32_t rows = rows_that_see(t, first_key, kPairKeys);
   settle_scores(t, rows, first_key, scales);
@@ -210,8 +210,7 @@ inline void weigh_scores(AttendTile& t, int64_t first_key, const PairScales& sca
     if (!(rows >> r & 1)) continue;
     const F16 top = broadcast(t.max[r]);
     F16 w[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) w[i] = exp2_of_negative(sub(load(t.scores + r * kPairKeys + 16 * i), top));
+    UNROLLED_FOR (i, 4) w[i] = exp2_of_negative(sub(load(t.scores + r * kPairKeys + 16 * i), top));
     const F16 sum = add(add(w[0], w[1]), add(w[2], w[3]));
     store(t.sums + r * 16, fma(load(t.sums + r * 16), broadcast(t.before[r]), sum));
     store_weights<form>(out, r, [&](int i) {

@@ -17,7 +17,7 @@ namespace forearm {
 namespace {
 
 template <typename Mma>
-inline void multiply(const GemmTask& task) {
+inline void gemm_float(const GemmTask& task) {
   const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue);
   Walk walk;
   walk.steps = (task.w.k + Mma::kQuantum - 1) / Mma::kQuantum;
@@ -32,7 +32,7 @@ inline void multiply(const GemmTask& task) {
       alignas(64) float sums[kTileFloats];
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes;
       walk.part = {tile, cut.tiles};
-      multiply_units<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
+      tile_product<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
       finish(task, {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels});
     }
   }
@@ -40,26 +40,26 @@ inline void multiply(const GemmTask& task) {
 
 inline void gemm(const GemmTask& task) {
   if (task.row_begin >= task.row_end || task.n_begin >= task.n_end) return;
-  if (task.a.form == Form::f16_scaled) return multiply_scaled(task);
-  if (is_quantised(task.a.form)) return multiply_quantised(task);
+  if (task.a.form == Form::f16_scaled) return gemm_f16_scaled(task);
+  if (is_quantized(task.a.form)) return gemm_quantized(task);
   switch (task.w.dtype) {
     case DType::f32:
-      return multiply<Mma<DType::f32>>(task);
+      return gemm_float<Mma<DType::f32>>(task);
     case DType::f16:
-      if (multiply_halves<DType::f16>(task)) return;
-      return multiply<Mma<DType::f16>>(task);
+      if (gemm_halves_as_f32<DType::f16>(task)) return;
+      return gemm_float<Mma<DType::f16>>(task);
     case DType::bf16:
-      if (multiply_halves<DType::bf16>(task)) return;
-      if (multiply_by_tiles<Mma<DType::bf16>>(task)) return;
-      return multiply<Mma<DType::bf16>>(task);
+      if (gemm_halves_as_f32<DType::bf16>(task)) return;
+      if (gemm_bf16_amx<Mma<DType::bf16>>(task)) return;
+      return gemm_float<Mma<DType::bf16>>(task);
     default:
-      return multiply_wide(task);
+      return gemm_dequant(task);
   }
 }
 
 inline int64_t gemm_scratch_bytes(int64_t k) {
-  const int64_t codes = kHasTiles<IntMma<Codes::nibbles>> ? tile_scratch_bytes(k) : codes_scratch_bytes(k);
-  return codes > kWideScratchBytes ? codes : kWideScratchBytes;
+  const int64_t quantized = kHasTiles<IntMma<IntFormat::int4>> ? amx_scratch_bytes(k) : int8_scratch_bytes(k);
+  return quantized > kDequantScratchBytes ? quantized : kDequantScratchBytes;
 }
 
 template <typename Mma>
@@ -67,7 +67,7 @@ constexpr Layout layout_of() {
   return {Mma::kQuantum, Mma::kForm};
 }
 constexpr Layout mma_layout(DType dtype) {
-  using Bytes = IntMma<Codes::bytes>;
+  using Bytes = IntMma<IntFormat::int8>;
   switch (dtype) {
     case DType::f32:
       return layout_of<Mma<DType::f32>>();

@@ -1,22 +1,23 @@
 // Codes by floats: strips of W are widened to `wide` in the scratch and multiplied as a matrix of that dtype is.
 //
-// A strip is as long as keeps it in the first-level cache; the sums of up to kWideRows rows go on from strip to strip,
+// A strip is as long as keeps it in the first-level cache; the sums of up to kStripRows rows go on from strip to strip,
 // so that each is the same chain of additions as without strips and widening is shared by many rows.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/attention/kv_quantized.h"
-#include "kernels/ops/gemm/amx_tiles.h"
 #include "kernels/ops/gemm/epilogue.h"
+#include "kernels/ops/gemm/gemm_amx.h"
 #include "kernels/ops/gemm/scales.h"
 #include "kernels/ops/gemm/tile.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
 
 constexpr int64_t kStripBytes = 16 << 10;
-constexpr int64_t kWideRows = 96;
+constexpr int64_t kStripRows = 96;
 constexpr int64_t kWidePanels = 8;  // at most, of a tile
-constexpr int64_t kWideScratchBytes = kStripBytes + kWideRows * 2 * kPanel * 4 + kTileFloats * 4;
+constexpr int64_t kDequantScratchBytes = kStripBytes + kStripRows * 2 * kPanel * 4 + kTileFloats * 4;
 
 // One quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
 template <int kQuantum, typename Wide = Mma<kWide>>
@@ -36,28 +37,30 @@ inline void store_quantum(const F16* of_k, char* to) {
   }
 }
 
-constexpr int64_t kWideStep = kPanel * Mma<kWide>::kQuantum * dtype_bytes(kWide);  // bytes of a quantum, widened
+constexpr int64_t kQuantumBytes = kPanel * Mma<kWide>::kQuantum * dtype_bytes(kWide);  // bytes of a quantum, widened
 constexpr int64_t kNextStrip = 1024;
+
+// What packed int8 or int4 weights, and so knows their layout.
+template <DType D>
+using PackedMma = IntMma<D == DType::int4 ? IntFormat::int4 : IntFormat::int8>;
 
 // Codes of k [k, end) times s, plus o. Of two chunks of k, a step of int4, all shifts are constants.
 template <DType D>
-inline char* scale_codes(const char* codes, int64_t k, int64_t end, F16 s, F16 o, char* to) {
-  using Int = IntMma<D == DType::int4 ? Codes::nibbles : Codes::bytes>;
+inline char* dequantize_int(const char* codes, int64_t k, int64_t end, F16 s, F16 o, char* to) {
   constexpr int kQuantum = Mma<kWide>::kQuantum;
-  constexpr int64_t kManyK = 2 * Int::kQuantum;
-  for (; k + kManyK <= end; k += kManyK, to += kManyK / kQuantum * kWideStep) {
+  constexpr int64_t kManyK = 2 * PackedMma<D>::kQuantum;
+  for (; k + kManyK <= end; k += kManyK, to += kManyK / kQuantum * kQuantumBytes) {
     const char* chunk = codes + k * kPanel * dtype_bits(D) / 8;
     for (int64_t line = 0; line < kManyK * kPanel * dtype_bits(D) / 8; line += 64)
       __builtin_prefetch(chunk + kNextStrip + line);
-#pragma GCC unroll 8
+    UNROLL(8)
     for (int64_t first = 0; first < kManyK; first += kQuantum) {
       F16 of_k[kQuantum];
-#pragma GCC unroll 4
-      for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, code_columns<D>(chunk, first + q), o);
-      store_quantum<kQuantum>(of_k, to + first / kQuantum * kWideStep);
+      UNROLLED_FOR (q, kQuantum) of_k[q] = fma(s, code_columns<D>(chunk, first + q), o);
+      store_quantum<kQuantum>(of_k, to + first / kQuantum * kQuantumBytes);
     }
   }
-  for (; k < end; k += kQuantum, to += kWideStep) {
+  for (; k < end; k += kQuantum, to += kQuantumBytes) {
     F16 of_k[kQuantum];
     for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, code_columns<D>(codes, k + q), o);
     store_quantum<kQuantum>(of_k, to);
@@ -67,23 +70,21 @@ inline char* scale_codes(const char* codes, int64_t k, int64_t end, F16 s, F16 o
 
 // fp8 stands in the order of the wide dtype: 16 by 16 as it lies there, each by the scale of its column.
 template <DType D, typename Wide = Mma<kWide>>
-inline char* scale_fp8(const char* codes, int64_t k, int64_t end, F16 s, char* to) {
+inline char* dequantize_fp8(const char* codes, int64_t k, int64_t end, F16 s, char* to) {
   constexpr int kQuantum = Mma<kWide>::kQuantum;
   float of_column[16], of_element[kQuantum * 16];
   store(of_column, s);
   for (int i = 0; i < kQuantum * 16; ++i) of_element[i] = of_column[i / kQuantum];
-  for (; k < end; k += kQuantum, to += kWideStep) {
+  for (; k < end; k += kQuantum, to += kQuantumBytes) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(codes) + k * kPanel;
     __builtin_prefetch(bytes + kNextStrip);
     F16 wide[kQuantum];
-#pragma GCC unroll 4
-    for (int q = 0; q < kQuantum; ++q) wide[q] = fma(load(of_element + q * 16), load_code<D>(bytes + q * 16), zero());
+    UNROLLED_FOR (q, kQuantum) wide[q] = fma(load(of_element + q * 16), load_code<D>(bytes + q * 16), zero());
     if constexpr (requires { Wide::kStoresPairs; }) {
       Wide::store_both(wide[0], wide[1], to);
       continue;
     }
-#pragma GCC unroll 4
-    for (int q = 0; q < kQuantum; ++q) {
+    UNROLLED_FOR (q, kQuantum) {
       auto* out = reinterpret_cast<uint16_t*>(to) + q * 16;
       if constexpr (kWide == DType::f32) store(reinterpret_cast<float*>(to), wide[0]);
       if constexpr (kWide == DType::f16) store_f16(out, wide[q]);
@@ -95,10 +96,8 @@ inline char* scale_fp8(const char* codes, int64_t k, int64_t end, F16 s, char* t
 
 // k [begin, end) of a panel; begin is a multiple of 16, end another or k rounded up to the wide quantum.
 template <DType D>
-inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
-  constexpr int64_t kChunk = is_fp8(D)                   ? Mma<kWide>::kQuantum
-                             : IntMma < D == DType::int4 ? Codes::nibbles
-                                                         : Codes::bytes > ::kStepK;
+inline void dequantize_panel(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
+  constexpr int64_t kChunk = is_fp8(D) ? Mma<kWide>::kQuantum : PackedMma<D>::kStepK;
   const char* codes =
       static_cast<const char*>(w.data) + panel * packed_elements(kPanel, w.k, kChunk) * dtype_bits(D) / 8;
   const int64_t groups = groups_of(w.k, w.group);
@@ -107,9 +106,9 @@ inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, in
     const int64_t group_end = (group + 1) * w.group < end ? (group + 1) * w.group : end;
     const F16 s = load_scales(w, at);
     if constexpr (is_fp8(D)) {
-      to = scale_fp8<D>(codes, k, group_end, s, to);
+      to = dequantize_fp8<D>(codes, k, group_end, s, to);
     } else {
-      to = scale_codes<D>(codes, k, group_end, s, load_offsets(w, at, s), to);
+      to = dequantize_int<D>(codes, k, group_end, s, load_offsets(w, at, s), to);
     }
     k = group_end;
   }
@@ -117,7 +116,7 @@ inline void widen_panel(const PackedWeights& w, int64_t panel, int64_t begin, in
 
 // The same of a float matrix of 16 bits, to float32: two k a step.
 template <DType D>
-inline void widen_floats(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
+inline void widen_halves(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
   const char* step = static_cast<const char*>(w.data) + panel * packed_bytes(D, kPanel, w.k, 2) + begin * 32;
   auto* out = reinterpret_cast<float*>(to);
   for (int64_t k = begin; k < end; k += 2, step += 64, out += 32) {
@@ -129,7 +128,7 @@ inline void widen_floats(const PackedWeights& w, int64_t panel, int64_t begin, i
 constexpr bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
 // What a matrix is widened to: floats of 16 bits to float32, as their operand is.
 template <DType D>
-constexpr DType kWidened = is_half(D) ? DType::f32 : kWide;
+constexpr DType kDequantized = is_half(D) ? DType::f32 : kWide;
 
 // Strips lie in the first-level cache, where several panels at once read as fast as one, and wait for each other's sums
 // less.
@@ -148,7 +147,7 @@ struct Strip<W, true> {
 constexpr int64_t kFewRows = 4, kFewPanels = 4;  // few rows: as many panels as the hardware fetches side by side
 
 // Panels of W and rows of A whose sums are finished together.
-struct WideBlock {
+struct DequantBlock {
   TileRows cut;
   int64_t panel, panels;
   char* strip;
@@ -157,20 +156,20 @@ struct WideBlock {
 
 // k [k, end) of the block's panels, one after the other `apart` bytes.
 template <DType D>
-inline void widen_strip(const GemmTask& task, const WideBlock& block, int64_t k, int64_t end, int64_t apart) {
+inline void dequantize_strip(const GemmTask& task, const DequantBlock& block, int64_t k, int64_t end, int64_t apart) {
   for (int64_t p = 0; p < block.panels; ++p) {
     if constexpr (is_half(D)) {
-      widen_floats<D>(task.w, block.panel + p, k, end, block.strip + p * apart);
+      widen_halves<D>(task.w, block.panel + p, k, end, block.strip + p * apart);
     } else {
-      widen_panel<D>(task.w, block.panel + p, k, end, block.strip + p * apart);
+      dequantize_panel<D>(task.w, block.panel + p, k, end, block.strip + p * apart);
     }
   }
 }
 
 template <DType D>
-inline void multiply_block(const GemmTask& task, const WideBlock& block) {
-  using Wide = Mma<kWidened<D>>;
-  constexpr int64_t kElement = dtype_bytes(kWidened<D>);
+inline void add_block_products(const GemmTask& task, const DequantBlock& block) {
+  using Wide = Mma<kDequantized<D>>;
+  constexpr int64_t kElement = dtype_bytes(kDequantized<D>);
   const int64_t padded = (task.w.k + Wide::kQuantum - 1) / Wide::kQuantum * Wide::kQuantum;
   const int64_t length = kStripBytes / (block.panels * kPanel * kElement) / 16 * 16;
   Walk walk;
@@ -181,61 +180,51 @@ inline void multiply_block(const GemmTask& task, const WideBlock& block) {
     walk.panel_bytes = (end - k) * kPanel * kElement;
     walk.steps = (end - k) / Wide::kQuantum;
     walk.resume = k > 0;
-    widen_strip<D>(task, block, k, end, walk.panel_bytes);
+    dequantize_strip<D>(task, block, k, end, walk.panel_bytes);
     for (int64_t tile = 0; tile < block.cut.tiles; ++tile) {
       const int64_t unit = block.cut.begin(tile), units = block.cut.begin(tile + 1) - unit;
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes + k * Wide::kRows * kElement;
       float* sums = block.sums + (unit - block.cut.first_unit) * Wide::kRows * block.panels * kPanel;
-      multiply_units<typename Strip<kWidened<D>>::type>(walk, units, block.panels, sums, block.panels * kPanel);
+      tile_product<typename Strip<kDequantized<D>>::type>(walk, units, block.panels, sums, block.panels * kPanel);
     }
   }
   const int64_t first = block.cut.first_unit * Wide::kRows;
   finish(task, {block.sums, first, first + block.cut.units * Wide::kRows, block.panel, block.panels});
 }
 
-// The same by tile registers, of a k of whole steps. All rows go by tiles of their own height: one that began earlier
-// would add a strip twice.
-struct NothingAhead {
-  static constexpr bool kPassing = false;
-  void fetch() {}
-};
-template <typename Wide, int Panels>
-inline void multiply_strip(const GemmTask& task, const WideBlock& block, int64_t k, int64_t end) {
+// The sums of some of the block's rows go on with one strip, by AMX tiles.
+template <typename Wide>
+inline void accumulate_strip_amx(const GemmTask& task, const DequantBlock& block, const RowPairs& pairs, int64_t k,
+                                 int64_t end) {
+  if (pairs.rows == 0) return;
   const int64_t stride = task.a.stride * 2, steps = (end - k) / kTileHalves;
-  const auto multiply = [&](int64_t begin, int64_t rows) {
-    if (rows == 0) return;
-    const TilePairs pairs = {begin, rows};
-    const typename Wide::Tiles tiles(static_cast<int>(pairs.height()), pairs.tiles() > 1);
-    for (int64_t pair = 0; pair < pairs.count(); ++pair) {
-      const TilePair at = pairs[pair];
-      const char* data = static_cast<const char*>(task.a.data) + at.begin * stride + k * 2;
-      const TileOperand a = {data, stride, at.second - at.begin};
-      float* sums = block.sums + (at.begin - block.cut.first_unit) * Panels * kPanel;
-      PackedTiles<Panels> w(block.strip, steps * kTileOfW);
-      NothingAhead ahead;
-      if (at.is_two()) {
-        multiply_steps<Wide, true, Panels>(a, w, ahead, steps, sums, k > 0);
-      } else {
-        multiply_steps<Wide, false, Panels>(a, w, ahead, steps, sums, k > 0);
-      }
-    }
-  };
-  const int64_t whole = block.cut.units / kSquare * kSquare;
-  multiply(block.cut.first_unit, whole);
-  multiply(block.cut.first_unit + whole, block.cut.units - whole);
+  const typename Wide::Tiles tiles(static_cast<int>(pairs.height()), pairs.tiles() > 1);
+  for (int64_t pair = 0; pair < pairs.count(); ++pair) {
+    const RowPair rows = pairs[pair];
+    const char* a = static_cast<const char*>(task.a.data) + rows.begin * stride + k * 2;
+    float* sums = block.sums + (rows.begin - block.cut.first_unit) * block.panels * kPanel;
+    with_shape(rows.is_two(), block.panels, [&]<bool kTwo, int Panels>() {
+      accumulate_amx<Wide, kTwo, Panels>({a, stride, rows.second - rows.begin}, steps, sums, k > 0,
+                                         packed_tiles(block.strip, steps * kTileBytes), [] {});
+    });
+  }
 }
+
+// The same by AMX tiles, k being of whole steps. The last rows go by tiles of their own height: one that began earlier
+// would add a strip twice.
 template <DType D>
-inline bool multiply_block_by_tiles(const GemmTask& task, const WideBlock& block) {
-  using Wide = Mma<kWidened<D>>;
+inline bool accumulate_strips_amx(const GemmTask& task, const DequantBlock& block) {
+  using Wide = Mma<kDequantized<D>>;
   if constexpr (kHasTiles<Wide>) {
     if (task.w.k % kTileHalves != 0) return false;
     constexpr int64_t kLength = kStripBytes / (2 * kPanel * 2);
+    const int64_t first = block.cut.first_unit, whole = block.cut.units / kTileRows * kTileRows;
     for (int64_t k = 0; k < task.w.k; k += kLength) {
       const int64_t end = k + kLength < task.w.k ? k + kLength : task.w.k;
-      widen_strip<D>(task, block, k, end, (end - k) * kPanel * 2);
-      block.panels == 2 ? multiply_strip<Wide, 2>(task, block, k, end) : multiply_strip<Wide, 1>(task, block, k, end);
+      dequantize_strip<D>(task, block, k, end, (end - k) * kPanel * 2);
+      accumulate_strip_amx<Wide>(task, block, {first, whole}, k, end);
+      accumulate_strip_amx<Wide>(task, block, {first + whole, block.cut.units - whole}, k, end);
     }
-    const int64_t first = block.cut.first_unit;
     finish(task, {block.sums, first, first + block.cut.units, block.panel, block.panels});
     return true;
   }
@@ -243,8 +232,8 @@ inline bool multiply_block_by_tiles(const GemmTask& task, const WideBlock& block
 }
 
 template <DType D>
-inline void multiply_widened(const GemmTask& task) {
-  using Wide = Mma<kWidened<D>>;
+inline void gemm_dequant_from(const GemmTask& task) {
+  using Wide = Mma<kDequantized<D>>;
   char* scratch = static_cast<char*>(task.scratch);
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   const int64_t fits = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
@@ -253,11 +242,11 @@ inline void multiply_widened(const GemmTask& task) {
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += most) {
     const int64_t panels = end - panel < most ? end - panel : most;
     for (int64_t row = task.row_begin; row < task.row_end;) {
-      const int64_t block_end = row / kWideRows * kWideRows + kWideRows;
+      const int64_t block_end = row / kStripRows * kStripRows + kStripRows;
       const int64_t row_end = block_end < task.row_end ? block_end : task.row_end;
       const TileRows cut = cut_rows<Wide>(row, row_end, task.epilogue);
-      const WideBlock block = {cut, panel, panels, scratch, reinterpret_cast<float*>(scratch + kStripBytes)};
-      if (!multiply_block_by_tiles<D>(task, block)) multiply_block<D>(task, block);
+      const DequantBlock block = {cut, panel, panels, scratch, reinterpret_cast<float*>(scratch + kStripBytes)};
+      if (!accumulate_strips_amx<D>(task, block)) add_block_products<D>(task, block);
       row = row_end;
     }
   }
@@ -266,28 +255,28 @@ inline void multiply_widened(const GemmTask& task) {
 // Floats of 16 bits where widening them once for several rows pays: Mma::kWidenedRows of them at least. As gemm of a
 // float matrix it has no scratch of its own.
 template <DType D>
-inline bool multiply_halves(const GemmTask& task) {
+inline bool gemm_halves_as_f32(const GemmTask& task) {
   if constexpr (requires { Mma<D>::kWidenedRows; }) {
     if (task.row_end - task.row_begin < Mma<D>::kWidenedRows) return false;
-    alignas(64) char scratch[kWideScratchBytes];
+    alignas(64) char scratch[kDequantScratchBytes];
     GemmTask widened = task;
     widened.scratch = scratch;
-    multiply_widened<D>(widened);
+    gemm_dequant_from<D>(widened);
     return true;
   }
   return false;
 }
 
-inline void multiply_wide(const GemmTask& task) {
+inline void gemm_dequant(const GemmTask& task) {
   switch (task.w.dtype) {
     case DType::int8:
-      return multiply_widened<DType::int8>(task);
+      return gemm_dequant_from<DType::int8>(task);
     case DType::int4:
-      return multiply_widened<DType::int4>(task);
+      return gemm_dequant_from<DType::int4>(task);
     case DType::fp8_e4m3:
-      return multiply_widened<DType::fp8_e4m3>(task);
+      return gemm_dequant_from<DType::fp8_e4m3>(task);
     default:
-      return multiply_widened<DType::fp8_e5m2>(task);
+      return gemm_dequant_from<DType::fp8_e5m2>(task);
   }
 }
 

@@ -1,4 +1,5 @@
-// f16_scaled by f16_scaled: tiles of the tier's Halves over strips of W, and the scales of rows and columns at the end.
+// f16_scaled by f16_scaled: tiles of the tier's F16Scaled over strips of W, and the scales of rows and columns at the
+// end.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/epilogue.h"
@@ -23,19 +24,19 @@ struct ScaledPanel {
 inline void add_strip(const ScaledPanel& p, int64_t k, const uint16_t* w, int64_t blocks) {
   if (p.rows == 1) {
     const uint16_t* const one[1] = {p.a + k};
-    return Halves::add_blocks(one, w, blocks, p.sums, p.stride);
+    return F16Scaled::add_blocks(one, w, blocks, p.sums, p.stride);
   }
-  for (int64_t row = 0; row < p.rows; row += Halves::kRows) {
-    const uint16_t* rows[Halves::kRows];
-    for (int r = 0; r < Halves::kRows; ++r) {
+  for (int64_t row = 0; row < p.rows; row += F16Scaled::kRows) {
+    const uint16_t* rows[F16Scaled::kRows];
+    for (int r = 0; r < F16Scaled::kRows; ++r) {
       const int64_t at = row + r < p.rows ? row + r : p.rows - 1;
       rows[r] = p.a + at * p.a_stride + k;
     }
-    Halves::add_blocks<Halves::kRows>(rows, w, blocks, p.sums + row * p.stride, p.stride);
+    F16Scaled::add_blocks<F16Scaled::kRows>(rows, w, blocks, p.sums + row * p.stride, p.stride);
   }
 }
 
-inline void multiply_scaled_panel(const ScaledPanel& p, int64_t k_end) {
+inline void accumulate_panel(const ScaledPanel& p, int64_t k_end) {
   const int64_t whole = k_end / kScaledBlock * kScaledBlock;
   for (int64_t k = 0; k < whole; k += kScaledK) {
     const int64_t length = whole - k < kScaledK ? whole - k : kScaledK;
@@ -55,7 +56,7 @@ inline void scale_sums(const GemmTask& task, const ScaledPanel& p, int64_t row, 
   }
 }
 
-inline void multiply_scaled(const GemmTask& task) {
+inline void gemm_f16_scaled(const GemmTask& task) {
   const int64_t most = task.epilogue == Epilogue::gated ? 2 : 1, k = task.w.k;
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += most) {
@@ -66,7 +67,7 @@ inline void multiply_scaled(const GemmTask& task) {
       for (int64_t p = 0; p < most; ++p) {
         const auto* w = static_cast<const uint16_t*>(task.w.data) + (panel + p) * kPanel * k;
         const ScaledPanel one = {half_row(task.a, row), task.a.stride, rows, w, sums + p * kPanel, most * kPanel};
-        multiply_scaled_panel(one, k);
+        accumulate_panel(one, k);
         scale_sums(task, one, row, panel + p);
       }
       finish(task, {sums, row, row + rows, panel, most});

@@ -9,6 +9,7 @@
 #include "kernels/ops/gemm/epilogue.h"
 #include "kernels/ops/gemm/scales.h"
 #include "kernels/ops/gemm/tile.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -23,7 +24,7 @@ constexpr bool kFetchesOut = requires { requires Mma::kFetchesOut; };
 template <typename Mma>
 constexpr bool kTakesGroups = requires { requires(Mma::kLongestGroup > 0); };
 
-struct CodesWalk {
+struct IntWalk {
   const char* a;  // first unit of A
   int64_t unit_bytes;
   const char* w;  // first panel of W
@@ -53,7 +54,7 @@ struct CodesWalk {
 template <bool kNear, int Panels, int64_t kStepBytes>
 class AheadAndOut : public Ahead<kNear, Panels, kStepBytes> {
  public:
-  explicit AheadAndOut(const CodesWalk& walk)
+  explicit AheadAndOut(const IntWalk& walk)
       : Ahead<kNear, Panels, kStepBytes>(walk.w, walk.panel_bytes, walk.part),
         lines_(walk.out->at),
         last_(walk.out->count - 1) {}
@@ -69,7 +70,7 @@ class AheadAndOut : public Ahead<kNear, Panels, kStepBytes> {
   int64_t last_, step_ = 0;
 };
 template <typename Mma, bool kNear, int Units, int Panels>
-inline auto ahead_of(const CodesWalk& walk) {
+inline auto ahead_of(const IntWalk& walk) {
   if constexpr (kFetchesOut<Mma> && Units * Mma::kRows >= kOutRows) {
     return AheadAndOut<kNear, Panels, Mma::kStepBytes>(walk);
   } else {
@@ -78,15 +79,14 @@ inline auto ahead_of(const CodesWalk& walk) {
 }
 
 template <typename Mma, int Units, int Panels>
-inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::Sums (&sums)[Units][Panels],
+inline void add_group(const IntWalk& walk, int64_t group, const typename Mma::Sums (&sums)[Units][Panels],
                       float (&acc)[Units][Panels][Mma::kRows * kPanel]) {
-#pragma GCC unroll 8
-  for (int p = 0; p < Panels; ++p) {
+  UNROLLED_FOR (p, Panels) {
     const int64_t at = walk.scale + (p * walk.groups + group) * kPanel;
     const F16 scales = load_scales(*walk.weights, at);
     const typename Mma::Scales s = Mma::scales(scales);
     const float* a_scales = walk.a_scales + group;
-#pragma GCC unroll 16
+    UNROLL(16)
     for (int u = 0; u < Units; ++u, a_scales += Mma::kRows * walk.groups) {
       Mma::fold(sums[u][p], a_scales, walk.groups, s, acc[u][p]);
     }
@@ -100,10 +100,10 @@ inline void add_group(const CodesWalk& walk, int64_t group, const typename Mma::
 }
 
 template <typename Mma, bool kNear, int Units, int Panels>
-__attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, int64_t stride) {
+__attribute__((noinline)) void microkernel(const IntWalk& walk, float* out, int64_t stride) {
   if constexpr (kTakesGroups<Mma>) {
     if (walk.factors) {
-      CodesWalk one = walk;
+      IntWalk one = walk;
       for (int p = 0; p < Panels; ++p, one.skip_panels(1)) {
         Mma::template multiply_groups<Units>(one, out + p * kPanel, stride);
       }
@@ -117,11 +117,8 @@ __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, 
   auto ahead = ahead_of<Mma, kNear, Units, Panels>(walk);
   for (int64_t group = 0, left = walk.steps; group < walk.groups; ++group) {
     typename Mma::Sums sums[Units][Panels];
-#pragma GCC unroll 16
-    for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p)
-        sums[u][p] = Mma::start(walk.a_sums + u * Mma::kRows * walk.groups + group, walk.groups);
+    UNROLLED_FOR (u, Units)
+      UNROLLED_FOR (p, Panels) sums[u][p] = Mma::start(walk.a_sums + u * Mma::kRows * walk.groups + group, walk.groups);
     const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
     add_steps<Mma, kStepA>(sums, a, walk.unit_bytes, w, walk.panel_bytes, steps, ahead);
     a += steps * kStepA;
@@ -129,10 +126,8 @@ __attribute__((noinline)) void multiply_tile(const CodesWalk& walk, float* out, 
     left -= steps;
     add_group<Mma>(walk, group, sums, acc);
   }
-#pragma GCC unroll 16
-  for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-    for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], out + u * Mma::kRows * stride + p * kPanel, stride);
+  UNROLLED_FOR (u, Units)
+    UNROLLED_FOR (p, Panels) Mma::store(acc[u][p], out + u * Mma::kRows * stride + p * kPanel, stride);
 }
 
 template <typename Mma>
@@ -141,12 +136,12 @@ constexpr int64_t steps_of(int64_t k) {
 }
 
 // The panels as tiles multiply them: those of W, or unpacked into the scratch.
-template <Codes kCodes>
+template <IntFormat kFormat>
 inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels) {
-  using Packed = IntMma<kCodes == Codes::unpacked ? Codes::nibbles : kCodes>;
+  using Packed = IntMma<kFormat == IntFormat::int4_unpacked ? IntFormat::int4 : kFormat>;
   const int64_t steps = steps_of<Packed>(task.w.k), bytes = steps * Packed::kStepBytes;
   const char* packed = static_cast<const char*>(task.w.data) + panel * bytes;
-  if constexpr (kCodes == Codes::unpacked) {
+  if constexpr (kFormat == IntFormat::int4_unpacked) {
     char* to = static_cast<char*>(task.scratch);
     for (int64_t p = 0; p < panels; ++p) unpack(packed + p * bytes, to + p * 2 * bytes, steps);
     return to;
@@ -158,11 +153,11 @@ inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels
 template <typename Mma>
 constexpr bool kUnpacks = !requires { Mma::kInPlace; };
 
-constexpr int64_t kPairK = IntMma<Codes::nibbles>::kStepK;
+constexpr int64_t kPairK = IntMma<IntFormat::int4>::kStepK;
 
 // The panels that a tile of many rows takes at once; two are a gated one's.
 constexpr int64_t many_panels() {
-  using Unpacked = IntMma<Codes::unpacked>;
+  using Unpacked = IntMma<IntFormat::int4_unpacked>;
   int64_t panels = 2;
   for (int units = 1; units <= Unpacked::kUnits; ++units) {
     if (Unpacked::panels(units) > panels && 2 * units > Unpacked::kUnits) panels = Unpacked::panels(units);
@@ -170,7 +165,7 @@ constexpr int64_t many_panels() {
   return panels;
 }
 constexpr int64_t unpacked_bytes(int64_t k) {
-  using Nibbles = IntMma<Codes::nibbles>;
+  using Nibbles = IntMma<IntFormat::int4>;
   if (!kUnpacks<Nibbles>) return 0;
   return many_panels() * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
 }
@@ -178,7 +173,7 @@ constexpr int64_t unpacked_bytes(int64_t k) {
 // An Mma with a kLongestGroup multiplies tiles of several rows and short groups in its own order of registers
 // (mma_int_neon_mm.h); the factors of its panels are laid out once for all tiles of rows.
 template <typename Mma>
-inline void lay_out_factors(const GemmTask& task, CodesWalk& walk, int64_t panels) {
+inline void lay_out_factors(const GemmTask& task, IntWalk& walk, int64_t panels) {
   if constexpr (kTakesGroups<Mma>) {
     auto* to = reinterpret_cast<float*>(static_cast<char*>(task.scratch) + unpacked_bytes(task.w.k));
     walk.factors = to;
@@ -191,7 +186,7 @@ inline void lay_out_factors(const GemmTask& task, CodesWalk& walk, int64_t panel
   }
 }
 template <typename Mma>
-inline bool takes_groups(const CodesWalk& walk, const TileRows& cut) {
+inline bool takes_groups(const IntWalk& walk, const TileRows& cut) {
   if constexpr (kTakesGroups<Mma>) {
     const bool whole = walk.group_steps % Mma::kGroupSteps == 0 && walk.steps % Mma::kGroupSteps == 0;
     return walk.groups > 1 && whole && walk.group_steps * Mma::kStepK <= Mma::kLongestGroup && cut.units > 1;
@@ -199,12 +194,12 @@ inline bool takes_groups(const CodesWalk& walk, const TileRows& cut) {
   return false;
 }
 
-template <Codes kCodes>
-inline void multiply_codes(const GemmTask& task) {
-  using Mma = IntMma<kCodes>;
+template <IntFormat kFormat>
+inline void gemm_int8(const GemmTask& task) {
+  using Mma = IntMma<kFormat>;
   const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue);
   const int64_t group = task.w.group;
-  CodesWalk walk;
+  IntWalk walk;
   walk.unit_bytes = task.a.stride * Mma::kRows;
   walk.steps = steps_of<Mma>(task.w.dtype == DType::int4 ? (task.w.k + kPairK - 1) / kPairK * kPairK : task.w.k);
   walk.group_steps = group < task.w.k ? group / Mma::kStepK : walk.steps;
@@ -214,7 +209,7 @@ inline void multiply_codes(const GemmTask& task) {
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += cut.panels) {
     const int64_t panels = end - panel < cut.panels ? end - panel : cut.panels;
-    walk.w = panels_of<kCodes>(task, panel, panels);
+    walk.w = panels_of<kFormat>(task, panel, panels);
     walk.scale = panel * walk.groups * kPanel;
     walk.factors = nullptr;
     if (takes_groups<Mma>(walk, cut)) lay_out_factors<Mma>(task, walk, panels);
@@ -229,24 +224,19 @@ inline void multiply_codes(const GemmTask& task) {
       if constexpr (kFetchesOut<Mma>) out.find(task, sum_tile);
       walk.out = &out;
       walk.part = {tile, cut.tiles};
-      multiply_units<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
+      tile_product<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
       finish(task, sum_tile);
     }
   }
 }
 
-template <typename Mma>
-inline void multiply_nibbles(const GemmTask& task) {
+inline void gemm_int8(const GemmTask& task) {
+  if (task.w.dtype == DType::int8) return gemm_int8<IntFormat::int8>(task);
+  using Mma = IntMma<IntFormat::int4>;
   if constexpr (kUnpacks<Mma>) {
-    const int64_t rows = task.row_end - task.row_begin;
-    if (rows > Mma::kUnits * Mma::kRows) return multiply_codes<Codes::unpacked>(task);
+    if (task.row_end - task.row_begin > Mma::kUnits * Mma::kRows) return gemm_int8<IntFormat::int4_unpacked>(task);
   }
-  multiply_codes<Codes::nibbles>(task);
-}
-
-inline void multiply_codes(const GemmTask& task) {
-  if (task.w.dtype == DType::int8) return multiply_codes<Codes::bytes>(task);
-  multiply_nibbles<IntMma<Codes::nibbles>>(task);
+  gemm_int8<IntFormat::int4>(task);
 }
 
 // The factors of so many panels and a room, for an Mma that takes groups.
@@ -256,8 +246,8 @@ constexpr int64_t factor_bytes(int64_t k) {
     return (many_panels() * kFactors + Mma::kRoomFloats) * groups_of(k, kShortestGroup) * 4;
   return 0;
 }
-constexpr int64_t codes_scratch_bytes(int64_t k) {
-  return unpacked_bytes(k) + factor_bytes<IntMma<Codes::unpacked>>(k);
+constexpr int64_t int8_scratch_bytes(int64_t k) {
+  return unpacked_bytes(k) + factor_bytes<IntMma<IntFormat::int4_unpacked>>(k);
 }
 
 }  // namespace

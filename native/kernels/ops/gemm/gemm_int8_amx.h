@@ -1,158 +1,108 @@
-// Codes by tile registers: the sums of a group leave them as int32 and are folded as gemm_int8.h does it, so that it
-// makes no difference which of the two multiplies.
+// int8 and int4 by AMX tile registers: the sums of a group leave them as int32 and are scaled as gemm_int8.h does it,
+// so that both give the same bits.
 #pragma once
 #include "kernels/kernels.h"
-#include "kernels/ops/gemm/amx_tiles.h"
+#include "kernels/ops/gemm/gemm_amx.h"
 #include "kernels/ops/gemm/gemm_int8.h"
 #include "kernels/ops/gemm/scales.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
 
-// Panels of nibbles, unpacked step by step: to where other rows find them, or, where there are none, into two rooms by
-// turns, since the last step's may still be read.
-template <typename Mma, int Panels>
-class NibbleTiles {
- public:
-  NibbleTiles(const char* w, int64_t panel_bytes, char* keep)
-      : w_(w), panel_bytes_(panel_bytes), to_(keep ? keep - kTileOfW : rooms_[0]), keep_(keep) {}
+template <IntFormat kFormat>
+struct Int8Amx {
+  using Mma = IntMma<kFormat>;
+  static constexpr int64_t kPackedTile = kTileBytes / (kFormat == IntFormat::int4 ? 2 : 1);
 
-  void step() {
-    if (keep_) {
-      to_ += kTileOfW;
+  const GemmTask& task;
+  int64_t steps = task.w.k / kTileStep, panel_bytes = steps * kPackedTile;
+  int64_t group_steps = task.w.group < task.w.k ? task.w.group / kTileStep : steps;
+  int64_t groups = groups_of(task.w.k, task.w.group);
+
+  // int4 is unpacked by the first block of rows, step by step: to the scratch, where the other blocks find it, or,
+  // where there are none, into two buffers by turns, since the last step's may still be read.
+  template <bool kTwo, int Panels, bool kStream, typename EachStep>
+  void accumulate(const AmxBlock& block, const char* w, const EachStep& each_step, float* sums) const {
+    if constexpr (kFormat == IntFormat::int4) {
+      char* kept = block.part.tiles > 1 ? static_cast<char*>(task.scratch) : nullptr;
+      if (block.part.number > 0)
+        return accumulate_groups<kTwo, Panels, kStream>(block, packed_tiles(kept, 2 * panel_bytes), each_step, sums);
+      alignas(64) char buffers[2][Panels * kTileBytes];
+      const int64_t apart = kept ? 2 * panel_bytes : kTileBytes;
+      const auto unpacked = [&](int64_t s, int p) -> const char* {
+        char* to = kept ? kept + s * kTileBytes : buffers[s & 1];
+        if (p > 0) return to + p * apart;
+        for (int i = 0; i < Panels; ++i) Mma::unpack_tile(w + s * kPackedTile + i * panel_bytes, to + i * apart);
+        return to;
+      };
+      accumulate_groups<kTwo, Panels, kStream>(block, unpacked, each_step, sums);
     } else {
-      to_ = rooms_[to_ == rooms_[0]];
-    }
-    apart_ = keep_ ? 2 * panel_bytes_ : kTileOfW;
-    for (int p = 0; p < Panels; ++p) Mma::unpack_tile(w_ + p * panel_bytes_, to_ + p * apart_);
-    w_ += kTileOfW / 2;
-  }
-  const char* tile(int p) const { return to_ + p * apart_; }
-
- private:
-  const char* w_;
-  int64_t panel_bytes_, apart_ = 0;
-  char *to_, *keep_;
-  alignas(64) char rooms_[2][Panels * kTileOfW];
-};
-
-template <typename Mma, int Panels>
-inline void fold_group(const CodesWalk& walk, int64_t group, int64_t rows, const int32_t* sums, float* acc) {
-  typename Mma::Scales s[Panels], o[Panels];
-  const bool offsets = has_offsets(*walk.weights);
-  for (int p = 0; p < Panels; ++p) {
-    const int64_t at = walk.scale + (p * walk.groups + group) * kPanel;
-    const F16 scales = load_scales(*walk.weights, at);
-    s[p] = Mma::scales(scales);
-    o[p] = offsets ? Mma::scales(load_offsets(*walk.weights, at, scales)) : s[p];
-  }
-  const int32_t* a_sums = walk.a_sums + group;
-  const float* a_scales = walk.a_scales + group;
-  for (int64_t r = 0; r < rows; ++r, a_sums += walk.groups, a_scales += walk.groups) {
-#pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p, sums += kPanel, acc += kPanel) {
-      Mma::fold(Mma::sums_of(sums, a_sums), a_scales, walk.groups, s[p], acc);
-      if (offsets) Mma::fold_offsets(a_sums, a_scales, walk.groups, o[p], acc);
-    }
-  }
-}
-
-template <Codes kCodes>
-class CodesByTiles {
- public:
-  using Mma = IntMma<kCodes>;
-
-  explicit CodesByTiles(const GemmTask& task) : task_(task) {
-    walk_.steps = task.w.k / kTileStep;
-    walk_.group_steps = task.w.group < task.w.k ? task.w.group / kTileStep : walk_.steps;
-    walk_.groups = groups_of(task.w.k, task.w.group);
-    walk_.weights = &task.w;
-  }
-
-  void begin(int64_t panel) {
-    w_ = static_cast<const char*>(task_.w.data) + panel * panel_bytes();
-    walk_.scale = panel * walk_.groups * kPanel;
-  }
-
-  int64_t steps() const { return walk_.steps; }
-
-  template <bool kTwo, int Panels>
-  __attribute__((noinline)) void of(const TileBlock& block, float* sums, Finishing& last) {
-    if (block.part.tiles == 1) {
-      Ahead<true, Panels, kPackedTile> ahead(w_, panel_bytes(), {});
-      AndFinish<decltype(ahead)> both{ahead, last};
-      return multiply_by<kTwo, Panels>(block, both, sums);
-    }
-    TileAhead ahead(task_, block, walk_.steps, w_, Panels * panel_bytes());
-    AndFinish<TileAhead> both{ahead, last};
-    multiply_by<kTwo, Panels>(block, both, sums);
-  }
-
- private:
-  static constexpr int64_t kPackedTile = kTileOfW / (kCodes == Codes::nibbles ? 2 : 1);
-  int64_t panel_bytes() const { return walk_.steps * kPackedTile; }
-
-  template <bool kTwo, int Panels, typename SomeAhead>
-  void multiply_by(const TileBlock& block, SomeAhead& ahead, float* sums) {
-    if constexpr (kCodes == Codes::nibbles) {
-      char* unpacked = block.part.tiles > 1 ? static_cast<char*>(task_.scratch) : nullptr;
-      if (block.part.number == 0) {
-        NibbleTiles<Mma, Panels> w(w_, panel_bytes(), unpacked);
-        return multiply_groups<kTwo, Panels>(block.rows, w, ahead, sums);
-      }
-      PackedTiles<Panels> w(unpacked, 2 * panel_bytes());
-      return multiply_groups<kTwo, Panels>(block.rows, w, ahead, sums);
-    } else {
-      PackedTiles<Panels> w(w_, panel_bytes());
-      multiply_groups<kTwo, Panels>(block.rows, w, ahead, sums);
+      accumulate_groups<kTwo, Panels, kStream>(block, packed_tiles(w, panel_bytes), each_step, sums);
     }
   }
 
-  template <bool kTwo, int Panels, typename Source, typename SomeAhead>
-  void multiply_groups(const TilePair& rows, Source& w, SomeAhead& ahead, float* acc) {
+  template <bool kTwo, int Panels, bool kStream, typename Tile, typename EachStep>
+  void accumulate_groups(const AmxBlock& block, const Tile& tile, const EachStep& each_step, float* acc) const {
     alignas(64) int32_t sums[kPairFloats];
-    const int64_t count = rows.end - rows.begin;
-    for (int64_t i = 0; i < count * Panels * kPanel; i += kPanel) store(acc + i, zero());
-    walk_.a_scales = task_.a.scales + rows.begin * walk_.groups;
-    walk_.a_sums = task_.a.sums + rows.begin * walk_.groups;
-    const char* first = static_cast<const char*>(task_.a.data) + rows.begin * task_.a.stride;
-    TileOperand a = {first, task_.a.stride, rows.second - rows.begin};
-    for (int64_t group = 0, left = walk_.steps; group < walk_.groups; ++group) {
-      const int64_t steps = left < walk_.group_steps ? left : walk_.group_steps;
+    const RowPair& rows = block.rows;
+    for (int64_t i = 0; i < (rows.end - rows.begin) * Panels * kPanel; i += kPanel) store(acc + i, zero());
+    const char* first = static_cast<const char*>(task.a.data) + rows.begin * task.a.stride;
+    TileOperand a = {first, task.a.stride, rows.second - rows.begin};
+    for (int64_t group = 0, begin = 0; group < groups; ++group, begin += group_steps) {
+      const int64_t count = steps - begin < group_steps ? steps - begin : group_steps;
       // Beside the next group's products: int4 of 32 and 512 rows is 10 and 7 % faster than if each waited for its own.
       const auto fold_last = [&] {
-        if (group > 0) fold_group<Mma, Panels>(walk_, group - 1, count, sums, acc);
+        if (group > 0) fold_group<Panels>(block, group - 1, sums, acc);
       };
-      multiply_steps<Mma, kTwo, Panels>(a, w, ahead, steps, sums, false, fold_last);
-      a.data += steps * kTileStep;
-      left -= steps;
+      const auto tile_of_group = [&](int64_t s, int p) { return tile(begin + s, p); };
+      accumulate_amx<Mma, kTwo, Panels, kStream>(a, count, sums, false, tile_of_group, each_step, fold_last);
+      a.data += count * kTileStep;
     }
-    fold_group<Mma, Panels>(walk_, walk_.groups - 1, count, sums, acc);
+    fold_group<Panels>(block, groups - 1, sums, acc);
   }
 
-  const GemmTask& task_;
-  const char* w_ = nullptr;
-  CodesWalk walk_;
+  // acc += the group's sums times the scales of rows and columns, plus the columns' offsets.
+  template <int Panels>
+  void fold_group(const AmxBlock& block, int64_t group, const int32_t* sums, float* acc) const {
+    typename Mma::Scales s[Panels], o[Panels];
+    const bool offsets = has_offsets(task.w);
+    for (int p = 0; p < Panels; ++p) {
+      const int64_t at = ((block.panel + p) * groups + group) * kPanel;
+      const F16 scales = load_scales(task.w, at);
+      s[p] = Mma::scales(scales);
+      o[p] = offsets ? Mma::scales(load_offsets(task.w, at, scales)) : s[p];
+    }
+    const int32_t* a_sums = task.a.sums + block.rows.begin * groups + group;
+    const float* a_scales = task.a.scales + block.rows.begin * groups + group;
+    for (int64_t r = block.rows.begin; r < block.rows.end; ++r, a_sums += groups, a_scales += groups) {
+      UNROLL(4)
+      for (int p = 0; p < Panels; ++p, sums += kPanel, acc += kPanel) {
+        Mma::fold(Mma::sums_of(sums, a_sums), a_scales, groups, s[p], acc);
+        if (offsets) Mma::fold_offsets(a_sums, a_scales, groups, o[p], acc);
+      }
+    }
+  }
 };
 
-constexpr int64_t tile_scratch_bytes(int64_t k) { return 2 * kPanel * k; }  // of two panels; k of whole steps
+constexpr int64_t amx_scratch_bytes(int64_t k) { return 2 * kPanel * k; }  // two panels unpacked; k of whole steps
 
-// Whether tiles multiply it: enough rows, and groups of whole steps.
-template <Codes kCodes>
-inline bool multiply_by_tiles(const GemmTask& task) {
-  if constexpr (kHasTiles<IntMma<kCodes>>) {
+// Returns whether AMX multiplied it: where the tier has tiles, rows are enough, and groups are of whole steps.
+template <IntFormat kFormat>
+inline bool gemm_int8_amx(const GemmTask& task) {
+  if constexpr (kHasTiles<IntMma<kFormat>>) {
     const bool whole = task.w.k % kTileStep == 0 && (task.w.group >= task.w.k || task.w.group % kTileStep == 0);
-    if (!whole || task.row_end - task.row_begin < IntMma<kCodes>::kFewestRows) return false;
-    CodesByTiles<kCodes> multiply(task);
-    multiply_tiles<typename IntMma<kCodes>::Tiles>(task, multiply);
+    if (!whole || task.row_end - task.row_begin < IntMma<kFormat>::kFewestRows) return false;
+    gemm_amx(Int8Amx<kFormat>{task});
     return true;
   }
   return false;
 }
-inline void multiply_quantised(const GemmTask& task) {
-  if (task.w.dtype == DType::int8 ? multiply_by_tiles<Codes::bytes>(task) : multiply_by_tiles<Codes::nibbles>(task))
-    return;
-  multiply_codes(task);
+
+inline void gemm_quantized(const GemmTask& task) {
+  const bool int8 = task.w.dtype == DType::int8;
+  if (int8 ? gemm_int8_amx<IntFormat::int8>(task) : gemm_int8_amx<IntFormat::int4>(task)) return;
+  gemm_int8(task);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Tiles of float sums, and how a slice is cut into tiles: the parts that multiplications share.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -47,9 +48,8 @@ class Ahead {
   void fetch() {
     constexpr int64_t kBytes = kSteps * kStepBytes;
     const int64_t apart = apart_ + (whole_ & (kBytes - apart_));
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 8
+    UNROLLED_FOR (p, Panels) {
+      UNROLL(8)
       for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(at_ + p * apart + line, 0, 2);
     }
     at_ += kSteps * advance_;
@@ -78,9 +78,8 @@ class Ahead<true, Panels, kStepBytes> {
   template <int64_t kSteps = 1>
   void fetch() {
     constexpr int64_t kBytes = kSteps * kStepBytes;
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 8
+    UNROLLED_FOR (p, Panels) {
+      UNROLL(8)
       for (int64_t line = 0; line < kBytes; line += 64)
         __builtin_prefetch(at_ + p * apart_ + line, 0, kNearLevel == 2 ? 2 : 3);
     }
@@ -120,7 +119,7 @@ __attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels]
     }
     return;
   }
-#pragma GCC unroll 2
+  UNROLL(2)
   for (; s < steps; ++s, a += kStepA, w += kStepW) {
     if constexpr (kFetch) ahead.fetch();
     Mma::step(sums, a, unit_bytes, w, panel_bytes);
@@ -138,38 +137,32 @@ inline typename Mma::Sums sums_at(const float* sums, int64_t stride) {
 
 // A function of its own: inlined wherever tiles are multiplied it would be there many times.
 template <typename Mma, bool kNear, int Units, int Panels>
-__attribute__((noinline)) void multiply_tile(const Walk& walk, float* sums, int64_t stride) {
+__attribute__((noinline)) void microkernel(const Walk& walk, float* sums, int64_t stride) {
   typename Mma::Sums acc[Units][Panels];
-#pragma GCC unroll 16
-  for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-    for (int p = 0; p < Panels; ++p) acc[u][p] = Mma::none();
+  UNROLLED_FOR (u, Units)
+    UNROLLED_FOR (p, Panels) acc[u][p] = Mma::none();
   if (walk.resume) {
-#pragma GCC unroll 16
-    for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) acc[u][p] = sums_at<Mma>(sums + u * Mma::kRows * stride + p * kPanel, stride);
+    UNROLLED_FOR (u, Units)
+      UNROLLED_FOR (p, Panels) acc[u][p] = sums_at<Mma>(sums + u * Mma::kRows * stride + p * kPanel, stride);
   }
 
   constexpr int64_t kStepA = Mma::kQuantum * Mma::kRows * (Mma::kForm == Form::f32_rows ? 4 : 2);
   Ahead<kNear, Panels, Mma::kStepBytes> ahead(walk.w, walk.panel_bytes, walk.part);
   add_steps<Mma, kStepA>(acc, walk.a, walk.unit_bytes, walk.w, walk.panel_bytes, walk.steps, ahead);
 
-#pragma GCC unroll 16
-  for (int u = 0; u < Units; ++u)
-#pragma GCC unroll 16
-    for (int p = 0; p < Panels; ++p) Mma::store(acc[u][p], sums + u * Mma::kRows * stride + p * kPanel, stride);
+  UNROLLED_FOR (u, Units)
+    UNROLLED_FOR (p, Panels) Mma::store(acc[u][p], sums + u * Mma::kRows * stride + p * kPanel, stride);
 }
 
 // `panels` panels side by side, as many at once as registers hold, then half as many, and so on. There is a
-// multiply_tile for each kind of walk.
+// microkernel for each kind of walk.
 template <typename Mma, bool kNear, int Units, int Panels, typename SomeWalk>
-inline void multiply_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stride) {
+inline void over_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stride) {
   for (; panels >= Panels; panels -= Panels, sums += Panels * kPanel, walk.skip_panels(Panels)) {
-    multiply_tile<Mma, kNear, Units, Panels>(walk, sums, stride);
+    microkernel<Mma, kNear, Units, Panels>(walk, sums, stride);
   }
   if constexpr (Panels > 1) {
-    if (panels > 0) multiply_panels<Mma, kNear, Units, (Panels + 1) / 2>(walk, panels, sums, stride);
+    if (panels > 0) over_panels<Mma, kNear, Units, (Panels + 1) / 2>(walk, panels, sums, stride);
   }
 }
 
@@ -183,21 +176,21 @@ constexpr int panels_at_once(int units) {
 }
 
 template <typename Mma, bool kNear, int Units, typename SomeWalk>
-inline void multiply_rows(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
+inline void with_units(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
   // cut_rows: several tiles are of about the same height, and where the tile of all rows is near, these are several.
   constexpr int kFewest = kNearLevel > 0 && !kNear ? (Mma::kUnits + 1) / 2 : 1;
   if constexpr (Units > kFewest) {
-    if (units < Units) return multiply_rows<Mma, kNear, Units - 1>(walk, units, panels, sums, stride);
+    if (units < Units) return with_units<Mma, kNear, Units - 1>(walk, units, panels, sums, stride);
   }
-  multiply_panels<Mma, kNear, Units, panels_at_once<Mma, kNear>(Units)>(walk, panels, sums, stride);
+  over_panels<Mma, kNear, Units, panels_at_once<Mma, kNear>(Units)>(walk, panels, sums, stride);
 }
 
 template <typename Mma, typename SomeWalk>
-inline void multiply_units(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
+inline void tile_product(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
   if constexpr (kNearLevel > 0) {
-    if (walk.part.tiles == 1) return multiply_rows<Mma, true, Mma::kUnits>(walk, units, panels, sums, stride);
+    if (walk.part.tiles == 1) return with_units<Mma, true, Mma::kUnits>(walk, units, panels, sums, stride);
   }
-  multiply_rows<Mma, false, Mma::kUnits>(walk, units, panels, sums, stride);
+  with_units<Mma, false, Mma::kUnits>(walk, units, panels, sums, stride);
 }
 
 // How the rows of a slice fall into tiles of about the same height, in units of the Mma, and how many panels' sums are

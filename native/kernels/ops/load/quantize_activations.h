@@ -56,7 +56,8 @@ inline void store_codes(const Operand& o, int64_t row, int64_t column, F16 shift
   for (int64_t i = 0; i < lanes; ++i) *code_at(o, row, column + i) = codes[i];
 }
 
-// Codes x * inverse of columns [begin, begin + count); returns their sum. An inverse of 0 gives zeros, whatever x is.
+// Codes x * inverse of columns [begin, begin + count); returns their sum. An inverse of 0 gives zeros, whatever x
+// is.
 template <typename Row>
 inline int32_t round_group(const Operand& out, int64_t to, const Row& row, int64_t begin, int64_t count,
                            float inverse) {
@@ -105,7 +106,7 @@ inline void scale_row(const QuantizeTask& t, int64_t to, const Row& row) {
 template <typename Row>
 inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
   if (t.out.form == Form::f16_scaled) return scale_row(t, to, row);
-  if (!is_quantised(t.out.form)) {
+  if (!is_quantized(t.out.form)) {
     return for_columns(t.dim, [&](int64_t at, int64_t lanes) { store_operand(t.out, to, at, row(at, lanes), lanes); });
   }
   const int64_t groups = groups_of(t.dim, t.out.group);

@@ -8,6 +8,7 @@
 #include "kernels/ops/gemm/scales.h"
 #include "kernels/ops/load/quantize_activations.h"
 #include "kernels/ops/rows/lanes.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -69,10 +70,9 @@ inline void add_try(F16 w, F16 inverse, CodeRange range, F16 round, F16& product
 }
 
 inline F16 fold_halves(F16 (&sums)[16]) {
-#pragma GCC unroll 4
+  UNROLL(4)
   for (int half = 8; half > 0; half /= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < half; ++i) sums[i] = add(sums[i], sums[i + half]);
+    UNROLLED_FOR (i, half) sums[i] = add(sums[i], sums[i + half]);
   }
   return sums[0];
 }
@@ -97,18 +97,15 @@ inline float best_scale(const float* w, int64_t count, F16 inverse, CodeRange ra
   const F16 round = broadcast(kRound);
   for (int64_t first = 0; first < 16; first += kTogether) {
     F16 product[kTogether], square[kTogether];
-#pragma GCC unroll 4
-    for (int i = 0; i < kTogether; ++i) product[i] = square[i] = zero();
+    UNROLLED_FOR (i, kTogether) product[i] = square[i] = zero();
     int64_t k = first;
     for (; k + kTogether <= count; k += 16) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kTogether; ++i) add_try(broadcast(w[k + i]), inverse, range, round, product[i], square[i]);
+      UNROLLED_FOR (i, kTogether) add_try(broadcast(w[k + i]), inverse, range, round, product[i], square[i]);
     }
     for (int i = 0; k + i < count && i < kTogether; ++i) {
       add_try(broadcast(w[k + i]), inverse, range, round, product[i], square[i]);
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < kTogether; ++i) products[first + i] = product[i], squares[first + i] = square[i];
+    UNROLLED_FOR (i, kTogether) products[first + i] = product[i], squares[first + i] = square[i];
   }
   return best_of(fold_halves(products), fold_halves(squares));
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/rows/lanes.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -41,7 +42,7 @@ __attribute__((always_inline)) inline float largest_of(const LogitRow& row, int6
   const F16 lowest = broadcast(-__builtin_inff());
   F16 best = lowest;
   M16 nan = less(lowest, lowest);  // none
-#pragma GCC unroll 4
+  UNROLL(4)
   for (int64_t i = 0; i < size; i += 16) {
     const int64_t lanes = size - i < 16 ? size - i : 16;
     F16 v = only_lanes(load_lanes(row.x + begin + i, lanes), lanes, -__builtin_inff());

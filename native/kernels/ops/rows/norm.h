@@ -37,7 +37,7 @@ inline Moments moments(const float* x, int64_t dim, float eps, bool centred) {
 
 // Hands each normalised vector of row x to put(column, value, lanes).
 template <typename Put>
-inline void normalise_row(const NormTask& t, const float* x, Put put) {
+inline void normalize_row(const NormTask& t, const float* x, Put put) {
   const Moments m = moments(x, t.dim, t.eps, t.layer_norm);
   const F16 mean = broadcast(m.mean), factor = broadcast(m.factor);
   for_columns(t.dim, [&](int64_t column, int64_t lanes) {
@@ -50,7 +50,7 @@ inline void normalise_row(const NormTask& t, const float* x, Put put) {
 
 inline void norm(const NormTask& t) {
   for (int64_t row = t.row_begin; row < t.row_end; ++row) {
-    normalise_row(t, t.x + row * t.x_stride,
+    normalize_row(t, t.x + row * t.x_stride,
                   [&](int64_t column, F16 y, int64_t lanes) { store_operand(t.out, row, column, y, lanes); });
   }
 }
@@ -59,7 +59,7 @@ inline void add_norm(const AddNormTask& t) {
   const F16 scale = broadcast(t.scale);
   for (int64_t row = t.norm.row_begin; row < t.norm.row_end; ++row) {
     float* residual = float_row(t.norm.out, row);
-    normalise_row(t.norm, t.norm.x + row * t.norm.x_stride, [&](int64_t column, F16 y, int64_t lanes) {
+    normalize_row(t.norm, t.norm.x + row * t.norm.x_stride, [&](int64_t column, F16 y, int64_t lanes) {
       store_lanes(residual + column, fma(scale, y, load_lanes(residual + column, lanes)), lanes);
     });
   }
@@ -70,7 +70,7 @@ inline void head_norm(const HeadNormTask& t) {
   for (int64_t row = 0; row < t.rows; ++row) {
     for (int64_t head = 0; head < t.heads; ++head) {
       float* x = t.x + row * t.x_stride + head * t.head_dim;
-      normalise_row(each, x, [&](int64_t column, F16 y, int64_t lanes) { store_lanes(x + column, y, lanes); });
+      normalize_row(each, x, [&](int64_t column, F16 y, int64_t lanes) { store_lanes(x + column, y, lanes); });
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "kernels/kernels.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -85,8 +86,7 @@ template <int Rows>
 inline auto block_of(const uint16_t* const (&a)[Rows], const uint16_t* w) {
   const uint16_t* at[Rows];
   const auto eight = [&](int k) {
-#pragma GCC unroll 4
-    for (int r = 0; r < Rows; ++r) at[r] = a[r] + k;
+    UNROLLED_FOR (r, Rows) at[r] = a[r] + k;
     return eight_k(at, w + k * kPanel);
   };
   auto first = eight(0);
@@ -102,7 +102,7 @@ inline void fold(float32x4_t& low, float32x4_t& high, float16x8_t block) {
   high = vaddq_f32(high, vcvt_high_f32_f16(block));
 }
 
-struct Halves {
+struct F16Scaled {
   static constexpr int kRows = 4;
 
   template <int Rows>
@@ -125,30 +125,26 @@ struct Halves {
       fold(acc[0], acc[1], block.low);
       fold(acc[2], acc[3], block.high);
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) vst1q_f32(sums + 4 * i, acc[i]);
+    UNROLLED_FOR (i, 4) vst1q_f32(sums + 4 * i, acc[i]);
   }
 
   __attribute__((noinline)) static void add_rows(const uint16_t* const (&rows)[4], const uint16_t* w, int64_t blocks,
                                                  float* sums, int64_t stride) {
     const uint16_t* a[4] = {rows[0], rows[1], rows[2], rows[3]};
     float32x4_t low[4], high[4];
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
+    UNROLLED_FOR (r, 4) {
       low[r] = vld1q_f32(sums + r * stride);
       high[r] = vld1q_f32(sums + r * stride + 4);
     }
-#pragma GCC unroll 1
+    UNROLL(1)
     for (; blocks > 0; --blocks, w += kScaledBlock * kPanel) {
       const FourRows block = block_of(a, w);
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) {
+      UNROLLED_FOR (r, 4) {
         fold(low[r], high[r], block.row[r]);
         a[r] += kScaledBlock;
       }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
+    UNROLLED_FOR (r, 4) {
       vst1q_f32(sums + r * stride, low[r]);
       vst1q_f32(sums + r * stride + 4, high[r]);
     }

@@ -3,15 +3,16 @@
 #pragma once
 #include "kernels/simd/arm/unpack_int4_neon.h"
 #include "kernels/simd/arm/vec_neon.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
 
 // Two columns share a register, two sums each. A code of four bits counts sixteenfold; in 16 bits there is room for two
 // products: 2 * 128 * 127 = 32512.
-template <Codes kCodes>
+template <IntFormat kFormat>
 struct RowsIntMma {
-  static constexpr bool kNibbles = kCodes == Codes::nibbles;
+  static constexpr bool kNibbles = kFormat == IntFormat::int4;
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -33,13 +34,10 @@ struct RowsIntMma {
 
   template <int Units, int Panels>
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) {
+    UNROLLED_FOR (p, Panels) {
+      UNROLLED_FOR (q, 4) {
         const int8x16_t codes = vld1q_s8(reinterpret_cast<const int8_t*>(w + p * panel_bytes) + 16 * q);
-#pragma GCC unroll 8
-        for (int u = 0; u < Units; ++u) {
+        UNROLLED_FOR (u, Units) {
           const char* row = a + u * unit_bytes;
           if constexpr (kNibbles) {
             add_products(sums[u][p].of + 2 * q, low_sixteenfold(codes), four_k(row), high_sixteenfold(codes),
@@ -59,14 +57,11 @@ struct RowsIntMma {
       step(sums, a, unit_bytes, w, panel_bytes);
       return step(sums, a + kStepK, unit_bytes, w + kStepBytes, panel_bytes);
     }
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) {
+    UNROLLED_FOR (p, Panels) {
+      UNROLLED_FOR (q, 4) {
         const auto* codes = reinterpret_cast<const int8_t*>(w + p * panel_bytes) + 16 * q;
         const int8x16_t first = vld1q_s8(codes), second = vld1q_s8(codes + kStepBytes);
-#pragma GCC unroll 8
-        for (int u = 0; u < Units; ++u) {
+        UNROLLED_FOR (u, Units) {
           const char* row = a + u * unit_bytes;
           add_products(sums[u][p].of + 2 * q, first, four_k(row), second, four_k(row + 4));
         }
@@ -97,8 +92,8 @@ struct RowsIntMma {
   }
 };
 
-template <Codes kCodes>
-using IntMma = RowsIntMma<kCodes>;
+template <IntFormat kFormat>
+using IntMma = RowsIntMma<kFormat>;
 inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<4>(nibbles, to, steps); }
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/simd/arm/mma_neon_rows.h"
 #include "kernels/simd/arm/unpack_int4_neon.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -21,9 +22,9 @@ inline void add_dots(int32x4_t& sums, int8x16_t columns, int8x16_t row) {
 // Sixteen k of a row are one register. Sums of nibbles are sixteen times too large, which the conversion takes back.
 // What adds products is always inlined: gcc 12 leaves parts of it out when the file has grown, and then keeps the sums
 // in memory (33 % of N1's SDOT rate in place of 99, tools/arm/price_loops.py).
-template <Codes kCodes>
+template <IntFormat kFormat>
 struct RowsIntMma {
-  static constexpr bool kNibbles = kCodes == Codes::nibbles;
+  static constexpr bool kNibbles = kFormat == IntFormat::int4;
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -45,8 +46,7 @@ struct RowsIntMma {
   __attribute__((always_inline)) static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
                                                   const char* w, int64_t panel_bytes) {
     int8x16_t rows[Units];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) {
+    UNROLLED_FOR (u, Units) {
       if constexpr (kNibbles) {
         rows[u] = vcombine_s8(vld1_s8(reinterpret_cast<const int8_t*>(a + u * unit_bytes)), vdup_n_s8(0));
       } else {
@@ -60,8 +60,7 @@ struct RowsIntMma {
   __attribute__((always_inline)) static void steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
                                                    const char* w, int64_t panel_bytes) {
     int8x16_t rows[Units];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) rows[u] = vld1q_s8(reinterpret_cast<const int8_t*>(a + u * unit_bytes));
+    UNROLLED_FOR (u, Units) rows[u] = vld1q_s8(reinterpret_cast<const int8_t*>(a + u * unit_bytes));
     add_products<0>(sums, rows, w, panel_bytes);
     add_products<kStepK / 4>(sums, rows, w + kStepBytes, panel_bytes);
     if constexpr (kTogether == 4) {
@@ -85,8 +84,7 @@ struct RowsIntMma {
   template <int kElement, int Units, int Panels>
   __attribute__((always_inline)) static void add_products(Sums (&sums)[Units][Panels], const int8x16_t (&rows)[Units],
                                                           const char* w, int64_t panel_bytes) {
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
+    UNROLLED_FOR (p, Panels) {
       const char* columns = w + p * panel_bytes;
       add_quarter<kElement, &I16::a>(sums, rows, p, load_here<int8x16_t>(columns));
       add_quarter<kElement, &I16::b>(sums, rows, p, load_here<int8x16_t>(columns + 16));
@@ -99,22 +97,20 @@ struct RowsIntMma {
   __attribute__((always_inline)) static void add_quarter(Sums (&sums)[Units][Panels], const int8x16_t (&rows)[Units],
                                                          int p, int8x16_t codes) {
     const int8x16_t first = kNibbles ? low_sixteenfold(codes) : codes;
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) {
+    UNROLLED_FOR (u, Units) {
       add_dots<kElement>(sums[u][p].*kQuarter, first, rows[u]);
     }
     if constexpr (kNibbles) {
       const int8x16_t second = high_sixteenfold(codes);
-#pragma GCC unroll 8
-      for (int u = 0; u < Units; ++u) {
+      UNROLLED_FOR (u, Units) {
         add_dots<kElement + 1>(sums[u][p].*kQuarter, second, rows[u]);
       }
     }
   }
 };
 
-template <Codes kCodes>
-using IntMma = RowsIntMma<kCodes>;
+template <IntFormat kFormat>
+using IntMma = RowsIntMma<kFormat>;
 inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<4>(nibbles, to, steps); }
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {

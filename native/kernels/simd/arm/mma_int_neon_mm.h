@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/simd/arm/mma_neon_rows.h"
 #include "kernels/simd/arm/unpack_int4_neon.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -40,12 +41,10 @@ struct UnitPointers {
   const char* a[kUnitsOfTile];
 
   UnitPointers(const char* first, int64_t unit_bytes) {
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) a[u] = first + u * unit_bytes;
+    UNROLLED_FOR (u, kUnitsOfTile) a[u] = first + u * unit_bytes;
   }
   void advance() {
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) a[u] = advanced(a[u], 16 * kStepsInARow);
+    UNROLLED_FOR (u, kUnitsOfTile) a[u] = advanced(a[u], 16 * kStepsInARow);
   }
 };
 
@@ -61,22 +60,17 @@ struct GroupTile {
   int32x4_t sums[kUnitsOfTile][kBlocks];
 
   void start() {
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) {
-#pragma GCC unroll 8
-      for (int b = 0; b < kBlocks; ++b) sums[u][b] = load_start();
+    UNROLLED_FOR (u, kUnitsOfTile) {
+      UNROLLED_FOR (b, kBlocks) sums[u][b] = load_start();
     }
   }
   // a: of each unit; at: of its eight k, 16 bytes; w: the same k of the panel
   void step(const char* const (&a)[kUnitsOfTile], int64_t at, const char* w) {
     int8x16_t pairs[kUnitsOfTile];
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) pairs[u] = load_here<int8x16_t>(a[u] + at);
-#pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) {
+    UNROLLED_FOR (u, kUnitsOfTile) pairs[u] = load_here<int8x16_t>(a[u] + at);
+    UNROLLED_FOR (b, kBlocks) {
       const int8x16_t codes = load_here<int8x16_t>(w + 16 * b);
-#pragma GCC unroll 8
-      for (int u = 0; u < kUnitsOfTile; ++u) sums[u][b] = vmmlaq_s32(sums[u][b], pairs[u], codes);
+      UNROLLED_FOR (u, kUnitsOfTile) sums[u][b] = vmmlaq_s32(sums[u][b], pairs[u], codes);
     }
   }
   // rows: for each unit its scales by row, [2][4] floats of which the second are for offsets.
@@ -84,29 +78,23 @@ struct GroupTile {
   void fold(const float* rows, const float* factors) {
     const float32x4_t start = vreinterpretq_f32_s32(vdupq_n_s32(kStart[0]));
     float32x4_t scales[kUnitsOfTile];
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) scales[u] = vld1q_f32(rows + 8 * u);
-#pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) {
+    UNROLLED_FOR (u, kUnitsOfTile) scales[u] = vld1q_f32(rows + 8 * u);
+    UNROLLED_FOR (b, kBlocks) {
       const float32x4_t s = vld1q_f32(factors + 4 * b);
-#pragma GCC unroll 8
-      for (int u = 0; u < kUnitsOfTile; ++u) {
+      UNROLLED_FOR (u, kUnitsOfTile) {
         const float32x4_t sum = vsubq_f32(vreinterpretq_f32_s32(sums[u][b]), start);
         acc[u][b] = vfmaq_f32(acc[u][b], vmulq_f32(sum, scales[u]), s);
       }
       if constexpr (kOffsets) {
         const float32x4_t o = vld1q_f32(factors + 2 * kPanel + 4 * b);
-#pragma GCC unroll 8
-        for (int u = 0; u < kUnitsOfTile; ++u) acc[u][b] = vfmaq_f32(acc[u][b], vld1q_f32(rows + 8 * u + 4), o);
+        UNROLLED_FOR (u, kUnitsOfTile) acc[u][b] = vfmaq_f32(acc[u][b], vld1q_f32(rows + 8 * u + 4), o);
       }
     }
   }
 
   void store(float* out, int64_t stride) const {
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) {
-#pragma GCC unroll 8
-      for (int b = 0; b < kBlocks; ++b) {
+    UNROLLED_FOR (u, kUnitsOfTile) {
+      UNROLLED_FOR (b, kBlocks) {
         vst1_f32(out + 2 * u * stride + 2 * b, vget_low_f32(acc[u][b]));
         vst1_f32(out + (2 * u + 1) * stride + 2 * b, vget_high_f32(acc[u][b]));
       }
@@ -125,9 +113,9 @@ struct GroupTile {
 
 // Sums of a pair of rows by a panel are eight blocks of 2 x 2, as in mma_neon_mm.h. A step of nibbles is sixteen k;
 // their sums are sixteen times too large (unpack_int4_neon.h), which the conversion takes back.
-template <Codes kCodes>
+template <IntFormat kFormat>
 struct PairsIntMma {
-  static constexpr bool kNibbles = kCodes == Codes::nibbles;
+  static constexpr bool kNibbles = kFormat == IntFormat::int4;
   static constexpr int kRows = 2, kQuantum = 8;
   static constexpr Form kForm = Form::i8_pairs;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -150,24 +138,17 @@ struct PairsIntMma {
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     constexpr int kChunks = kNibbles ? 2 : 1;
     int8x16_t pairs[Units][kChunks];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) {
-#pragma GCC unroll 2
-      for (int c = 0; c < kChunks; ++c)
-        pairs[u][c] = vld1q_s8(reinterpret_cast<const int8_t*>(a + u * unit_bytes) + 16 * c);
+    UNROLLED_FOR (u, Units) {
+      UNROLLED_FOR (c, kChunks) pairs[u][c] = vld1q_s8(reinterpret_cast<const int8_t*>(a + u * unit_bytes) + 16 * c);
     }
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 8
-      for (int b = 0; b < 8; ++b) {
+    UNROLLED_FOR (p, Panels) {
+      UNROLLED_FOR (b, 8) {
         const int8x16_t codes = load_here<int8x16_t>(w + p * panel_bytes + 16 * b);
         const int8x16_t first = kNibbles ? low_sixteenfold(codes) : codes;
-#pragma GCC unroll 8
-        for (int u = 0; u < Units; ++u) sums[u][p].block[b] = vmmlaq_s32(sums[u][p].block[b], pairs[u][0], first);
+        UNROLLED_FOR (u, Units) sums[u][p].block[b] = vmmlaq_s32(sums[u][p].block[b], pairs[u][0], first);
         if constexpr (kNibbles) {
           const int8x16_t second = high_sixteenfold(codes);
-#pragma GCC unroll 8
-          for (int u = 0; u < Units; ++u) sums[u][p].block[b] = vmmlaq_s32(sums[u][p].block[b], pairs[u][1], second);
+          UNROLLED_FOR (u, Units) sums[u][p].block[b] = vmmlaq_s32(sums[u][p].block[b], pairs[u][1], second);
         }
       }
     }
@@ -175,8 +156,7 @@ struct PairsIntMma {
 
   static void fold(const Sums& sums, const float* a_scales, int64_t groups, const Scales& s, float* acc) {
     const float32x4_t rows = by_row(a_scales[0], a_scales[groups]);
-#pragma GCC unroll 8
-    for (int b = 0; b < 8; ++b) {
+    UNROLLED_FOR (b, 8) {
       const float32x4_t sum = vmulq_f32(float_of<kNibbles>(sums.block[b]), rows);
       vst1q_f32(acc + 4 * b, vfmaq_f32(vld1q_f32(acc + 4 * b), sum, s.pair[b]));
     }
@@ -184,16 +164,14 @@ struct PairsIntMma {
   static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t groups, const Scales& o, float* acc) {
     const float32x4_t rows =
         by_row(static_cast<float>(sums[0]) * a_scales[0], static_cast<float>(sums[groups]) * a_scales[groups]);
-#pragma GCC unroll 8
-    for (int b = 0; b < 8; ++b) vst1q_f32(acc + 4 * b, vfmaq_f32(vld1q_f32(acc + 4 * b), rows, o.pair[b]));
+    UNROLLED_FOR (b, 8) vst1q_f32(acc + 4 * b, vfmaq_f32(vld1q_f32(acc + 4 * b), rows, o.pair[b]));
   }
   // 127 * 128 * 256 < 2^22 (GroupTile); groups are multiples of kGroupSteps.
   static constexpr int kLongestGroup = kNibbles ? 0 : 256, kGroupSteps = kStepsInARow;
   static constexpr int kRoomFloats = 8 * kUnits;
   static void spread(F16 x, float* to) {
     const ByColumn columns = by_column(x);
-#pragma GCC unroll 8
-    for (int b = 0; b < 8; ++b) vst1q_f32(to + 4 * b, columns.pair[b]);
+    UNROLLED_FOR (b, 8) vst1q_f32(to + 4 * b, columns.pair[b]);
   }
   template <int Units, typename Walk>
   static void multiply_groups(const Walk& walk, float* out, int64_t stride) {
@@ -205,8 +183,7 @@ struct PairsIntMma {
   }
 
   static void store(const float* acc, float* out, int64_t stride) {
-#pragma GCC unroll 8
-    for (int b = 0; b < 8; ++b) {
+    UNROLLED_FOR (b, 8) {
       vst1_f32(out + 2 * b, vld1_f32(acc + 4 * b));
       vst1_f32(out + stride + 2 * b, vld1_f32(acc + 4 * b + 2));
     }
@@ -241,8 +218,7 @@ struct PairsIntMma {
         tile.start();
         const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
         for (int64_t s = 0; s < steps; s += kGroupSteps, units.advance(), w = advanced(w, kGroupSteps * kStepBytes)) {
-#pragma GCC unroll 4
-          for (int i = 0; i < kGroupSteps; ++i) {
+          UNROLLED_FOR (i, kGroupSteps) {
             __builtin_prefetch(w + 1024 + i * kStepBytes);
             tile.step(units.a, 16 * i, w + i * kStepBytes);
           }

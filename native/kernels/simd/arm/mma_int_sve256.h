@@ -1,8 +1,9 @@
-// Codes by SVE's SMMLA: two rows by four columns by eight k an instruction of 256 bits, on neon_mm's layout and with
-// its way of taking nibbles and groups (mma_int_neon_mm.h). mma_int.h names the members.
+// Codes by SVE's SMMLA: two rows by four columns by eight k an instruction of 256 bits, on neon_mm's layout and
+// with its way of taking nibbles and groups (mma_int_neon_mm.h). mma_int.h names the members.
 #pragma once
 #include "kernels/simd/arm/mma_int_neon_mm.h"
 #include "kernels/simd/arm/mma_sve256.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -27,21 +28,16 @@ struct WideGroupTile {
   Ints8 sums[kUnitsOfTile][kBlocks];
 
   void start() {
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) {
-#pragma GCC unroll 8
-      for (int b = 0; b < kBlocks; ++b) sums[u][b] = load_start();
+    UNROLLED_FOR (u, kUnitsOfTile) {
+      UNROLLED_FOR (b, kBlocks) sums[u][b] = load_start();
     }
   }
   void step(const char* a, int64_t unit_bytes, const char* w) {
     Codes32 pairs[kUnitsOfTile];
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) pairs[u] = pair_at(a + u * unit_bytes);
-#pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) {
+    UNROLLED_FOR (u, kUnitsOfTile) pairs[u] = pair_at(a + u * unit_bytes);
+    UNROLLED_FOR (b, kBlocks) {
       const Codes32 codes = codes_at(w + 32 * b);
-#pragma GCC unroll 8
-      for (int u = 0; u < kUnitsOfTile; ++u) sums[u][b] = svmmla(sums[u][b], pairs[u], codes);
+      UNROLLED_FOR (u, kUnitsOfTile) sums[u][b] = svmmla(sums[u][b], pairs[u], codes);
     }
   }
   template <bool kOffsets>
@@ -49,19 +45,15 @@ struct WideGroupTile {
     const svbool_t all = svptrue_b32();
     const Floats8 start = svdup_f32(12582912.0f);  // 0x4b400000: 1.5 * 2^23
     Floats8 scales[kUnitsOfTile];
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) scales[u] = svld1rq(all, rows + 8 * u);
-#pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) {
+    UNROLLED_FOR (u, kUnitsOfTile) scales[u] = svld1rq(all, rows + 8 * u);
+    UNROLLED_FOR (b, kBlocks) {
       const Floats8 s = floats_at(factors + 8 * b);
-#pragma GCC unroll 8
-      for (int u = 0; u < kUnitsOfTile; ++u) {
+      UNROLLED_FOR (u, kUnitsOfTile) {
         acc[u][b] = scaled_sum(acc[u][b], svsub_x(all, svreinterpret_f32_s32(sums[u][b]), start), scales[u], s);
       }
       if constexpr (kOffsets) {
         const Floats8 o = floats_at(factors + 2 * kPanel + 8 * b);
-#pragma GCC unroll 8
-        for (int u = 0; u < kUnitsOfTile; ++u) {
+        UNROLLED_FOR (u, kUnitsOfTile) {
           acc[u][b] = svmla_x(all, acc[u][b], svld1rq(all, rows + 8 * u + 4), o);
         }
       }
@@ -74,15 +66,12 @@ struct WideGroupTile {
     return v;
   }
   void clear() {
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) {
-#pragma GCC unroll 8
-      for (int b = 0; b < kBlocks; ++b) acc[u][b] = svdup_f32(0);
+    UNROLLED_FOR (u, kUnitsOfTile) {
+      UNROLLED_FOR (b, kBlocks) acc[u][b] = svdup_f32(0);
     }
   }
   void store(float* out, int64_t stride) const {
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnitsOfTile; ++u) {
+    UNROLLED_FOR (u, kUnitsOfTile) {
       store_rows(acc[u][0], acc[u][1], out + 2 * u * stride, stride);
       store_rows(acc[u][2], acc[u][3], out + 2 * u * stride + 8, stride);
     }
@@ -93,10 +82,10 @@ struct WideGroupTile {
 };
 
 // Float sums in memory, their factors and what is stored are neon_mm's; a register is two of its blocks.
-template <Codes kCodes>
-struct QuadsIntMma : PairsIntMma<kCodes> {
-  using Pairs = PairsIntMma<kCodes>;
-  static constexpr bool kNibbles = kCodes == Codes::nibbles;
+template <IntFormat kFormat>
+struct QuadsIntMma : PairsIntMma<kFormat> {
+  using Pairs = PairsIntMma<kFormat>;
+  static constexpr bool kNibbles = kFormat == IntFormat::int4;
   static constexpr int panels(int units) { return units == 1 ? 4 : units == 2 && !kNibbles ? 3 : 2; }
   struct Sums {
     Ints8 block[4];
@@ -112,23 +101,17 @@ struct QuadsIntMma : PairsIntMma<kCodes> {
     constexpr int kChunks = kNibbles ? 2 : 1;
     const svbool_t all = svptrue_b8();
     Codes32 pairs[Units][kChunks];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) {
-#pragma GCC unroll 2
-      for (int c = 0; c < kChunks; ++c) pairs[u][c] = pair_at(a + u * unit_bytes + 16 * c);
+    UNROLLED_FOR (u, Units) {
+      UNROLLED_FOR (c, kChunks) pairs[u][c] = pair_at(a + u * unit_bytes + 16 * c);
     }
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 4
-      for (int b = 0; b < 4; ++b) {
+    UNROLLED_FOR (p, Panels) {
+      UNROLLED_FOR (b, 4) {
         const Codes32 codes = codes_at(w + p * panel_bytes + 32 * b);
         const Codes32 first = kNibbles ? Codes32(svlsl_n_s8_x(all, codes, 4)) : codes;
-#pragma GCC unroll 8
-        for (int u = 0; u < Units; ++u) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][0], first);
+        UNROLLED_FOR (u, Units) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][0], first);
         if constexpr (kNibbles) {
           const Codes32 second = svand_n_s8_x(all, codes, -16);
-#pragma GCC unroll 8
-          for (int u = 0; u < Units; ++u) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][1], second);
+          UNROLLED_FOR (u, Units) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][1], second);
         }
       }
     }
@@ -138,8 +121,7 @@ struct QuadsIntMma : PairsIntMma<kCodes> {
     const svbool_t all = svptrue_b32();
     const Floats8 rows = svdupq_f32(a_scales[0], a_scales[0], a_scales[groups], a_scales[groups]);
     const auto* columns = reinterpret_cast<const float*>(s.pair);
-#pragma GCC unroll 4
-    for (int b = 0; b < 4; ++b) {
+    UNROLLED_FOR (b, 4) {
       Floats8 sum = svcvt_f32_x(all, sums.block[b]);
       if constexpr (kNibbles) sum = svmul_x(all, sum, 0.0625f);
       svst1(all, acc + 8 * b, scaled_sum(floats_at(acc + 8 * b), sum, rows, floats_at(columns + 8 * b)));

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/simd/arm/mma_neon_rows.h"
 #include "kernels/simd/arm/store_bf16_neon.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -28,15 +29,13 @@ struct PairsMma {
 
   static Sums load(const float* from, int64_t stride) {
     Sums sums;
-#pragma GCC unroll 8
-    for (int b = 0; b < 8; ++b) {
+    UNROLLED_FOR (b, 8) {
       sums.block[b] = vcombine_f32(vld1_f32(from + 2 * b), vld1_f32(from + stride + 2 * b));
     }
     return sums;
   }
   static void store(const Sums& sums, float* out, int64_t stride) {
-#pragma GCC unroll 8
-    for (int b = 0; b < 8; ++b) {
+    UNROLLED_FOR (b, 8) {
       vst1_f32(out + 2 * b, vget_low_f32(sums.block[b]));
       vst1_f32(out + stride + 2 * b, vget_high_f32(sums.block[b]));
     }
@@ -44,22 +43,17 @@ struct PairsMma {
 
   static void multiply_ones(Sums& sums) {
     const bfloat16x8_t ones = vreinterpretq_bf16_u16(vdupq_n_u16(0x3f80));
-#pragma GCC unroll 8
-    for (int b = 0; b < 8; ++b) sums.block[b] = vbfmmlaq_f32(sums.block[b], ones, ones);
+    UNROLLED_FOR (b, 8) sums.block[b] = vbfmmlaq_f32(sums.block[b], ones, ones);
   }
 
   template <int Units, int Panels>
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     bfloat16x8_t pair[Units];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) pair[u] = vld1q_bf16(reinterpret_cast<const bfloat16_t*>(a + u * unit_bytes));
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 8
-      for (int b = 0; b < 8; ++b) {
+    UNROLLED_FOR (u, Units) pair[u] = vld1q_bf16(reinterpret_cast<const bfloat16_t*>(a + u * unit_bytes));
+    UNROLLED_FOR (p, Panels) {
+      UNROLLED_FOR (b, 8) {
         const bfloat16x8_t two_columns = vld1q_bf16(reinterpret_cast<const bfloat16_t*>(w + p * panel_bytes) + 8 * b);
-#pragma GCC unroll 8
-        for (int u = 0; u < Units; ++u) {
+        UNROLLED_FOR (u, Units) {
           sums[u][p].block[b] = vbfmmlaq_f32(sums[u][p].block[b], pair[u], two_columns);
         }
       }

@@ -47,6 +47,7 @@ constexpr int kNearLevel = 0;
 }  // namespace forearm
 
 #include "kernels/simd/mma_rows.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -86,16 +87,14 @@ struct ElementsMma : RowsMma<DType::f32> {
   template <int Units, int Panels>
   static void step(F16 (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     float32x4_t rows[Units];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) rows[u] = vld1q_dup_f32(reinterpret_cast<const float*>(a + u * unit_bytes));
+    UNROLLED_FOR (u, Units) rows[u] = vld1q_dup_f32(reinterpret_cast<const float*>(a + u * unit_bytes));
     add_products<0>(sums, rows, w, panel_bytes);
   }
 
   template <int Units, int Panels>
   static void steps(F16 (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     float32x4_t rows[Units];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) rows[u] = vld1q_f32(reinterpret_cast<const float*>(a + u * unit_bytes));
+    UNROLLED_FOR (u, Units) rows[u] = vld1q_f32(reinterpret_cast<const float*>(a + u * unit_bytes));
     add_products<0>(sums, rows, w, panel_bytes);
     add_products<1>(sums, rows, w + kStepBytes, panel_bytes);
     add_products<2>(sums, rows, w + 2 * kStepBytes, panel_bytes);
@@ -106,8 +105,7 @@ struct ElementsMma : RowsMma<DType::f32> {
   template <int Element, int Units, int Panels>
   static void add_products(F16 (&sums)[Units][Panels], const float32x4_t (&rows)[Units], const char* w,
                            int64_t panel_bytes) {
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
+    UNROLLED_FOR (p, Panels) {
       add_quarter<Element, &F16::a>(sums, rows, p, load_here<float32x4_t>(w + p * panel_bytes));
       add_quarter<Element, &F16::b>(sums, rows, p, load_here<float32x4_t>(w + p * panel_bytes + 16));
       add_quarter<Element, &F16::c>(sums, rows, p, load_here<float32x4_t>(w + p * panel_bytes + 32));
@@ -116,8 +114,7 @@ struct ElementsMma : RowsMma<DType::f32> {
   }
   template <int Element, float32x4_t F16::* kQuarter, int Units, int Panels>
   static void add_quarter(F16 (&sums)[Units][Panels], const float32x4_t (&rows)[Units], int p, float32x4_t columns) {
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) multiply_add_element<Element>(sums[u][p].*kQuarter, columns, rows[u]);
+    UNROLLED_FOR (u, Units) multiply_add_element<Element>(sums[u][p].*kQuarter, columns, rows[u]);
   }
 };
 

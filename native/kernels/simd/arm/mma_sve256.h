@@ -5,6 +5,7 @@
 
 #include "kernels/simd/arm/mma_neon_rows.h"
 #include "kernels/simd/arm/store_bf16_neon.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -39,8 +40,7 @@ struct QuadsMma {
   }
   static Sums load(const float* from, int64_t stride) {
     Sums sums;
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
+    UNROLLED_FOR (i, 2) {
       const svfloat64_t first = svreinterpret_f64_f32(svld1(svptrue_b32(), from + 8 * i));
       const svfloat64_t second = svreinterpret_f64_f32(svld1(svptrue_b32(), from + stride + 8 * i));
       sums.block[2 * i] = svreinterpret_f32_f64(svzip1(first, second));
@@ -55,23 +55,18 @@ struct QuadsMma {
 
   static void multiply_ones(Sums& sums) {
     const Bf16s16 ones = svreinterpret_bf16_u16(svdup_u16(0x3f80));
-#pragma GCC unroll 4
-    for (int b = 0; b < 4; ++b) sums.block[b] = svbfmmla(sums.block[b], ones, ones);
+    UNROLLED_FOR (b, 4) sums.block[b] = svbfmmla(sums.block[b], ones, ones);
   }
 
   template <int Units, int Panels>
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     const svbool_t all = svptrue_b16();
     Bf16s16 pair[Units];
-#pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) pair[u] = svld1rq(all, reinterpret_cast<const bfloat16_t*>(a + u * unit_bytes));
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
-#pragma GCC unroll 4
-      for (int b = 0; b < 4; ++b) {
+    UNROLLED_FOR (u, Units) pair[u] = svld1rq(all, reinterpret_cast<const bfloat16_t*>(a + u * unit_bytes));
+    UNROLLED_FOR (p, Panels) {
+      UNROLLED_FOR (b, 4) {
         const Bf16s16 columns = svld1(all, reinterpret_cast<const bfloat16_t*>(w + p * panel_bytes) + 16 * b);
-#pragma GCC unroll 8
-        for (int u = 0; u < Units; ++u) sums[u][p].block[b] = svbfmmla(sums[u][p].block[b], pair[u], columns);
+        UNROLLED_FOR (u, Units) sums[u][p].block[b] = svbfmmla(sums[u][p].block[b], pair[u], columns);
       }
     }
   }

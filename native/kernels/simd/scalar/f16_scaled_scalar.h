@@ -48,7 +48,7 @@ inline double widen_half(uint16_t h) {
   return h & 0x8000 ? -magnitude : magnitude;
 }
 
-struct Halves {
+struct F16Scaled {
   static constexpr int kRows = 4;
 
   // sums[r * stride + i] += the products of `blocks` blocks, for rows a[0 .. Rows) and 16 columns i.

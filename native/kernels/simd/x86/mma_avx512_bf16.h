@@ -18,11 +18,11 @@ struct Mma : RowsMma<W> {};
 template <>
 struct Mma<DType::bf16> : DotMma<DType::bf16> {};
 template <>
-struct Mma<DType::int8> : CodesMma<DType::int8> {};
+struct Mma<DType::int8> : WeightOnlyMma<DType::int8> {};
 template <>
-struct Mma<DType::fp8_e4m3> : CodesMma<DType::fp8_e4m3> {};
+struct Mma<DType::fp8_e4m3> : WeightOnlyMma<DType::fp8_e4m3> {};
 template <>
-struct Mma<DType::fp8_e5m2> : CodesMma<DType::fp8_e5m2> {};
+struct Mma<DType::fp8_e5m2> : WeightOnlyMma<DType::fp8_e5m2> {};
 
 }  // namespace
 }  // namespace forearm

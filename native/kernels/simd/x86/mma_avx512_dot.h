@@ -1,5 +1,6 @@
 // Tiles of bf16 by VDPBF16PS, a pair of k an instruction; of codes of 8 bits as well.
 #pragma once
+#include "kernels/simd/unroll.h"
 #include "kernels/simd/x86/mma_avx512_rows.h"
 
 namespace forearm {
@@ -77,23 +78,17 @@ struct DotMma {
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     if constexpr (Units < Panels) {
       __m512i pairs[Units];
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) pairs[u] = pair_of(a + u * unit_bytes);
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) {
+      UNROLLED_FOR (u, Units) pairs[u] = pair_of(a + u * unit_bytes);
+      UNROLLED_FOR (p, Panels) {
         const __m512i columns = load_columns<W>(w + p * panel_bytes);
-#pragma GCC unroll 16
-        for (int u = 0; u < Units; ++u) add_dot(sums[u][p], pairs[u], columns);
+        UNROLLED_FOR (u, Units) add_dot(sums[u][p], pairs[u], columns);
       }
     } else {
       __m512i columns[Panels];
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) columns[p] = load_columns<W>(w + p * panel_bytes);
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) {
+      UNROLLED_FOR (p, Panels) columns[p] = load_columns<W>(w + p * panel_bytes);
+      UNROLLED_FOR (u, Units) {
         const __m512i pair = pair_of(a + u * unit_bytes);
-#pragma GCC unroll 16
-        for (int p = 0; p < Panels; ++p) add_dot(sums[u][p], pair, columns[p]);
+        UNROLLED_FOR (p, Panels) add_dot(sums[u][p], pair, columns[p]);
       }
     }
   }
@@ -123,7 +118,7 @@ struct DotMma {
 
 // Of 8 bits each. Up to 8 rows, so that the tables of load_columns are held beside their sums.
 template <DType W>
-struct CodesMma : DotMma<W> {
+struct WeightOnlyMma : DotMma<W> {
   static constexpr int kUnits = 8;
   static void widen(const uint8_t* from, void* to) {  // 32 codes
     _mm512_storeu_si512(to, load_columns<W>(reinterpret_cast<const char*>(from)));

@@ -1,21 +1,22 @@
 // Codes by TDPBSUD and TDPBSSD where many rows share a tile register, else by VPDPBUSD: the same integers.
 #pragma once
+#include "kernels/simd/unroll.h"
 #include "kernels/simd/x86/mma_int_avx512_dot.h"
 #include "kernels/simd/x86/tiles_amx.h"
 
 namespace forearm {
 namespace {
 
-template <Codes kCodes>
-struct IntMma : DotIntMma<kCodes> {
+template <IntFormat kFormat>
+struct IntMma : DotIntMma<kFormat> {
   using Tiles = TileRegisters;
   // Fewer, of one tile of VPDPBUSD's, are read from memory as fast or faster: 12 rows of int8 at 35 GB/s instead of 33,
   // 8 of int4 at 29 by both, 10 at 24 instead of 29 (k 8960, two cores, bench/kernels.cpp).
-  static constexpr int64_t kFewestRows = kCodes == Codes::bytes ? 13 : 9;
+  static constexpr int64_t kFewestRows = kFormat == IntFormat::int8 ? 13 : 9;
 
   template <int kSums, int kA, int kW>
   static void add_tile() {
-    if constexpr (kCodes == Codes::bytes) {
+    if constexpr (kFormat == IntFormat::int8) {
       Tiles::add_codes<kSums, kA, kW>();
     } else {
       Tiles::add_signed<kSums, kA, kW>();
@@ -25,8 +26,8 @@ struct IntMma : DotIntMma<kCodes> {
   // The 64 k of a tile of W from eight steps of nibbles, one code a byte, without the bias: once for all rows, where
   // each row's sums would take it off again for each group.
   static void unpack_tile(const char* nibbles, char* to) {
-    const __m512i low = _mm512_set1_epi8(15), bias = _mm512_set1_epi8(DotIntMma<kCodes>::kNibbleBias);
-#pragma GCC unroll 8
+    const __m512i low = _mm512_set1_epi8(15), bias = _mm512_set1_epi8(DotIntMma<kFormat>::kNibbleBias);
+    UNROLL(8)
     for (int step = 0; step < 8; ++step, nibbles += 64, to += 128) {
       const __m512i both = _mm512_loadu_si512(nibbles);
       _mm512_store_si512(to, _mm512_sub_epi8(_mm512_and_si512(both, low), bias));
@@ -37,8 +38,8 @@ struct IntMma : DotIntMma<kCodes> {
   // 16 sums of a row whose codes add up to a_sum, as the tiles left them: without W's bias.
   static __m512i sums_of(const int32_t* sums, const int32_t* a_sum) {
     const __m512i as_stored = _mm512_load_si512(sums);
-    if constexpr (kCodes == Codes::nibbles) return as_stored;
-    return _mm512_sub_epi32(as_stored, _mm512_set1_epi32(*a_sum * DotIntMma<kCodes>::kBias));
+    if constexpr (kFormat == IntFormat::int4) return as_stored;
+    return _mm512_sub_epi32(as_stored, _mm512_set1_epi32(*a_sum * DotIntMma<kFormat>::kBias));
   }
 };
 

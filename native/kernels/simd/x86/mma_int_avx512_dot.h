@@ -5,19 +5,20 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/simd/mma_int.h"
+#include "kernels/simd/unroll.h"
 #include "kernels/simd/x86/vec_avx512.h"
 
 namespace forearm {
 namespace {
 
-template <Codes kCodes>
+template <IntFormat kFormat>
 struct DotIntMma {
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 128, kNibbleBias = 8;
-  static constexpr int kStepK = kCodes == Codes::nibbles ? 8 : 4;
+  static constexpr int kStepK = kFormat == IntFormat::int4 ? 8 : 4;
   static constexpr int kStepBytes = 64;
-  static constexpr bool kInPlace = true, kFetchesOut = true, kLongStep = kCodes == Codes::nibbles;
+  static constexpr bool kInPlace = true, kFetchesOut = true, kLongStep = kFormat == IntFormat::int4;
   static constexpr int kUnits = 12;
   static constexpr int panels(int units) {
     return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2;
@@ -25,12 +26,12 @@ struct DotIntMma {
   // As DotMma has it, where one row fetches nothing itself: of the read bandwidth int8 went from 82 to 90 %, int4 from
   // 74 to 85 % (one row, Zen 4); of the limit int8 from 78-95 to 88-98 % (4 to 12 rows, Zen 5), int4 from 70-76 to
   // 82-88 (2 rows) and 74-80 to 94-97 % (4 rows). From 8 rows on int4 has more to multiply than to wait for.
-  static constexpr int kStreamedUnits = kFetchedRows == 1 ? 0 : kCodes == Codes::nibbles ? 6 : 12;
+  static constexpr int kStreamedUnits = kFetchedRows == 1 ? 0 : kFormat == IntFormat::int4 ? 6 : 12;
   using Sums = __m512i;
   using Scales = F16;
 
   static Sums start(const int32_t* sums, int64_t) {
-    __m512i start = _mm512_set1_epi32(*sums * (kCodes == Codes::bytes ? -kBias : -kNibbleBias));
+    __m512i start = _mm512_set1_epi32(*sums * (kFormat == IntFormat::int8 ? -kBias : -kNibbleBias));
     // A value of its own for each panel: gcc 12 takes equal ones for one, copies it in the loop and spills.
     __asm__ volatile("" : "+v"(start));
     return start;
@@ -43,7 +44,7 @@ struct DotIntMma {
     // W is read again, from the first-level cache: both nibbles of all panels would not leave room for the sums, nor
     // would two steps at once (kLongStep). Without what gcc moved and spilled, GFLOP/s of int4, 1 row 94, 84, 90 -> 98,
     // 90, 93, 12 rows 373, 396, 377 -> 391, 407, 389, 512 rows 1 % more, 2 rows 0 to 4 % less (Zen 4, one thread).
-    if constexpr (kCodes == Codes::nibbles) add_chunk<1>(sums, a + 4, unit_bytes, w, panel_bytes);
+    if constexpr (kFormat == IntFormat::int4) add_chunk<1>(sums, a + 4, unit_bytes, w, panel_bytes);
   }
 
   static void fold(Sums sums, const float* a_scales, int64_t, Scales s, float* acc) {
@@ -71,7 +72,7 @@ struct DotIntMma {
   // Nibbles as assembly, since gcc 12 holds what it loaded for both of them, and then has no room for the sums.
   template <int I>
   static __m512i columns_of(const char* step) {
-    if constexpr (kCodes != Codes::nibbles) return _mm512_loadu_si512(step);
+    if constexpr (kFormat != IntFormat::int4) return _mm512_loadu_si512(step);
     const __m512i low = _mm512_set1_epi8(15);
     const auto& codes = *reinterpret_cast<const char(*)[64]>(step);
     __m512i columns;
@@ -89,23 +90,17 @@ struct DotIntMma {
                         int64_t panel_bytes) {
     if constexpr (Units < Panels) {
       __m512i quads[Units];
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) quads[u] = quad_of(a + u * unit_bytes);
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) {
+      UNROLLED_FOR (u, Units) quads[u] = quad_of(a + u * unit_bytes);
+      UNROLLED_FOR (p, Panels) {
         const __m512i columns = columns_of<I>(w + p * panel_bytes);
-#pragma GCC unroll 16
-        for (int u = 0; u < Units; ++u) add_dot(sums[u][p], quads[u], columns);
+        UNROLLED_FOR (u, Units) add_dot(sums[u][p], quads[u], columns);
       }
     } else {
       __m512i columns[Panels];
-#pragma GCC unroll 16
-      for (int p = 0; p < Panels; ++p) columns[p] = columns_of<I>(w + p * panel_bytes);
-#pragma GCC unroll 16
-      for (int u = 0; u < Units; ++u) {
+      UNROLLED_FOR (p, Panels) columns[p] = columns_of<I>(w + p * panel_bytes);
+      UNROLLED_FOR (u, Units) {
         const __m512i quad = quad_of(a + u * unit_bytes);
-#pragma GCC unroll 16
-        for (int p = 0; p < Panels; ++p) add_dot(sums[u][p], quad, columns[p]);
+        UNROLLED_FOR (p, Panels) add_dot(sums[u][p], quad, columns[p]);
       }
     }
   }

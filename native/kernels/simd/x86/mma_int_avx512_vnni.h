@@ -5,8 +5,8 @@
 namespace forearm {
 namespace {
 
-template <Codes kCodes>
-struct IntMma : DotIntMma<kCodes> {};
+template <IntFormat kFormat>
+struct IntMma : DotIntMma<kFormat> {};
 
 }  // namespace
 }  // namespace forearm

@@ -8,16 +8,17 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/simd/mma_int.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
 
-template <Codes kCodes>
+template <IntFormat kFormat>
 struct IntMma {
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 8;
-  static constexpr int kStepK = kCodes == Codes::nibbles ? 8 : 4;
+  static constexpr int kStepK = kFormat == IntFormat::int4 ? 8 : 4;
   static constexpr int kStepBytes = 64;
   static constexpr bool kInPlace = true, kFetchesOut = true;
   static constexpr int kUnits = kCodeUnits;
@@ -26,23 +27,21 @@ struct IntMma {
   using Scales = F16;
 
   static Sums start(const int32_t* sums, int64_t) {
-    return broadcast_int(kCodes == Codes::bytes ? 0 : *sums * -kNibbleBias);
+    return broadcast_int(kFormat == IntFormat::int8 ? 0 : *sums * -kNibbleBias);
   }
   static Scales scales(F16 s) { return s; }
 
   template <int Units, int Panels>
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
-#pragma GCC unroll 8
-    for (int p = 0; p < Panels; ++p) {
+    UNROLLED_FOR (p, Panels) {
       const Bytes columns = load_bytes(w + p * panel_bytes);
       const auto signs = signs_of(columns);
-      const Bytes first = kCodes == Codes::nibbles ? nibbles<0>(columns) : columns, second = nibbles<1>(columns);
-#pragma GCC unroll 8
-      for (int u = 0; u < Units; ++u) {
+      const Bytes first = kFormat == IntFormat::int4 ? nibbles<0>(columns) : columns, second = nibbles<1>(columns);
+      UNROLLED_FOR (u, Units) {
         const Quad quad = broadcast_quad(a + u * unit_bytes);
-        if constexpr (kCodes == Codes::bytes) {
+        if constexpr (kFormat == IntFormat::int8) {
           add_widened(sums[u][p], signed_products(columns, signs, quad));
-        } else if constexpr (kCodes == Codes::unpacked) {
+        } else if constexpr (kFormat == IntFormat::int4_unpacked) {
           add_widened(sums[u][p], products(first, quad));
         } else {
           const Quad next = broadcast_quad(a + u * unit_bytes + 4);
