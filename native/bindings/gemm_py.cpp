@@ -1,4 +1,4 @@
-// One tier's multiplications on arrays of numpy, for tests: shapes as in _native.pyi, no speed.
+// Binds one tier's matrix products to numpy arrays, for tests: shapes as in _native.pyi, not meant to be fast.
 #include "bindings/gemm_py.h"
 
 #include <pybind11/numpy.h>
@@ -50,7 +50,7 @@ Activation activation_of(const std::string& name) {
                            name);
 }
 
-// Rows in the form that a tier multiplies.
+// Activations in the form that a tier multiplies.
 class Rows {
  public:
   Rows(Form form, const Floats& values) {

@@ -1,4 +1,4 @@
-// One tier's operations on arrays of numpy, for tests and benchmarks: shapes as in _native.pyi, no speed.
+// Binds one tier's operations to numpy arrays, for tests: shapes as in _native.pyi, not meant to be fast.
 #include "bindings/kernels_py.h"
 
 #include <pybind11/numpy.h>
@@ -97,7 +97,7 @@ Floats rope(const Kernels& kernels, const Floats& x, const Floats& cos, const Fl
   return out;
 }
 
-// Keys and values of one sequence, in blocks that stand in memory in descending order.
+// Keys and values of one sequence, in blocks that are in memory in descending order.
 class PagedCache {
  public:
   PagedCache(const Kernels& kernels, const Floats& k, const Floats& v, DType dtype)
@@ -128,7 +128,7 @@ class PagedCache {
   Memory keys_, values_;
 };
 
-// A task over partial results of one chunk each, folded by merge.
+// Computes the task as partial results of one chunk each, folded by merge.
 void attend_in_chunks(const Kernels& kernels, AttendTask task) {
   const int64_t rows = (task.token_end - task.token_begin) * task.group;
   MergeTask merge{task, task.chunk_end, rows * (2 + task.cache.head_dim)};

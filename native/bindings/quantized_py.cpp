@@ -1,5 +1,5 @@
-// One tier's codes on arrays of numpy, for tests: quantising, rounding, multiplying; shapes as in _native.pyi, no
-// speed.
+// Binds one tier's quantized operations to numpy arrays, for tests: quantization and matrix products; shapes as in
+// _native.pyi, not meant to be fast.
 #include "bindings/quantized_py.h"
 
 #include <pybind11/numpy.h>
@@ -37,7 +37,7 @@ Memory zeroed(int64_t bytes) {
 
 int64_t groups_of(int64_t k, int64_t group) { return (k + group - 1) / group; }
 
-// Rows in an i8 form, quantised by the tier.
+// Rows in an i8 form, quantized by the tier.
 struct CodeRows {
   CodeRows(const Kernels& kernels, Form form, const Floats& x, int64_t group, const int32_t* order)
       : rows(x.shape(0)), dim(x.shape(1)), codes(zeroed((rows + 1) * (dim + 128))) {

@@ -1,7 +1,7 @@
-// Every operation a CPU tier provides: shapes, dtypes, layouts, rounding, order of reduction. No code.
+// Every operation of a CPU tier: shapes, dtypes, layouts, rounding, order of reduction. No code.
 //
-// A tier fills one `Kernels` table (tiers/<tier>.cpp); `kernels()` gives the one in use (tiers.cpp chooses it once).
-// One call covers one operation and one thread's slice of it. Kernels only compute: no threads, no allocation, no
+// A tier fills one `Kernels` table (tiers/<tier>.cpp); `kernels()` returns the one in use, which tiers.cpp chooses
+// once. One call covers one operation and one thread's slice of it. Kernels only compute: no threads, no allocation, no
 // failure. Shapes were checked and rows cut by the caller.
 //
 // Same request, same tokens: every output element is reduced in one fixed order that depends on the shape of the
@@ -11,9 +11,10 @@
 
 namespace forearm {
 
-// f32, f16, bf16 are numbers. The others are codes, which scales turn into numbers (PackedWeights, KvCache): int8 and
-// int4 signed, fp8 as OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only, and so is f16_scaled:
-// f16 by a power of two for each row, which a tier multiplies in 16 bits (Kernels::scales_halves).
+// f32, f16 and bf16 are numbers. The others are quantized: a value is a code times a scale (PackedWeights, KvCache).
+// int8 and int4 are signed, fp8 is OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only. So is
+// f16_scaled: f16 with a power of two as the scale of each row, which a tier multiplies in 16 bits
+// (Kernels::scales_halves).
 enum class DType : int32_t {
   f32 = 0,
   f16 = 1,
@@ -31,7 +32,7 @@ constexpr bool is_fp8(DType d) { return d == DType::fp8_e4m3 || d == DType::fp8_
 constexpr int64_t dtype_bits(DType d) {
   return d == DType::f32 ? 32 : is_float(d) || d == DType::f16_scaled ? 16 : d == DType::int4 ? 4 : 8;
 }
-constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // not of int4
+constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // undefined for int4
 
 constexpr int64_t kPanel = 16;         // output columns of a packed panel
 constexpr int64_t kBlockTokens = 32;   // tokens of a KV block
@@ -48,16 +49,16 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 // Row r of a form in pairs is row r % 2 of pair r / 2; rows are allocated in pairs. Columns from dim up to the next
 // multiple of 4 (i8: of 64, f16_scaled: of 32) are zero: allocated zeroed and never written.
 //
-// The i8 forms hold codes with one scale for each row and group of `group` columns (the last group may be shorter):
+// The i8 forms hold quantized values with one scale for each row and group of `group` columns (the last group may be
+// shorter):
 //   x[r][k] ~ scales[r * groups + k / group] * code[r][k],  groups = ceil(dim / group)
 //   sums[r * groups + g] is the sum of the group's codes.
 // scale = absmax / 127, code = x * (127 / absmax) rounded to nearest even; a group of zeros has scale 0. The absmax is
-// the largest |x| by its bits, so that an infinity or a NaN makes the scale, and all that is multiplied with it, not
-// finite.
+// the largest |x| by its bits, so that an infinity or a NaN makes the scale, and all products with it, not finite.
 //
 // f16_scaled has one group and no sums: scale = 2^(e - kScaledTop) where the row's absmax is in [2^e, 2^(e + 1)) and e
-// at least kLeastExponent, code = x / scale rounded to nearest even. Of an absmax that is not finite the codes are 0
-// and the scale is NaN.
+// at least kLeastExponent, code = x / scale rounded to nearest even. If the absmax is not finite, the codes are 0 and
+// the scale is NaN.
 enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs, f16_scaled };
 constexpr bool is_quantized(Form f) { return f >= Form::i8_rows; }
 constexpr int64_t form_bytes(Form f) {  // of an element
@@ -76,10 +77,10 @@ struct Operand {
 constexpr int kScaledTop = 4, kLeastExponent = -100;
 constexpr int64_t kScaledBlock = 32;
 
-// How a tier packs matrices of one dtype, and the form of the operand that is multiplied with them.
+// How a tier packs matrices of one dtype, and the form of the operand that multiplies them.
 //   W [n, k] is stored as  B[ceil(n / 16)][ceil(k / quantum)][16][quantum],  zeros beyond n and k.
 // The quantum is 1 for f32; for 16-bit types 2 (4 bytes) where k is widened or multiplied pairwise, 4 (8 bytes) where
-// MMLA reads it; for int8 4 or 8 (SMMLA). int4 stands two chunks of k to a byte: B[ceil(n / 16)][ceil(k / (2
+// MMLA reads it; for int8 4 or 8 (SMMLA). int4 stores two chunks of k in a byte: B[ceil(n / 16)][ceil(k / (2
 // quantum))][16] [quantum], k chunk 2i in the low and 2i + 1 in the high nibbles, quantum as int8's. A stored code is
 // code + bias, as an unsigned number where bias is not 0 (VPDPBUSD multiplies unsigned by signed): zeros beyond n and k
 // are `bias` then.
@@ -95,23 +96,24 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
   return packed_elements(n, k, dtype == DType::int4 ? 2 * quantum : quantum) * dtype_bits(dtype) / 8;
 }
 
-// A packed matrix W [n, k]. Of a dtype of codes, w[n, k] = s * (code - zero) or s * code + offset, where s, zero and
+// A packed matrix W [n, k]. In a quantized dtype, w[n, k] = s * (code - zero) or s * code + offset, where s, zero and
 // offset are those of column n's group k / group, stored by panel: [ceil(n / 16)][groups][16], groups = ceil(k /
-// group). `group` is a multiple of 16 or >= k: one scale for a whole row. At most one of zeros and offsets is there;
-// neither is symmetric. fp8 has neither.
+// group). `group` is a multiple of 16 or >= k: one scale for a whole row. At most one of zeros and offsets is given;
+// without them the matrix is symmetric. fp8 has neither.
 //
-// Which multiplication it is follows from the operand's form:
+// The operand's form decides how it is multiplied:
 //   i8 forms (int8, int4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in int32;
 //     acc = fma(float(i) * a_scale, s, acc);  where there is a zero or an offset o (o = -s * zero, float32):
 //     acc = fma(float(a_sum) * a_scale, o, acc).  acc starts at 0.
 //   f16_scaled (of f16_scaled, without zeros and offsets, group >= k): every operation rounds to nearest even, those of
 //     blocks of 32 k, the last one filled up with zeros, to f16, denormals kept. Chains of four: c = a[0] * w[0], then
-//     c = fma(a[i], w[i], c); eight chains are added in pairs, their sums in pairs, and so on: of any product no more
-//     than 4 + 3 roundings. Blocks, ascending: acc = acc + float(block) in float32. acc starts at 0; the sum is acc *
+//     c = fma(a[i], w[i], c); eight chains are added in pairs, their sums in pairs, and so on: no product is rounded
+//     more than 4 + 3 times. Blocks, ascending: acc = acc + float(block) in float32. acc starts at 0; the sum is acc *
 //     a_scale * s.
 //     With the rounding of the activation that is (1 + 2^-11)^8, 2^-8 of the sum of magnitudes, as is bf16's of the
 //     activation alone; kernel_check_f16_scaled.cpp has the rest of the bound.
-//   float forms: weights are widened to `wide` (Kernels): w = fma(s, code, o) in float32, rounded to `wide`, and
+//   float forms (weight-only): weights are dequantized to `wide` (Kernels): w = fma(s, code, o) in float32, rounded to
+//   `wide`, and
 //     multiplied as a matrix of that dtype is.
 struct PackedWeights {
   const void* data;
@@ -126,7 +128,7 @@ struct PackedWeights {
 
 enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_squared };
 
-// What happens to a tile of sums before it leaves the registers. v = sum + bias[n].
+// The epilogue of a tile of sums. v = sum + bias[n].
 //   store       out[m, n]  = scale * v
 //   add         out[m, n] += scale * v, fused             (out is f32_rows: the residual stream)
 //   activate    out[m, n]  = activation(v)
@@ -152,7 +154,7 @@ struct GemmTask {
   Activation activation;
   float scale;
   float softcap;
-  Operand out;    // a float form; gated and activate into i8 forms: what follows quantises
+  Operand out;    // a float form; what follows quantizes to i8 forms
   void* scratch;  // gemm_scratch_bytes(k) of the calling thread's own memory, 64-byte aligned; null for float dtypes
 };
 
@@ -189,8 +191,8 @@ struct AddNormTask {
   float scale;
 };
 
-// Rows [row_begin, row_end) of float x [rows][x_stride] in the form of `out`: a copy, rounded or quantised as Operand
-// says. Column k of `out` is column order[k] of x where order is given (checkpoints that sorted k by importance).
+// Rows [row_begin, row_end) of float x [rows][x_stride] in the form of `out`: a copy, rounded or quantized as Operand
+// says. Where `order` is given (act-order checkpoints), column k of `out` is column order[k] of x.
 struct QuantizeTask {
   const float* x;
   int64_t x_stride;
@@ -200,10 +202,10 @@ struct QuantizeTask {
   Operand out;
 };
 
-// Rounds weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~ s
-// * code. int8: s = absmax / 127. int4: for each of some scales that put the largest weight at code -8 or beyond (so s
-// may be negative) the codes and the scale that fits them best; of these the one with the least squared error over the
-// group (ops/load/quantize_weights.h). Scales are rounded to scale_dtype before codes are.
+// Quantizes weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~
+// s * code. int8: s = absmax / 127. int4: tries scales that put the largest weight at code -8 or beyond (so s may be
+// negative), refits each to its codes, and takes the one with the least squared error over the group
+// (ops/load/quantize_weights.h). Scales are rounded to scale_dtype before codes are.
 struct RoundTask {
   const float* w;
   int64_t rows, k, group;
@@ -235,12 +237,12 @@ struct RopeTask {
 };
 
 // One layer's KV cache. Keys of a block are packed as a matrix W [32 tokens, head_dim], values as W [head_dim, 32
-// tokens], both in the tier's layout for `dtype`, or, of codes, one byte each in the order of its layout for `wide`:
-// the tiles that multiply weights multiply the cache.
+// tokens], both in the tier's layout for `dtype`; quantized ones take one byte each in the order of the layout for
+// `wide`. So the tiles that multiply weights also multiply the cache.
 //   keys of (block, kv_head) start at keys + block * block_bytes + kv_head * head_bytes; values likewise.
 //   int8: key t of a block is scale[t] * code, float scale[32] standing behind the head's codes; absmax / 127 over the
 //   head and codes as Operand has them. Values likewise. fp8 saturates: infinities become the largest number.
-//   Blocks are zeroed when allocated to the process; whatever stands beyond a context is finite.
+//   Blocks are zeroed when allocated to the process; what is stored beyond a context is finite.
 constexpr bool has_scales(DType kv) { return kv == DType::int8; }
 constexpr int64_t kv_head_bytes(DType kv, int64_t head_dim) {
   return kBlockTokens * (head_dim * dtype_bytes(kv) + (has_scales(kv) ? 4 : 0));
@@ -267,16 +269,16 @@ struct KvWriteTask {
   const int32_t* slots;
 };
 
-// Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the
-// paged cache. Token t has position first_position + t; it sees keys j <= its position, or, where `keys` says how many
-// there are (encoders), all of them; and |position - j| < window when window > 0.
+// Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the paged
+// cache. Token t has position first_position + t; it sees keys j <= its position, or all `keys` keys where that is not
+// 0 (encoders); and |position - j| < window when window > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
 //   score    = log2(e) * (softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k); a weight is 2^(score - max)
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,
 // ascending: 64 keys, of which a row takes the blocks that it sees. A chunk gives (max, sum, weighted values); chunks
-// are folded in ascending order. So a result depends on positions alone, whoever computes which chunk. Products are
-// summed as gemm sums them, keys ascending within a pair; weights in 16 lanes (key j in lane j % 16). A code's scale
-// multiplies the score's sum, or the weight. Where the layout takes a bf16 form, the scaled q and the weights are
+// are folded in ascending order. So a result depends on positions alone, not on which thread computes a chunk. Products
+// are summed as gemm sums them, keys ascending within a pair; weights in 16 lanes (key j in lane j % 16). A code's
+// scale multiplies the score's sum, or the weight. Where the layout takes a bf16 form, the scaled q and the weights are
 // rounded to bf16 for the products, the sum of the weights is not. A weight of 0 times a value that is not finite is
 // NaN. attend computes chunks [chunk_begin, chunk_end) and either
 //   partials == null: folds them (all chunks that any of the tokens sees must be in the range), divides, and writes
@@ -311,14 +313,15 @@ struct MergeTask {
   int64_t chunk_stride;  // floats between chunks
 };
 
-// Statistics and passes over one row of logits, n long; any n >= 1. Used by sampling/. Where there is a mask only those
-// logits count that it has: bit i % 32 of word i / 32.
+// Statistics and passes over one row of logits, n long; any n >= 1. Used by sampling/. With a mask, only logits count
+// whose bit is set: bit i % 32 of word i / 32.
 struct LogitRow {
   const float* x;
   int64_t n;
   const uint32_t* mask = nullptr;
 };
-constexpr int64_t kMaximumLogits = 64;  // that one of a row's maxima stands for; what the head's columns are cut at
+constexpr int64_t kMaximumLogits =
+    64;  // logits that one of a row's maxima covers; the output head is cut at multiples of it
 constexpr int64_t maxima_of(int64_t n) { return (n + kMaximumLogits - 1) / kMaximumLogits; }
 struct RowMax {
   float value;
@@ -329,8 +332,8 @@ struct RowMax {
 struct Kernels {
   const char* tier;
   Layout layout[kDTypes];  // by DType; of fp8: as `wide`'s
-  DType wide;              // what codes are widened to where the operand is a float form: f32 or bf16
-  bool scales_halves;      // matrices of f16 and bf16 are better kept as f16_scaled
+  DType wide;              // what quantized weights are dequantized to for float operands: f32 or bf16
+  bool scales_halves;      // matrices of f16 and bf16 are faster as f16_scaled
 
   void (*gemm)(const GemmTask&);
   int64_t (*gemm_scratch_bytes)(int64_t k);
@@ -353,13 +356,13 @@ struct Kernels {
   // Sum of exp((x[i] - max) * inverse_temperature), 16 lanes folded as NormTask says, terms that do not count 0; out
   // (may be null) gets the terms.
   float (*row_exp_sum)(const LogitRow& row, float max, float inverse_temperature, float* out);
-  // Indices (ascending) and values of all x[i] >= threshold; returns how many there are, writes at most `room`. Of 64
-  // logits whose maximum is below the threshold none is read; maxima may be null, or of the row without its mask.
+  // Indices (ascending) and values of all x[i] >= threshold; returns their count, writes at most `room`. Blocks of 64
+  // logits whose maximum is below the threshold are not read; maxima may be null, or of the row without its mask.
   int64_t (*row_collect)(const LogitRow& row, const float* maxima, float threshold, int32_t* index, float* value,
                          int64_t room);
 
-  // What this CPU can do, for bench/ and `forearm doctor` (ops/machine_peak.h). Results only keep the work from being
-  // dropped.
+  // The peak of this CPU, for bench/ and `forearm doctor` (ops/machine_peak.h). The results only keep compilers from
+  // dropping the work.
   //   read_all loads every byte of data[0 .. bytes) once, bytes a multiple of 4096.
   //   multiply_rounds does `rounds` rounds of multiply-add on registers alone, by the instruction that multiplies
   //   operands of this form (one that a layout of the tier has), and adds to *operations what it did: 2 a multiply-add.
@@ -367,7 +370,7 @@ struct Kernels {
   float (*multiply_rounds)(Form form, int64_t rounds, int64_t* operations);
 };
 
-// How a matrix of this dtype is kept where `kernels` multiplies it.
+// The dtype in which a matrix is kept in memory when `kernels` multiplies it.
 constexpr DType kept_as(DType dtype, const Kernels& kernels) {
   return kernels.scales_halves && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f16_scaled : dtype;
 }

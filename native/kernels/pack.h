@@ -1,11 +1,11 @@
-// Packing matrices into the layout that tiers multiply (Layout in kernels.h), and back. Free of any ISA.
+// Packing of matrices into the layout that tiers multiply (Layout in kernels.h), and back. Plain C++ for every CPU.
 #pragma once
 #include "kernels/kernels.h"
 
 namespace forearm {
 
-// Where panels go: panel p of what is packed becomes panel step * p + offset of the whole.
-// Gate and up projections alternate: gate has {2, 0}, up {2, 1}.
+// Places of panels: panel p of the rows that are packed becomes panel step * p + offset of the whole. Gate and up
+// projections alternate: gate has {2, 0}, up {2, 1}.
 struct PanelMap {
   int64_t step = 1;
   int64_t offset = 0;
@@ -41,8 +41,8 @@ void pack_scaled(const void* src, DType src_dtype, int64_t rows, const PackedMat
 void unpack_scaled(const PackedMatrix& from, const float* scales, int64_t row0, int64_t rows, float* out,
                    PanelMap map = {});
 
-// What each row has for each group, [rows, groups], stored by panel: [panels][groups][16]. Scales and offsets as
-// `dtype` (f32, f16, bf16), rounded to nearest even; zeros as they are. Rows beyond the last of its panel become zero.
+// Packs values of each row and group, [rows, groups], by panel: [panels][groups][16]. Scales and offsets as `dtype`
+// (f32, f16, bf16), rounded to nearest even; zeros as they are. Rows beyond the last of its panel become zero.
 void pack_scales(const float* scales, int64_t rows, int64_t groups, DType dtype, void* to, int64_t row0,
                  PanelMap map = {});
 void unpack_scales(const void* from, DType dtype, int64_t groups, int64_t row0, int64_t rows, float* out,

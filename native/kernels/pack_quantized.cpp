@@ -1,4 +1,4 @@
-// Packing codes and what belongs to their groups.
+// Packing of quantized weights, and of their scales, zeros and offsets.
 #include <string.h>
 
 #include <algorithm>

@@ -13,7 +13,7 @@ using Floats = std::vector<float>;
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 constexpr int at(DType dtype) { return static_cast<int>(dtype); }
 
-// Numbers in [-1, 1) that bf16 and so every form holds exactly, but fp8 (pack.h narrows those).
+// Numbers in [-1, 1) that bf16, and so every form except fp8, holds exactly (pack.h rounds to fp8).
 Floats numbers(int64_t count, uint32_t seed) {
   Floats values(static_cast<size_t>(count));
   for (float& value : values) {  // Knuth, TAOCP 2, 3.3.4: a linear congruential generator
@@ -23,7 +23,7 @@ Floats numbers(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Zeroed memory on a line of its own.
+// Zeroed memory that begins at a cache line.
 class Bytes {
  public:
   explicit Bytes(int64_t count) : bytes_(static_cast<size_t>(count) + 64) {}
@@ -33,7 +33,7 @@ class Bytes {
   std::vector<char> bytes_;
 };
 
-// An operand of any form with its memory.
+// An operand of any form, and its memory.
 struct Rows {
   Rows(Form form, int64_t rows, int64_t dim, int64_t group = 0)
       : size(round_up(rows, 2) * round_up(dim, 64) * 4), bytes(size) {
@@ -44,7 +44,7 @@ struct Rows {
   }
   Rows(const Rows&) = delete;
 
-  // Everything that stands in it, as numbers.
+  // All bytes, scales and sums of the operand, as numbers.
   Floats all() {
     const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
     Floats out(first, first + size);
@@ -64,7 +64,7 @@ struct Rows {
   Operand operand;
 };
 
-// Each of the following runs one operation with the variant-th of its settings and gives all that it wrote.
+// Each of the following functions runs one operation with the variant-th of its settings and returns all that it wrote.
 
 Floats quantised(const Kernels& k, int variant) {
   constexpr int64_t kRows = 3, kDim = 77;
@@ -173,7 +173,7 @@ Floats embedded(const Kernels& k, int variant) {
   return out.floats();
 }
 
-// Every tile's width and what is left over of it, of all epilogues.
+// Every tile width with a remainder, and all epilogues.
 constexpr int kProducts = 10;
 struct Product {
   Epilogue epilogue;
@@ -192,7 +192,7 @@ Floats multiplied(const Kernels& k, DType dtype, Form form, const Product& p) {
 }
 Product product(int variant) { return {static_cast<Epilogue>(variant % 5), variant < 5 ? 1 : 13}; }
 
-// Products in the form that each dtype has of its own, and codes widened.
+// Products in each dtype's own form, and weight-only quantization.
 constexpr DType kWide[] = {DType::int8, DType::int4, DType::fp8_e4m3, DType::fp8_e5m2};
 Floats own_product(const Kernels& k, int variant) {
   const auto dtype = static_cast<DType>(variant / kProducts);
@@ -202,7 +202,7 @@ Floats wide_product(const Kernels& k, int variant) {
   return multiplied(k, kWide[variant / kProducts], k.layout[at(k.wide)].form, product(variant % kProducts));
 }
 
-// Of whole steps of tile registers, and rows of more than two tiles.
+// Whole steps of AMX tiles, and more rows than two tiles have.
 constexpr DType kStepped[] = {DType::bf16, DType::int8, DType::int4};
 Floats long_product(const Kernels& k, int variant) {
   const DType dtype = kStepped[variant];
@@ -277,9 +277,10 @@ Floats of_a_row(const Kernels& k, int variant) {
   return out;
 }
 
-// How far a result may be from scalar's; 0 is the same bits. Where a tier multiplies bf16: of exact products, 2 (k + 4)
-// roundings of a sum of at most k (kernel_check_gemm.cpp); weights of codes rounded to 2^-9 of themselves, which is
-// less than 2^-6 of the largest of 96 such sums; scores and their weights to 2^-9 (kernel_check_attention.cpp).
+// The difference from scalar's result that is allowed; 0 means the same bits. Where a tier multiplies bf16: with exact
+// products, 2 (k + 4) roundings of a sum of at most k (kernel_check_gemm.cpp); weights of codes rounded to 2^-9 of
+// themselves, which is less than 2^-6 of the largest of 96 such sums; scores and their weights to 2^-9
+// (kernel_check_attention.cpp).
 float exactly(const Kernels&, int) { return 0; }
 float of_own(const Kernels& k, int variant) {
   const Form form = k.layout[variant / kProducts].form;

@@ -1,5 +1,5 @@
-// The test at start: every operation of a tier on small inputs, against the scalar tier. What a wrong compiler, a wrong
-// emulator or a defective core does to a kernel shows here, before it shows in an answer.
+// The self-test at start: every operation of a tier on small inputs, compared with the scalar tier. It finds a wrong
+// compiler, a wrong emulator or a defective core before an answer is wrong.
 #pragma once
 #include <vector>
 
@@ -7,21 +7,21 @@
 
 namespace forearm {
 
-// The first operation of `tier` that does not give what `scalar` gives, or null. Bits are compared where kernels.h has
-// them equal, else sums within their roundings. A few milliseconds.
+// Returns the first operation of `tier` whose results differ from those of `scalar`, or null. Bits are compared where
+// kernels.h says they are equal, else sums within their rounding errors. Takes a few milliseconds.
 const char* wrong_operation(const Kernels& tier, const Kernels& scalar);
 
-// A tier that is not used, and why.
+// A tier that failed its self-test, and the operation that failed.
 struct Quarantined {
   const char* tier;
   const char* operation;
 };
 
-// The first of `candidates` (best first) that is not wrong; `scalar` where all are.
+// Returns the first of `candidates` (best first) that passes the self-test; `scalar` if none does.
 const Kernels& first_sound(const std::vector<const Kernels*>& candidates, const Kernels& scalar,
                            std::vector<Quarantined>* wrong);
 
-// Those that the choice of kernels() has passed over.
+// The tiers that kernels() skipped because they failed the self-test.
 const std::vector<Quarantined>& quarantined();
 
 }  // namespace forearm

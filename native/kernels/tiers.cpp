@@ -1,4 +1,4 @@
-// Which kernel tiers this CPU runs, and which one is in use: the only file that knows CPU features.
+// Chooses the kernel tier: which tiers this CPU runs, and which one is in use. No other file asks for CPU features.
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,8 +87,8 @@ bool runs_avx512_bf16() {
   return runs_avx512_vnni() && cpuid(7).eax >= 1 && has(cpuid(7, 1).eax, kBf16);
 }
 
-// Leaf 7, edx: AMX-BF16, AMX-TILE, AMX-INT8. A process asks for the tile registers, once for all of its threads (Linux,
-// Documentation/arch/x86/xstate.rst); where it may not have them, the tier below runs.
+// Leaf 7, edx: AMX-BF16, AMX-TILE, AMX-INT8. A process requests the tile registers, once for all of its threads (Linux,
+// Documentation/arch/x86/xstate.rst); if the request is refused, the next best tier runs.
 bool runs_avx512_amx() {
   constexpr uint32_t kBf16_Tile_Int8 = 1u << 22 | 1u << 24 | 1u << 25;
   constexpr uint64_t kTiles = 0x60000;
@@ -104,7 +104,7 @@ bool bf16_beats_fma() {
   return id.ebx == signature_AMD_ebx && id.ecx == signature_AMD_ecx && id.edx == signature_AMD_edx;
 }
 #elif defined(__aarch64__)
-// And neon_fp16. -march=armv8.2-a lets the compiler use atomics and rounding multiplies as well.
+// Also for neon_fp16. -march=armv8.2-a lets the compiler use atomics and rounding multiplies as well.
 bool runs_neon_dot() {
   constexpr unsigned long kNeeded = HWCAP_ATOMICS | HWCAP_ASIMDRDM | HWCAP_FPHP | HWCAP_ASIMDHP | HWCAP_ASIMDDP;
   return (getauxval(AT_HWCAP) & kNeeded) == kNeeded;
@@ -160,7 +160,8 @@ struct Choice {
   std::vector<Quarantined> wrong;
 };
 
-// The quickest tier here, or the one asked for; where the test at start finds it wrong, the quickest below it.
+// Returns the fastest tier for this CPU, or the one that FOREARM_TIER names; if the self-test finds it wrong, the
+// fastest below it.
 Choice choose() {
   const char* wanted = getenv("FOREARM_TIER");
   const Kernels* asked = wanted && *wanted ? find_tier(wanted) : nullptr;

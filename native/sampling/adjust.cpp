@@ -18,7 +18,7 @@ Ids line_of(const int32_t* starts, const int32_t* ids, int64_t line) {
 constexpr int32_t kRepeated = 1;  // the repetition penalty has been applied
 constexpr int32_t kOnce = 2;      // times this often in the output
 
-// Keskar et al. 2019, arXiv:1909.05858, section 4.1; negative logits are multiplied, as everybody does since.
+// Keskar et al. 2019, arXiv:1909.05858, section 4.1; negative logits are multiplied, as in transformers and vLLM.
 void penalise_repetition(Ids ids, float penalty, float* row, int32_t* marks) {
   for (const int32_t id : ids) {
     if (marks[id] & kRepeated) continue;
@@ -37,7 +37,7 @@ void penalise_output(Ids output, float frequency, float presence, float* row, in
   }
 }
 
-// row = raw at the allowed ids, or everywhere if none are named.
+// row = raw at the allowed ids, or everywhere if the list is empty.
 void copy_allowed(Ids allowed, const float* raw, int64_t vocab, float* row) {
   if (allowed.empty()) {
     std::copy_n(raw, vocab, row);

@@ -1,11 +1,11 @@
-// What is done to a line's logits before anything is chosen: allowed tokens, its mask, biases, penalties.
+// Adjusts a line's logits before sampling: allowed tokens, its mask, biases, penalties.
 #pragma once
 #include "sampling/candidates.h"
 
 namespace forearm {
 
-// The row that line samples from, `max` left open: the logits of `raw` themselves with the line's mask, or, where
-// something is done to them, scratch.row with its maxima.
+// Returns the row that the line samples from, with `max` not set: the logits of `raw` with the line's mask, or, if they
+// are changed, scratch.row with its maxima.
 Row adjust(const Kernels& kernels, const SamplingColumns& sampling, int64_t line, const Row& raw,
            SamplerScratch& scratch);
 

@@ -74,7 +74,7 @@ double exp_sum(const Kernels& kernels, const LogitRow& row, float max, float inv
   return total;
 }
 
-// Of few tokens maxima of many maxima do: the 20th of 41 groups is reached by about 26 logits of 152 k.
+// For few tokens, maxima of many maxima are enough: the 20th of 41 groups is reached by about 26 logits of 152 k.
 float bound_of_top(const Kernels& kernels, const Row& row, int64_t k, SamplerScratch& scratch) {
   const float* maxima = row.maxima;
   const int64_t count = maxima_of(row.logits.n);
@@ -123,7 +123,7 @@ int64_t keep_top(int64_t count, int64_t k, SamplerScratch& scratch) {
   return keep_through(count, scratch.order[k - 1], scratch);
 }
 
-// Halves the range in which the last one to keep lies: what is left of the middle is likelier than what is right of it.
+// Bisects for the last token to keep: tokens left of the middle are likelier than those right of it.
 int64_t keep_mass(int64_t count, double mass, float sure, SamplerScratch& scratch) {
   double reached = 0;
   int64_t high = 0;

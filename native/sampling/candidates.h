@@ -1,4 +1,4 @@
-// Tokens that are still in the running, and narrowing them down without sorting the vocabulary.
+// Candidate tokens, and how they are narrowed down without sorting the vocabulary.
 #pragma once
 #include <algorithm>
 
@@ -13,14 +13,14 @@ struct Row {
   float max;            // of the logits that count
 };
 
-constexpr int64_t kSumBlock = 1024;  // so float32 sums have 64 terms a lane
+constexpr int64_t kSumBlock = 1024;  // float32 sums then have 64 terms a lane
 
 // Logits [begin, begin + size), or up to the row's end; begin is a multiple of 32.
 inline LogitRow part_of(const LogitRow& row, int64_t begin, int64_t size) {
   return {row.x + begin, std::min(size, row.n - begin), row.mask ? row.mask + begin / 32 : nullptr};
 }
 
-// The largest logit that counts, read where the maxima say that it may stand. `max` need not be known.
+// Returns the largest logit that counts, reading only where the maxima allow it. `max` need not be set.
 RowMax largest(const Kernels& kernels, const Row& row);
 
 // Sum of exp((x[i] - max) * inverse_temperature) in blocks of 1024, these in double. weight gets the terms, partial the

@@ -8,7 +8,7 @@ namespace forearm {
 
 namespace {
 
-// In units of the temperature below the largest logit: everything lower has a weight of 0 in float32.
+// Depths below the largest logit, in units of the temperature. Everything below kDeepest has a weight of 0 in float32.
 constexpr float kFirstDepth = 8.0f, kDeepest = 104.0f, kFinest = 0.01f;
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr int64_t kFew = 2000;  // candidates that are quicker to select from than to count once more
@@ -50,7 +50,7 @@ int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, Sampler
   const bool by_count = draw.top_k > 0 && draw.top_k < row.logits.n, by_mass = draw.top_p < 1.0f;
   if (!by_count && draw.min_p <= 0.0f) return narrow_by_mass(kernels, row, draw, scratch);
 
-  // What is forbidden is no candidate, be there fewer than k others.
+  // Forbidden tokens are never candidates, even if fewer than k others are left.
   float bound = draw.min_p > 0.0f ? row.max + draw.temperature * std::log(draw.min_p) : kLowest;
   if (by_count) bound = std::max(bound, bound_of_top(kernels, row, draw.top_k, scratch));
   int64_t count = collect(kernels, row, bound, scratch);
@@ -60,8 +60,8 @@ int64_t narrow(const Kernels& kernels, const Row& row, const Draw& draw, Sampler
   return keep_mass(count, draw.top_p * mass, INFINITY, scratch);
 }
 
-// Position in the row whose share of the weights `uniform` falls into. Of its weights only those of the block of sums
-// that it lies in are written: a whole row's would be as many bytes again as were read.
+// Returns the position in the row whose share of the weights contains `uniform`. Only the weights of that block of sums
+// are written: those of a whole row would be as many bytes as were read.
 int64_t pick(const Kernels& kernels, const LogitRow& row, float max, const Draw& draw, SamplerScratch& scratch) {
   const float inverse = 1.0f / draw.temperature;
   float* weight = scratch.weight;

@@ -15,7 +15,7 @@ namespace forearm {
 namespace {
 
 constexpr float kGreedyBelow = 1e-5f;
-constexpr int64_t kFewOf = 32;  // of a mask that allows less than one token in so many, only those are looked at
+constexpr int64_t kFewOf = 32;  // of a mask that allows less than one token in 32, only the allowed ones are read
 
 int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -24,7 +24,8 @@ bool unusable(const RowMax& max) { return max.nan || !std::isfinite(max.value); 
 
 enum class Choice { none, made, open };
 
-// A line that has a mask and nothing else: where that allows few tokens, only those are looked at; else `open`.
+// Chooses the token of a line that has only a mask: if it allows few tokens, only those are read; otherwise the result
+// is `open`.
 Choice choose_of_few(const Kernels& kernels, const LogitRow& row, const Draw& draw, SamplerScratch& scratch,
                      int32_t* token) {
   if (allows_more(row, row.n / kFewOf)) return Choice::open;

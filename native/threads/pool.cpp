@@ -24,7 +24,8 @@
 namespace forearm {
 namespace {
 
-// Sleeps until woken while the word holds what was seen, 10 ms at most: who fails does not know who sleeps where.
+// Sleeps until woken while the word still holds `seen`, at most 10 ms: a member that fails does not know where others
+// sleep.
 void sleep_on(const void* word, uint32_t seen) {
   const timespec limit{0, 10'000'000};
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &limit, nullptr, 0);
@@ -39,7 +40,7 @@ cpu_set_t only(int core) {
   return set;
 }
 
-// Puts the calling thread on one core while it lives, if there is one to put it on.
+// Pins the calling thread to the first core of the plan for the life of this object; an empty plan pins nothing.
 class Pinned {
  public:
   explicit Pinned(const std::vector<int>& cores) : pinned_(!cores.empty()) {
@@ -117,7 +118,7 @@ void Pool::perform(int member) {
   try {
     (*task_)(member);
   } catch (const TaskFailed&) {
-    // The one who threw is the one to report.
+    // The member that threw first is reported.
   } catch (...) {
     fail(std::current_exception());
   }
@@ -131,7 +132,7 @@ void Pool::fail(std::exception_ptr error) {
   failed_.store(true, std::memory_order_release);
 }
 
-// After a failure members stand at different barriers. All sleep or spin in work() now: the lines are the caller's.
+// After a failure members are at different barriers. By now all wait in work(), so the caller may reset the lines.
 void Pool::start_epochs_over() {
   for (int member = 0; member < threads_; ++member) {
     arrive_[member].epoch = 0;
@@ -141,8 +142,8 @@ void Pool::start_epochs_over() {
   failed_.store(false, std::memory_order_relaxed);
 }
 
-// Looks until ready(), for `limit` at most; false: it is still not. The clock is read every 64 looks (a read costs
-// about as much as ten looks).
+// Polls until ready() or for at most `limit`; returns whether it is ready. The clock is read every 64 polls (a read
+// costs about as much as ten polls).
 template <class Ready>
 bool Pool::spin_until(const Ready& ready, Clock::duration limit) const {
   Clock::time_point end{}, last{};
@@ -158,8 +159,8 @@ bool Pool::spin_until(const Ready& ready, Clock::duration limit) const {
   }
 }
 
-// Ready is asked of the value. Sleepers count themselves before the kernel compares the value once more: whoever
-// changes it either sees them or is seen by them.
+// Waits until ready(value). Sleepers count themselves before the kernel compares the value again: a thread that changes
+// the value either sees the sleeper or is seen by it.
 template <class T, class Ready>
 void Pool::wait_on(const std::atomic<T>& value, const Ready& ready) const {
   const bool crowded = crowded_.load(std::memory_order_relaxed) > 0;
@@ -173,7 +174,7 @@ void Pool::wait_on(const std::atomic<T>& value, const Ready& ready) const {
   }
 }
 
-// After a change of the value.
+// Wakes sleepers after a change of the value.
 template <class T>
 void Pool::wake_sleepers(const std::atomic<T>& value) const {
   if (sleepers_.load() > 0) wake_from(&value);

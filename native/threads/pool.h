@@ -1,4 +1,4 @@
-// A persistent team of threads that enters a task together and meets at barriers inside it.
+// A persistent team of threads that start a task together and meet at barriers inside it.
 //
 // The caller of run() is member 0: a step costs no hand-over to another core. While a task runs it is pinned to the
 // first core of the plan; afterwards it has its own affinity back. The others are pinned once, for good.
@@ -6,9 +6,9 @@
 // Barriers are two-level and store-only: members of a group of eight report to its first, those to member 0, release
 // goes the other way. Each flag has 128 bytes of its own (two lines: x86 prefetches pairs, Arm servers have 64 or 128),
 // so a waiting core reads its own cache until the one store it waits for. Idle members sleep on a futex after kSpin;
-// who waits inside a task does so after kPatience, for waking takes longer than members on cores of their own are
-// apart. Where a member loses its core to other work meanwhile, all of them sleep after kSpin for a while: a sleeper
-// that is woken gets its core back at once, one that spins or yields after its neighbour's slice.
+// members that wait inside a task sleep after kPatience, because a wake-up takes longer than members with cores of
+// their own are apart. When a member loses its core to other work, all members sleep after kSpin for a while: a sleeper
+// gets its core back at once when it is woken, a spinning thread only after the time slice of its neighbour.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -37,10 +37,10 @@ class Pool {
   // caller at a time. The first exception that a member threw is thrown here; the others leave at their next barrier.
   void run(const std::function<void(int)>& task);
 
-  // Inside a task, by every member: nobody goes on until all have come.
+  // Called inside a task by every member: returns when all members have called it.
   void barrier(int member);
 
-  // Inside a task: nobody is held up but the caller, until members have added up to `wanted`.
+  // Inside a task: waits until calls of add() have brought `count` to `wanted`. Only the caller waits.
   void wait_for(const std::atomic<int64_t>& count, int64_t wanted) const;
   void add(std::atomic<int64_t>& count, int64_t more) const;
 
@@ -50,9 +50,9 @@ class Pool {
  private:
   static constexpr int kGroup = 8;
   using Clock = std::chrono::steady_clock;
-  // Longer than a wake-up (about 50 us), shorter than anything a user would call idle.
+  // kSpin is longer than a wake-up (about 50 us) and shorter than any idle time that a user notices.
   static constexpr std::chrono::microseconds kSpin{100}, kPatience{2000};
-  // A slice of Linux's scheduler is 3 ms; waits until a core is trusted again, some steps of a model.
+  // A time slice of Linux's scheduler is 3 ms. After a lost slice this many waits end asleep: some steps of a model.
   static constexpr std::chrono::microseconds kLostSlice{1000};
   static constexpr int kCrowdedWaits = 1000;
 

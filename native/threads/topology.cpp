@@ -59,8 +59,8 @@ int64_t kib_of(const std::string& text, const std::string& key) {
   return value ? std::stoll(*value) * 1024 : 0;
 }
 
-// One hierarchy of cgroups: this process's group and those above it, as far as they can be seen from here. In a
-// container the path in /proc/self/cgroup may be the host's: directories that are not there are passed over.
+// One hierarchy of cgroups: this process's group and its ancestors, as far as they are visible from here. In a
+// container the path in /proc/self/cgroup may be the host's: missing directories are skipped.
 std::vector<fs::path> groups(const fs::path& mount, const std::string& own) {
   std::vector<fs::path> found;
   for (fs::path path = fs::path(own).relative_path();; path = path.parent_path()) {

@@ -1,5 +1,6 @@
-// What this process may use of the machine: CPUs, their cores and NUMA nodes, and memory, after affinity, cpusets and
-// cgroup limits (version 1 and 2). Read from /sys and /proc alone, so that tests can hand in a tree of their own.
+// The part of the machine that this process may use: CPUs, their cores and NUMA nodes, and memory, after affinity,
+// cpusets and cgroup limits (version 1 and 2). Read from /sys and /proc alone, so that tests can pass a tree of their
+// own.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -31,8 +32,8 @@ struct Topology {
   std::optional<Memory> cgroup;       // the tightest memory limit; none: no limit
 };
 
-// `root` stands before every path; "" is this machine.
-// Throws std::runtime_error naming the file when there is no list of CPUs.
+// `root` is prepended to every path; "" is this machine. Throws std::runtime_error naming the file when there is no
+// list of CPUs.
 Topology read_topology(const std::string& root);
 
 // "0-2,5" as {0, 1, 2, 5}. Throws std::invalid_argument naming the text.

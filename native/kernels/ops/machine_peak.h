@@ -1,4 +1,4 @@
-// What this CPU can do at most with this tier's instructions: the yardsticks of bench/engine.py.
+// The peak of this CPU with this tier's instructions: what bench/engine.py and `forearm doctor` compare with.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/gemm_amx.h"
@@ -7,7 +7,7 @@
 namespace forearm {
 namespace {
 
-// Four streams side by side, as a multiplication reads its panels: one alone leaves prefetchers idle.
+// Four streams side by side, as a matrix product reads its panels: one alone leaves prefetchers idle.
 inline float read_all(const void* data, int64_t bytes) {
   constexpr int kStreams = 4;
   const int64_t floats = bytes / 4 / kStreams;
@@ -19,7 +19,7 @@ inline float read_all(const void* data, int64_t bytes) {
   return reduce_max(max(max(sums[0], sums[1]), max(sums[2], sums[3])));
 }
 
-// As many sums as the largest tile keeps in registers, so that none is waited for.
+// Uses as many sums as the largest tile keeps in registers, so that none is waited for.
 inline float fma_rounds(int64_t rounds, int64_t* operations) {
   using Tile = Mma<DType::f32>;
   constexpr int kSums = Tile::kUnits * Tile::panels(Tile::kUnits);
@@ -54,7 +54,7 @@ inline float tile_rounds(int64_t rounds, int64_t* operations) {
   return total;
 }
 
-// The same for codes. A tier that has no multiply_ones reads its operands from the first-level cache.
+// The same for int8. A tier without multiply_ones reads its operands from the first-level cache.
 template <typename Tile>
 inline float int8_rounds(int64_t rounds, int64_t* operations) {
   constexpr int kUnits = Tile::kUnits, kPanels = Tile::panels(kUnits);
@@ -80,7 +80,7 @@ inline float int8_rounds(int64_t rounds, int64_t* operations) {
   return total[0];
 }
 
-// Four products of tile registers, of kStepK k each.
+// The same for AMX: four products of tile registers, kStepK k each.
 template <typename Mma, int64_t kStepK>
 inline float amx_rounds(int64_t rounds, int64_t* operations) {
   const typename Mma::Tiles tiles(kTileRows, true);
@@ -96,7 +96,7 @@ inline float amx_rounds(int64_t rounds, int64_t* operations) {
   return sums[0];
 }
 
-// A tile of f16_scaled by a block, which lies in the first-level cache.
+// The same for a tile of f16_scaled by a block that is in the first-level cache.
 inline float f16_scaled_rounds(int64_t rounds, int64_t* operations) {
   alignas(64) uint16_t operand[kScaledBlock * kPanel] = {};
   float sums[F16Scaled::kRows * kPanel] = {};

@@ -1,4 +1,5 @@
-// The table of the tier that includes this: every operation under ops/, with the layouts of the tier's MMA.
+// Fills the kernel table of the tier that includes this file: every operation under ops/, with the layouts of the
+// tier's MMA.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/attention/attention.h"

@@ -42,7 +42,7 @@ struct RowsMma {
   }
 
  private:
-  // What takes fewer registers is held: the factors of all rows beside one panel, or the columns of all panels beside
+  // Registers hold whichever takes fewer: the factors of all rows beside one panel, or the columns of all panels beside
   // one factor.
   template <int I, int Units, int Panels>
   static void step_k(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w,

@@ -2,7 +2,7 @@
 // and Gimelshein 2018, arXiv:1805.02867; in tiles: Dao et al. 2022, arXiv:2205.14135).
 //
 // A row is one query head of one token; the heads that share a kv head and consecutive tokens fill tiles, all of which
-// go over a pair of blocks before the next pair: it is read, and codes are widened, once for up to 96 rows. Scores and
+// go over a pair of blocks before the next pair: the pair is read, and dequantized, once for up to 96 rows. Scores and
 // weighted values come from the steps that multiply weights. A row's state changes only at blocks of which it sees a
 // key, and by its own scores alone: the same bits whichever rows share its tile. Weights of keys it does not see are
 // exact zeros.
@@ -16,18 +16,18 @@
 namespace forearm {
 namespace {
 
-// Keys or values of a pair of blocks, as tiles multiply with them.
+// Keys or values of a pair of blocks, in the form that tiles multiply.
 struct BlockPair {
   const char* data[2];  // packed, of a float dtype; the second is null beyond the last block
   const char* next[2];  // what to ask the memory for meanwhile, or null
 };
 
-// Where the task's head begins in the block that holds `key`.
+// The offset of the task's head in the block that holds `key`.
 inline int64_t block_offset(const AttendTask& task, int64_t key) {
   return task.blocks[key / kBlockTokens] * task.cache.block_bytes + task.kv_head * task.cache.head_bytes;
 }
 
-// Widens a block's codes into `to`, and asks for as many bytes of `next` meanwhile.
+// Dequantizes a block into `to`, and prefetches as many bytes of `next` meanwhile.
 template <DType C>
 inline void dequantize_block(const char* codes, const char* next, int64_t count, char* to) {
   constexpr int64_t kLine = 64;
@@ -37,12 +37,12 @@ inline void dequantize_block(const char* codes, const char* next, int64_t count,
   }
 }
 
-// What multiplies a block of C: codes as they stand, or as kWide.
+// The Mma that multiplies a block of C: quantized, or dequantized to kWide.
 template <DType C, bool kInRegisters>
 using BlockMma = Mma<is_float(C) || kInRegisters ? C : kWide>;
 
-// One side's pair of blocks that begins with `key`. Blocks lie anywhere, so that no prefetcher of the CPU foresees the
-// next ones: they are asked for line by line while these are read.
+// One side's pair of blocks that begins with `key`. Blocks are anywhere in memory, so the hardware does not prefetch
+// the next ones: they are prefetched line by line while these are read.
 template <DType C, bool kInRegisters>
 inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, int64_t end, char* wide) {
   const int64_t elements = kBlockTokens * task.cache.head_dim;
@@ -84,12 +84,12 @@ inline PairScales scales_at(const AttendTask& task, int64_t key, int64_t end) {
   return scales;
 }
 
-// Whether tile registers multiply heads of so many dimensions.
+// Whether AMX multiplies heads of `dim` dimensions.
 template <typename Mma>
 inline bool uses_amx(int64_t dim) {
   return kHasTiles<Mma> && dim % kTileHalves == 0;
 }
-// Rows of a tile.
+// The most rows of a tile of attention.
 template <typename Mma>
 inline int64_t most_rows(int64_t dim) {
   static_assert(Mma::kUnits * Mma::kRows <= kMaxTileRows && Mma::kUnits * Mma::kRows >= 4);
@@ -118,7 +118,7 @@ inline void score_keys(const AttendTile& t, const BlockPair& keys, int64_t first
   }
 }
 
-// Rows that see only one block of a pair take that one alone: what stands in the other may not be finite.
+// Rows that see only one block of a pair multiply that one alone: the other may hold values that are not finite.
 template <typename Mma>
 inline void weigh_values(const AttendTile& t, const BlockPair& values, int64_t first_key) {
   const uint32_t low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);

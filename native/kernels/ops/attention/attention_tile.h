@@ -1,4 +1,4 @@
-// The multiplications of attention: rows of q by keys, rows of weights by values, on the steps of mma_<isa>.h.
+// The products of attention: rows of q by keys, rows of weights by values, on the steps of mma_<isa>.h.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/epilogue.h"
@@ -20,7 +20,7 @@ struct TileWalk {
   int64_t panel_bytes;
 };
 
-// Where scores go: rows of kPairKeys floats.
+// Stores scores: rows of kPairKeys floats.
 struct StoreScores {
   float* scores;
   template <typename Mma, int Units, int Panels>
@@ -58,7 +58,7 @@ struct AddValues {
  private:
   static void fold(float* to, F16 factor, F16 sums) { store(to, fma(load(to), factor, sums)); }
 
-  // Not a loop over u, and inlined first of all: otherwise gcc 12 keeps the sums of the tile in memory.
+  // A recursion that is always inlined, not a loop over u: otherwise gcc 12 keeps the sums of the tile in memory.
   template <int u, int Units, int Panels, typename Sums>
   __attribute__((always_inline)) void fold_from(const Sums (&acc)[Units][Panels], float* to) const {
     if constexpr (u < Units) {
@@ -89,7 +89,7 @@ inline void add_block_products(typename Mma::Sums (&acc)[Units][Panels], const T
   }
 }
 
-// A function of its own: inlined wherever tiles are multiplied it would be there many times.
+// Not inlined: there would be many copies.
 template <typename Mma, int Units, int Panels, typename Finish>
 __attribute__((noinline)) void attention_microkernel(const TileWalk& walk, int64_t panel, const Finish& finish) {
   typename Mma::Sums acc[Units][Panels];
@@ -103,7 +103,7 @@ __attribute__((noinline)) void attention_microkernel(const TileWalk& walk, int64
   finish.template operator()<Mma>(acc, panel * kPanel);
 }
 
-// Few rows take more panels at once, so that sums do not wait for each other.
+// The most panels at once. Few rows take more, so that sums do not wait for each other.
 template <typename Mma, int Units>
 constexpr int kMostPanels = Mma::panels(Units) >= 4 && Units <= 2 ? 4
                             : Mma::panels(Units) >= 2             ? 2
@@ -117,7 +117,7 @@ inline void over_panels_of_head(const TileWalk& walk, int64_t panel, int64_t pan
   }
 }
 
-// `units` units of rows by all `panels` panels.
+// Multiplies `units` units of rows by all `panels` panels.
 template <typename Mma, int Units = Mma::kUnits, typename Finish>
 inline void block_product(const TileWalk& walk, int64_t units, int64_t panels, const Finish& finish) {
   if constexpr (Units > 1) {

@@ -1,5 +1,5 @@
-// Keys and values as codes of 8 bits: how they are rounded when they are stored, and widened before they are
-// multiplied.
+// The quantized KV cache: rounding keys and values to 8 bits when they are stored, and dequantizing them before they
+// are multiplied.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/scales.h"
@@ -14,11 +14,11 @@ inline F16 load_code(const uint8_t* p) {
   if constexpr (C == DType::fp8_e5m2) return load_e5m2(p);
 }
 
-// Whether tiles of the tier take codes as they are, and widen them in registers.
+// Whether tiles of the tier dequantize in registers.
 template <DType C>
 constexpr bool kTakesCodes = !is_float(C) && requires { &Mma<C>::widen; };
 
-// `count` codes, a multiple of 32, as kWide, which holds each of them exactly.
+// Dequantizes `count` codes, a multiple of 32, to kWide, which holds each of them exactly.
 template <DType C>
 inline void dequantize_kv(const uint8_t* from, int64_t count, void* to) {
   for (int64_t i = 0; i < count; i += 32) {
@@ -63,7 +63,7 @@ inline uint8_t narrow_fp8(float x) {
   return static_cast<uint8_t>(sign | (magnitude > 0x7f800000u ? kNan : code));
 }
 
-// 16 floats as codes: int8 to nearest even after x * inverse, fp8 as they are.
+// Quantizes 16 floats: int8 to nearest even after x * inverse, fp8 without a scale.
 inline void quantize_kv(DType dtype, F16 x, float inverse, uint8_t* to) {
   if (dtype == DType::int8) {
     F16 shifted = broadcast(kRound);

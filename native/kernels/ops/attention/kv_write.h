@@ -9,12 +9,12 @@
 namespace forearm {
 namespace {
 
-// Where element (n, k) of a matrix W [n, depth] stands in its packed form.
+// The index of element (n, k) of a matrix W [n, depth] in its packed form.
 inline int64_t packed_at(int64_t n, int64_t k, int64_t depth, int64_t quantum) {
   return n / kPanel * kPanel * depth + k / quantum * quantum * kPanel + n % kPanel * quantum + k % quantum;
 }
 
-// One vector in a cache's own dtype, as raw elements.
+// One vector in the dtype of the cache, as raw elements.
 union KvElements {
   float f32[16];
   uint16_t half[16];
@@ -34,7 +34,7 @@ inline KvElements narrow(F16 x, DType dtype, float inverse) {
   return e;
 }
 
-// One token of one kv head: its slot in the block, and what stands there.
+// One token of one kv head: its place in the block, and the block's layout.
 struct KvSlot {
   char* block;
   DType dtype;

@@ -11,13 +11,13 @@
 namespace forearm {
 namespace {
 
-constexpr int kMaxTileRows = 16;   // what is kept of each row, one number each, fits one vector
+constexpr int kMaxTileRows = 16;   // one number for each row of a tile fits one vector
 constexpr int64_t kMostRows = 96;  // that go over a pair of blocks together
 constexpr int64_t kPairKeys = 2 * kBlockTokens;
 static_assert(kChunkTokens % kPairKeys == 0);
 constexpr float kNothing = -__builtin_inff();
 
-// What a row has gathered over some keys: values are weighted by 2^(score - max), sum is that of the weights.
+// The running state of a row: values weighted by 2^(score - max), and the sum of these weights.
 struct RowState {
   float max, sum;
   float* values;  // [padded head_dim]
@@ -39,7 +39,7 @@ struct AttendTile {
   RowState total[kMaxTileRows];
 };
 
-// The tiles of up to kMostRows rows of a task.
+// The tiles that up to kMostRows rows of a task are cut into.
 struct AttendRows {
   const AttendTask* task;
   char* wide;  // a pair of blocks, keys or values, widened
@@ -99,7 +99,7 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
   }
 }
 
-// Behind the last key that a token at this position sees.
+// One past the last key that a token at this position sees.
 inline int64_t end_of_keys(const AttendTask& task, int64_t position) {
   if (task.keys == 0) return position + 1;
   return task.window > 0 && position + task.window < task.keys ? position + task.window : task.keys;
@@ -149,7 +149,7 @@ inline float first_lane(F16 x) {
   return lanes[0];
 }
 
-// Brings scores into their units, where codes have scales, where they are capped, and where a row sees a part of them.
+// Applies the scales of quantized keys and the softcap to scores, and masks keys that a row does not see.
 inline void settle_scores(AttendTile& t, uint32_t rows, int64_t first_key, const PairScales& scales) {
   const bool all_wholly = t.begin[t.rows - 1] <= first_key && t.end[0] >= first_key + kPairKeys;
   if (all_wholly && !scales.keys[0] && t.softcap <= 0.0f) return;
@@ -173,8 +173,8 @@ inline void settle_scores(AttendTile& t, uint32_t rows, int64_t first_key, const
   }
 }
 
-// How much of what each row has gathered remains, now that it has seen these scores: as a factor, of exactly 1 where
-// its maximum stays. One vector has the factors of all rows, or each row would wait for its own.
+// Raises each row's maximum to these scores and sets the factor that rescales its state: exactly 1 where the maximum
+// stays. The factors of all rows are computed as one vector, so that no row waits for its own.
 inline void raise_max(AttendTile& t, uint32_t rows) {
   const F16 before = load(t.max);
   for (int64_t r = 0; r < t.rows; ++r) {
@@ -186,7 +186,8 @@ inline void raise_max(AttendTile& t, uint32_t rows) {
   store(t.before, exp2_of_negative(sub(before, load(t.max))));
 }
 
-// weights(i): those of keys 16 i to 16 i + 15 of a pair of blocks. Two registers at once where bf16 is narrowed so.
+// weights(i): those of keys 16 i to 16 i + 15 of a pair of blocks. Two registers at once where the tier rounds bf16 in
+// pairs.
 template <Form form, typename Weights, typename Narrow = Mma<DType::bf16>>
 __attribute__((always_inline)) inline void store_weights(const Operand& out, int64_t row, Weights weights) {
   if constexpr (form == Form::bf16_rows && requires { Narrow::kStoresPairs; }) {
@@ -198,8 +199,8 @@ __attribute__((always_inline)) inline void store_weights(const Operand& out, int
   }
 }
 
-// Scores -> weights, the sums of the weights, and how much of what came before remains (in `before`). By form, not by
-// dtype: all dtypes of a tier share one.
+// Turns scores into weights, adds up the weights, and sets the factor for the earlier state (`before`). A template by
+// form, not by dtype: all dtypes of a tier share one.
 template <Form form>
 inline void softmax_weights(AttendTile& t, int64_t first_key, const PairScales& scales) {
   const Operand out{t.weights.data, t.weights.stride, form};
@@ -219,7 +220,7 @@ inline void softmax_weights(AttendTile& t, int64_t first_key, const PairScales& 
   }
 }
 
-// Folds what a chunk gave into the total; a row that saw nothing of the chunk is left as it is.
+// Folds a chunk's state into the total; a row that sees no key of the chunk is unchanged.
 inline void fold(RowState& total, const RowState& chunk, int64_t dim) {
   if (chunk.max == kNothing) return;
   const float top = total.max > chunk.max ? total.max : chunk.max;

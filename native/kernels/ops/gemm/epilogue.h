@@ -1,4 +1,4 @@
-// What happens to a tile of sums before it leaves the first-level cache (Epilogue in kernels.h).
+// Epilogues: bias, activation, gating and scaling of a tile of sums while it is in the first-level cache (kernels.h).
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/operand.h"
@@ -17,16 +17,16 @@ struct SumTile {
   int64_t panel, panels;
 };
 
-// Whether every value of the tile is the task's and goes to float32: then neither rows, columns nor forms are asked for
-// one by one. Of 512 rows by k 896 int8 went from 80 to 85 % of the peak by it, int4 from 68 to 72 (VPDPBUSD on a Xeon,
-// bench/kernels.cpp).
+// Whether every value of the tile belongs to the task and goes to float32: then no row, column or form is checked one
+// by one. This took 512 rows by k 896 from 80 to 85 % of the peak in int8 and from 68 to 72 in int4 (VPDPBUSD on a
+// Xeon, bench/kernels.cpp).
 inline bool is_whole(const GemmTask& task, const SumTile& tile) {
   const int64_t end = (tile.panel + tile.panels) * kPanel;
   return task.out.form == Form::f32_rows && tile.row_begin >= task.row_begin && tile.row_end <= task.row_end &&
          end <= task.n_end && end <= task.w.n;
 }
 
-// Loads and stores of a panel's row: of `count` values, or of a whole tile's.
+// Load and store a panel's row: `count` values, or all 16 of a whole tile.
 template <bool kWhole>
 inline F16 with_bias(const GemmTask& task, F16 sums, int64_t column, int64_t count) {
   if (!task.bias) return sums;
@@ -100,7 +100,7 @@ inline void finish_activated(const GemmTask& task, const SumTile& tile) {
   }
 }
 
-// The lines that finish() will write of a tile.
+// The cache lines that finish() will write for a tile.
 struct OutLines {
   const char* at[kTileFloats / kPanel];
   int64_t count = 0;

@@ -1,4 +1,5 @@
-// Codes by floats: strips of W are widened to `wide` in the scratch and multiplied as a matrix of that dtype is.
+// Weight-only quantization (float activations): strips of W are dequantized to `wide` in the scratch and multiplied as
+// a matrix of that dtype is.
 //
 // A strip is as long as keeps it in the first-level cache; the sums of up to kStripRows rows go on from strip to strip,
 // so that each is the same chain of additions as without strips and widening is shared by many rows.
@@ -19,7 +20,7 @@ constexpr int64_t kStripRows = 96;
 constexpr int64_t kWidePanels = 8;  // at most, of a tile
 constexpr int64_t kDequantScratchBytes = kStripBytes + kStripRows * 2 * kPanel * 4 + kTileFloats * 4;
 
-// One quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
+// Stores one quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
 template <int kQuantum, typename Wide = Mma<kWide>>
 inline void store_quantum(const F16* of_k, char* to) {
   if constexpr (kWide == DType::f32) {
@@ -44,7 +45,8 @@ constexpr int64_t kNextStrip = 1024;
 template <DType D>
 using PackedMma = IntMma<D == DType::int4 ? IntFormat::int4 : IntFormat::int8>;
 
-// Codes of k [k, end) times s, plus o. Of two chunks of k, a step of int4, all shifts are constants.
+// Codes of k [k, end) times s, plus o. The loop takes two chunks of k, a step of int4, so that all shifts are
+// constants.
 template <DType D>
 inline char* dequantize_int(const char* codes, int64_t k, int64_t end, F16 s, F16 o, char* to) {
   constexpr int kQuantum = Mma<kWide>::kQuantum;
@@ -68,7 +70,7 @@ inline char* dequantize_int(const char* codes, int64_t k, int64_t end, F16 s, F1
   return to;
 }
 
-// fp8 stands in the order of the wide dtype: 16 by 16 as it lies there, each by the scale of its column.
+// fp8 is packed in the order of the wide dtype: 16 codes at a time in that order, each times the scale of its column.
 template <DType D, typename Wide = Mma<kWide>>
 inline char* dequantize_fp8(const char* codes, int64_t k, int64_t end, F16 s, char* to) {
   constexpr int kQuantum = Mma<kWide>::kQuantum;
@@ -114,7 +116,7 @@ inline void dequantize_panel(const PackedWeights& w, int64_t panel, int64_t begi
   }
 }
 
-// The same of a float matrix of 16 bits, to float32: two k a step.
+// Widens a matrix of 16-bit floats to float32: two k a step.
 template <DType D>
 inline void widen_halves(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
   const char* step = static_cast<const char*>(w.data) + panel * packed_bytes(D, kPanel, w.k, 2) + begin * 32;
@@ -126,12 +128,12 @@ inline void widen_halves(const PackedWeights& w, int64_t panel, int64_t begin, i
 }
 
 constexpr bool is_half(DType d) { return d == DType::f16 || d == DType::bf16; }
-// What a matrix is widened to: floats of 16 bits to float32, as their operand is.
+// The dtype that a matrix is dequantized to; 16-bit floats become float32, as their operand is.
 template <DType D>
 constexpr DType kDequantized = is_half(D) ? DType::f32 : kWide;
 
-// Strips lie in the first-level cache, where several panels at once read as fast as one, and wait for each other's sums
-// less.
+// Strips are in the first-level cache, where several panels are read as fast as one, and several sums wait less for
+// each other.
 template <DType W>
 struct NotStreamed : Mma<W> {
   static constexpr int kStreamedUnits = 0;
@@ -146,7 +148,7 @@ struct Strip<W, true> {
 };
 constexpr int64_t kFewRows = 4, kFewPanels = 4;  // few rows: as many panels as the hardware fetches side by side
 
-// Panels of W and rows of A whose sums are finished together.
+// Panels of W and rows of A whose sums are finished together; the strip holds dequantized weights.
 struct DequantBlock {
   TileRows cut;
   int64_t panel, panels;
@@ -252,8 +254,8 @@ inline void gemm_dequant_from(const GemmTask& task) {
   }
 }
 
-// Floats of 16 bits where widening them once for several rows pays: Mma::kWidenedRows of them at least. As gemm of a
-// float matrix it has no scratch of its own.
+// Returns whether it multiplied 16-bit floats as float32: where at least Mma::kWidenedRows rows make widening once pay.
+// The scratch is its own, because a float matrix gets none from the caller.
 template <DType D>
 inline bool gemm_halves_as_f32(const GemmTask& task) {
   if constexpr (requires { Mma<D>::kWidenedRows; }) {

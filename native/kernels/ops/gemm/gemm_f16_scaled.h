@@ -1,5 +1,5 @@
-// f16_scaled by f16_scaled: tiles of the tier's F16Scaled over strips of W, and the scales of rows and columns at the
-// end.
+// f16_scaled by f16_scaled: tiles of the tier's F16Scaled over strips of W, with the scales of rows and columns applied
+// at the end.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/epilogue.h"
@@ -20,7 +20,7 @@ struct ScaledPanel {
   int64_t stride;
 };
 
-// A strip of whole blocks. Rows that a tile lacks are its last one again: their sums have room and are not looked at.
+// Adds a strip of whole blocks. A tile that lacks rows repeats its last one: those sums have memory and are not read.
 inline void add_strip(const ScaledPanel& p, int64_t k, const uint16_t* w, int64_t blocks) {
   if (p.rows == 1) {
     const uint16_t* const one[1] = {p.a + k};

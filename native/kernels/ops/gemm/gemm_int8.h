@@ -1,9 +1,10 @@
-// Codes by codes: exact int32 sums over a group, scaled and added to float sums in the order of the groups.
+// Quantized activations by int8 or int4 weights: exact int32 sums over a group, scaled and added to float sums in the
+// order of the groups.
 //
-// Both are kept by the tile: int32 in registers over a group, floats beside it in the first-level cache, so that a
-// group costs two or three instructions a register of sums. On Arm int4 that more than one tile of rows multiplies is
-// unpacked first, panels at a time, into bytes that stay in the second-level cache; x86 takes nibbles as they stand,
-// which measured faster there. The integers are the same.
+// A tile keeps int32 sums in registers over a group and float sums in the first-level cache, so that a group costs two
+// or three instructions a register of sums. On Arm, int4 that more than one tile of rows multiplies is unpacked first,
+// panel by panel, into bytes that stay in the second-level cache; x86 unpacks nibbles in the tile, which measured
+// faster there. The integers are the same.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/epilogue.h"
@@ -14,10 +15,10 @@
 namespace forearm {
 namespace {
 
-// Scales and offsets of one group of a panel, each of 16 columns twice.
+// Floats of one group of a panel: scales and offsets of 16 columns, each twice.
 constexpr int64_t kFactors = 4 * kPanel;
 constexpr int64_t kShortestGroup = 16;  // PackedWeights
-// Tiles of so many rows and more ask for the lines that they will write, of an Mma with a kFetchesOut.
+// Tiles of at least this many rows prefetch the lines that they will write, if the Mma has kFetchesOut.
 constexpr int kOutRows = 4;
 template <typename Mma>
 constexpr bool kFetchesOut = requires { requires Mma::kFetchesOut; };
@@ -47,10 +48,10 @@ struct IntWalk {
   }
 };
 
-// As Ahead, and a line of the output every other step: the rows of an output stand too far apart for the hardware to
-// foresee, and asked for all at once they wait for room to be fetched into. Of 512 rows by k 896 and 1536 int8 went
-// from 48 and 56 to 80 and 83 % of the limit, int4 from 41 and 49 to 65 and 67 %; with the lines asked for at once,
-// int8 to 71 and 78 % (VPDPBUSD on a Xeon, bench/kernels.cpp).
+// As Ahead, and a line of the output every other step: the rows of an output are too far apart for the hardware
+// prefetcher, and prefetched all at once they exceed the fill buffers. For 512 rows by k 896 and 1536 int8 went from 48
+// and 56 to 80 and 83 % of the limit, int4 from 41 and 49 to 65 and 67 %; with all lines prefetched at once, int8 to 71
+// and 78 % (VPDPBUSD on a Xeon, bench/kernels.cpp).
 template <bool kNear, int Panels, int64_t kStepBytes>
 class AheadAndOut : public Ahead<kNear, Panels, kStepBytes> {
  public:
@@ -135,7 +136,7 @@ constexpr int64_t steps_of(int64_t k) {
   return (k + Mma::kStepK - 1) / Mma::kStepK;
 }
 
-// The panels as tiles multiply them: those of W, or unpacked into the scratch.
+// Returns the panels that tiles multiply: those of W, or int4 unpacked into the scratch.
 template <IntFormat kFormat>
 inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels) {
   using Packed = IntMma<kFormat == IntFormat::int4_unpacked ? IntFormat::int4 : kFormat>;
@@ -149,13 +150,13 @@ inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels
   return packed;
 }
 
-// Whether nibbles are unpacked for several tiles of rows, or each tile takes them as they stand.
+// Whether int4 is unpacked once for several tiles of rows, or by each tile.
 template <typename Mma>
 constexpr bool kUnpacks = !requires { Mma::kInPlace; };
 
 constexpr int64_t kPairK = IntMma<IntFormat::int4>::kStepK;
 
-// The panels that a tile of many rows takes at once; two are a gated one's.
+// The most panels that a tile of many rows takes at once; at least two, for gated.
 constexpr int64_t many_panels() {
   using Unpacked = IntMma<IntFormat::int4_unpacked>;
   int64_t panels = 2;
@@ -239,7 +240,7 @@ inline void gemm_int8(const GemmTask& task) {
   gemm_int8<IntFormat::int4>(task);
 }
 
-// The factors of so many panels and a room, for an Mma that takes groups.
+// Bytes of the factors of the panels and of the room, for an Mma that takes groups itself.
 template <typename Mma>
 constexpr int64_t factor_bytes(int64_t k) {
   if constexpr (kTakesGroups<Mma>)

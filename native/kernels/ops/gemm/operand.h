@@ -1,4 +1,4 @@
-// Writing activations in the form that the next multiplication reads (Operand in kernels.h).
+// Stores activations in the form that the next matrix product reads (Operand in kernels.h).
 #pragma once
 #include "kernels/kernels.h"
 
@@ -14,7 +14,7 @@ inline float* float_row(const Operand& o, int64_t row) { return static_cast<floa
 
 inline uint16_t* half_row(const Operand& o, int64_t row) { return static_cast<uint16_t*>(o.data) + row * o.stride; }
 
-// Where store_operand stores to.
+// The address that store_operand writes.
 inline const char* place_of(const Operand& o, int64_t row, int64_t column) {
   if (o.form == Form::bf16_pairs) return reinterpret_cast<const char*>(pairs_row(o, row) + column * 2);
   if (o.form == Form::f32_rows) return reinterpret_cast<const char*>(float_row(o, row) + column);

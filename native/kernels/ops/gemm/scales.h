@@ -1,4 +1,4 @@
-// Codes, and the scales that turn them into numbers (PackedWeights in kernels.h).
+// Scales and offsets of quantized weights (PackedWeights in kernels.h), and 8-bit floats.
 #pragma once
 #include "kernels/kernels.h"
 

@@ -1,4 +1,4 @@
-// Tiles of float sums, and how a slice is cut into tiles: the parts that multiplications share.
+// Tiles of float sums, and how a slice is cut into tiles: shared by all matrix products.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/simd/unroll.h"
@@ -6,12 +6,12 @@
 namespace forearm {
 namespace {
 
-// Which of the tiles that multiply the same panels.
+// The number of a tile among those that multiply the same panels.
 struct TilePart {
   int64_t number = 0, tiles = 1;
 };
 
-// What one thread multiplies, in bytes and units of the Mma.
+// The operands of one tile, in bytes and units of the Mma.
 struct Walk {
   const char* a;  // first unit of A
   int64_t unit_bytes;
@@ -24,14 +24,14 @@ struct Walk {
   void skip_panels(int64_t panels) { w += panels * panel_bytes; }
 };
 
-// The lines of W that tiles ask for while they multiply, Panels side by side: the hardware fetches one panel after
-// another well and several at once badly. From how many rows on, the CPU decides: kFetchedRows.
+// Prefetches W while a tile multiplies Panels panels side by side: the hardware prefetches one panel after another well
+// and several at once badly. kFetchedRows says from how many rows on a CPU gains by it.
 //
-// Those of the next panels, in the order in which they lie in memory, as far as they fit the second-level cache; of
-// longer ones, those 4 KiB ahead: 8 rows of bf16 went from 64 to 86 % of their limit, 32 from 87 to 93 % (VDPBF16PS on
-// Zen 4, bench/kernels.cpp). Each of the tiles of the same panels asks for its part of the next ones, or the first
-// would wait for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %, of float32 from 69 to 89 %
-// (Xeon, n 4864, k 896).
+// The next panels are fetched in the order of memory if they fit the second-level cache; of longer panels, the lines 4
+// KiB ahead: 8 rows of bf16 went from 64 to 86 % of their limit, 32 from 87 to 93 % (VDPBF16PS on Zen 4,
+// bench/kernels.cpp). Each tile of the same panels fetches its part of the next ones; otherwise the first would wait
+// for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %, of float32 from 69 to 89 % (Xeon, n
+// 4864, k 896).
 template <bool kNear, int Panels, int64_t kStepBytes>
 class Ahead {
  public:
@@ -65,10 +65,10 @@ class Ahead {
   const char* at_;
 };
 
-// Of a tile of all rows, which waits for memory and nothing else, where the CPU takes it so: what it multiplies 6 KiB
-// later, of all its panels together, into its first or second level (kNearLevel), and near the end of its panels the
-// begin of the next ones. Of the read bandwidth (Xeon, n 4864, k 896, two cores): bf16 88 -> 97, 8 rows 76 -> 88 %;
-// int8 95 -> 101, 84 -> 87; int4 89 -> 96, 73 -> 83. A third is too little from 8 rows on, more no better.
+// For a tile of all rows, which is bound by memory alone: fetches the lines that are multiplied 6 KiB later, over all
+// panels together, into the first or second level (kNearLevel), and near the end of the panels the beginning of the
+// next ones. Of the read bandwidth (Xeon, n 4864, k 896, two cores): bf16 88 -> 97, 8 rows 76 -> 88 %; int8 95 -> 101,
+// 84 -> 87; int4 89 -> 96, 73 -> 83. A third of the distance is too little from 8 rows on; more is no better.
 template <int Panels, int64_t kStepBytes>
 class Ahead<true, Panels, kStepBytes> {
  public:
@@ -135,7 +135,7 @@ inline typename Mma::Sums sums_at(const float* sums, int64_t stride) {
   }
 }
 
-// A function of its own: inlined wherever tiles are multiplied it would be there many times.
+// Not inlined: there would be many copies.
 template <typename Mma, bool kNear, int Units, int Panels>
 __attribute__((noinline)) void microkernel(const Walk& walk, float* sums, int64_t stride) {
   typename Mma::Sums acc[Units][Panels];
@@ -154,8 +154,8 @@ __attribute__((noinline)) void microkernel(const Walk& walk, float* sums, int64_
     UNROLLED_FOR (p, Panels) Mma::store(acc[u][p], sums + u * Mma::kRows * stride + p * kPanel, stride);
 }
 
-// `panels` panels side by side, as many at once as registers hold, then half as many, and so on. There is a
-// microkernel for each kind of walk.
+// Multiplies `panels` panels, as many side by side as registers hold, then half as many, and so on. Each kind of walk
+// has its microkernel.
 template <typename Mma, bool kNear, int Units, int Panels, typename SomeWalk>
 inline void over_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stride) {
   for (; panels >= Panels; panels -= Panels, sums += Panels * kPanel, walk.skip_panels(Panels)) {
@@ -166,7 +166,8 @@ inline void over_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stri
   }
 }
 
-// Panels that a tile takes at once: one by one where it is of all rows and these are few, as memory is read best so.
+// Panels that a tile takes at once: one, where few rows are multiplied by a single tile, because memory is read fastest
+// like this.
 template <typename Mma, bool kNear>
 constexpr int panels_at_once(int units) {
   if constexpr (kNear && requires { Mma::kStreamedUnits; }) {
@@ -193,8 +194,8 @@ inline void tile_product(const SomeWalk& walk, int64_t units, int64_t panels, fl
   with_units<Mma, false, Mma::kUnits>(walk, units, panels, sums, stride);
 }
 
-// How the rows of a slice fall into tiles of about the same height, in units of the Mma, and how many panels' sums are
-// finished together.
+// The tiles that the rows of a slice are cut into, of about the same height, in units of the Mma; and the number of
+// panels whose sums are finished together.
 struct TileRows {
   int64_t first_unit, units, tiles, panels;
 

@@ -1,4 +1,5 @@
-// Activations in the form that the next multiplication reads; for the i8 forms one scale a row and group (Operand).
+// Quantization of activations: rows in the form that the next matrix product reads; i8 forms have one scale for each
+// row and group (Operand).
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/operand.h"
@@ -8,7 +9,7 @@
 namespace forearm {
 namespace {
 
-// A row of x as it stands, and with its columns in another order.
+// A row of x in its own order, and with its columns in act-order.
 struct InPlace {
   const float* x;
   F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(x + column, lanes); }
@@ -36,7 +37,7 @@ inline float largest_magnitude(const Row& row, int64_t begin, int64_t count) {
   return bitmask(nan) ? __builtin_nanf("") : reduce_max(best);
 }
 
-// Where element (row, column) of an i8 form stands; the next ones of the row follow, by eights in pairs.
+// The address of element (row, column) of an i8 form. The row's next elements follow; in pairs, eight at a time.
 inline int8_t* code_at(const Operand& o, int64_t row, int64_t column) {
   int8_t* first = static_cast<int8_t*>(o.data);
   if (o.form == Form::i8_rows) return first + row * o.stride + column;
@@ -56,8 +57,8 @@ inline void store_codes(const Operand& o, int64_t row, int64_t column, F16 shift
   for (int64_t i = 0; i < lanes; ++i) *code_at(o, row, column + i) = codes[i];
 }
 
-// Codes x * inverse of columns [begin, begin + count); returns their sum. An inverse of 0 gives zeros, whatever x
-// is.
+// Stores codes x * inverse of columns [begin, begin + count); returns their sum. An inverse of 0 gives zeros, whatever
+// x is.
 template <typename Row>
 inline int32_t round_group(const Operand& out, int64_t to, const Row& row, int64_t begin, int64_t count,
                            float inverse) {

@@ -1,4 +1,4 @@
-// Rounding weights to int8 and int4 while they are loaded (RoundTask).
+// Quantization of weights to int8 and int4 while they are loaded (RoundTask).
 //
 // int4: for each of kTries scales the codes q are taken and the scale that fits them best, sum(w q) / sum(q^2), which
 // leaves an error of sum(w^2) - sum(w q)^2 / sum(q^2): the search of ggml's quants (make_qx_quants), wider to the side
@@ -55,7 +55,7 @@ inline void write_codes(const float* w, int64_t count, float scale, CodeRange ra
   });
 }
 
-// The weight of largest magnitude, with its sign; NaN where there is one.
+// Returns the weight of the largest magnitude, with its sign; NaN if any weight is NaN.
 inline float extreme_of(const float* w, int64_t count) {
   const float largest = largest_magnitude(InPlace{w}, 0, count);
   F16 highest = zero();
@@ -77,7 +77,7 @@ inline F16 fold_halves(F16 (&sums)[16]) {
   return sums[0];
 }
 
-// The squared error falls by product^2 / square; the first try with the most.
+// A try lowers the squared error by product^2 / square; returns the scale of the first try that lowers it most.
 inline float best_of(F16 products, F16 squares) {
   float scales[kTries], gains[kTries];
   const F16 scale = div(products, squares);
@@ -90,8 +90,8 @@ inline float best_of(F16 products, F16 squares) {
   return best;
 }
 
-// The scale that fits best. A lane is a try, so that no sum of theirs is folded across lanes: sums of the k that are
-// equal modulo 16 are, by halves, as reduce_add folds lanes of k.
+// Returns the scale that fits best. Each lane is a try, so no sum is folded across lanes; sums of the k that are equal
+// modulo 16 are folded by halves, as reduce_add folds lanes of k.
 inline float best_scale(const float* w, int64_t count, F16 inverse, CodeRange range) {
   F16 products[16], squares[16];
   const F16 round = broadcast(kRound);

@@ -23,7 +23,7 @@ inline F16 gelu_erf(F16 x) {
 
 inline F16 relu(F16 x) { return max(zero(), x); }
 
-// Template, so that the choice is made once a tile and not once a vector.
+// A template, so that the activation is chosen once a tile and not once a vector.
 template <Activation kind>
 inline F16 activate(F16 x) {
   if constexpr (kind == Activation::silu) return mul(x, sigmoid(x));

@@ -7,7 +7,7 @@
 namespace forearm {
 namespace {
 
-// A row's values lie one step apart, 16 x quantum elements: one of them in each cache line, for 16-bit types two.
+// A row's values are one step (16 x quantum elements) apart: each cache line has one of them, two for 16-bit types.
 template <DType W, typename Element>
 inline void embed_row(const EmbedTask& task, int64_t token, float* out) {
   constexpr int64_t kQuantum = Mma<W>::kQuantum;
@@ -28,7 +28,7 @@ inline void embed_row(const EmbedTask& task, int64_t token, float* out) {
   }
 }
 
-// A row of codes: those of 16 k, which one group has, and the row's scale and offset of it.
+// A row of quantized weights. 16 k at a time, which belong to one group, with the row's scale and offset in it.
 template <DType D>
 inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
   const PackedWeights& w = task.w;

@@ -1,10 +1,10 @@
-// Going over a row that need not be a multiple of 16 long.
+// Loops over rows whose length need not be a multiple of 16.
 #pragma once
 
 namespace forearm {
 namespace {
 
-// Calls body(column, lanes) for 0, 16, ... ; lanes is 16 but for the last.
+// Calls body(column, lanes) for columns 0, 16, ...; lanes is 16 except in the last call.
 template <typename Body>
 inline void for_columns(int64_t dim, Body body) {
   int64_t column = 0;
@@ -21,7 +21,7 @@ inline void store_lanes(float* p, F16 x, int64_t lanes) {
   }
 }
 
-// x with `other` in all lanes but the first.
+// Returns x with `other` in all but the first `lanes` lanes.
 inline F16 only_lanes(F16 x, int64_t lanes, float other) {
   if (lanes == 16) return x;
   return select(less(iota(), broadcast(static_cast<float>(lanes))), x, broadcast(other));

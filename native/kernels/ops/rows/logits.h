@@ -36,7 +36,7 @@ inline RowMax row_max(const float* x, int64_t n) {
 // The mask of logits i .. i + 15; i is a multiple of 16.
 inline uint32_t mask_at(const LogitRow& row, int64_t i) { return row.mask[i / 32] >> i % 32 & 0xffffu; }
 
-// Of logits [begin, begin + size).
+// Returns the largest of logits [begin, begin + size) that the mask allows; NaN if one of them is NaN.
 template <bool kMasked>
 __attribute__((always_inline)) inline float largest_of(const LogitRow& row, int64_t begin, int64_t size) {
   const F16 lowest = broadcast(-__builtin_inff());

@@ -1,4 +1,5 @@
-// RMSNorm and LayerNorm of rows, onto the residual too, and of heads. One pass over a row for each sum, all in cache.
+// RMSNorm and LayerNorm of rows and heads, with and without adding to the residual. One pass over a row for each sum,
+// all in cache.
 #pragma once
 #include <math.h>
 
@@ -9,7 +10,7 @@
 namespace forearm {
 namespace {
 
-// A row is normalised as (x - mean) * factor; the mean is 0 for RMSNorm.
+// A row is normalized as (x - mean) * factor; the mean is 0 for RMSNorm.
 struct Moments {
   float mean, factor;
 };
@@ -35,7 +36,7 @@ inline Moments moments(const float* x, int64_t dim, float eps, bool centred) {
   return {mean, 1.0f / sqrtf(variance + eps)};
 }
 
-// Hands each normalised vector of row x to put(column, value, lanes).
+// Calls put(column, value, lanes) with each normalized vector of row x.
 template <typename Put>
 inline void normalize_row(const NormTask& t, const float* x, Put put) {
   const Moments m = moments(x, t.dim, t.eps, t.layer_norm);

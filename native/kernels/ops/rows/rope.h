@@ -16,7 +16,7 @@ inline void rotate_halves(float* x, int64_t half, const float* cos, const float*
   });
 }
 
-// Few models interleave: left to the compiler's own vectors, which round the same.
+// Few models interleave, so this is left to the compiler's vectorizer, which rounds the same.
 inline void rotate_pairs(float* x, int64_t half, const float* cos, const float* sin) {
   for (int64_t i = 0; i < half; ++i) {
     const float a = x[2 * i], b = x[2 * i + 1];

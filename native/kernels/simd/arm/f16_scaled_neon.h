@@ -50,7 +50,7 @@ inline void add_to(FourRows& x, const FourRows& y) {  // volatile as well: moved
       : "w"(y.row[0]), "w"(y.row[1]), "w"(y.row[2]), "w"(y.row[3]));
 }
 
-// Of one row by 16 columns.
+// The same for one row by 16 columns.
 struct OneRow {
   float16x8_t low, high;
 };

@@ -1,5 +1,5 @@
-// Codes by SMULL, for cores without dot products: eight products of 16 bits an instruction, two such added to each
-// other and then, by SADALP, pairwise to int32 (mma_int.h names the members).
+// Integer products by SMULL, for cores without dot products: an instruction gives eight products of 16 bits; two
+// results are added to each other and then, by SADALP, pairwise to int32 (mma_int.h names the members).
 #pragma once
 #include "kernels/simd/arm/unpack_int4_neon.h"
 #include "kernels/simd/arm/vec_neon.h"
@@ -8,7 +8,7 @@
 namespace forearm {
 namespace {
 
-// Two columns share a register, two sums each. A code of four bits counts sixteenfold; in 16 bits there is room for two
+// Two columns share a register, two sums each. Nibbles are kept multiplied by 16; 16 bits have room for two such
 // products: 2 * 128 * 127 = 32512.
 template <IntFormat kFormat>
 struct RowsIntMma {

@@ -1,5 +1,5 @@
-// Codes by SDOT: four columns by four k an instruction, the row's four k taken from an element (mma_int.h names
-// the members).
+// Integer products by SDOT: an instruction takes four columns by four k, the row's four k from one element (mma_int.h
+// names the members).
 #pragma once
 #include "kernels/simd/arm/mma_neon_rows.h"
 #include "kernels/simd/arm/unpack_int4_neon.h"
@@ -13,15 +13,15 @@ struct I16 {
   int32x4_t a, b, c, d;
 };
 
-// vdotq_laneq_s32, as opaque to the compilers as load_here is: they move it, and then spill sums.
+// vdotq_laneq_s32, opaque like load_here: compilers move it and then spill sums.
 template <int kElement>
 inline void add_dots(int32x4_t& sums, int8x16_t columns, int8x16_t row) {
   __asm__("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sums) : "w"(columns), "w"(row), "i"(kElement));
 }
 
-// Sixteen k of a row are one register. Sums of nibbles are sixteen times too large, which the conversion takes back.
-// What adds products is always inlined: gcc 12 leaves parts of it out when the file has grown, and then keeps the sums
-// in memory (33 % of N1's SDOT rate in place of 99, tools/arm/price_loops.py).
+// Sixteen k of a row are one register. Sums of nibbles are sixteen times too large, which the conversion to float
+// undoes. The functions that add products are always inlined: gcc 12 stops inlining some when the file grows, and then
+// keeps the sums in memory (33 % of N1's SDOT rate instead of 99, tools/arm/price_loops.py).
 template <IntFormat kFormat>
 struct RowsIntMma {
   static constexpr bool kNibbles = kFormat == IntFormat::int4;

@@ -1,5 +1,5 @@
-// Codes by SMMLA: two rows by two columns by eight k an instruction, exact in int32 (mma_int.h names the
-// members).
+// Integer products by SMMLA: an instruction takes two rows by two columns by eight k, exact in int32 (mma_int.h names
+// the members).
 #pragma once
 #include "kernels/simd/arm/mma_neon_rows.h"
 #include "kernels/simd/arm/unpack_int4_neon.h"
@@ -27,9 +27,10 @@ inline ByColumn by_column(F16 x) {
   return columns;
 }
 
-// Steps of a group that are multiplied in a row. Each unit's rows have a pointer that the compilers do not take apart:
-// gcc 12 computed it anew at each step, 48 instructions for 24 SMMLA; now they are 87 for 48, and LLVM's model of a V2
-// that is six wide does 70 % of the SMMLA rate at groups of 128 instead of 63 (bench/results/arm-loops.txt).
+// The number of a group's steps that are multiplied without a branch between. Each unit's rows have a pointer that
+// compilers cannot decompose: gcc 12 computed it anew at each step, 48 instructions for 24 SMMLA; now they are 87 for
+// 48, and LLVM's model of a V2 that is six wide does 70 % of the SMMLA rate at groups of 128 instead of 63
+// (bench/results/arm-loops.txt).
 constexpr int kStepsInARow = 4;
 inline const char* advanced(const char* at, int64_t bytes) {
   at += bytes;
@@ -48,11 +49,11 @@ struct UnitPointers {
   }
 };
 
-// Where groups are short, what happens after each of them counts: four SMMLA a sum for 32 k. Float sums stay in
+// With short groups the work after each group matters: a group of 32 k is only four SMMLA a sum. Float sums stay in
 // registers too: half a panel at a time, twelve int32 and twelve float sums of six rows. Int32 sums start at the bits
 // of 1.5 * 2^23, loaded, because a copy would take a multiplication's place; as floats they are that much larger, and
-// exact while they stay below 2^22. One subtraction, one multiplication and one FMLA a sum then do what SCVTF would
-// make five of.
+// exact while they stay below 2^22. One subtraction, one multiplication and one FMLA a sum are then enough, where SCVTF
+// would make it five instructions.
 template <int kUnitsOfTile>
 struct GroupTile {
   static constexpr int kBlocks = 4;  // of half a panel
@@ -101,7 +102,7 @@ struct GroupTile {
     }
   }
 
-  // Opaque: compilers copy what they know.
+  // Opaque to the compilers, which would copy a known constant.
   static int32x4_t load_start() {
     int32x4_t v;
     __asm__ volatile("ldr %q0, [%1]" : "=w"(v) : "r"(kStart), "m"(kStart));
@@ -112,7 +113,7 @@ struct GroupTile {
 };
 
 // Sums of a pair of rows by a panel are eight blocks of 2 x 2, as in mma_neon_mm.h. A step of nibbles is sixteen k;
-// their sums are sixteen times too large (unpack_int4_neon.h), which the conversion takes back.
+// their sums are sixteen times too large (unpack_int4_neon.h), which the conversion to float undoes.
 template <IntFormat kFormat>
 struct PairsIntMma {
   static constexpr bool kNibbles = kFormat == IntFormat::int4;

@@ -1,5 +1,5 @@
-// Codes by SVE's SMMLA: two rows by four columns by eight k an instruction of 256 bits, on neon_mm's layout and
-// with its way of taking nibbles and groups (mma_int_neon_mm.h). mma_int.h names the members.
+// Integer products by SVE's SMMLA: an instruction of 256 bits takes two rows by four columns by eight k. Layout,
+// nibbles and groups are handled as in neon_mm (mma_int_neon_mm.h). mma_int.h names the members.
 #pragma once
 #include "kernels/simd/arm/mma_int_neon_mm.h"
 #include "kernels/simd/arm/mma_sve256.h"

@@ -52,8 +52,8 @@ constexpr int kNearLevel = 0;
 namespace forearm {
 namespace {
 
-// A load that stays where it stands. 24 sums and the rows' factors leave two registers free: compilers that load the
-// next columns early spill sums for it, and the core reorders by itself.
+// A load that compilers do not move. 24 sums and the rows' factors leave two registers free: compilers that load the
+// next columns early spill sums, while the core reorders loads by itself.
 template <typename Vector>
 inline Vector load_here(const char* from) {
 #ifdef __clang__
@@ -65,15 +65,15 @@ inline Vector load_here(const char* from) {
 #endif
 }
 
-// vfmaq_laneq_f32, of which gcc makes a DUP and a FMLA, keeping the copy: it takes registers that sums are in.
+// vfmaq_laneq_f32 in assembly: gcc makes a DUP and a FMLA of it, and the copy takes registers that sums need.
 template <int Element>
 inline void multiply_add_element(float32x4_t& sums, float32x4_t columns, float32x4_t row) {
   __asm__("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sums) : "w"(columns), "w"(row), "i"(Element));
 }
 
-// Floats of 16 bits are widened while they are multiplied, by each tile of 6 rows anew: 77 % (bf16) and 64 % (f16) of
-// N1's rate by llvm-mca (gcc; clang spills sums: 44 and 54 %). Strips of float32, widened for many rows at once in 15
-// and 19 cycles for two k, are multiplied at 99 %.
+// 16-bit floats that are widened in the tile, again for each 6 rows, reach 77 % (bf16) and 64 % (f16) of N1's rate by
+// llvm-mca (gcc; clang spills sums: 44 and 54 %). Strips of float32, widened for many rows at once in 15 and 19 cycles
+// for two k, are multiplied at 99 %.
 template <DType W>
 struct HalvesMma : RowsMma<W> {
   static constexpr int64_t kWidenedRows = 18;

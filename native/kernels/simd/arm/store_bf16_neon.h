@@ -1,5 +1,5 @@
-// store_bf16 by BFCVTN, where there is FEAT_BF16: the bits that integers give (mma_neon.h), denormals and NaN too, by 4
-// instructions for 16 numbers in place of 34.
+// store_bf16 by BFCVTN (FEAT_BF16): the same bits as the integer version in mma_neon.h, also for denormals and NaN, in
+// 4 instructions for 16 numbers instead of 34.
 #pragma once
 #include "kernels/simd/arm/vec_neon.h"
 

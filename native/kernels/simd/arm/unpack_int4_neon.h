@@ -8,8 +8,8 @@
 namespace forearm {
 namespace {
 
-// One instruction each: the code in the upper half of its byte, sixteen times what it is. Sums stay exact: 16 * 8 * 127
-// is what a code of eight bits comes to.
+// One instruction each: the code is moved to the upper half of its byte, which multiplies it by 16. Sums stay exact: 16
+// * 8 * 127 is no more than 8-bit codes give.
 inline int8x16_t low_sixteenfold(int8x16_t codes) { return vshlq_n_s8(codes, 4); }
 inline int8x16_t high_sixteenfold(int8x16_t codes) { return vandq_s8(codes, vdupq_n_s8(-16)); }
 

@@ -90,7 +90,7 @@ inline F16 select(M16 m, F16 if_true, F16 if_false) {
   return {vbslq_f32(m.a, if_true.a, if_false.a), vbslq_f32(m.b, if_true.b, if_false.b),
           vbslq_f32(m.c, if_true.c, if_false.c), vbslq_f32(m.d, if_true.d, if_false.d)};
 }
-// Not FMAX, whose NaNs and signed zeros are not those of the definition.
+// Not FMAX, which differs from the definition in NaNs and signed zeros.
 inline F16 max(F16 x, F16 y) { return select(less(y, x), x, y); }
 inline F16 min(F16 x, F16 y) { return select(less(x, y), x, y); }
 inline uint32_t bitmask(M16 m) {

@@ -1,5 +1,5 @@
-// Products of f16_scaled in plain C++, as kernels.h defines them: for tiers without arithmetic of 16 bits, which take
-// such matrices only where tests ask for it.
+// Products of f16_scaled in plain C++, as kernels.h defines them, for tiers without 16-bit arithmetic: they get such
+// matrices only from tests.
 #pragma once
 #include <stdint.h>
 
@@ -19,7 +19,8 @@ inline double double_of(uint64_t bits) {
   return x;
 }
 
-// To nearest even of the 11 bits, or of the multiples of 2^-24, that f16 has; codes never reach its largest number.
+// Rounds to f16, to nearest even: to 11 bits, or to multiples of 2^-24 for denormals. Codes never reach the largest
+// f16.
 inline double round_half(double x) {
   constexpr double kDenormals = 0x1.8p28;  // whose last place is 2^-24
   constexpr int kCut = 52 - 10;

@@ -1,4 +1,4 @@
-// Multiplication of codes in plain C++: the definition. Names: mma_int.h.
+// Integer products in plain C++: the definition. mma_int.h names the members.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/simd/mma_int.h"

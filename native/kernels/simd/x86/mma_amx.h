@@ -1,4 +1,4 @@
-// bf16 by TDPBF16PS, whatever the number of rows, and so attention; f16 and f32 as in avx512.
+// bf16, and therefore attention, by TDPBF16PS for any number of rows; f16 and f32 as in avx512.
 #pragma once
 #include "kernels/simd/x86/mma_avx512_dot.h"
 #include "kernels/simd/x86/tiles_amx.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int kFetchedRows = 1;  // as avx512 has it
 constexpr int kNearLevel = 1;
 
-// What steps of 32 k leave over, a k that is no multiple of 32, VDPBF16PS multiplies from the first k on.
+// A k that is no multiple of 32 is multiplied by VDPBF16PS from the first k on.
 struct TileMma : DotMma<DType::bf16> {
   using Tiles = TileRegisters;
 

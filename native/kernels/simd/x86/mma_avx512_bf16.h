@@ -5,12 +5,13 @@
 namespace forearm {
 namespace {
 
-// Of the limit, three shapes, Zen 4: 3 rows of int4 62 to 83 -> 93 to 96 %; 2 rows of int8 would lose 4 to 10 points.
+// Prefetching W from 3 rows on: 3 rows of int4 went from 62-83 to 93-96 % of the limit (three shapes, Zen 4); 2 rows of
+// int8 would lose 4 to 10 points.
 constexpr int kFetchedRows = 3;
-// Into the first level 8 and 12 rows of bf16 reach 85 to 88 and 76 to 80 % in place of 94 to 97 and 89 to 94, of int8
-// 89 and 70 to 81 in place of 90 to 97 and 84 to 92, 4 of int4 81 to 94 in place of 94 to 97; 10 or 16 KiB ahead rather
-// than 6, 4 rows lose 4 to 8 points (Zen 4). Zen 5 was measured with the first level alone: 8 rows of int4, asked for
-// near or not, 84 to 90 or 80.
+// Prefetching into the second-level cache. Into the first level 8 and 12 rows of bf16 reach 85-88 and 76-80 % instead
+// of 94-97 and 89-94, of int8 89 and 70-81 instead of 90-97 and 84-92, 4 rows of int4 81-94 instead of 94-97; 10 or 16
+// KiB ahead rather than 6, 4 rows lose 4 to 8 points (Zen 4). Zen 5 was measured with the first level alone: 8 rows of
+// int4 reach 84-90 % with these prefetches and 80 without.
 constexpr int kNearLevel = 2;
 
 template <DType W>

@@ -1,4 +1,4 @@
-// Tiles of bf16 by VDPBF16PS, a pair of k an instruction; of codes of 8 bits as well.
+// Tiles by VDPBF16PS, a pair of k an instruction: of bf16, and of 8-bit quantized values that are widened in registers.
 #pragma once
 #include "kernels/simd/unroll.h"
 #include "kernels/simd/x86/mma_avx512_rows.h"
@@ -7,12 +7,12 @@ namespace forearm {
 namespace {
 
 // sums += the odd k's products, then += the even k's, each rounded to nearest even, denormals flushed: Intel's manual,
-// volume 2C, VDPBF16PS. As assembly, since gcc 12 moves the sums of a tile to other registers and spills them.
+// volume 2C, VDPBF16PS. In assembly, because gcc 12 moves the sums of a tile to other registers and spills them.
 inline void add_dot(F16& sums, __m512i a, __m512i w) {
   __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums.v) : "v"(w), "v"(a));
 }
 
-// What the magnitude of an fp8 code is as bf16, by its seven lower bits.
+// The magnitude of an fp8 code as bf16, indexed by its seven lower bits.
 struct Magnitudes {
   alignas(64) uint16_t of[128];
 };
@@ -43,7 +43,7 @@ inline __m512i look_up(__m512i codes, const Magnitudes& m) {
   return _mm512_ternarylogic_epi32(magnitudes, _mm512_slli_epi16(codes, 8), _mm512_set1_epi16(-0x8000), 0xf8);
 }
 
-// A register of bf16: 32 of them as they stand, or 32 codes, widened exactly.
+// Loads a register of bf16: 32 numbers, or 32 quantized values widened exactly.
 template <DType W>
 inline __m512i load_columns(const char* w) {
   if constexpr (W == DType::bf16) return _mm512_loadu_si512(w);
@@ -54,8 +54,8 @@ inline __m512i load_columns(const char* w) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
 }
 
-// A step of a panel is one register: column i's pair of k in its 32-bit lane i. So is a row's pair, in every lane. The
-// columns may be codes: the same sums as those of the codes widened beforehand.
+// A step of a panel is one register: column i's pair of k in its 32-bit lane i. A row's pair is in every lane. Columns
+// may be quantized: the sums are the same as when they are dequantized beforehand.
 template <DType W>
 struct DotMma {
   static constexpr int kRows = 1;
@@ -64,16 +64,16 @@ struct DotMma {
   static constexpr Form kForm = Form::bf16_rows;
   static constexpr int kUnits = kTileUnits;
   static constexpr int panels(int units) { return tile_panels(units); }
-  // Tiles that the memory bounds read one panel after another faster than several at once: a row reached 97 to 100 % of
-  // the read bandwidth in place of 82 to 87 % (bench/kernels.cpp, Zen 4), 4 to 12 rows 94 to 98 % in place of 87 to 100
-  // (Zen 5; k 896 gained 3 to 6, k 8960 lost 2 to 6).
+  // Memory-bound tiles read one panel after another faster than several at once: a row reached 97 to 100 % of the read
+  // bandwidth instead of 82 to 87 % (bench/kernels.cpp, Zen 4), 4 to 12 rows 94 to 98 % in place of 87 to 100 (Zen 5; k
+  // 896 gained 3 to 6, k 8960 lost 2 to 6).
   static constexpr int kStreamedUnits = 12;
   using Sums = F16;
 
   static Sums none() { return zero(); }
   static void store(Sums sums, float* out, int64_t) { forearm::store(out, sums); }
 
-  // What takes fewer registers is held: the pairs of all rows, or the columns of all panels.
+  // Registers hold whichever takes fewer: the pairs of all rows, or the columns of all panels.
   template <int Units, int Panels>
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     if constexpr (Units < Panels) {

@@ -24,7 +24,8 @@ inline F16 columns(const char* step) {
 
 constexpr int kColumnRegisters = 1;
 constexpr int kTileUnits = 12;
-// Few rows take more panels, so that there are enough sums to wait for none of them and several streams of W to fetch.
+// Few rows take more panels: then enough sums are in flight that none is waited for, and several streams of W are
+// fetched.
 constexpr int tile_panels(int units) { return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2; }
 
 }  // namespace

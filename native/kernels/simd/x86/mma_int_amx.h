@@ -1,4 +1,5 @@
-// Codes by TDPBSUD and TDPBSSD where many rows share a tile register, else by VPDPBUSD: the same integers.
+// Integer products by TDPBSUD and TDPBSSD where many rows share a tile register, else by VPDPBUSD: both give the same
+// integers.
 #pragma once
 #include "kernels/simd/unroll.h"
 #include "kernels/simd/x86/mma_int_avx512_dot.h"
@@ -10,8 +11,8 @@ namespace {
 template <IntFormat kFormat>
 struct IntMma : DotIntMma<kFormat> {
   using Tiles = TileRegisters;
-  // Fewer, of one tile of VPDPBUSD's, are read from memory as fast or faster: 12 rows of int8 at 35 GB/s instead of 33,
-  // 8 of int4 at 29 by both, 10 at 24 instead of 29 (k 8960, two cores, bench/kernels.cpp).
+  // With fewer rows, one tile of VPDPBUSD reads W as fast or faster: 12 rows of int8 at 35 GB/s instead of 33, 8 of
+  // int4 at 29 by both, 10 at 24 instead of 29 (k 8960, two cores, bench/kernels.cpp).
   static constexpr int64_t kFewestRows = kFormat == IntFormat::int8 ? 13 : 9;
 
   template <int kSums, int kA, int kW>
@@ -23,8 +24,8 @@ struct IntMma : DotIntMma<kFormat> {
     }
   }
 
-  // The 64 k of a tile of W from eight steps of nibbles, one code a byte, without the bias: once for all rows, where
-  // each row's sums would take it off again for each group.
+  // Unpacks the 64 k of a tile of W from eight steps of nibbles to one code a byte. The bias is subtracted here, once
+  // for all rows, and not from each row's sums for each group.
   static void unpack_tile(const char* nibbles, char* to) {
     const __m512i low = _mm512_set1_epi8(15), bias = _mm512_set1_epi8(DotIntMma<kFormat>::kNibbleBias);
     UNROLL(8)
@@ -35,7 +36,7 @@ struct IntMma : DotIntMma<kFormat> {
     }
   }
 
-  // 16 sums of a row whose codes add up to a_sum, as the tiles left them: without W's bias.
+  // Returns 16 sums of a row without W's bias; a_sum is the sum of the row's codes.
   static __m512i sums_of(const int32_t* sums, const int32_t* a_sum) {
     const __m512i as_stored = _mm512_load_si512(sums);
     if constexpr (kFormat == IntFormat::int4) return as_stored;

@@ -1,4 +1,4 @@
-// Tiles of codes of the AVX2 tier: up to 4 rows by 16 columns, 8 of the 16 registers.
+// Integer tiles of the AVX2 tier: up to 4 rows by 16 columns, 8 of the 16 registers.
 #pragma once
 #include "kernels/simd/x86/vec_avx2.h"
 

@@ -1,4 +1,4 @@
-// Tiles of codes of the AVX-512 tier without VNNI: up to 8 rows by 32 columns.
+// Integer tiles of the AVX-512 tier without VNNI: up to 8 rows by 32 columns.
 #pragma once
 #include "kernels/simd/x86/vec_avx512.h"
 

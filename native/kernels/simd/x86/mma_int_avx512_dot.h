@@ -1,7 +1,7 @@
-// Tiles of codes by VPDPBUSD, four k an instruction: up to 12 rows by 32 columns, 24 of the 32 registers.
+// Tiles of integer products by VPDPBUSD, four k an instruction: up to 12 rows by 32 columns, 24 of the 32 registers.
 //
 // It multiplies unsigned by signed bytes: codes of W are stored with a bias, for which the sums start at -bias * the
-// sum of the row's codes. 255 * 127 * 4 fits where it adds up, so that nothing saturates.
+// sum of the row's codes. 255 * 127 * 4 fits an int32 sum, so nothing saturates.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/simd/mma_int.h"
@@ -23,16 +23,16 @@ struct DotIntMma {
   static constexpr int panels(int units) {
     return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2;
   }
-  // As DotMma has it, where one row fetches nothing itself: of the read bandwidth int8 went from 82 to 90 %, int4 from
-  // 74 to 85 % (one row, Zen 4); of the limit int8 from 78-95 to 88-98 % (4 to 12 rows, Zen 5), int4 from 70-76 to
-  // 82-88 (2 rows) and 74-80 to 94-97 % (4 rows). From 8 rows on int4 has more to multiply than to wait for.
+  // As in DotMma, unless even one row prefetches: of the read bandwidth int8 went from 82 to 90 %, int4 from 74 to 85 %
+  // (one row, Zen 4); of the limit int8 from 78-95 to 88-98 % (4 to 12 rows, Zen 5), int4 from 70-76 to 82-88 (2 rows)
+  // and 74-80 to 94-97 % (4 rows). From 8 rows on int4 has more to multiply than to wait for.
   static constexpr int kStreamedUnits = kFetchedRows == 1 ? 0 : kFormat == IntFormat::int4 ? 6 : 12;
   using Sums = __m512i;
   using Scales = F16;
 
   static Sums start(const int32_t* sums, int64_t) {
     __m512i start = _mm512_set1_epi32(*sums * (kFormat == IntFormat::int8 ? -kBias : -kNibbleBias));
-    // A value of its own for each panel: gcc 12 takes equal ones for one, copies it in the loop and spills.
+    // A separate value for each panel: gcc 12 merges equal ones, copies the value in the loop and spills.
     __asm__ volatile("" : "+v"(start));
     return start;
   }
@@ -42,8 +42,9 @@ struct DotIntMma {
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     add_chunk<0>(sums, a, unit_bytes, w, panel_bytes);
     // W is read again, from the first-level cache: both nibbles of all panels would not leave room for the sums, nor
-    // would two steps at once (kLongStep). Without what gcc moved and spilled, GFLOP/s of int4, 1 row 94, 84, 90 -> 98,
-    // 90, 93, 12 rows 373, 396, 377 -> 391, 407, 389, 512 rows 1 % more, 2 rows 0 to 4 % less (Zen 4, one thread).
+    // would two steps at once (kLongStep). Without gcc's moves and spills, GFLOP/s of int4 went from 94, 84, 90 to 98,
+    // 90, 93 for 1 row and from 373, 396, 377 to 391, 407, 389 for 12 rows; 512 rows gained 1 %, 2 rows lost 0 to 4 %
+    // (Zen 4, one thread).
     if constexpr (kFormat == IntFormat::int4) add_chunk<1>(sums, a + 4, unit_bytes, w, panel_bytes);
   }
 
@@ -58,7 +59,7 @@ struct DotIntMma {
   static void multiply_ones(Sums& sums) { add_dot(sums, _mm512_set1_epi8(1), _mm512_set1_epi8(1)); }
 
  private:
-  // As assembly, since gcc 12 moves the sums of a tile to other registers and spills them.
+  // In assembly, because gcc 12 moves the sums of a tile to other registers and spills them.
   static void add_dot(Sums& sums, __m512i a, __m512i w) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(a));
   }
@@ -69,7 +70,8 @@ struct DotIntMma {
     return _mm512_set1_epi32(quad);
   }
 
-  // Nibbles as assembly, since gcc 12 holds what it loaded for both of them, and then has no room for the sums.
+  // Nibbles in assembly, because gcc 12 keeps the loaded bytes for both of them and then has no registers left for the
+  // sums.
   template <int I>
   static __m512i columns_of(const char* step) {
     if constexpr (kFormat != IntFormat::int4) return _mm512_loadu_si512(step);
@@ -84,7 +86,7 @@ struct DotIntMma {
     return columns;
   }
 
-  // What takes fewer registers is held: four k of all rows, or the columns of all panels.
+  // Registers hold whichever takes fewer: four k of all rows, or the columns of all panels.
   template <int I, int Units, int Panels>
   static void add_chunk(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w,
                         int64_t panel_bytes) {
@@ -106,7 +108,7 @@ struct DotIntMma {
   }
 };
 
-// Column i's four codes are in 32-bit lane i. A nibble looks its number up; a byte becomes the last place of 2^23.
+// Column i's four codes are in 32-bit lane i. A nibble is looked up in a table; a byte becomes the low bits of 2^23.
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
   const int64_t chunk = k / 4;

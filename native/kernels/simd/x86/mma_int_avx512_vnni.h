@@ -1,4 +1,4 @@
-// Codes by VPDPBUSD, however many rows there are.
+// Integer products by VPDPBUSD for any number of rows.
 #pragma once
 #include "kernels/simd/x86/mma_int_avx512_dot.h"
 

@@ -1,4 +1,4 @@
-// Tiles of codes by VPMADDUBSW, which multiplies unsigned by signed bytes and adds them in twos to 16 bits.
+// Tiles of integer products by VPMADDUBSW, which multiplies unsigned by signed bytes and adds them in twos to 16 bits.
 //
 // int8: |w| by the row's code with the sign of w; 128 * 127 * 2 < 2^15, nothing saturates. int4 is stored with a bias
 // of 8, so that nibbles are unsigned: four products, 15 * 127 * 4, are added in 16 bits before they are widened.

@@ -1,8 +1,8 @@
 // AMX: eight tile registers of 16 rows by 64 bytes, and products of two of them added to a third.
 //
 // TDPBSUD, TDPBSSD and TDPBF16PS take 16 cycles for 16 x 16 sums of 64 bytes of k: 1024 multiply-adds of bytes a cycle,
-// eight times VPDPBUSD's. Loads from the first-level cache take 8 and go beside them (Intel's optimization manual,
-// chapter "Intel AMX"). As assembly: gcc's intrinsics do not say that they read memory.
+// eight times VPDPBUSD's. Loads from the first-level cache take 8 cycles and overlap with them (Intel's optimization
+// manual, chapter "Intel AMX"). In assembly, because gcc's intrinsics do not say that they read memory.
 #pragma once
 #include <stdint.h>
 
@@ -16,8 +16,8 @@ struct TileShapes {
   uint8_t rows[16] = {};
 };
 
-// Registers 0 to 3 for sums and 4 for A, all of `rows` rows, 6 and 7 for W; 5 for the A of a second tile, or for W.
-// Given back by the destructor, so that what a switch of threads saves stays small.
+// Registers 0 to 3 hold sums and 4 holds A, all of `rows` rows; 6 and 7 hold W; 5 holds the A of a second tile, or W.
+// The destructor releases them, so that a context switch saves little.
 class TileRegisters {
  public:
   TileRegisters(int rows, bool two) {
@@ -39,7 +39,7 @@ class TileRegisters {
   static void load(const void* at, int64_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(at), "r"(stride), "i"(T) : "memory");
   }
-  // What passes through the first-level cache and leaves there what is used again.
+  // A streaming load: it leaves in the first-level cache what is used again.
   template <int T>
   static void load_once(const void* at, int64_t stride) {
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(at), "r"(stride), "i"(T) : "memory");
@@ -58,8 +58,8 @@ class TileRegisters {
   static void add_signed() {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(A), "i"(W));
   }
-  // sums += pairs of bf16. Of the 32 k of a step the even ones are a chain and the odd ones are, whose sums are added
-  // to each other, then to what was there; denormals are flushed (volume 2B, TDPBF16PS).
+  // sums += pairs of bf16. The even k of a step's 32 are one chain of additions, the odd k another; their sums are
+  // added to each other, then to the old sum; denormals are flushed (volume 2B, TDPBF16PS).
   template <int Sums, int A, int W>
   static void add_halves() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(A), "i"(W));
