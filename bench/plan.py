@@ -34,7 +34,7 @@ from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost, Rates
-from forearm.plan.work import Work, work_of
+from forearm.plan.work import StepWork, work_of
 
 BUSY_GB = 0.5
 BREATH_S = 0.3  # for others, between pairs
@@ -60,7 +60,7 @@ class Row:
         return figures_of(self.shape, self.format, self.step, times | {"predicted_error": self.error})
 
 
-def work(shape: Shape, format: str) -> Work:
+def work(shape: Shape, format: str) -> StepWork:
     """As plan has it from a checkpoint of this shape."""
     config = config_of(shape)
     nowhere = StoredTensor("", Path(), "BF16", (1,), 0, 2)

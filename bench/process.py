@@ -22,7 +22,7 @@ from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, _native, wire
-from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, Scored
+from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, ScoredTokens
 from forearm.engine.executor import Executor, NativeExecutor
 from forearm.engine.inbox import From
 from forearm.engine.step import Stepper
@@ -51,7 +51,7 @@ class Timed:
         self.taken += time.perf_counter() - begin
         return sampled
 
-    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
+    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> ScoredTokens:
         return self._executor.score(rows, tokens, alternatives)
 
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.blocks import BlockPool
-from forearm.engine.scheduler import Limits, Scheduler
+from forearm.engine.scheduler import Scheduler, StepLimits
 from forearm.engine.sequence import Request
 from forearm.wire import SamplingParams, Submit
 
@@ -26,7 +26,7 @@ RUNNING = 128
 
 def queued(count: int, clients: int, outputs: int = 1) -> tuple[Scheduler, list[Request], float]:
     """A scheduler with so many requests of so many clients, and the seconds that it took to take them in."""
-    scheduler = Scheduler(Limits(512, RUNNING, RUNNING), BlockPool(4096))
+    scheduler = Scheduler(StepLimits(512, RUNNING, RUNNING), BlockPool(4096))
     admission = Admission(Terms(vocab_size=50_000, max_model_len=2048))
     params = SamplingParams(n=outputs, max_tokens=16)
     submits = [

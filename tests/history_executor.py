@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling, Scored
+from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling, ScoredTokens
 from forearm.engine.blocks import BLOCK_TOKENS
 
 _UNWRITTEN = -1
@@ -83,7 +83,7 @@ class HistoryExecutor:
             top_logprobs=found.top_logprobs,
         )
 
-    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
+    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> ScoredTokens:
         return self._score(self._logits[rows], tokens, alternatives)
 
     def _check(self, batch: Batch) -> None:
@@ -133,11 +133,11 @@ class HistoryExecutor:
         seed, counter = int(sampling.seed[line]), int(sampling.counter[line])
         return choose(logits, float(sampling.temperature[line]), seed, counter)
 
-    def _score(self, rows: Float32Array, tokens: Int32Array, alternatives: int) -> Scored:
+    def _score(self, rows: Float32Array, tokens: Int32Array, alternatives: int) -> ScoredTokens:
         logprobs = np.array([log_softmax(row) for row in rows], np.float32).reshape(rows.shape)
         chosen = logprobs[np.arange(len(rows)), tokens]
         best = np.argsort(-logprobs, axis=1, kind="stable")[:, :alternatives]
-        return Scored(
+        return ScoredTokens(
             logprob=chosen,
             rank=(1 + (logprobs > chosen[:, None]).sum(axis=1)).astype(np.int32),
             top_ids=best.astype(np.int32),

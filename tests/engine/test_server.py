@@ -23,7 +23,7 @@ from forearm.engine.inbox import MAX_UNTAKEN
 from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.engine.server import EngineServer
 from forearm.engine.step import Stepper
 from forearm.errors import EngineFailed
@@ -110,7 +110,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     executor = HeldExecutor()
     loop = EngineLoop(
         Stepper(executor, StepTrace()),
-        Limits(64, 8, 8),
+        StepLimits(64, 8, 8),
         Terms(executor.vocab_size, executor.max_model_len, queued=2),
         Meter("m", "0", "float32", executor.blocks, prefix_caching=True),
     )

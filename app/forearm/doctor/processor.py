@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from forearm.doctor.finding import CheckedHost, Finding
 from forearm.engine.host import placement
 from forearm.errors import ConfigError
-from forearm.plan.machines import GENERATIONS, GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5, Generation
+from forearm.plan.machines import GENERATIONS, GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5, GravitonGeneration
 
 LEAST_KERNEL = (5, 10)  # AWS' guide requires it for bf16 and MMLA
 # Features of each generation by their names in /proc/cpuinfo (Linux' arch/arm64/kernel/cpuinfo.c).
@@ -131,7 +131,7 @@ def is_arm(host: CheckedHost) -> bool:
     return "CPU implementer" in host.fields(CPUINFO)
 
 
-def generation_of(host: CheckedHost) -> Generation | None:
+def generation_of(host: CheckedHost) -> GravitonGeneration | None:
     """Return the Graviton with this part number, unless DMI names another maker than Amazon; 3E has the number of 3."""
     maker = host.text(SYS_VENDOR)
     if not is_arm(host) or (maker is not None and maker.strip() != AMAZON):

@@ -1,4 +1,4 @@
-"""From a wire.Submit or wire.Embed to a Request, or why not."""
+"""Admission: a wire.Submit or wire.Embed becomes a Request, or is refused with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALTERNATIVE_BYTES = 20  # at most, in msgpack: token id and rank 5 each, log-pr
 
 @dataclass(frozen=True)
 class Terms:
-    """What a request is measured against.
+    """The limits and defaults that requests are checked against.
 
     queued           requests that may wait; more are refused
     priorities       whether priorities count; else a request that has one is refused

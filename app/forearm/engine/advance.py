@@ -1,4 +1,4 @@
-"""How an output goes on after a step: the tokens chosen, as far as its drafts were right, and what is forced."""
+"""Advance of an output after a step: append sampled tokens, accepted drafts and forced tokens, and check stops."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.sampling import finish
 from forearm.engine.sequence import Sequence
-from forearm.engine.step import Outcome
+from forearm.engine.step import SliceOutcome
 from forearm.errors import ConstraintFailed, EngineFailed, ForearmError
 from forearm.wire import PositionLogprobs
 
 
 @dataclass(slots=True)
 class Growth:
-    """What a step adds to one output.
+    """The tokens that a step adds to one output.
 
     logprobs   of each token, where they are wanted
     accepted   drafts that were right: their keys and values are computed
@@ -35,13 +35,13 @@ class Growth:
         return self.over or self.finish_reason is not None or self.failed is not None
 
 
-def grow(outcome: Outcome) -> Growth:
-    """The output of a slice that samples goes on."""
+def grow(outcome: SliceOutcome) -> Growth:
+    """Append to the output of a slice that samples what the step gave."""
     piece, sequence = outcome.piece, outcome.piece.sequence
     growth = Growth(failed=outcome.failed)
     if sequence.request.params.logprobs is not None:
         growth.logprobs = []
-    # The token after the last draft is nobody's draft; a slice that does not sample has no prospects.
+    # After the last draft there is no draft to compare with; a slice that does not sample has no prospects.
     for prospect, draft in zip(outcome.prospects, (*piece.drafts, None), strict=False):
         if growth.ended:
             break
@@ -61,7 +61,7 @@ def grow(outcome: Outcome) -> Growth:
 
 
 def nothing_to_choose(sequence: Sequence) -> ForearmError:
-    """Why the output ends after its last token."""
+    """Return the error that ends the output after its last token."""
     params = sequence.request.params
     if sequence.constraint is not None and (
         params.allowed_token_ids or params.bad_words_token_ids or params.logit_bias

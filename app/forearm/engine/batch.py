@@ -1,4 +1,4 @@
-"""What one step hands to the executor: flat arrays, and the sampling columns of the rows that sample."""
+"""The arrays of one step: tokens and KV blocks for the forward, columns for sampling, and what comes back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
 UInt32Array = npt.NDArray[np.uint32]
 UInt64Array = npt.NDArray[np.uint64]
-# Tokens of a sequence that are computed, the position of the first, its KV blocks.
-Part = tuple["array[int]", int, "array[int]"]
+# The tokens of a sequence that a step computes, the position of the first, and the KV blocks of the sequence.
+TokenSpan = tuple["array[int]", int, "array[int]"]
 
 
 class Batch(NamedTuple):
@@ -86,7 +86,7 @@ class Sampling(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the executor chose.
+    """The tokens that the executor sampled.
 
     token     int32 [lines]
     nan       bool [lines]: the row had a NaN (or nothing left to choose); its token means nothing
@@ -103,7 +103,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredTokens:
     """Log-probabilities of given tokens (prompt_logprobs): as in Sampled, one line a (row, token) pair."""
 
     logprob: Float32Array
@@ -113,7 +113,7 @@ class Scored:
 
 
 def pack(slices: list[Slice]) -> Batch:
-    """The step as flat arrays. Logits are wanted where a slice scores prompt tokens and, last, where it samples."""
+    """Return the step as flat arrays. Logits are for the prompt tokens that a slice scores and, last, for sampling."""
     rows: list[int] = []
     first = 0
     for piece in slices:
@@ -127,8 +127,8 @@ def pack(slices: list[Slice]) -> Batch:
     return flat([(_tokens(piece), piece.start, piece.sequence.blocks) for piece in slices], rows)
 
 
-def flat(parts: list[Part], rows: list[int]) -> Batch:
-    """Parts of sequences one after the other; `rows` are the tokens whose logits are wanted."""
+def flat(parts: list[TokenSpan], rows: list[int]) -> Batch:
+    """Return spans of sequences as one batch; `rows` are the tokens whose logits are wanted."""
     starts, tokens = csr([tokens for tokens, _, _ in parts])
     block_starts, blocks = csr([blocks for _, _, blocks in parts])
     positions = chain.from_iterable(range(start, start + len(tokens)) for tokens, start, _ in parts)
@@ -143,7 +143,7 @@ def _tokens(piece: Slice) -> array[int]:
 
 
 def csr(lines: Row[array[int]]) -> tuple[Int32Array, Int32Array]:
-    """Where each line of int32 starts, int32 [lines + 1], and all of them one after the other, int32 [...].
+    """Return the start of each line, int32 [lines + 1], and the values of all lines in a row, int32 [...] (CSR).
 
     Joined as bytes: most lines are one token long, and a numpy array for each costs more than what is in it.
     """
@@ -151,5 +151,8 @@ def csr(lines: Row[array[int]]) -> tuple[Int32Array, Int32Array]:
 
 
 def int32(values: Iterable[int]) -> Int32Array:
-    """As an array. A step has pushed numpy out of the caches: each further function of it costs 15 to 30 us then."""
+    """Return the values as an array.
+
+    A forward evicts numpy from the caches: each further function of numpy costs 15 to 30 us after it.
+    """
     return np.frombuffer(array("i", values), np.int32)

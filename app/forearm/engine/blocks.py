@@ -11,7 +11,7 @@ BLOCK_TOKENS = 32
 
 
 def blocks_for(tokens: int) -> int:
-    """Blocks that hold so many tokens."""
+    """Return how many blocks hold `tokens` tokens."""
     return -(-tokens // BLOCK_TOKENS)
 
 
@@ -30,7 +30,7 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that can be had now; idle ones lose their content when taken."""
+        """Count the blocks that can be allocated now; idle ones lose their content."""
         return len(self._free) + self._cache.idle
 
     @property
@@ -38,7 +38,7 @@ class BlockPool:
         return self.count - self.available
 
     def fits(self, sequence: Sequence, tokens: int) -> bool:
-        """Whether `tokens` more tokens of this sequence find room now."""
+        """Return whether there are blocks now for `tokens` more tokens of this sequence."""
         return blocks_for(sequence.computed + tokens) - len(sequence.blocks) <= self.available
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
@@ -52,7 +52,7 @@ class BlockPool:
         return True
 
     def trim(self, sequence: Sequence) -> None:
-        """Take back the blocks beyond what is computed: drafts that were wrong had them."""
+        """Take back the blocks beyond what is computed: rejected drafts had them."""
         while len(sequence.blocks) > blocks_for(sequence.computed):
             self._drop(sequence.blocks.pop())
 
@@ -66,12 +66,12 @@ class BlockPool:
         sequence.computed = 0
 
     def discard(self, sequence: Sequence) -> None:
-        """Take all blocks back and forget what they hold: it is not to be trusted."""
+        """Take all blocks back and remove them from the prefix cache: their content may be wrong."""
         self.forget(sequence)
         self.release(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """What it computed is not found any more. Blocks that nobody uses are free again, the first on top."""
+        """Remove the sequence's blocks from the prefix cache. Those without users are free again, the first on top."""
         for digest in reversed(sequence.digests):
             block = self._cache.find(digest)
             if block is None:
@@ -82,7 +82,7 @@ class BlockPool:
             self._cache.forget(block)
 
     def forget_prefixes(self) -> None:
-        """Nothing computed so far is found any more; whoever uses it goes on."""
+        """Empty the prefix cache. Sequences that use its blocks keep them."""
         while self._cache.idle:
             self._free.append(self._cache.evict())
         for block, users in enumerate(self._users):

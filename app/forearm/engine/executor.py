@@ -1,11 +1,11 @@
-"""The one door to C++: load a model, compute a step, sample."""
+"""The executor: the only way from the loop into C++, for computing a step, sampling and pooling."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling, Scored
+from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling, ScoredTokens
 
 if TYPE_CHECKING:
     from forearm import _native
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Executor(Protocol):
-    """What the loop needs of an executor. `NativeExecutor` is it; tests have tiny ones."""
+    """The interface of an executor that generates. `NativeExecutor` implements it; tests have tiny ones."""
 
     vocab_size: int
     max_model_len: int
@@ -28,7 +28,7 @@ class Executor(Protocol):
         """Choose a token for each line from the last step's logits."""
         ...
 
-    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
+    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> ScoredTokens:
         """Log-probabilities of `tokens[i]` in row `rows[i]` of the last step's logits, and the best alternatives."""
         ...
 
@@ -47,7 +47,7 @@ class NativeExecutor:
         self._native = native
 
     def allocate(self, blocks: int) -> None:
-        """So many KV blocks.
+        """Allocate the KV cache.
 
         Raises: MemoryError naming the size if it can't be had.
         """
@@ -73,6 +73,6 @@ class NativeExecutor:
         """Choose a token for each line from the last step's logits."""
         return Sampled(*self._native.sample(*sampling))
 
-    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> Scored:
+    def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> ScoredTokens:
         """Log-probabilities of `tokens[i]` in row `rows[i]` of the last step's logits, and the best alternatives."""
-        return Scored(*self._native.score(rows, tokens, alternatives))
+        return ScoredTokens(*self._native.score(rows, tokens, alternatives))

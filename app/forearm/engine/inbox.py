@@ -1,4 +1,4 @@
-"""Messages between the loop's thread and whoever feeds it, and the inbox: bounded in messages and in bytes."""
+"""Messages to and from the loop's thread, and the inbox: bounded in messages and in bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class From:
 
 @dataclass(frozen=True)
 class Profiling:
-    """A connection's wish about the recording of steps."""
+    """A connection asks to start or to stop recording steps."""
 
     connection: int
     message: wire.Profile
@@ -31,7 +31,7 @@ class Profiling:
 
 @dataclass(frozen=True)
 class Gone:
-    """A connection has closed: nobody waits for what was its."""
+    """A connection has closed: its requests are aborted."""
 
     connection: int
 
@@ -52,7 +52,7 @@ Outward = tuple[int, wire.FromEngine]  # to this connection
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What other threads may know of the loop. `step_s`: when a step last ended; None while there is nothing to do."""
+    """The loop's state for other threads. `step_s`: when a step last ended; None while there is nothing to do."""
 
     running: int
     waiting: int
@@ -74,22 +74,22 @@ class Inbox:
         self._put_bytes = self._got_bytes = 0  # so far; each written by one thread
 
     def put(self, inward: Inward, frame_bytes: int = 0) -> None:
-        """Never waits."""
+        """Put a message in, without waiting."""
         self._put_bytes += _BYTES_A_BYTE * frame_bytes
         self._queue.put((inward, frame_bytes))
 
     def get(self) -> Inward:
-        """The next one, as soon as there is one."""
+        """Return the next message, as soon as there is one."""
         inward, frame_bytes = self._queue.get()
         self._got_bytes += _BYTES_A_BYTE * frame_bytes
         return inward
 
     def empty(self) -> bool:
-        """Whether `get` would wait."""
+        """Return whether `get` would wait."""
         return self._queue.empty()
 
     def too_much(self, frame_bytes: int) -> str:
-        """Why another one of this size should not come in now; "": it may."""
+        """Return why a message of this size must be refused now; "": it may come in."""
         if self._queue.qsize() >= MAX_UNTAKEN:
             return f"{MAX_UNTAKEN} messages wait for the end of a step"
         held = self._put_bytes - self._got_bytes

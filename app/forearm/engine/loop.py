@@ -21,10 +21,10 @@ from forearm.engine.inbox import Drain, From, Gone, Inbox, Inward, Outward, Prof
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.pooling import PoolingStepper
 from forearm.engine.request_queue import RequestQueue
-from forearm.engine.scheduler import Limits, Scheduler
+from forearm.engine.scheduler import Scheduler, StepLimits
 from forearm.engine.sequence import Request, Sequence, Slice, prefills
 from forearm.engine.speculation.speculation import Speculation
-from forearm.engine.step import Outcome, Stepper
+from forearm.engine.step import SliceOutcome, Stepper
 from forearm.errors import ConstraintFailed, EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
 
 # One broken step may be its requests' fault; three in a row are the engine's, and a fresh process is the remedy.
@@ -46,7 +46,7 @@ class EngineLoop:
     def __init__(
         self,
         stepper: Stepper | PoolingStepper,
-        limits: Limits,
+        limits: StepLimits,
         terms: Terms,
         meter: Meter,
         grammars: Grammars | None = None,
@@ -242,7 +242,7 @@ class EngineLoop:
             counts = {"texts" if self._pools else "sequences": len(slices), "waiting": self.scheduler.waiting}
             self.trace.end(tokens=sum(one.computes for one in slices), prompt_tokens=prompt_tokens, **counts)
 
-    def _advance(self, outcome: Outcome, now_s: float) -> None:
+    def _advance(self, outcome: SliceOutcome, now_s: float) -> None:
         """Append what a slice gave to its output and tell the client; share the blocks that are full now."""
         piece, sequence = outcome.piece, outcome.piece.sequence
         request = sequence.request

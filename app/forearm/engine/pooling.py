@@ -12,7 +12,7 @@ import numpy as np
 from forearm.engine.batch import Batch, Float32Array, Int32Array, int32, pack
 from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.sequence import PooledRows, PoolingTask, Slice
-from forearm.engine.step import Outcome
+from forearm.engine.step import SliceOutcome
 from forearm.errors import EngineFailed, InvalidRequest
 from forearm.model.pooling.pooling import Pool, PoolingPlan
 from forearm.wire import Embed
@@ -23,7 +23,7 @@ _ROWS: dict[Pool, PooledRows] = {"mean": "all", "cls": "first", "last": "last"}
 
 @dataclass(frozen=True)
 class PoolingTerms:
-    """What a pooling model returns. columns: values of a vector. token_types: how many the model tells apart."""
+    """A pooling model's output. columns: values of a vector. token_types: how many the model tells apart."""
 
     plan: PoolingPlan
     columns: int
@@ -65,7 +65,7 @@ def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_l
 
 
 class PoolingExecutor(Protocol):
-    """What a step needs of the executor of a model that pools. `NativeExecutor` is it; tests have a tiny one."""
+    """The interface of an executor that pools. `NativeExecutor` implements it; tests have a tiny one."""
 
     blocks: int
     folder: Path | None
@@ -90,7 +90,7 @@ class PoolingStepper:
         self.executor, self.trace = executor, trace
         self._terms = terms
 
-    def compute(self, slices: list[Slice]) -> list[Outcome]:
+    def compute(self, slices: list[Slice]) -> list[SliceOutcome]:
         """Compute all layers of all texts in one call, then pooling and the layers behind it in another."""
         self.trace.part("pack")
         batch = pack(slices)
@@ -103,7 +103,7 @@ class PoolingStepper:
         pooled = self.executor.pool(starts)
         tasks = [_task(piece) for piece in slices]
         rows = self.executor.logits() if any(task.by_token for task in tasks) else pooled
-        outcomes: list[Outcome] = []
+        outcomes: list[SliceOutcome] = []
         for index, (piece, task, (first, end)) in enumerate(zip(slices, tasks, pairwise(starts), strict=True)):
             vector = rows[first:end] if task.by_token else pooled[index]
             failed = None
@@ -114,7 +114,7 @@ class PoolingStepper:
                 )
             else:
                 vector = finish_vector(vector, self._terms.plan, task.dimensions, task.activate)
-            outcomes.append(Outcome(piece, [], [], failed, vector))
+            outcomes.append(SliceOutcome(piece, [], [], failed, vector))
         return outcomes
 
 

@@ -1,7 +1,7 @@
-"""Which block holds which tokens: a hash chain over full blocks. The least recently used goes first.
+"""The prefix cache: a hash chain over full blocks tells which block holds which tokens. LRU eviction.
 
 A block's digest covers its own tokens and, through its parent's digest, all before them: equal digests mean equal keys
-and values. Blocks that nobody uses keep their content until the room is needed.
+and values. Blocks without users keep their content until the room is needed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from hashlib import sha256
 
 
 def root_digest(salt: str | None) -> bytes:
-    """What a chain starts from. Requests with different salts share nothing."""
+    """Return the start of a hash chain. Requests with different salts share nothing."""
     return sha256(b"" if salt is None else b"salt " + salt.encode()).digest()
 
 
 def block_digest(parent: bytes, tokens: array[int]) -> bytes:
     """Digest of a full block: its tokens, int32, after all that `parent` stands for.
 
-    A cryptographic one: whoever could make two prompts collide would read another's context.
+    A cryptographic hash: an attacker who could make two prompts collide would read another's context.
     """
     return sha256(parent + tokens.tobytes()).digest()
 
@@ -52,12 +52,12 @@ class PrefixCache:
         self._digest_of[block] = digest
 
     def rest(self, block: int) -> None:
-        """Nobody uses `block` any more."""
+        """Mark `block` as idle: no sequence uses it any more."""
         assert block in self._digest_of, "only blocks with known content can rest"
         self._idle[block] = None
 
     def wake(self, block: int) -> None:
-        """`block` was idle and is in use again."""
+        """Mark the idle `block` as in use again."""
         del self._idle[block]
 
     def evict(self) -> int:

@@ -1,8 +1,8 @@
 """The engine as a process: `python -m forearm.engine.process CONFIG`, where CONFIG is EngineConfig as JSON in a file.
 
 SIGTERM and SIGINT drain: what is open goes on for --shutdown-timeout at most, nothing new is taken in, exit status 0.
-Exit status 78 is a setting that no restart helps; any other is a failure, and whoever started the process starts it
-again.
+Exit status 78 is a setting that no restart helps; any other is a failure, after which the supervisor starts the
+process again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def _serve(server: EngineServer, config: EngineConfig, outdated: threading
 
 
 async def _end_outdated(server: EngineServer, config: EngineConfig, outdated: threading.Event) -> None:
-    """Drain once the weights turn out to be another model's: whoever started this process starts it again."""
+    """Drain once the weights turn out to be another model's: the supervisor starts this process again."""
     while not outdated.is_set():  # noqa: ASYNC110  # a thread sets it
         await asyncio.sleep(_LOOK_S)
     server.drain(config.shutdown_timeout_s)

@@ -1,4 +1,4 @@
-"""What the loop has to say to clients, as messages of the wire."""
+"""The loop's replies to clients, as messages of the wire."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from forearm.errors import ForearmError
 
 
 def tokens(sequence: Sequence, growth: Growth, drafted: int) -> wire.Tokens:
-    """The newest tokens of an output, of which so many were guessed; with the first ones of a request what is known of
-    its prompt.
-    """
+    """Return the newest tokens of an output, `drafted` of them tried ahead; the first ones also tell of the prompt."""
     request = sequence.request
     first = sequence.index == 0 and sequence.output_length == len(growth.token_ids)
     scored = first and request.params.prompt_logprobs is not None
@@ -47,12 +45,12 @@ def aborted(request: Request) -> list[wire.Tokens]:
 
 
 def end(request: Request, index: int, reason: str) -> wire.Tokens:
-    """The output has ended with what was told."""
+    """Return the end of an output that has no further tokens."""
     return wire.Tokens(request_id=request.request_id, index=index, token_ids=[], finish_reason=reason)
 
 
 def refusal(request_id: str, error: ForearmError) -> wire.Refused:
-    """Why a request did not or will not go on."""
+    """Return the refusal of a request that did not or will not go on."""
     return wire.Refused(
         request_id=request_id,
         error=type(error).__name__,

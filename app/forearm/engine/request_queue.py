@@ -1,4 +1,4 @@
-"""Requests of which nothing was computed yet: how many there are, how many more may come, how fast requests leave."""
+"""The queue of requests without a computed step: its length, its limit, and the rate at which requests leave."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class RequestQueue:
         self._ended_s: deque[float] = deque(maxlen=_MOST_ENDED)
 
     def enter(self) -> None:
-        """Another one waits."""
+        """Count another waiting request."""
         self.length += 1
 
     def begin(self) -> None:
-        """The first step of one that waited."""
+        """Count the first step of a request that waited."""
         self.length -= 1
 
     def leave(self, begun: bool) -> None:
-        """A request has ended, however; `begun`: it waits no more."""
+        """Count the end of a request; `begun`: it was no longer waiting."""
         self.length -= not begun
         self._ended_s.append(time.monotonic())
 
     def load(self, taken: int) -> Load:
-        """How many more may come, so many places being taken, and when to try again where none may."""
+        """Return how many more requests may come while `taken` places are taken, and when to retry where none may."""
         return Load(self._limit + self._places - taken - self.length, self._wait_s())
 
     def check(self, outputs: int, running: int, waiting: int) -> None:

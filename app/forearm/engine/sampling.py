@@ -1,4 +1,4 @@
-"""How a request's SamplingParams become the columns the executor samples by, and when an output ends."""
+"""Sampling parameters as the columns that the executor samples by, and the conditions that end an output."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from forearm.engine.batch import Int32Array, Sampled, Sampling, Scored, UInt32Array, csr, int32
-from forearm.engine.sequence import Columns, Line, Sequence
+from forearm.engine.batch import Int32Array, Sampled, Sampling, ScoredTokens, UInt32Array, csr, int32
+from forearm.engine.sequence import Columns, SampleRow, Sequence
 from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
 
 LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds of logit_bias
@@ -18,7 +18,7 @@ MIN_TEMPERATURE = 0.01
 
 
 def lasting(params: SamplingParams, vocab_size: int) -> Columns:
-    """What of a request's columns is the same at every token: worked out once."""
+    """Return the columns of a request that are the same at every token."""
     temperature = max(params.temperature, MIN_TEMPERATURE) if params.temperature else 0.0
     penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
     top_k = min(max(params.top_k, 0), 2**31 - 1)
@@ -41,7 +41,7 @@ class StepColumns:
         self._free = True  # nothing of _with_rules counts
         self.logprobs = False  # somebody of the last lines wants some
 
-    def of(self, lines: list[Line]) -> Sampling:
+    def of(self, lines: list[SampleRow]) -> Sampling:
         """Columns of these lines."""
         sequences = [line.sequence for line in lines]
         if sequences != self._sequences:
@@ -61,7 +61,7 @@ class StepColumns:
 
 
 def _lasting(sequences: list[Sequence], masks: UInt32Array) -> Sampling:
-    """What no token changes, a line for each of these; `masks` has none."""
+    """Return the columns that no token changes, a line for each sequence; `masks` has no rows."""
     columns = [sequence.request.columns for sequence in sequences]
     floats = np.frombuffer(b"".join([one.floats for one in columns]), np.float32).reshape(-1, 6).T.copy()
     ints = np.frombuffer(b"".join([one.ints for one in columns]), np.int32).reshape(-1, 2).T.copy()
@@ -79,8 +79,8 @@ def _lasting(sequences: list[Sequence], masks: UInt32Array) -> Sampling:
     )
 
 
-def _with_rules(sampling: Sampling, lines: list[Line]) -> Sampling:
-    """With penalties, and with what is favoured, imposed or, beside a grammar's masks, forbidden."""
+def _with_rules(sampling: Sampling, lines: list[SampleRow]) -> Sampling:
+    """Return the columns with penalties, biases and allowed tokens."""
     params = [line.sequence.request.params for line in lines]
     bias = [_bias(line) for line in lines]
     none = array("i")
@@ -160,8 +160,8 @@ def sampled_logprobs(sampled: Sampled, line: int, count: int) -> PositionLogprob
     return [chosen, *_alternatives(sampled, line, count)]
 
 
-def scored_logprobs(scored: Scored, line: int, token: int, count: int) -> PositionLogprobs:
-    """The given token of a line of Scored, then `count` alternatives."""
+def scored_logprobs(scored: ScoredTokens, line: int, token: int, count: int) -> PositionLogprobs:
+    """The given token of a line of ScoredTokens, then `count` alternatives."""
     chosen = TokenLogprob(token, float(scored.logprob[line]), int(scored.rank[line]))
     return [chosen, *_alternatives(scored, line, count)]
 
@@ -171,7 +171,7 @@ def alternatives(count: int, vocab_size: int) -> int:
     return vocab_size if count == -1 else min(count, vocab_size)
 
 
-def _alternatives(found: Sampled | Scored, line: int, count: int) -> Iterator[TokenLogprob]:
+def _alternatives(found: Sampled | ScoredTokens, line: int, count: int) -> Iterator[TokenLogprob]:
     ids = found.top_ids[line, :count].tolist()
     logprobs = found.top_logprobs[line, :count].tolist()
     return (TokenLogprob(ids[i], logprobs[i], i + 1) for i in range(len(ids)))
@@ -185,21 +185,21 @@ def _penalised(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
 
 
-def _output(line: Line) -> array[int]:
+def _output(line: SampleRow) -> array[int]:
     """The output before the line's token."""
     tokens = line.sequence.tokens[len(line.sequence.request.prompt) :]
     tokens.extend(line.drafts)
     return tokens
 
 
-def _allowed(line: Line) -> list[int]:
+def _allowed(line: SampleRow) -> list[int]:
     """The tokens of which one is chosen; empty: any."""
     if isinstance(line.choice, int):
         return [line.choice]
     return line.sequence.request.params.allowed_token_ids or []
 
 
-def _masks(lines: list[Line]) -> tuple[Int32Array, UInt32Array]:
+def _masks(lines: list[SampleRow]) -> tuple[Int32Array, UInt32Array]:
     """Sampling's mask and masks, where a line has one."""
     index = np.full(len(lines), -1, np.int32)
     masked = [number for number, line in enumerate(lines) if isinstance(line.choice, np.ndarray)]
@@ -207,8 +207,8 @@ def _masks(lines: list[Line]) -> tuple[Int32Array, UInt32Array]:
     return index, np.array([lines[number].choice for number in masked], np.uint32)
 
 
-def _bias(line: Line) -> dict[int, float]:
-    """What is added to the line's logits, by token id; -inf forbids."""
+def _bias(line: SampleRow) -> dict[int, float]:
+    """Return what is added to the line's logits, by token id; -inf forbids a token."""
     request = line.sequence.request
     params = request.params
     if isinstance(line.choice, int):  # what must come is not to be forbidden

@@ -1,8 +1,8 @@
-"""Which sequences are computed in the next step, and how many tokens of each.
+"""The scheduler: chooses the sequences of the next step, and how many tokens of each.
 
 Everything goes by rank: (due, order of arrival). With the policy fcfs a request is due when it arrives. With the policy
 priority it is due PRIORITY_HEAD_START_S later for each level of priority (earlier for negative ones): a level is worth
-that much waiting, so whoever waits overtakes newcomers of better priority in the end, and nobody starves.
+that much waiting, so waiting requests overtake newcomers of better priority in the end: none starves.
 
 Of several clients that wait with equal priority, the one that got least is let in first (waiting.py).
 """
@@ -25,7 +25,7 @@ PRIORITY_LEVELS = 100
 
 
 @dataclass(frozen=True)
-class Limits:
+class StepLimits:
     """Most tokens, sequences and rows of logits of one step; a row is a sampled output or a scored prompt position.
 
     slice_tokens    most tokens of one sequence in one step (--long-prefill-token-threshold); 0: the whole budget
@@ -55,7 +55,7 @@ class Scheduler:
     open_outputs: how many outputs have not ended, those included that will be made when their turn comes.
     """
 
-    def __init__(self, limits: Limits, blocks: BlockPool, times: StepTimes | None = None) -> None:
+    def __init__(self, limits: StepLimits, blocks: BlockPool, times: StepTimes | None = None) -> None:
         self.limits = limits
         self.blocks = blocks
         self.times = times or StepTimes()
@@ -66,7 +66,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Outputs that wait, made or not."""
+        """Count the outputs that wait, made or not."""
         return self.open_outputs - len(self.running)
 
     @property
@@ -75,13 +75,13 @@ class Scheduler:
         return self.queue.ranked[0].rank[0] if self.queue.ranked else 0.0
 
     def add(self, request: Request) -> None:
-        """Its outputs wait in line."""
+        """Put the request's outputs in the queue."""
         self.open_outputs += request.open_outputs
         self.queue.enter(request)
         self.queue.put(request.sequences[-1])
 
     def remove(self, sequence: Sequence) -> None:
-        """It is over: give back its place and its blocks."""
+        """Remove a sequence that has ended, and free its place and its blocks."""
         at = place(self.running, sequence)
         if at < len(self.running) and self.running[at] is sequence:
             del self.running[at]
@@ -101,14 +101,14 @@ class Scheduler:
             self.queue.leave(request)
 
     def _leave_queue(self, sequence: Sequence) -> None:
-        """It waits no longer; if it was the newest output of its request, the next one is made and waits instead."""
+        """Take a sequence out of the queue; after the newest output of its request, the next one is made and waits."""
         self.queue.remove(sequence)
         request = sequence.request
         if sequence is request.sequences[-1] and request.make_output():
             self.queue.put(request.sequences[-1])
 
     def schedule(self) -> list[Slice]:
-        """Choose the next step: what runs already first, then who waits, each in order of rank.
+        """Choose the next step: running sequences first, then waiting ones, each in order of rank.
 
         Every output that grows gets its token, so that a long prompt never holds it up; what remains of the budget goes
         to prompts, the first in rank first, each cut where the budget ends. While outputs grow, that budget is what
@@ -117,7 +117,7 @@ class Scheduler:
         Returns: the slices to compute, with their blocks allocated; at most `limits.step_tokens` tokens and
         `limits.step_rows` rows; empty when there is nothing to do.
         """
-        self._give_way()
+        self._preempt_for_fairness()
         step = _Step(self.limits, self._prompt_tokens())
         preemptions = self.preemptions
         index = 0
@@ -134,7 +134,7 @@ class Scheduler:
         for client, tokens in step.served.items():
             self.queue.served(client, tokens)
 
-        if self.preemptions == preemptions:  # else blocks are short: whoever came in would be put out again
+        if self.preemptions == preemptions:  # else blocks are short: a new one would be preempted again
             self._admit(step)
         return step.slices
 
@@ -147,7 +147,7 @@ class Scheduler:
         return self.times.prompt_tokens(growing, limits.target_itl_s)
 
     def _admit(self, step: _Step) -> None:
-        """Let in who waits, each in its turn; nobody overtakes one that is ready and does not fit."""
+        """Admit waiting sequences, each in its turn; none overtakes one that is ready and does not fit."""
         passed: list[Sequence] = []
         fits = True
         while fits and self.queue.ranked and step.has_room and len(self.running) < self.limits.running:
@@ -159,7 +159,7 @@ class Scheduler:
                 passed.append(sequence)
                 continue
             fits_step = sequence.pending <= step.tokens or not self.limits.whole_prompts
-            # Room for all that is pending, not for this step's share alone: a prompt that is put out again half-way
+            # Room for all that is pending, not for this step's share alone: a prompt that is preempted half-way
             # has cost the others its time.
             fits = fits_step and self.blocks.fits(sequence, sequence.pending)
             if not fits:
@@ -177,19 +177,19 @@ class Scheduler:
             self.queue.put(sequence)
 
     def _can_begin(self, sequence: Sequence, step: _Step) -> bool:
-        """Whether there is something to compute of one that waits, now that it has adopted what is known.
+        """Return whether a waiting sequence has something to compute, now that it has adopted known blocks.
 
-        Whoever would compute the very block that another computes in this step adopts it in the next one instead: of
-        prompts that begin alike and come together, the beginning is computed once.
+        A sequence that would compute the very block that another computes in this step adopts it in the next one
+        instead: of prompts that begin alike and come together, the beginning is computed once.
         """
         if not sequence.ready or self.blocks.next_digest(sequence) in step.coming:
             return False
         return sequence.computable > 0
 
-    def _give_way(self) -> None:
-        """Put out one sequence of the client that has most places, where all are taken and it is the turn of a client
-        that has none: one client's thousand long answers would keep all others waiting for their end. What is put out
-        finds its full blocks again.
+    def _preempt_for_fairness(self) -> None:
+        """Preempt one sequence of the client that has most places, where all are taken and it is the turn of a client
+        that has none: one client's thousand long answers would keep all others waiting for their end. A preempted
+        sequence finds its full blocks again.
         """
         if len(self.running) < self.limits.running or not self.queue.ranked:
             return
@@ -199,10 +199,10 @@ class Scheduler:
         if first.request.client in places or most == 1 or not (first.ready and first.computable):
             return
         if self.blocks.fits(first, first.pending):
-            self._put_out(max(at for at, one in enumerate(self.running) if one.request.client == client))
+            self._preempt(max(at for at, one in enumerate(self.running) if one.request.client == client))
 
-    def _put_out(self, at: int) -> Sequence:
-        """Running sequence number `at` gives its place and its blocks back and waits again."""
+    def _preempt(self, at: int) -> Sequence:
+        """Preempt running sequence number `at`: free its place and its blocks, and let it wait again."""
         sequence = self.running.pop(at)
         self.blocks.release(sequence)
         self.queue.put(sequence)
@@ -211,13 +211,13 @@ class Scheduler:
         return sequence
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
-        """Blocks for `count` more tokens; for want of them, who ranks last is put out.
+        """Allocate blocks for `count` more tokens; where there are too few, the last in rank is preempted.
 
         Returns: False if that was `sequence` itself. The first in rank always finds room, because the pool holds at
         least one sequence of full length: somebody finishes, and then the next.
         """
         while not self.blocks.grow(sequence, count):
-            if self._put_out(-1) is sequence:
+            if self._preempt(-1) is sequence:
                 return False
         return True
 
@@ -226,7 +226,7 @@ class Scheduler:
 class _Step:
     """A step being put together: what of the limits is left, the slices so far, the digests of blocks they complete."""
 
-    limits: Limits
+    limits: StepLimits
     prompt_tokens: int
     slices: list[Slice] = field(default_factory=list)
     coming: set[bytes] = field(default_factory=set)
@@ -263,10 +263,10 @@ def _rank(sequence: Sequence) -> Rank:
 
 
 def due_s(arrived_s: float, priority: int) -> float:
-    """When a request is due: with priority 0, when it arrives."""
+    """Return when a request is due: with priority 0, when it arrives."""
     return arrived_s + PRIORITY_HEAD_START_S * level(priority)
 
 
 def level(priority: int) -> int:
-    """What counts of a priority."""
+    """Return the priority within the bounds that count."""
     return min(max(priority, -PRIORITY_LEVELS), PRIORITY_LEVELS)

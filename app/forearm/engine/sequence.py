@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Literal, NamedTuple
 
 from forearm.engine.constraints.grammar import Matcher
-from forearm.engine.constraints.output_constraint import Choice, Constraint
+from forearm.engine.constraints.output_constraint import AllowedTokens, Constraint
 from forearm.engine.constraints.repetition import Repetition
 from forearm.wire import PoolingPrompt, PositionLogprobs, SamplingParams
 
@@ -21,7 +21,7 @@ PooledRows = Literal["all", "first", "last"]
 
 
 class Columns(NamedTuple):
-    """How a request chooses its tokens, as far as no token changes it.
+    """The sampling columns of a request that are the same at every token.
 
     floats  float32: temperature, top_p, min_p, presence, frequency, repetition
     ints    int32: top_k, logprobs
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class PoolingTask:
-    """What a request to embed, score or classify asks for, one output per text.
+    """The task of a request to embed, score or classify, with one output per text.
 
     in_turns    the texts take turns with those of other requests: a query does not wait for thousands of documents
     rows        the tokens whose last hidden states are pooled, or returned one by one
@@ -122,7 +122,7 @@ class Request:
         return True
 
     def drop_unmade(self, index: int | None = None) -> int:
-        """Output `index`, or None: each, will not be made if it has not been yet. Returns: how many that are."""
+        """Mark output `index`, or None: each, as never to be made, unless it was made. Returns: how many."""
         unmade = range(self._next, self.params.n)
         if index is None:
             self._next = self.params.n
@@ -138,7 +138,7 @@ class Request:
         return self.connection, self.request_id
 
     def made(self, index: int) -> Sequence | None:
-        """Output `index`, if it is made."""
+        """Return output `index`, if it is made."""
         at = bisect_left(self.sequences, index, key=lambda one: one.index)
         found = at < len(self.sequences) and self.sequences[at].index == index
         return self.sequences[at] if found else None
@@ -150,7 +150,7 @@ class Request:
 
     @property
     def open_indexes(self) -> list[int]:
-        """Of the outputs that have not ended, made or not."""
+        """Return the indexes of the outputs that have not ended, made or not."""
         unmade = range(self._next, self.params.n)
         return [*(one.index for one in self.open), *(index for index in unmade if index not in self._dropped)]
 
@@ -187,24 +187,24 @@ class Sequence:
         self.tokens = self.prompt
 
     def append(self, token: int) -> None:
-        """The newest token. Until the first one the prompt is shared: thousands of outputs may wait with it."""
+        """Append the newest token. Until the first one the prompt is shared: thousands of outputs may wait with it."""
         if self.tokens is self.prompt:
             self.tokens = self.tokens[:]
         self.tokens.append(token)
 
     @property
     def pending(self) -> int:
-        """Tokens still to compute: a prompt or the rest of one, the last sampled token, all after a preemption."""
+        """Count the tokens to compute: a prompt or the rest of one, the last sampled token, all after a preemption."""
         return len(self.tokens) - self.computed
 
     @property
     def grows(self) -> bool:
-        """Whether all but the newest token of its output is computed: the next step gives the next one."""
+        """Return whether it decodes: all but the newest token of its output is computed."""
         return len(self.tokens) - self.computed == 1 and len(self.tokens) > len(self.prompt)
 
     @property
     def computable(self) -> int:
-        """Pending tokens that can be computed now: all, but not what chooses a token before the grammar is there."""
+        """Count the pending tokens that can be computed now: all but the last while the grammar is being compiled."""
         return self.pending - (self.request.compiling is not None)
 
     @property
@@ -213,14 +213,14 @@ class Sequence:
 
     @property
     def to_score(self) -> int:
-        """Prompt positions whose log-probabilities are wanted and not there yet; the first output finds them."""
+        """Count the prompt positions whose log-probabilities are still to be found, by the first output."""
         if self.request.params.prompt_logprobs is None or self.index > 0:
             return 0
         return len(self.prompt) - len(self.request.prompt_logprobs)
 
     @property
     def ready(self) -> bool:
-        """Whether it can be computed now. Outputs after the first wait until the first has computed the prompt they
+        """Return whether it can be computed now. Outputs after the first wait until that has computed the prompt they
         share, so that they adopt its blocks instead of computing them again.
         """
         if self.index == 0 or self.request.pooling is not None:
@@ -250,12 +250,12 @@ class Slice(NamedTuple):
 
     @property
     def computes(self) -> int:
-        """Tokens, drafts included."""
+        """Count the tokens, drafts included."""
         return self.end - self.start + len(self.drafts)
 
     @property
     def rows(self) -> int:
-        """Rows of logits."""
+        """Count the rows of logits."""
         return len(self.scores) + (1 + len(self.drafts) if self.samples else 0)
 
     @classmethod
@@ -273,12 +273,12 @@ class Slice(NamedTuple):
 
 
 def prefills(slices: list[Slice]) -> int:
-    """How many tokens of prompts these are."""
+    """Count the prompt tokens of the slices."""
     prompts = [piece for piece in slices if piece.start < len(piece.sequence.prompt)]
     return sum(min(piece.end, len(piece.sequence.prompt)) - piece.start for piece in prompts)
 
 
-class Line(NamedTuple):
+class SampleRow(NamedTuple):
     """One place at which a token is chosen: after all tokens of the sequence and these drafts.
 
     row     of the step's logits
@@ -288,20 +288,20 @@ class Line(NamedTuple):
     row: int
     sequence: Sequence
     drafts: tuple[int, ...] = ()
-    choice: Choice = None
+    choice: AllowedTokens = None
 
     @property
     def position(self) -> int:
-        """Of the token that is chosen."""
+        """Return the position of the token that is chosen."""
         return len(self.sequence.tokens) + len(self.drafts)
 
     @property
     def output_length(self) -> int:
-        """Tokens of the output before it."""
+        """Count the tokens of the output before the one that is chosen."""
         return self.sequence.output_length + len(self.drafts)
 
     def last(self, count: int) -> tuple[int, ...]:
-        """The `count` tokens before it."""
+        """Return the `count` tokens before the one that is chosen."""
         ours = max(0, count - len(self.drafts))
         tokens = self.sequence.tokens
         return (*tokens[len(tokens) - ours :], *self.drafts[len(self.drafts) + ours - count :])

@@ -76,7 +76,7 @@ class EngineServer:
             await self._close_connections()
 
     def drain(self, timeout_s: float) -> None:
-        """Finish what is open, for so long at most; asked again, end at once."""
+        """Finish open requests, within `timeout_s`; on the second call, end at once."""
         if self._draining:
             self._inbox.put(Stop())
             return
@@ -86,7 +86,7 @@ class EngineServer:
         asyncio.get_running_loop().call_later(timeout_s, self._inbox.put, Stop())
 
     def state(self) -> wire.State:
-        """What the engine says of itself now."""
+        """Return the state that the engine tells its clients."""
         seen = self._loop.snapshot
         return wire.State(
             max_model_len=self._loop.terms.max_model_len,
@@ -100,7 +100,7 @@ class EngineServer:
         )
 
     async def log_figures(self, interval_s: float) -> None:
-        """A line of figures every so often while there is something to tell."""
+        """Log throughput and load every `interval_s` while there is anything to compute."""
         meter, before = self._loop.meter, (0, 0, 0, 0)
         while True:
             await asyncio.sleep(interval_s)
@@ -149,7 +149,7 @@ class EngineServer:
         return done
 
     def _deliver(self, messages: list[Outward]) -> None:
-        """One write a connection, however many messages a step had for it."""
+        """Write to each connection once, however many messages a step had for it."""
         frames: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection, message in messages:
             frames[connection].append(wire.frame(message))
@@ -161,8 +161,9 @@ class EngineServer:
             self._tell_load()
 
     def _tell_load(self) -> None:
-        """Every worker knows how full the engine is, and so refuses by itself what the engine would; this often, and
-        once more when it has come to rest.
+        """Tell every worker how full the engine is, so that it refuses by itself what the engine would refuse.
+
+        At most every _TELL_S, and once more when the load no longer changes.
         """
         self._telling = None
         if (load := self._loop.snapshot.load) != self._told:
@@ -213,7 +214,7 @@ class EngineServer:
             self._inbox.put(From(connection, message), length)
 
     async def _close_connections(self) -> None:
-        """Give what was written a moment to be read."""
+        """Close all connections, and wait a moment for what was written to be read."""
         writers = list(self._writers.values())
         for writer in writers:
             writer.close()

@@ -1,4 +1,4 @@
-"""From an EngineConfig to an engine that can run: model found, weights loaded, memory divided, loop made."""
+"""The start of an engine: find the model, load weights, divide memory, make the loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace, recording_of
 from forearm.engine.pooling import PoolingStepper, PoolingTerms
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Slice
 from forearm.engine.speculation.draft_model import DraftModel
 from forearm.engine.speculation.ngrams import Ngrams
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Cores:
-    """Where the engine's threads run: one CPU id a thread, or () when they are not pinned; threads of each rank."""
+    """The cores of the engine's threads: one CPU id a thread, or () when they are not pinned; threads of each rank."""
 
     threads: int
     pinned: tuple[int, ...]
@@ -130,7 +130,7 @@ def check_draft(draft: Checkpoint, checkpoint: Checkpoint) -> None:
 def _load(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    limits: Limits,
+    limits: StepLimits,
     cores: Cores,
     progress: bool,
     outdated: Callable[[], object],
@@ -196,8 +196,8 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
         )
 
 
-def _speculation(drafting: Drafting | None, limits: Limits, others: Sequence[NativeExecutor]) -> Speculation:
-    """What makes drafts; `others` has the draft model's executor, where there is one."""
+def _speculation(drafting: Drafting | None, limits: StepLimits, others: Sequence[NativeExecutor]) -> Speculation:
+    """Return what makes drafts; `others` has the draft model's executor, where there is one."""
     if drafting is None:
         return Speculation()
     drafter: Drafter = Ngrams(drafting.least, drafting.most)
@@ -231,7 +231,7 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | N
 
 
 def cores_of(config: EngineConfig) -> Cores:
-    """Those supervisor.py has planned, else a plan of our own."""
+    """Return the cores that the supervisor has planned, else those of a plan made here."""
     if config.threads:
         return Cores(config.threads, config.cores, config.ranks)
     plan = placement.plan(config)

@@ -9,25 +9,25 @@ from typing import NamedTuple
 import numpy as np
 
 from forearm.engine.batch import Float32Array, Sampled, pack
-from forearm.engine.constraints.output_constraint import Choice
+from forearm.engine.constraints.output_constraint import AllowedTokens
 from forearm.engine.executor import Executor
 from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.sampling import StepColumns, alternatives, sampled_logprobs, scored_logprobs
-from forearm.engine.sequence import Line, Slice
+from forearm.engine.sequence import SampleRow, Slice
 from forearm.errors import ForearmError
 from forearm.wire import PositionLogprobs, TokenLogprob
 
 
 class Prospect(NamedTuple):
-    """What one line of the step came to. `nan`: nothing can be chosen, the token means nothing."""
+    """The token sampled for one row. `nan`: nothing can be chosen, the token means nothing."""
 
     token: int
     nan: bool
     logprobs: PositionLogprobs | None = None
 
 
-class Outcome(NamedTuple):
-    """What a slice came to.
+class SliceOutcome(NamedTuple):
+    """The result of a slice.
 
     prompt_logprobs  of the tokens after the positions that were to be scored; None: they have a NaN
     prospects        where it samples: what comes next, and after each of its drafts what would come then
@@ -57,11 +57,11 @@ class Stepper:
         if self._masking is not None:
             self._masking.submit(int).result()  # its thread begins now: later it would inherit a pinned core
 
-    def compute(self, slices: list[Slice]) -> list[Outcome]:
-        """The whole step; no sequence is changed."""
+    def compute(self, slices: list[Slice]) -> list[SliceOutcome]:
+        """Compute the whole step; no sequence is changed."""
         choices = self._forward(slices)
         self.trace.part("sample")
-        lines: list[Line] = []
+        lines: list[SampleRow] = []
         scored: list[list[PositionLogprobs] | None] = []
         row = 0
         for piece in slices:
@@ -71,20 +71,20 @@ class Stepper:
                 lines.extend(_lines(piece, row, choices.get(id(piece))))
                 row += 1 + len(piece.drafts)
             elif piece.samples:
-                lines.append(Line(row, piece.sequence))
+                lines.append(SampleRow(row, piece.sequence))
                 row += 1
         prospects = self._sample(lines)
-        outcomes: list[Outcome] = []
+        outcomes: list[SliceOutcome] = []
         line = 0
         for piece, found in zip(slices, scored, strict=True):
             end = line + 1 + len(piece.drafts) if piece.samples else line
             failed = choices.get(id(piece)) if choices else None
             failed = failed if isinstance(failed, ForearmError) else None
-            outcomes.append(Outcome(piece, found, prospects[line:end], failed))
+            outcomes.append(SliceOutcome(piece, found, prospects[line:end], failed))
             line = end
         return outcomes
 
-    def _forward(self, slices: list[Slice]) -> dict[int, list[Choice] | ForearmError]:
+    def _forward(self, slices: list[Slice]) -> dict[int, list[AllowedTokens] | ForearmError]:
         """Compute all tokens. Returns: what each constrained slice's lines may choose, by id of the slice."""
         constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
         if self._masking is None or not constrained:
@@ -116,7 +116,7 @@ class Stepper:
             return None
         return [scored_logprobs(scored, line, token, count) for line, token in enumerate(tokens.tolist())]
 
-    def _sample(self, lines: list[Line]) -> list[Prospect]:
+    def _sample(self, lines: list[SampleRow]) -> list[Prospect]:
         if not lines:
             return []
         sampled = self.executor.sample(self._columns.of(lines))
@@ -129,13 +129,13 @@ class Stepper:
             for i, line in enumerate(lines)
         ]
 
-    def _logprobs(self, line: Line, sampled: Sampled, number: int) -> PositionLogprobs | None:
+    def _logprobs(self, line: SampleRow, sampled: Sampled, number: int) -> PositionLogprobs | None:
         wanted = line.sequence.request.params.logprobs
         if wanted is None:
             return None
         return sampled_logprobs(sampled, number, alternatives(wanted, self.executor.vocab_size))
 
-    def _named(self, lines: list[Line], sampled: Sampled) -> dict[int, PositionLogprobs]:
+    def _named(self, lines: list[SampleRow], sampled: Sampled) -> dict[int, PositionLogprobs]:
         """Positions by number of the line where `logprob_token_ids` names alternatives; the chosen token is one too."""
         asked = [
             (number, line.row, token)
@@ -156,9 +156,9 @@ class Stepper:
         return found
 
 
-def _choices(slices: list[Slice]) -> dict[int, list[Choice] | ForearmError]:
-    """What each slice's lines may choose, by id of the slice; or why its constraint can't say."""
-    found: dict[int, list[Choice] | ForearmError] = {}
+def _choices(slices: list[Slice]) -> dict[int, list[AllowedTokens] | ForearmError]:
+    """Return the tokens allowed at each row of the slices, by id of the slice; or why its constraint failed."""
+    found: dict[int, list[AllowedTokens] | ForearmError] = {}
     for piece in slices:
         assert piece.sequence.constraint is not None
         try:
@@ -168,8 +168,8 @@ def _choices(slices: list[Slice]) -> dict[int, list[Choice] | ForearmError]:
     return found
 
 
-def _lines(piece: Slice, row: int, choices: Row[Choice] | ForearmError | None) -> list[Line]:
+def _lines(piece: Slice, row: int, choices: Row[AllowedTokens] | ForearmError | None) -> list[SampleRow]:
     count = 1 + len(piece.drafts)
     if choices is None or isinstance(choices, ForearmError):
         choices = [None] * count
-    return [Line(row + i, piece.sequence, piece.drafts[:i], choices[i]) for i in range(count)]
+    return [SampleRow(row + i, piece.sequence, piece.drafts[:i], choices[i]) for i in range(count)]

@@ -1,4 +1,4 @@
-"""Whether a request's SamplingParams can be had: each out of range is refused by its name."""
+"""Validation of SamplingParams: a parameter out of range is refused by its name."""
 
 from __future__ import annotations
 

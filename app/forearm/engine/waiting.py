@@ -1,4 +1,4 @@
-"""Who waits, and whose turn it is: first by priority, then by fair shares between clients, then by rank.
+"""The queue of waiting sequences, in order of priority, then of fair shares between clients, then of rank.
 
 The sequence that ranks first of all tells the priority that is served next. Of the clients that have sequences of this
 priority, the one with the fewest tokens computed goes first, with the sequence that ranks first of its own. With one
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from forearm.engine.sequence import Rank, Request, Sequence
 
 
-class Served:
-    """How many tokens were computed for each client that has open requests."""
+class ServedTokens:
+    """Counters of the tokens computed for each client that has open requests."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
@@ -30,7 +30,7 @@ class Served:
 
     @property
     def least(self) -> int:
-        """Of any client."""
+        """Return the smallest counter of any client."""
         return min(self._tokens.values(), default=0)
 
     def enter(self, client: str, at_least: int) -> None:
@@ -39,13 +39,13 @@ class Served:
         self._tokens[client] = max(at_least, self._tokens.get(client, 0))
 
     def leave(self, client: str) -> None:
-        """A request of a client is over."""
+        """Count the end of a client's request."""
         self._open[client] -= 1
         if not self._open[client]:
             del self._open[client], self._tokens[client]
 
     def add(self, client: str, tokens: int) -> None:
-        """So many more are computed."""
+        """Count `tokens` more for a client."""
         self._tokens[client] += tokens
 
 
@@ -68,7 +68,7 @@ class WaitingQueue:
         self.ranked: list[Sequence] = []
         self._lines: dict[tuple[int, str], _Line] = {}
         self._turns: dict[int, list[_Line]] = {}  # by priority: lines in the order of their keys
-        self._served = Served()
+        self._served = ServedTokens()
 
     def enter(self, request: Request) -> None:
         """A new request of a client. It gets no credit for the time in which it asked for nothing."""
@@ -78,15 +78,15 @@ class WaitingQueue:
         self._served.enter(request.client, at_least)
 
     def leave(self, request: Request) -> None:
-        """The request is over."""
+        """Count the end of a request."""
         self._served.leave(request.client)
 
     def served(self, client: str, tokens: int) -> None:
-        """So many tokens are computed for a client."""
+        """Count `tokens` more that are computed for a client."""
         self._served.add(client, tokens)
 
     def put(self, sequence: Sequence) -> None:
-        """It waits."""
+        """Put a sequence in the queue."""
         insort(self.ranked, sequence, key=_rank)
         request = sequence.request
         line = self._lines.setdefault((request.priority, request.client), _Line(request.client))
@@ -94,7 +94,7 @@ class WaitingQueue:
         self._stand(line, request.priority)
 
     def remove(self, sequence: Sequence) -> None:
-        """It waits no longer."""
+        """Take a sequence out of the queue."""
         del self.ranked[place(self.ranked, sequence)]
         request = sequence.request
         line = self._lines[request.priority, request.client]
@@ -104,7 +104,7 @@ class WaitingQueue:
             del self._lines[request.priority, request.client]
 
     def first(self) -> Sequence:
-        """Whose turn it is. There must be one."""
+        """Return the sequence whose turn it is. There must be one."""
         priority = self.ranked[0].request.priority
         turns = self._turns[priority]
         while (line := turns[0]).key != self._key(line):  # keys only grow while a line stands: see to the first alone
@@ -112,7 +112,7 @@ class WaitingQueue:
         return line.sequences[0]
 
     def _stand(self, line: _Line, priority: int) -> None:
-        """Put the line where its key belongs, or nowhere if nobody waits in it."""
+        """Put the line where its key belongs, or nowhere if it is empty."""
         turns = self._turns.setdefault(priority, [])
         at = bisect_left(turns, line.key, key=_key)
         if at < len(turns) and turns[at] is line:
@@ -128,7 +128,7 @@ class WaitingQueue:
 
 
 def place(ranked: list[Sequence], sequence: Sequence) -> int:
-    """Where the sequence is, or would be, in a list in order of rank."""
+    """Return the index that the sequence has, or would have, in a list in order of rank."""
     return bisect_left(ranked, sequence.rank, key=_rank)
 
 

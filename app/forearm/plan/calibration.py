@@ -1,4 +1,4 @@
-"""How fast this machine really multiplies: two layers of zeros, computed in the formats that a model has.
+"""Calibration: the measured speed of two layers of zeros in the formats that a model has.
 
 The peak of an instruction says little about a loop around it: of int8's, Zen 4 reached 83 % and a Xeon with twice the
 peak 50 %. So `forearm plan` on this machine times a step of a few rows and one of many, which takes about a second.
@@ -29,8 +29,8 @@ from forearm.plan.work import work_of
 WATCHED_S = 0.3  # each number of rows; the least time counts
 
 
-class Forward(Protocol):
-    """What is timed of the executor (_native.pyi)."""
+class TimedExecutor(Protocol):
+    """The part of the native executor that is timed (_native.pyi)."""
 
     def forward(
         self,
@@ -57,7 +57,7 @@ def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat
 
 
 def _asked(format: WeightFormat) -> Asked | None:
-    """What --quantization makes this format, or multiplies as this one."""
+    """Return the --quantization that gives this format, or one that multiplies alike."""
     if not is_codes(format):
         return Asked(embeddings="none")
     alike = (name for name, one in AT_LOAD.items() if (one.dtype, one.group) == (format.dtype, format.group))
@@ -84,8 +84,8 @@ def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) ->
     return Achieved(2e-9 * weights * FEW_ROWS / max(few, fixed_s), 2e-9 * weights * MANY_ROWS / max(many, fixed_s))
 
 
-def _least_s(executor: Forward, sequences: int, count: int) -> float:
-    """Of steps of `count` tokens for each of so many sequences, each at its start."""
+def _least_s(executor: TimedExecutor, sequences: int, count: int) -> float:
+    """Return the speed of steps of `count` tokens for each of the sequences, each at its start."""
     blocks = -(-count // BLOCK_TOKENS)
     starts = np.arange(sequences + 1, dtype=np.int32)
     tokens = np.zeros(sequences * count, np.int32)

@@ -19,9 +19,9 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.headers import find_headers
 from forearm.plan import fleet, report, sizing
 from forearm.plan.host import THIS, host_of
-from forearm.plan.load import Lengths, Slo
+from forearm.plan.load import RequestTokens, Slo
 from forearm.plan.machines import machines
-from forearm.plan.outlook import Model, Wish, outlook, smaller
+from forearm.plan.outlook import ModelHeaders, Wish, outlook, smaller
 
 MOST_TOKENS = 10_000_000
 FLEET = tuple(
@@ -51,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
     if given.price_template:
         print(fleet.template())
         return 0
-    wish = Wish(Lengths(given.input_len, given.output_len), Slo(given.slo_ttft, given.slo_tpot), given.rate)
+    wish = Wish(RequestTokens(given.input_len, given.output_len), Slo(given.slo_ttft, given.slo_tpot), given.rate)
     for note in line.notes:
         print(f"forearm plan: {note}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="forearm-plan-") as into:
@@ -74,7 +74,7 @@ def _add_flags(parser: CommandParser) -> None:
     parser.add_argument("--sizing-table", action="store_true", help="print docs/sizing.md")
 
 
-def _headers(configs: Configs, into: Path) -> Model:
+def _headers(configs: Configs, into: Path) -> ModelHeaders:
     engine, drafting = configs.engine, drafting_asked(configs.engine)
 
     def find(name: str, revision: str, place: str) -> Path:
@@ -84,10 +84,10 @@ def _headers(configs: Configs, into: Path) -> Model:
         )
 
     draft = find(drafting.model, drafting.revision, "draft") if drafting and drafting.model else None
-    return Model(find(engine.model, engine.revision, "model"), draft)
+    return ModelHeaders(find(engine.model, engine.revision, "model"), draft)
 
 
-def _one(given: argparse.Namespace, configs: Configs, model: Model, wish: Wish) -> int:
+def _one(given: argparse.Namespace, configs: Configs, model: ModelHeaders, wish: Wish) -> int:
     host = host_of(given.machine, configs)
     try:
         found = outlook(host, model, wish)
@@ -106,7 +106,7 @@ def _one(given: argparse.Namespace, configs: Configs, model: Model, wish: Wish) 
     return 0
 
 
-def _fleet(given: argparse.Namespace, configs: Configs, model: Model, wish: Wish) -> int:
+def _fleet(given: argparse.Namespace, configs: Configs, model: ModelHeaders, wish: Wish) -> int:
     if given.rate is None:
         raise ConfigError("--fleet: give the load with --rate REQUESTS_A_SECOND (and --input-len, --output-len)")
     prices = fleet.read_prices(given.prices) if given.prices else {}

@@ -1,4 +1,4 @@
-"""How long a step takes: a roofline of reading and multiplying, with the shares of both that this engine reached.
+"""The time of a step: a roofline of reading and multiplying, with the shares of both that this engine reached.
 
 Reading and multiplying overlap, but not wholly: the p-norm with p = 3 of the two times meets what was measured at 1, 8
 and 32 sequences, where one or the other or both bound a step.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from forearm.model.families.config import WeightFormat
 from forearm.plan.machines import CORE_GB_S, MULTIPLY_SHARE, READ_SHARE, Machine
-from forearm.plan.work import Matrices, Work
+from forearm.plan.work import Matrices, StepWork
 
 # Shares of measured limits, of a Zen 4 with two cores (avx512_bf16, the 0.5B shape): of read bandwidth by one stream,
 # and of the multiply peak at up to 32 rows and at 512 or more, solved for the attention that those figures contain.
@@ -37,7 +37,7 @@ class Achieved:
 
 @dataclass(frozen=True)
 class Rates:
-    """What the threads that compute get out of a machine: GB/s read, GFLOP/s (two operations a multiply-add).
+    """The limits that compute threads reach on a machine: GB/s read, GFLOP/s (two operations a multiply-add).
 
     achieved: of whole multiplications, where they were timed; for other formats SHARES of the peak are taken.
     """
@@ -66,7 +66,7 @@ def rates_of(machine: Machine, threads: int) -> Rates:
 class Cost:
     """Predicted seconds of steps of one model on one engine. step_tokens: budget of a step."""
 
-    work: Work
+    work: StepWork
     rates: Rates
     step_tokens: int
 
@@ -121,7 +121,7 @@ class Cost:
 
 
 def kind_of(format: WeightFormat) -> str:
-    """How it is multiplied: float, int8 (one scale a row), grouped (scales inside the row)."""
+    """Return the kind of multiplication: float, int8 (one scale a row), grouped (scales inside the row)."""
     if format.dtype not in ("int8", "int4") or format.wide:
         return "float"
     return "grouped" if format.group else "int8"

@@ -1,4 +1,4 @@
-"""How many hosts of each type a load takes, and what they cost at prices that the user brings."""
+"""The hosts of each type a load takes, and what they cost at prices that the user brings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.plan.host import type_host
 from forearm.plan.load import at_rate
 from forearm.plan.machines import machine, machines
-from forearm.plan.outlook import Model, Outlook, Wish, outlook
+from forearm.plan.outlook import ModelHeaders, Outlook, Wish, outlook
 from forearm.plan.report import NOT_MEASURED, figure, seconds, table
 
 MOST_HOSTS = 10_000
@@ -37,7 +37,9 @@ class Row:
     usd_per_million_output_tokens: float | None = None
 
 
-def fleet(names: Sequence[str], prices: Mapping[str, float], configs: Configs, model: Model, wish: Wish) -> list[Row]:
+def fleet(
+    names: Sequence[str], prices: Mapping[str, float], configs: Configs, model: ModelHeaders, wish: Wish
+) -> list[Row]:
     """A row for each type: cheapest first, then those without a price by hosts, then those that can't.
 
     Raises: ConfigError for an unknown type.
@@ -98,7 +100,7 @@ def as_json(rows: Sequence[Row], wish: Wish) -> dict[str, Any]:
     return {"predicted": True, "load": load | asdict(wish.slo), "fleet": [asdict(row) for row in rows]}
 
 
-def _row(name: str, price: float | None, configs: Configs, model: Model, wish: Wish) -> Row:
+def _row(name: str, price: float | None, configs: Configs, model: ModelHeaders, wish: Wish) -> Row:
     try:
         found = outlook(type_host(machine(name), configs), model, wish)
     except ConfigError as problem:

@@ -24,8 +24,8 @@ MOST_OF_ATTENTION = 3.0
 
 
 @dataclass(frozen=True)
-class Host:
-    """Where one engine would run. config: with what serve sets aside for its other processes.
+class EngineHost:
+    """A host, or a part of one, for an engine. config: with what serve sets aside for its other processes.
 
     nodes: NUMA nodes of the machine; node: of the same machine, an engine on the first of them alone.
     """
@@ -38,10 +38,10 @@ class Host:
     rates: Rates
     tier: str
     nodes: int
-    node: Host | None = None
+    node: EngineHost | None = None
 
 
-def host_of(name: str, configs: Configs) -> Host:
+def host_of(name: str, configs: Configs) -> EngineHost:
     """`this` is measured for a second or two; an instance type is taken from its data sheet.
 
     Raises: ConfigError if there is no such type, or a setting does not fit it.
@@ -49,23 +49,23 @@ def host_of(name: str, configs: Configs) -> Host:
     return this_host(configs) if name == THIS else type_host(machine(name), configs)
 
 
-def this_host(configs: Configs) -> Host:
+def this_host(configs: Configs) -> EngineHost:
     """This machine: what is free of it now, and its limits measured."""
     placed, memory, config = _placed(configs, configs.engine, "")
     megabytes = max(64, min(READ_BYTES, memory.available_bytes // 4) // 1_000_000)
     found = placement.measured_limits(placed, megabytes, CALIBRATION_S)
     bf16_gflops = min(found["bf16_gflops"], found["fma_gflops"] * MOST_OF_ATTENTION)
     rates = Rates(found["read_gb_s"], found["fma_gflops"], bf16_gflops, found["int8_gops"], measured=True)
-    return Host(THIS, placed.lines[0], config, placed, memory, rates, placement.tier(), 1)
+    return EngineHost(THIS, placed.lines[0], config, placed, memory, rates, placement.tier(), 1)
 
 
-def type_host(machine: Machine, configs: Configs) -> Host:
+def type_host(machine: Machine, configs: Configs) -> EngineHost:
     """An instance type, freshly started."""
     generation = machine.generation
     with tempfile.TemporaryDirectory() as root:
         write_tree(machine, Path(root))
 
-        def on(engine: EngineConfig, nodes: int) -> Host:
+        def on(engine: EngineConfig, nodes: int) -> EngineHost:
             placed, memory, config = _placed(configs, engine, root)
             part = replace(machine, memory_gb_s=machine.memory_gb_s * nodes / machine.nodes)
             rates = rates_of(part, placed.threads)
@@ -73,7 +73,7 @@ def type_host(machine: Machine, configs: Configs) -> Host:
                 f"{generation.name} ({generation.core}), {machine.cores} cores, "
                 f"{placement.in_gib(machine.memory_bytes)}, {machine.nodes} NUMA node{'s' if machine.nodes > 1 else ''}"
             )
-            return Host(machine.name, what, config, placed, memory, rates, generation.tier, machine.nodes)
+            return EngineHost(machine.name, what, config, placed, memory, rates, generation.tier, machine.nodes)
 
         whole = on(configs.engine, machine.nodes)
         if machine.nodes == 1 or configs.engine.tensor_parallel_size > 1:

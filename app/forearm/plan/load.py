@@ -1,4 +1,4 @@
-"""What clients see at a load: time to the first token, time of each further one, and how much a host can take.
+"""Latency at a load: time to the first token, time of each further one, and the largest load of a host.
 
 TTFT: from sending a request to its first token. TPOT: time of an output token after the first. Both as the engine
 alone makes them; HTTP and the network come on top. Nothing is gained here from prefixes that requests share.
@@ -14,7 +14,7 @@ FULL = 0.95  # of the time that a host can be busy before its queue only grows
 
 
 @dataclass(frozen=True)
-class Lengths:
+class RequestTokens:
     """Tokens of a request."""
 
     prompt: int
@@ -22,25 +22,25 @@ class Lengths:
 
     @property
     def context(self) -> int:
-        """Where the middle of the output stands."""
+        """Return the context length in the middle of the output."""
         return self.prompt + self.output // 2
 
 
 @dataclass(frozen=True)
 class Slo:
-    """What clients may be asked to wait, in seconds; None: as long as it takes."""
+    """The longest times that clients accept, in seconds; None: any."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
 
     def met_by(self, ttft_s: float, tpot_s: float) -> bool:
-        """Whether both are kept."""
+        """Return whether both are kept."""
         return (self.ttft_s is None or ttft_s <= self.ttft_s) and (self.tpot_s is None or tpot_s <= self.tpot_s)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """So many clients that each send the next request when the last one is answered."""
+class ClosedLoad:
+    """A closed load: `sequences` clients that each send the next request when the last one is answered."""
 
     sequences: int
     ttft_s: float
@@ -51,7 +51,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenLoad:
     """Requests that come at a rate of their own. sequences: running at a time."""
 
     requests_s: float
@@ -60,13 +60,13 @@ class Open:
     sequences: float
 
 
-def at_batch(cost: Cost, sequences: int, lengths: Lengths) -> Batch:
+def at_batch(cost: Cost, sequences: int, lengths: RequestTokens) -> ClosedLoad:
     """The steady state of so many clients: their prompts are computed between the others' tokens."""
     prefill_s, step_s = cost.prefill_s(lengths.prompt), cost.decode_s(sequences, lengths.context)
     round_s = sequences * prefill_s + lengths.output * step_s
     requests_s = sequences / round_s
     tpot_s = step_s + (sequences - 1) * prefill_s / max(1, lengths.output)
-    return Batch(
+    return ClosedLoad(
         sequences,
         ttft_s=prefill_s + (step_s if sequences > 1 else 0.0),
         tpot_s=tpot_s,
@@ -76,14 +76,14 @@ def at_batch(cost: Cost, sequences: int, lengths: Lengths) -> Batch:
     )
 
 
-def pooled(cost: Cost, lengths: Lengths) -> Open:
+def pooled(cost: Cost, lengths: RequestTokens) -> OpenLoad:
     """Texts as fast as they can be computed, as many in a step as its budget has room for; each waits for two steps."""
     texts = max(1, cost.step_tokens // lengths.prompt)
     step_s = cost.pool_s(texts, lengths.prompt)
-    return Open(texts / step_s, 2 * step_s, 0.0, texts)
+    return OpenLoad(texts / step_s, 2 * step_s, 0.0, texts)
 
 
-def at_rate(cost: Cost, requests_s: float, lengths: Lengths, most_sequences: int) -> Open | None:
+def at_rate(cost: Cost, requests_s: float, lengths: RequestTokens, most_sequences: int) -> OpenLoad | None:
     """The steady state at a rate; None where there is none: prompts take all the time, or too many are open at once.
 
     Prompts queue as at a server with one way of serving and random arrivals (M/D/1); a decode step has what time
@@ -105,13 +105,13 @@ def at_rate(cost: Cost, requests_s: float, lengths: Lengths, most_sequences: int
     if sequences > most_sequences:
         return None
     ttft_s = prefill_s + prompts * prefill_s / (2 * (1 - prompts)) + (tpot_s if sequences > 1 else 0.0)
-    return Open(requests_s, ttft_s, tpot_s, sequences)
+    return OpenLoad(requests_s, ttft_s, tpot_s, sequences)
 
 
-def most_requests_s(cost: Cost, lengths: Lengths, slo: Slo, most_sequences: int) -> Open | None:
+def most_requests_s(cost: Cost, lengths: RequestTokens, slo: Slo, most_sequences: int) -> OpenLoad | None:
     """The highest rate that keeps the SLO; None if not even a request now and then does."""
 
-    def kept(requests_s: float) -> Open | None:
+    def kept(requests_s: float) -> OpenLoad | None:
         found = at_rate(cost, requests_s, lengths, most_sequences)
         return found if found is not None and slo.met_by(found.ttft_s, found.tpot_s) else None
 

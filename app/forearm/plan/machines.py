@@ -13,7 +13,7 @@ KIB = 1024
 
 
 @dataclass(frozen=True)
-class Generation:
+class GravitonGeneration:
     """One Graviton processor: a socket, and what a core does in a cycle (two operations a multiply-add).
 
     Sockets, clocks, memory channels: AWS' public figures (aws-graviton-getting-started, README, its table of
@@ -42,11 +42,11 @@ _G3 = ("Neoverse V1", 0xD40, "sve256", 2.6, 64, 307.2, 32, 128, 256, 0.80, 0.92)
 _G4 = ("Neoverse V2", 0xD4F, "neon_mm", 2.8, 96, 537.6, 32, 128, 256, 0.80, 0.92)  # 12 x DDR5-5600
 # 12 x DDR5-8800, 4.4 GB/s a core where Graviton4 has 5.6. No SME and no FP8: Graviton4's instructions multiply.
 _G5 = ("Neoverse V3", 0xD84, "neon_mm", 3.3, 192, 844.8, 32, 128, 256, 0.80, 0.92)
-GRAVITON2 = Generation("Graviton2", *_G2)
-GRAVITON3 = Generation("Graviton3", *_G3)
-GRAVITON3E = Generation("Graviton3E", *_G3)
-GRAVITON4 = Generation("Graviton4", *_G4)
-GRAVITON5 = Generation("Graviton5", *_G5)
+GRAVITON2 = GravitonGeneration("Graviton2", *_G2)
+GRAVITON3 = GravitonGeneration("Graviton3", *_G3)
+GRAVITON3E = GravitonGeneration("Graviton3E", *_G3)
+GRAVITON4 = GravitonGeneration("Graviton4", *_G4)
+GRAVITON5 = GravitonGeneration("Graviton5", *_G5)
 GENERATIONS = (GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5)  # 3E calls itself 3
 
 _SIZES = {"medium": 1, "large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48}
@@ -58,7 +58,7 @@ _HPC = {"4xlarge": 16, "8xlarge": 32, "16xlarge": 64}
 _BURSTABLE = {"small": 2, "medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}  # smaller ones hold no model
 
 # Family: processor, GiB a vCPU (0: see SIZES_GIB), vCPUs of each size. Source: EC2's instance type pages.
-FAMILIES: dict[str, tuple[Generation, int, dict[str, int]]] = {
+FAMILIES: dict[str, tuple[GravitonGeneration, int, dict[str, int]]] = {
     "c6g": (GRAVITON2, 2, _TO_64),
     "m6g": (GRAVITON2, 4, _TO_64),
     "r6g": (GRAVITON2, 8, _TO_64),
@@ -105,7 +105,7 @@ class Machine:
     """An instance type. vCPUs are whole cores: Graviton has no hyper-threads."""
 
     name: str
-    generation: Generation
+    generation: GravitonGeneration
     cores: int
     memory_bytes: int
     nodes: int
@@ -143,7 +143,7 @@ def machines() -> list[str]:
 
 
 def write_tree(machine: Machine, root: Path) -> None:
-    """What the kernel of such a host shows of cores, nodes and memory, freshly started."""
+    """Write files as the kernel of a freshly started host shows them: cores, nodes and memory."""
 
     def write(path: str, text: str) -> None:
         file = root / path

@@ -1,4 +1,4 @@
-"""What becomes of a model on a host: whether it fits, how many contexts, and how fast."""
+"""The outlook of a model on a host: whether it fits, how many contexts, and how fast."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.weights import PIECE_BYTES
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost
-from forearm.plan.host import Host
-from forearm.plan.load import Batch, Lengths, Open, Slo, at_batch, at_rate, most_requests_s, pooled
+from forearm.plan.host import EngineHost
+from forearm.plan.load import ClosedLoad, OpenLoad, RequestTokens, Slo, at_batch, at_rate, most_requests_s, pooled
 from forearm.plan.work import by_format, work_of
 
 ENGINE_BYTES = 64 << 20  # the engine's interpreter and libraries: 44 MB resident before it loads anything
@@ -25,14 +25,14 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 class Wish:
     """The load to plan for. requests_s: of all clients together; None: none is given."""
 
-    lengths: Lengths
+    lengths: RequestTokens
     slo: Slo
     requests_s: float | None = None
 
 
 @dataclass(frozen=True)
-class Model:
-    """Where headers are: of the model, and of the one that drafts for it (--speculative-config), if any."""
+class ModelHeaders:
+    """The folders of checkpoint headers: of the model, and of its draft model (--speculative-config), if any."""
 
     folder: Path
     draft: Path | None = None
@@ -46,14 +46,14 @@ class Outlook:
     asked for, or None where that is too much (or none was given).
     """
 
-    host: Host
+    host: EngineHost
     engines: int
     fitting: Fit
     cost: Cost
     formats: dict[str, int]
-    batches: tuple[Batch, ...]
-    best: Open | None
-    asked: Open | None
+    batches: tuple[ClosedLoad, ...]
+    best: OpenLoad | None
+    asked: OpenLoad | None
 
     @property
     def kv_token_bytes(self) -> int:
@@ -80,7 +80,7 @@ class Outlook:
         return self.engines * (loaded + max(kv_bytes, 2 * PIECE_BYTES)) + self.host.config.others_bytes
 
 
-def outlook(host: Host, model: Model, wish: Wish) -> Outlook:
+def outlook(host: EngineHost, model: ModelHeaders, wish: Wish) -> Outlook:
     """One engine, or one for each NUMA node where the model and the load fit a node: no byte crosses the sockets then.
 
     Raises: ConfigError with the arithmetic if the model does not fit.
@@ -96,7 +96,7 @@ def outlook(host: Host, model: Model, wish: Wish) -> Outlook:
     return _with(host, host, 1, model, wish)
 
 
-def smaller(host: Host, model: Model) -> Iterator[str]:
+def smaller(host: EngineHost, model: ModelHeaders) -> Iterator[str]:
     """The --quantization values with which a model fits that does not as it is."""
     for quantization in ("int8", "int4"):
         try:
@@ -106,17 +106,17 @@ def smaller(host: Host, model: Model) -> Iterator[str]:
         yield quantization
 
 
-def _tokens(lengths: Lengths) -> int:
+def _tokens(lengths: RequestTokens) -> int:
     return -(-(lengths.prompt + lengths.output) // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
-def _fit(engine: Host, model: Model) -> Fit:
+def _fit(engine: EngineHost, model: ModelHeaders) -> Fit:
     drafting = drafting_asked(engine.config)
     draft = draft_checkpoint(engine.config, drafting, model.draft) if drafting and model.draft else None
     return fit(engine.config, model.folder, engine.memory, engine.placed.threads, draft)
 
 
-def _with(host: Host, engine: Host, engines: int, model: Model, wish: Wish) -> Outlook:
+def _with(host: EngineHost, engine: EngineHost, engines: int, model: ModelHeaders, wish: Wish) -> Outlook:
     fitting = _fit(engine, model)
     work, rates = work_of(fitting.checkpoint), engine.rates
     if rates.measured:
@@ -141,8 +141,8 @@ def _with(host: Host, engine: Host, engines: int, model: Model, wish: Wish) -> O
     )
 
 
-def _times(batch: Batch, engines: int) -> Batch:
-    """As many clients at each engine."""
+def _times(batch: ClosedLoad, engines: int) -> ClosedLoad:
+    """Return the load of several engines, each with as many clients."""
     return replace(
         batch,
         sequences=batch.sequences * engines,
@@ -152,5 +152,5 @@ def _times(batch: Batch, engines: int) -> Batch:
     )
 
 
-def _together(state: Open, engines: int) -> Open:
+def _together(state: OpenLoad, engines: int) -> OpenLoad:
     return replace(state, requests_s=state.requests_s * engines, sequences=state.sequences * engines)

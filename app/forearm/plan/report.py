@@ -9,7 +9,7 @@ from typing import Any
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.placement import in_gib
 from forearm.model.checkpoint.formats import described
-from forearm.plan.load import Batch, Open
+from forearm.plan.load import ClosedLoad, OpenLoad
 from forearm.plan.outlook import Outlook, Wish
 
 NOT_MEASURED = (
@@ -96,7 +96,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def seconds(value: float) -> str:
-    """For people: ms below one second."""
+    """Return seconds as text, in ms below one second."""
     return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
 
 
@@ -106,7 +106,7 @@ def figure(value: float) -> str:
 
 
 def dollars_per_million(price: float, tokens_s: float) -> float:
-    """$ for a million tokens at this price an hour."""
+    """Return the price of a million tokens, in $, at a price per hour."""
     return price / (tokens_s * 3600) * 1e6
 
 
@@ -190,7 +190,7 @@ def _how(found: Outlook) -> str:
 
 
 def _texts(found: Outlook, wish: Wish) -> str:
-    """Of a model that pools."""
+    """Return the lines on a model that pools."""
     assert found.best is not None
     alone, tokens = found.cost.pool_s(1, wish.lengths.prompt), wish.lengths.prompt
     return (
@@ -199,7 +199,7 @@ def _texts(found: Outlook, wish: Wish) -> str:
     )
 
 
-def _row(batch: Batch, price: float | None) -> list[str]:
+def _row(batch: ClosedLoad, price: float | None) -> list[str]:
     speeds = [figure(value) for value in (batch.output_tokens_s, batch.total_tokens_s, batch.requests_s)]
     cost = [f"{dollars_per_million(price, batch.output_tokens_s):.2f}"] if price else []
     return [str(batch.sequences), seconds(batch.ttft_s), seconds(batch.tpot_s), *speeds, *cost]
@@ -224,20 +224,20 @@ def _rates(found: Outlook, wish: Wish, price: float | None) -> list[str]:
     return lines
 
 
-def _state(state: Open) -> str:
+def _state(state: OpenLoad) -> str:
     return (
         f"{figure(state.requests_s)} requests/s: TTFT {seconds(state.ttft_s)}, TPOT {seconds(state.tpot_s)}, "
         f"{figure(state.sequences)} running"
     )
 
 
-def _a_million(state: Open, wish: Wish, price: float | None) -> str:
+def _a_million(state: OpenLoad, wish: Wish, price: float | None) -> str:
     if not price:
         return ""
     return f", $ {dollars_per_million(price, state.requests_s * wish.lengths.output):.2f} per 1M output tokens"
 
 
-def _open_json(state: Open | None, wish: Wish, price: float | None) -> dict[str, Any] | None:
+def _open_json(state: OpenLoad | None, wish: Wish, price: float | None) -> dict[str, Any] | None:
     if state is None:
         return None
     return asdict(state) | _dollars(state.requests_s * wish.lengths.output, price)

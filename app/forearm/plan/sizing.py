@@ -13,10 +13,10 @@ from forearm.config.engine_config import EngineConfig
 from forearm.config.serve_config import ServeConfig
 from forearm.engine.host.placement import GIB
 from forearm.errors import ConfigError
-from forearm.plan.host import Host, type_host
-from forearm.plan.load import Lengths, Slo
+from forearm.plan.host import EngineHost, type_host
+from forearm.plan.load import RequestTokens, Slo
 from forearm.plan.machines import machine
-from forearm.plan.outlook import Model, Outlook, Wish, outlook
+from forearm.plan.outlook import ModelHeaders, Outlook, Wish, outlook
 from forearm.plan.report import NOT_MEASURED, figure, seconds
 from forearm.plan.shapes import SHAPES, write_shape
 
@@ -26,7 +26,7 @@ TYPES = (
 )  # fmt: skip
 QUANTIZATIONS = ("none", "int8", "int4")
 MAX_MODEL_LEN = 8192
-WISH = Wish(Lengths(512, 256), Slo(ttft_s=5.0, tpot_s=0.2))
+WISH = Wish(RequestTokens(512, 256), Slo(ttft_s=5.0, tpot_s=0.2))
 COLUMNS = (
     "Type", "Weights", "RAM at peak, GiB", "Contexts", "TTFT, 1 client", "Tokens/s, 1 client", "Tokens/s, 16 clients",
     "Requests/s in the SLO",
@@ -40,7 +40,7 @@ def page() -> str:
 
 
 def _configs() -> Configs:
-    """What the defaults are, whatever the environment says."""
+    """Return the default settings, whatever the environment says."""
     return Configs(EngineConfig(), ApiConfig(), ServeConfig())
 
 
@@ -65,7 +65,7 @@ def _introduction() -> Iterator[str]:
     yield "- What does not fit is left out."
 
 
-def _model(name: str, hosts: dict[str, Host]) -> Iterator[str]:
+def _model(name: str, hosts: dict[str, EngineHost]) -> Iterator[str]:
     yield ""
     yield f"## {name}"
     yield ""
@@ -76,13 +76,13 @@ def _model(name: str, hosts: dict[str, Host]) -> Iterator[str]:
         length = min(MAX_MODEL_LEN, SHAPES[name]["max_position_embeddings"])
         for host in hosts.values():
             for quantization in QUANTIZATIONS:
-                found = _outlook(host, Model(Path(folder)), quantization, length)
+                found = _outlook(host, ModelHeaders(Path(folder)), quantization, length)
                 if found is not None:
                     yield f"| {' | '.join(_cells(host, quantization, found))} |"
 
 
-def _outlook(host: Host, model: Model, quantization: str, length: int) -> Outlook | None:
-    def so(one: Host) -> Host:
+def _outlook(host: EngineHost, model: ModelHeaders, quantization: str, length: int) -> Outlook | None:
+    def so(one: EngineHost) -> EngineHost:
         return replace(one, config=replace(one.config, quantization=quantization, max_model_len=length))
 
     try:
@@ -91,7 +91,7 @@ def _outlook(host: Host, model: Model, quantization: str, length: int) -> Outloo
         return None
 
 
-def _cells(host: Host, quantization: str, found: Outlook) -> Iterator[str]:
+def _cells(host: EngineHost, quantization: str, found: Outlook) -> Iterator[str]:
     batches = {batch.sequences // found.engines: batch for batch in found.batches}
     engines = f" ({found.engines} engines)" if found.engines > 1 else ""
     yield f"{host.name}{engines}"

@@ -1,4 +1,4 @@
-"""What a step of a model reads and multiplies, from its sizes and formats alone."""
+"""The work of a step: what it reads and multiplies, from its sizes and formats alone."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What computing costs. body: a token's matrices; head: those of a row of logits; layers: in all."""
+class StepWork:
+    """The work of a step. body: a token's matrices; head: those of a row of logits; layers: in all."""
 
     body: tuple[Matrices, ...]
     head: tuple[Matrices, ...]
@@ -42,11 +42,11 @@ class Work:
 
     @property
     def read_bytes(self) -> int:
-        """Of weights, in a step with logits."""
+        """Return the bytes of weights that a step with logits reads."""
         return sum(matrices.size_bytes for matrices in (*self.body, *self.head))
 
 
-def work_of(checkpoint: Checkpoint) -> Work:
+def work_of(checkpoint: Checkpoint) -> StepWork:
     """The work of a step of this model as it is served."""
     body: Shapes = defaultdict(list)
     head: Shapes = defaultdict(list)
@@ -57,7 +57,7 @@ def work_of(checkpoint: Checkpoint) -> Work:
         if len(part.shape) != 2 or name in tables:
             continue  # of which a token reads one row
         (head if name in ("embed", "head") else body)[checkpoint.formats[name]].append(part.shape)
-    return Work(_matrices(body), _matrices(head), _attention(checkpoint), len(checkpoint.config.layers))
+    return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(checkpoint.config.layers))
 
 
 def by_format(checkpoint: Checkpoint) -> dict[str, int]:

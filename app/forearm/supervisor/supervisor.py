@@ -30,7 +30,7 @@ from forearm.config.settings import to_json
 from forearm.config.speculative import drafting_asked
 from forearm.engine.host import placement
 from forearm.engine.host.client_memory import portion
-from forearm.engine.host.split_engines import Share, allowed, describe, shares
+from forearm.engine.host.split_engines import EngineShare, allowed, describe, shares
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.model.families.generation import sampling_defaults
@@ -111,7 +111,7 @@ def server(configs: Configs, runtime: RunFolder) -> Coroutine[Any, Any, int]:
 
 
 def fill_in(
-    configs: Configs, plan: placement.Plan, parts: Sequence[Share], folder: Path, runtime: RunFolder
+    configs: Configs, plan: placement.Plan, parts: Sequence[EngineShare], folder: Path, runtime: RunFolder
 ) -> tuple[list[EngineConfig], ApiConfig]:
     """Complete the configs of the engines and the API: folders, sockets, cores, memory; no token of the hub."""
     sockets = tuple(str(runtime.path / f"{name}.sock") for name in names(len(parts)))
@@ -149,7 +149,7 @@ def fill_in(
     return engines, api
 
 
-def shared(engine: EngineConfig, index: int, part: Share, socket: str) -> EngineConfig:
+def shared(engine: EngineConfig, index: int, part: EngineShare, socket: str) -> EngineConfig:
     """Return the config of one engine of several, with its part of the machine."""
     return replace(
         engine,

@@ -15,7 +15,7 @@ from forearm.engine.inbox import From
 from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import output_seed
 from forearm.engine.speculation.speculation import Speculation
 from forearm.engine.step import Stepper
@@ -37,7 +37,7 @@ class Client:
     def __init__(
         self,
         executor: HistoryExecutor | None = None,
-        limits: Limits | None = None,
+        limits: StepLimits | None = None,
         grammars: Grammars | None = None,
         speculation: Speculation | None = None,
         *,
@@ -48,7 +48,7 @@ class Client:
         self.executor = executor or HistoryExecutor()
         agreed = Terms(vocab_size=self.executor.vocab_size, max_model_len=self.executor.max_model_len, **terms)
         self.meter = Meter("m", "0", "float32", self.executor.blocks, agreed.prefix_caching)
-        limits = limits or Limits(64, 8, 8)
+        limits = limits or StepLimits(64, 8, 8)
         stepper = Stepper(self.executor, trace or StepTrace(), spare_cpu=spare_cpu)
         self.loop = EngineLoop(stepper, limits, agreed, self.meter, grammars, speculation)
         self.outputs: dict[tuple[str, int], Output] = {}

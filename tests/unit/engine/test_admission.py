@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.engine.client import Client
 
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.wire import RepetitionDetection
 
 
@@ -129,7 +129,7 @@ def test_a_prompt_without_tokens_or_with_unknown_ones_is_refused(prompt: list[in
 
 
 def test_a_full_queue_refuses_the_next_request_and_says_when_to_come_back() -> None:
-    client = Client(limits=Limits(8, 2, 2), queued=1)
+    client = Client(limits=StepLimits(8, 2, 2), queued=1)
     for name in "abc":
         client.submit(name, [1], max_tokens=20)
     client.step()
@@ -143,7 +143,7 @@ def test_a_full_queue_refuses_the_next_request_and_says_when_to_come_back() -> N
 
 
 def test_outputs_that_wait_have_an_end_too() -> None:
-    client = Client(limits=Limits(8, 2, 2), queued=16000)
+    client = Client(limits=StepLimits(8, 2, 2), queued=16000)
     client.submit("a", [1], n=16000)
 
     client.submit("b", [1], n=1000)
@@ -153,7 +153,7 @@ def test_outputs_that_wait_have_an_end_too() -> None:
 
 
 def test_more_outputs_of_one_request_than_can_run_and_wait_are_its_own_mistake() -> None:
-    client = Client(limits=Limits(8, 2, 2), queued=100)
+    client = Client(limits=StepLimits(8, 2, 2), queued=100)
 
     client.submit("a", [1], n=103)
     client.submit("b", [1], n=102)

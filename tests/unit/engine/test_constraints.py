@@ -19,12 +19,12 @@ from tests.unit.engine.teller import Eager, Teller
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.engine.constraints.output_constraint import Constraint, Mark
 from forearm.engine.inbox import Drain, From
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.engine.speculation.speculation import Speculation
 from forearm.wire import Abort, Accepted, RepetitionDetection, SamplingParams, Submit
 
 PROMPT = [1, 2, 3]
-WIDE = Limits(64, 8, 40)
+WIDE = StepLimits(64, 8, 40)
 LIST = 'start: "[" item ("," item)* "]"\nitem: "true" | "false" | "null" | /[a-z]{1,4}/'
 WORD = 'start: "abcdefghijklmnop"'
 
@@ -39,7 +39,7 @@ def grammars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammars]:
 
 
 def client_of(
-    grammars: Grammars, rightness: float | None = None, limits: Limits = WIDE, *, spare_cpu: bool = True
+    grammars: Grammars, rightness: float | None = None, limits: StepLimits = WIDE, *, spare_cpu: bool = True
 ) -> Client:
     speculation = None if rightness is None else Speculation(LettersTeller(rightness), 4, Eager())
     executor = HistoryExecutor(vocab_size=VOCAB)

@@ -8,7 +8,7 @@ from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, expected
 from tests.unit.engine.teller import Eager
 
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.engine.speculation.draft_model import DraftModel
 from forearm.engine.speculation.speculation import Speculation
 
@@ -16,7 +16,7 @@ MAX_MODEL_LEN = 160
 
 
 def client_of(
-    blocks: int, limits: Limits, tokens: int, *, step_tokens: int = 64, draft_len: int = MAX_MODEL_LEN
+    blocks: int, limits: StepLimits, tokens: int, *, step_tokens: int = 64, draft_len: int = MAX_MODEL_LEN
 ) -> Client:
     """An engine whose draft model is the same model: all it says greedily is right, if its keys and values are."""
     draft = DraftModel(HistoryExecutor(blocks, draft_len), step_tokens)
@@ -38,7 +38,7 @@ def client_of(
 def test_its_drafts_are_right_whatever_becomes_of_blocks(
     prompts: list[tuple[int, int, int, int]], step_tokens: int, draft_tokens: int, blocks: int, tokens: int
 ) -> None:
-    client = client_of(blocks, Limits(step_tokens, 4, 24), tokens, step_tokens=draft_tokens)
+    client = client_of(blocks, StepLimits(step_tokens, 4, 24), tokens, step_tokens=draft_tokens)
     for step in range(12):
         for i, (arrives, shared, last, count) in enumerate(prompts):
             if arrives == step:
@@ -53,7 +53,7 @@ def test_its_drafts_are_right_whatever_becomes_of_blocks(
 
 
 def test_a_prompt_that_is_long_for_it_is_computed_over_several_steps() -> None:
-    client = client_of(16, Limits(128, 4, 24), 3, step_tokens=20)
+    client = client_of(16, StepLimits(128, 4, 24), 3, step_tokens=20)
     client.submit("a", [7] * 70, max_tokens=12, temperature=0)
     client.finish()
 
@@ -63,7 +63,7 @@ def test_a_prompt_that_is_long_for_it_is_computed_over_several_steps() -> None:
 
 
 def test_beyond_its_own_context_it_says_nothing() -> None:
-    client = client_of(16, Limits(128, 4, 24), 4, draft_len=40)
+    client = client_of(16, StepLimits(128, 4, 24), 4, draft_len=40)
     client.submit("a", [7] * 30, max_tokens=40, temperature=0)
     client.finish()
 

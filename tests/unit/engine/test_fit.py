@@ -14,7 +14,7 @@ from forearm import _native
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host.memory_plan import fit, scratch_bytes
 from forearm.engine.host.placement import Memory, kv_blocks
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.hub import DEMO_MODEL
@@ -25,8 +25,8 @@ MIB = 1 << 20
 BOX = Memory(1 << 33, 1 << 33, "a box")
 
 
-def limits(step_tokens: int, rows: int) -> Limits:
-    return Limits(step_tokens=step_tokens, running=rows, step_rows=rows, slice_tokens=0, whole_prompts=False)
+def limits(step_tokens: int, rows: int) -> StepLimits:
+    return StepLimits(step_tokens=step_tokens, running=rows, step_rows=rows, slice_tokens=0, whole_prompts=False)
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4", "int4-g32", "fp8"])

@@ -11,7 +11,7 @@ from tests.unit.engine.client import Client, expected
 
 from forearm.engine.inbox import Drain, From, Gone, Stop
 from forearm.engine.loop import MAX_FAILED_STEPS
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.errors import EngineFailed
 from forearm.wire import SamplingParams, Submit
 
@@ -131,7 +131,7 @@ def test_logprobs_are_of_the_raw_logits_and_alternatives_come_best_first() -> No
 def test_prompt_logprobs_are_the_same_in_one_piece_in_chunks_and_with_a_hot_cache() -> None:
     prompt = list(range(40)) + [3] * 40
     found = []
-    for limits in (Limits(128, 2, 128), Limits(16, 2, 7)):
+    for limits in (StepLimits(128, 2, 128), StepLimits(16, 2, 7)):
         client = Client(limits=limits)
         for name in ("cold", "hot"):
             client.submit(name, prompt, max_tokens=2, temperature=0, prompt_logprobs=2)
@@ -187,7 +187,7 @@ def test_the_last_token_of_a_prompt_is_computed_even_if_all_of_it_is_known() -> 
 
 
 def test_a_running_sequences_full_blocks_are_shared_before_it_ends() -> None:
-    client = Client(limits=Limits(32, 4, 4))
+    client = Client(limits=StepLimits(32, 4, 4))
     client.submit("first", [5] * 100, max_tokens=4, temperature=0)
     client.step()
     client.step()
@@ -257,7 +257,7 @@ def test_an_abort_frees_the_blocks_before_the_next_step() -> None:
 
 
 def test_one_output_can_be_aborted_alone_also_the_first_before_its_prompt_is_done() -> None:
-    client = Client(limits=Limits(16, 4, 4))
+    client = Client(limits=StepLimits(16, 4, 4))
     client.submit("a", [1] * 40, max_tokens=3, n=3, seed=5)
     client.step()
 
@@ -411,7 +411,7 @@ def test_metrics_tell_of_every_token_and_request() -> None:
 
 
 def test_a_prompt_counts_for_the_rate_as_it_is_computed_and_for_the_metrics_when_it_is_done() -> None:
-    client = Client(limits=Limits(16, 2, 2))
+    client = Client(limits=StepLimits(16, 2, 2))
     client.submit("a", [1] * 40, max_tokens=2)
 
     rates = []

@@ -18,7 +18,7 @@ from forearm.engine.loop import MAX_FAILED_STEPS, EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.pooling import PoolingStepper, PoolingTerms, finish_vector
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.errors import EngineFailed
 from forearm.model.pooling.pooling import PoolingPlan
 
@@ -67,7 +67,7 @@ class Engine:
         pooling = PoolingTerms(plan, COLUMNS, token_types=2)
         terms = Terms(100, 8, queued=queued, priorities=priorities, prefix_caching=False, pooling=pooling)
         stepper = PoolingStepper(self.sums, trace or StepTrace(), pooling)
-        limits = Limits(step_tokens=10, running=3, step_rows=10, whole_prompts=True)
+        limits = StepLimits(step_tokens=10, running=3, step_rows=10, whole_prompts=True)
         self.loop = EngineLoop(stepper, limits, terms, Meter("m", "0", "float32", 8, False))
         self.said: list[Outward] = []
 

@@ -13,7 +13,7 @@ from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, expected
 from tests.unit.engine.teller import told
 
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 
 MAX_MODEL_LEN = 160
 
@@ -54,9 +54,9 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @st.composite
-def limits(draw: st.DrawFn) -> Limits:
+def limits(draw: st.DrawFn) -> StepLimits:
     running = draw(st.integers(1, 6))
-    return Limits(
+    return StepLimits(
         step_tokens=draw(st.integers(running, 90)),
         running=running,
         step_rows=draw(st.integers(running, 12)),
@@ -73,7 +73,7 @@ def limits(draw: st.DrawFn) -> Limits:
     rightness=st.sampled_from([None, 0.0, 0.6, 0.9, 1.0]),
 )
 def test_tokens_depend_on_the_request_alone(
-    requests: list[Plan], limits: Limits, blocks: int, prefix_caching: bool, rightness: float | None
+    requests: list[Plan], limits: StepLimits, blocks: int, prefix_caching: bool, rightness: float | None
 ) -> None:
     executor = HistoryExecutor(blocks, MAX_MODEL_LEN)
     speculation = None if rightness is None else told(rightness)

@@ -15,7 +15,7 @@ from tests.unit.engine.letters import END, VOCAB, ids
 from tests.unit.engine.teller import Eager, Teller
 
 from forearm.engine.constraints.grammar import Grammars
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.engine.speculation.draft_model import DraftModel
 from forearm.engine.speculation.ngrams import Ngrams
 from forearm.engine.speculation.speculation import Drafter, Speculation
@@ -76,7 +76,7 @@ def run(
 ) -> Client:
     """All of them, in few blocks."""
     client = Client(
-        HistoryExecutor(14, MAX_MODEL_LEN, VOCAB), Limits(40, 5, 16), grammars, speculation, eos_token_ids=(END,)
+        HistoryExecutor(14, MAX_MODEL_LEN, VOCAB), StepLimits(40, 5, 16), grammars, speculation, eos_token_ids=(END,)
     )
     for i, (prompt, chosen) in enumerate(requests):
         client.submit(str(i), prompt, **chosen)

@@ -8,7 +8,7 @@ import pytest
 
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.blocks import BlockPool
-from forearm.engine.scheduler import PRIORITY_HEAD_START_S, PRIORITY_LEVELS, Limits, Scheduler
+from forearm.engine.scheduler import PRIORITY_HEAD_START_S, PRIORITY_LEVELS, Scheduler, StepLimits
 from forearm.engine.sequence import Request, Slice
 from forearm.errors import ConfigError
 from forearm.wire import SamplingParams, Submit
@@ -19,7 +19,7 @@ class Line:
 
     def __init__(self, step_tokens: int = 8, running: int = 4, blocks: int = 64, **limits: Any) -> None:
         rows = limits.pop("step_rows", running)
-        self.scheduler = Scheduler(Limits(step_tokens, running, rows, **limits), BlockPool(blocks))
+        self.scheduler = Scheduler(StepLimits(step_tokens, running, rows, **limits), BlockPool(blocks))
         self.names: dict[str, int] = {}
         self.admission = Admission(Terms(vocab_size=100, max_model_len=32 * blocks, priorities=True))
 
@@ -267,4 +267,4 @@ def test_whole_prompts_wait_for_a_step_that_holds_them() -> None:
 
 def test_budgets_too_small_for_the_running_sequences_are_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match="--max-num-batched-tokens 4 is less than --max-num-seqs 5"):
-        Limits(step_tokens=4, running=5, step_rows=5)
+        StepLimits(step_tokens=4, running=5, step_rows=5)

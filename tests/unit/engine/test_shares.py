@@ -8,7 +8,7 @@ import pytest
 
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host import placement, split_engines
-from forearm.engine.host.split_engines import Share, allowed, divided, memory_of
+from forearm.engine.host.split_engines import EngineShare, allowed, divided, memory_of
 from forearm.errors import ConfigError
 
 NODES = {cpu: cpu // 4 for cpu in range(8)}
@@ -33,7 +33,7 @@ def test_parts_of_the_binding_are_the_engines() -> None:
 
 
 def test_an_engines_process_keeps_off_the_others_cores() -> None:
-    share = Share((0, 1), 2, "", 1, (2,))
+    share = EngineShare((0, 1), 2, "", 1, (2,))
     assert allowed(share, PLAN, 3) == (0, 1, 6, 7)
     assert allowed(share, replace(PLAN, api_cores=(0, 1, 2, 3, 4, 5)), 3) == (0, 1)
     assert allowed(share, PLAN, 1) == ()

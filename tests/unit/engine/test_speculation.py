@@ -12,16 +12,16 @@ from tests.unit.engine.client import Client, Output, expected
 from tests.unit.engine.teller import told
 
 from forearm.engine.metrics.step_times import StepTimes
-from forearm.engine.scheduler import Limits
-from forearm.engine.speculation.draft_length import Gain, Share
+from forearm.engine.scheduler import StepLimits
+from forearm.engine.speculation.draft_length import DraftAccuracy, Gain
 from forearm.engine.speculation.ngrams import Index, Ngrams
 from forearm.engine.speculation.speculation import Speculation
 
 PROMPT = [1, 2, 3]
-WIDE = Limits(64, 8, 40)  # rows for drafts as well
+WIDE = StepLimits(64, 8, 40)  # rows for drafts as well
 
 
-def answers(speculation: Speculation | None, limits: Limits = WIDE, **fields: Any) -> tuple[Output, int, Client]:
+def answers(speculation: Speculation | None, limits: StepLimits = WIDE, **fields: Any) -> tuple[Output, int, Client]:
     """What a request gets, and in how many steps."""
     client = Client(limits=limits, speculation=speculation, eos_token_ids=fields.pop("eos_token_ids", ()))
     client.submit("a", PROMPT, **fields)
@@ -192,7 +192,7 @@ def test_ngrams_draft_what_is_quoted_from_the_prompt() -> None:
 
 
 def test_a_share_goes_from_what_is_expected_to_what_is_seen_and_back() -> None:
-    share = Share()
+    share = DraftAccuracy()
     assert share.after(0.5, 1.0) == 0.5
 
     for _ in range(50):
@@ -270,7 +270,7 @@ def test_now_and_then_a_step_goes_without_drafts_to_tell_what_they_save() -> Non
 
 def test_steps_that_drafts_make_slower_are_left_without() -> None:
     """A clock of our own: a token more costs as much as a step, and drafts are half right."""
-    gain, share = Gain(), Share()
+    gain, share = Gain(), DraftAccuracy()
     taken = []
     for _ in range(300):
         (length,) = gain.lengths(1, [share.after(0.5, 2.0)], [4], 0.0)

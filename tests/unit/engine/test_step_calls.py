@@ -11,7 +11,7 @@ from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client
 
 from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 
 STREAMS = 32
 
@@ -47,7 +47,7 @@ def calls_of_steps(client: Client, steps: int) -> int:
 
 def test_a_decode_step_of_32_streams_makes_less_than_95_calls_a_stream() -> None:
     """Measured 86, and 151 before what lasts of a request's columns was worked out once."""
-    client = Client(_Idle(blocks=128, vocab_size=STREAMS), Limits(64, STREAMS, STREAMS))
+    client = Client(_Idle(blocks=128, vocab_size=STREAMS), StepLimits(64, STREAMS, STREAMS))
     for number in range(STREAMS):
         client.submit(str(number), [number, 1], temperature=0.7, top_p=0.9, seed=1, max_tokens=60, ignore_eos=True)
     client.loop.step()

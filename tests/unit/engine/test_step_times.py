@@ -9,7 +9,7 @@ import pytest
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.blocks import BlockPool
 from forearm.engine.metrics.step_times import PROMPT_TILE
-from forearm.engine.scheduler import Limits, Scheduler
+from forearm.engine.scheduler import Scheduler, StepLimits
 from forearm.engine.sequence import Slice
 from forearm.engine.speculation.speculation import Speculation
 from forearm.wire import SamplingParams, Submit
@@ -32,7 +32,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.speculation = Speculation()
-        limits = Limits(self.step_tokens, 16, 16, whole_prompts=self.whole_prompts, target_itl_s=self.target_s)
+        limits = StepLimits(self.step_tokens, 16, 16, whole_prompts=self.whole_prompts, target_itl_s=self.target_s)
         self.scheduler = Scheduler(limits, BlockPool(1024), self.speculation.times)
         self.admission = Admission(Terms(vocab_size=50_000, max_model_len=32_000))
         self.names = 0

@@ -9,14 +9,14 @@ from tests.unit.engine.client import Client, expected
 from tests.unit.engine.test_scheduler import Line
 
 from forearm.engine.inbox import Stop
-from forearm.engine.scheduler import PRIORITY_HEAD_START_S, Limits
+from forearm.engine.scheduler import PRIORITY_HEAD_START_S, StepLimits
 
 MOST = 16384
 
 
 def many(prompt: int = 40) -> Client:
     """A client that has asked for as many outputs as can be asked for."""
-    client = Client(limits=Limits(64, 8, 8), queued=MOST)
+    client = Client(limits=StepLimits(64, 8, 8), queued=MOST)
     client.submit("many", [1] * prompt, n=MOST, max_tokens=3, seed=7)
     return client
 
@@ -41,7 +41,7 @@ def test_sixteen_thousand_outputs_are_taken_in_and_aborted_in_no_time() -> None:
 
 
 def test_outputs_are_made_when_their_turn_comes_and_are_what_their_seeds_say() -> None:
-    client = Client(limits=Limits(64, 2, 2))
+    client = Client(limits=StepLimits(64, 2, 2))
     client.submit("a", [1] * 40, n=5, max_tokens=3, seed=7)
     (request,) = client.loop._requests.values()
     assert len(request.sequences) == 1
@@ -54,7 +54,7 @@ def test_outputs_are_made_when_their_turn_comes_and_are_what_their_seeds_say() -
 
 @pytest.mark.parametrize("index", [2, 3, 4])
 def test_an_output_can_be_aborted_before_it_is_made(index: int) -> None:
-    client = Client(limits=Limits(64, 2, 2))
+    client = Client(limits=StepLimits(64, 2, 2))
     client.submit("a", [1] * 40, n=5, max_tokens=3, seed=7)
     client.step()
 
@@ -69,7 +69,7 @@ def test_an_output_can_be_aborted_before_it_is_made(index: int) -> None:
 
 
 def test_stopping_tells_of_the_outputs_that_were_never_made() -> None:
-    client = Client(limits=Limits(64, 2, 2))
+    client = Client(limits=StepLimits(64, 2, 2))
     client.submit("a", [1], n=5, max_tokens=3)
     client.step()
 
@@ -135,7 +135,7 @@ def test_priority_goes_before_shares_and_waiting_before_priority() -> None:
 
 
 def test_who_has_all_places_gives_one_to_a_client_that_has_none_and_goes_on_where_it_was() -> None:
-    client = Client(limits=Limits(64, 4, 4))
+    client = Client(limits=StepLimits(64, 4, 4))
     prompts = [[number] * 40 for number in range(9)]
     for number, prompt in enumerate(prompts[:8]):
         client.submit(str(number), prompt, max_tokens=30, temperature=0, sender="flood")
@@ -154,7 +154,7 @@ def test_who_has_all_places_gives_one_to_a_client_that_has_none_and_goes_on_wher
 
 
 def test_clients_that_have_one_place_each_keep_it() -> None:
-    client = Client(limits=Limits(64, 2, 2))
+    client = Client(limits=StepLimits(64, 2, 2))
     for name in "abc":
         client.submit(name, [1], max_tokens=30, sender=name)
 

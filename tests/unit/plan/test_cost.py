@@ -15,7 +15,7 @@ from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.plan.cost import Cost, Rates
-from forearm.plan.load import Lengths, Slo, at_batch, at_rate, most_requests_s
+from forearm.plan.load import RequestTokens, Slo, at_batch, at_rate, most_requests_s
 from forearm.plan.work import work_of
 
 RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results" / "engine" / "epyc-zen4-2-cores.json"
@@ -26,7 +26,7 @@ MEASURED = {
     if one.shape == "qwen2.5-0.5b"
 }
 LABELS = list(dict.fromkeys(row for _, row, _ in MEASURED if row != "memory"))
-LENGTHS = Lengths(512, 128)
+LENGTHS = RequestTokens(512, 128)
 
 
 def checkpoint(shape: str, format: str) -> Checkpoint:

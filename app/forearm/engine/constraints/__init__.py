@@ -1,1 +1,1 @@
-"""What an output may go on with: grammars, thinking budgets, repetition."""
+"""Constraints on the next token of an output: grammars, thinking budgets, repetition."""

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Matcher:
-    """Where one output stands in its grammar. One thread at a time may call it; the GIL is released while it works."""
+    """The state of one output in its grammar. One thread at a time may call it; the GIL is released while it works."""
 
     def __init__(self, matcher: LLMatcher, words: int, own_words: int, held: _Held) -> None:
         self._matcher = matcher
@@ -93,7 +93,7 @@ class Matcher:
         return list(self._matcher.compute_ff_tokens())
 
     def allowed_prefix(self, drafts: Sequence[int]) -> int:
-        """How many of these tokens, from the first on, the grammar allows one after the other."""
+        """Count the tokens, from the first on, that the grammar allows one after the other."""
         return int(self._matcher.validate_tokens(list(drafts)))
 
     def fork(self) -> Matcher:
@@ -167,7 +167,7 @@ class Grammars:
         return found
 
     def close(self) -> None:
-        """End the threads; what is being compiled is waited for by nobody."""
+        """End the threads, without waiting for what is being compiled."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _known(self, source: str) -> Matcher | None:
@@ -179,7 +179,7 @@ class Grammars:
             return compiled.fork()
 
     def _compile_for(self, source: str, found: Future[Matcher]) -> None:
-        """On a thread of ours. What takes too long cannot be interrupted, but nobody waits for it."""
+        """Compile on a thread of this class. A slow compilation cannot be interrupted, but no request waits for it."""
         limit = threading.Timer(self._compile_s, self._too_slow, (found,))
         limit.daemon = True
         try:

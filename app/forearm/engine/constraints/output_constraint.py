@@ -1,4 +1,4 @@
-"""What one output may go on with: the end of its thinking once the budget is used up, then what its grammar allows."""
+"""The constraint of one output: the end of its thinking once the budget is used up, then what its grammar allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forearm.engine.constraints.grammar import Matcher
 from forearm.wire import SamplingParams
 
 # At one place: a mask (uint32 [words], a bit for each token), the one token that must come, or None: any token.
-Choice = npt.NDArray[np.uint32] | int | None
+AllowedTokens = npt.NDArray[np.uint32] | int | None
 
 
 class Mark:
@@ -100,14 +100,14 @@ class Constraint:
             ahead._think(token)
         return drafts
 
-    def choices(self, drafts: Sequence[int]) -> list[Choice]:
-        """What may be chosen here and after each of the drafts: those that `cut` leaves, or the first of `forced`.
+    def choices(self, drafts: Sequence[int]) -> list[AllowedTokens]:
+        """Return the tokens allowed here and after each draft: those that `cut` leaves, or the first of `forced`.
 
         Raises: ConstraintFailed when the grammar has become too large to go on with.
         """
         if self._constrains:
             assert self._matcher is not None
-            masks: list[Choice] = [*self._matcher.masks(drafts)]
+            masks: list[AllowedTokens] = [*self._matcher.masks(drafts)]
             return masks + [None] * (1 + len(drafts) - len(masks))  # where it is over before the last draft
         ahead, found = self._ahead(), [self._thinking_ends()]
         for token in drafts:

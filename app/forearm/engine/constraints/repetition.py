@@ -21,7 +21,7 @@ class Repetition:
         self._runs: npt.NDArray[np.int64] | None = None  # thousands of outputs may wait
 
     def found(self, tokens: array[int], begin: int) -> bool:
-        """Whether `tokens`, an output that begins at `begin`, ends with `min_count` times one pattern. To be asked
+        """Tell if `tokens`, an output that begins at `begin`, ends with `min_count` times one pattern. To be asked
         after every token of it.
         """
         least, most = max(1, self._sought.min_pattern_size), self._sought.max_pattern_size

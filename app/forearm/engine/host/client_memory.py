@@ -10,7 +10,7 @@ _GRAMMARS_BYTES, _INBOX_BYTES = 512 << 20, 64 << 20
 
 
 def portion(most: int, memory: Memory, share: int = _SHARE) -> int:
-    """So many bytes, or fewer where there is little memory."""
+    """Return `most` bytes, or fewer where there is little memory."""
     return min(most, memory.total_bytes // share)
 
 

@@ -1,4 +1,4 @@
-"""Which kernels compute, and which ones the test at start has put out of use: in the log and in the metrics."""
+"""The kernel tier in use, and the tiers that the self-test at start disabled, in the log and in the metrics."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def tell() -> None:
 
 
 class Tiers:
-    """For prometheus_client's registry. `used` and `wrong` are those of this process where they are not given."""
+    """A collector for prometheus_client's registry. `used` and `wrong` are by default those of this process."""
 
     def __init__(self, used: str | None = None, wrong: Sequence[tuple[str, str]] | None = None) -> None:
         self._used = placement.tier() if used is None else used
         self._wrong = placement.quarantined() if wrong is None else wrong
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client."""
+        """Yield the metrics, as prometheus_client asks for them."""
         used = GaugeMetricFamily("forearm:kernel_tier_info", "The kernels in use, as a label; 1.", labels=["tier"])
         used.add_metric([self._used], 1)
         yield used

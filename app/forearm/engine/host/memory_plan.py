@@ -15,7 +15,7 @@ from forearm.config.speculative import Drafting, drafting_asked
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host import placement
 from forearm.engine.host.client_memory import grammar_bytes, inbox_bytes
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.families.config import ModelConfig, WeightFormat
 from forearm.model.families.overrides import rope_changes
@@ -53,7 +53,7 @@ class Fit:
     """
 
     checkpoint: Checkpoint
-    limits: Limits
+    limits: StepLimits
     scratch_bytes: int
     draft_bytes: int
     vocabulary_bytes: int
@@ -123,7 +123,7 @@ def kv_bytes(checkpoint: Checkpoint) -> int:
     return checkpoint.config.kv_bytes_per_token[checkpoint.kv_dtype] * BLOCK_TOKENS
 
 
-def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
+def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
     """A step's limits. No step has more tokens than all running sequences together."""
     pooled = checkpoint.config.pooled
     budget = config.max_num_batched_tokens
@@ -133,7 +133,7 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> Limits:
     whole = pooled or not config.enable_chunked_prefill
     if whole:
         step_tokens = max(step_tokens, checkpoint.max_model_len)
-    return Limits(
+    return StepLimits(
         step_tokens=step_tokens,
         running=config.max_num_seqs,
         step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS) + _draft_rows(config),
@@ -149,7 +149,7 @@ def _draft_rows(config: EngineConfig) -> int:
     return 0 if drafting is None else drafting.tokens * min(config.max_num_seqs, _DRAFTED_OUTPUTS)
 
 
-def scratch_bytes(checkpoint: Checkpoint, limits: Limits, threads: int) -> int:
+def scratch_bytes(checkpoint: Checkpoint, limits: StepLimits, threads: int) -> int:
     """Bytes of everything that a step writes besides the KV cache, at most (native/model/scratch.cpp)."""
     model, tokens = checkpoint.config, limits.step_tokens + 1
     query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim

@@ -1,4 +1,4 @@
-"""Which cores compute, which serve HTTP, and how much memory there is: decided once, at start, and printed."""
+"""Placement: the cores that compute, the cores that serve HTTP, and the memory, decided and printed once, at start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = 0.75  # cores below this share of the fastest kind's capacity are efficie
 
 @dataclass(frozen=True)
 class Plan:
-    """Where things run. `cores`: one CPU id a thread, or () when nothing is pinned; `api_cores`: CPU ids for HTTP.
+    """Cores of engine and API. `cores`: one CPU id a thread, () when nothing is pinned; `api_cores`: CPU ids for HTTP.
 
     ranks: threads of each rank, in the order of `cores`.
     """
@@ -164,7 +164,7 @@ def bound(bind: str, cpus: Sequence[_native.Cpu], count: int) -> list[list[int]]
 
 
 def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tuple[int, str]:
-    """How many threads to start, and why not more ("" when nothing holds them back).
+    """Return how many threads to start, and why not more ("" when nothing limits them).
 
     A quota is rounded down: threads meet at barriers, so with 1.5 CPUs two of them would use up the time of a period
     after three quarters of it and then both stand still, the API with them. One leaves half a CPU for the API. From
@@ -202,7 +202,7 @@ def describe_plan(
 
 
 def memory(config: EngineConfig, root: str = "") -> Memory:
-    """What this process may use: the least of the machine, the NUMA nodes allowed and the cgroups above."""
+    """Return the memory this process may use: the least of the machine, its NUMA nodes and the cgroups above it."""
     topology = _native.topology(root)
     machine = topology.machine
     limits = [Memory(machine.total_bytes, machine.available_bytes, "this machine")]
@@ -219,7 +219,7 @@ def memory(config: EngineConfig, root: str = "") -> Memory:
 
 
 def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
-    """How many KV blocks to allocate, once `needed_bytes` more (weights and scratch not yet in memory) are taken off.
+    """Return how many KV blocks to allocate beside `needed_bytes` (weights and scratch that are not in memory yet).
 
     Unset, what memory leaves after the share that stays free, up to what --max-num-seqs sequences of full length fill,
     or what the engine's first start planned.
@@ -257,7 +257,7 @@ def kv_bytes_asked(config: EngineConfig) -> int | None:
 
 
 def kept_free_bytes(config: EngineConfig, memory: Memory) -> int:
-    """What the engine leaves alone: the share asked for, and no less than this server's other processes will take."""
+    """Return the bytes to leave free: the share asked for, but no less than this server's other processes will take."""
     return max(int((1 - config.memory_utilization) * memory.total_bytes), config.others_bytes)
 
 
@@ -284,7 +284,7 @@ def quarantined() -> list[tuple[str, str]]:
 
 
 def measured_limits(plan: Plan, megabytes: int, seconds: float) -> dict[str, float]:
-    """What the planned threads get out of this machine, by the names of _native.limits; takes about 4 * `seconds`."""
+    """Measure what the planned threads reach on this machine (_native.limits). Takes about 4 * `seconds`."""
     return _native.limits(plan.cores, plan.threads, megabytes=megabytes, seconds=seconds)
 
 
@@ -305,7 +305,7 @@ def nodes(root: str = "") -> dict[int, int]:
 
 
 def as_list(ids: Iterable[int]) -> str:
-    """Ids as people write them: 0-3,8."""
+    """Return ids as a list of ranges: 0-3,8."""
     parts: list[list[int]] = []
     for one in sorted(ids):
         if parts and one == parts[-1][-1] + 1:
@@ -316,5 +316,5 @@ def as_list(ids: Iterable[int]) -> str:
 
 
 def in_gib(size: int) -> str:
-    """Bytes for people."""
+    """Return bytes as text, in GiB."""
     return f"{size / GIB:.2f} GiB"

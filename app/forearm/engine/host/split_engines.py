@@ -12,7 +12,7 @@ from forearm.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Share:
+class EngineShare:
     """One engine's part. cores: one CPU id a thread, () where nothing is pinned; nodes: a list, "" for any.
 
     ranks: threads of each rank, in the order of `cores`.
@@ -26,7 +26,7 @@ class Share:
     ranks: tuple[int, ...]
 
 
-def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str = "") -> tuple[Share, ...]:
+def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str = "") -> tuple[EngineShare, ...]:
     """The plan's cores and this machine's memory, divided.
 
     One engine for each NUMA node, or for each part of VLLM_CPU_OMP_THREADS_BIND=a|b, keeps to it. Otherwise cores are
@@ -36,7 +36,7 @@ def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str =
     Raises: ConfigError if there are fewer threads than engines.
     """
     if engines == 1:
-        return (Share(plan.cores, plan.threads, config.visible_memory_nodes, 0, plan.ranks),)
+        return (EngineShare(plan.cores, plan.threads, config.visible_memory_nodes, 0, plan.ranks),)
     if engines > plan.threads:
         raise ConfigError(
             f"--data-parallel-size {engines}: there are {plan.threads} threads to compute, and each engine needs one; "
@@ -47,7 +47,7 @@ def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str =
     teams = [plan.ranks[first : first + asked] for first in range(0, engines * asked, asked)] if asked > 1 else []
     if not plan.cores:
         sizes = teams or [(end - start,) for start, end in numa_ranks.cut(plan.threads, engines)]
-        return tuple(Share((), sum(team), config.visible_memory_nodes, even_bytes, team) for team in sizes)
+        return tuple(EngineShare((), sum(team), config.visible_memory_nodes, even_bytes, team) for team in sizes)
     nodes = placement.nodes(root)
     if teams:
         bounds = [0, *accumulate(map(sum, teams))]
@@ -56,7 +56,7 @@ def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str =
         parts = divided(plan.cores, nodes, config.omp_threads_bind, engines)
         teams = [tuple(map(len, numa_ranks.by_node(part, nodes))) for part in parts]
     return tuple(
-        Share(part, len(part), *_memory(part, nodes, config, even_bytes, engines, root), team)
+        EngineShare(part, len(part), *_memory(part, nodes, config, even_bytes, engines, root), team)
         for part, team in zip(parts, teams, strict=True)
     )
 
@@ -102,7 +102,7 @@ def _memory(
     return str(node), min(even_bytes, own.available_bytes)
 
 
-def allowed(part: Share, plan: placement.Plan, engines: int) -> tuple[int, ...]:
+def allowed(part: EngineShare, plan: placement.Plan, engines: int) -> tuple[int, ...]:
     """CPUs that an engine's process may run on, its socket's thread too: its own, and those that none computes on.
 
     (): any. An engine that is alone may use all.
@@ -112,7 +112,7 @@ def allowed(part: Share, plan: placement.Plan, engines: int) -> tuple[int, ...]:
     return (*part.cores, *(cpu for cpu in plan.api_cores if cpu not in plan.cores))
 
 
-def describe(parts: Sequence[Share]) -> list[str]:
+def describe(parts: Sequence[EngineShare]) -> list[str]:
     """A line for each engine, where there are several."""
     if len(parts) == 1:
         return []
@@ -123,7 +123,7 @@ def describe(parts: Sequence[Share]) -> list[str]:
     ]
 
 
-def _where(part: Share) -> str:
+def _where(part: EngineShare) -> str:
     if not part.cores:
         return "not pinned"
     bounds = pairwise([0, *accumulate(part.ranks)])
@@ -132,7 +132,7 @@ def _where(part: Share) -> str:
 
 
 def memory_of(config: EngineConfig, held_bytes: int = 0) -> placement.Memory:
-    """What this engine may use now: as the machine has it and, of several engines, no more than its share.
+    """Return the memory this engine may use now: of several engines, no more than its share.
 
     held_bytes: what it has taken of the share already.
     """

@@ -1,4 +1,4 @@
-"""How often and how long a CPU quota has stopped this process: a container with too small a quota is slow without it.
+"""CPU throttling: how often and how long a quota has stopped this process, which explains a slow container.
 
 Source: cpu.stat of the process's cgroup (Documentation/admin-guide/cgroup-v2.rst of Linux: nr_periods, nr_throttled,
 throttled_usec; of version 1 throttled_time, in nanoseconds).
@@ -17,14 +17,14 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class Throttling:
-    """For prometheus_client's registry. Without a quota, and without a cgroup, everything is 0."""
+    """A collector for prometheus_client's registry. Without a quota, and without a cgroup, everything is 0."""
 
     def __init__(self, root: Path = _ROOT, membership: Path = Path("/proc/self/cgroup")) -> None:
         self._root = root
         self._membership = membership
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client."""
+        """Yield the metrics, as prometheus_client asks for them."""
         stat = self._stat()
         seconds = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
         periods = CounterMetricFamily("forearm:cpu_throttled_periods", "Periods in which the CPU quota was used up.")
@@ -45,7 +45,7 @@ class Throttling:
         return {}
 
     def _folders(self) -> Iterator[Path]:
-        """Where the process's own cgroup may be seen: at its path, or, in a container, at the root."""
+        """Yield folders where the process's own cgroup may be: at its path, or, in a container, at the root."""
         for line in self._membership.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:

@@ -70,7 +70,7 @@ class Meter:
             self._registry.register(_OldNames(self, [self._families[name] for name in set(OLD_NAMES.values())]))
 
     def _start_series(self, kv_dtype: str, blocks: int, max_model_len: int) -> None:
-        """Series with labels of their own are there from the start: an alarm on one that is not would never ring."""
+        """Create all series with labels of their own: an alert on a missing series would never fire."""
         tokens = blocks * BLOCK_TOKENS
         shape = {
             "block_size": BLOCK_TOKENS,
@@ -97,7 +97,7 @@ class Meter:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of every series."""
+        """Return the labels of every series."""
         return self._labels
 
     def text(self) -> str:
@@ -105,7 +105,7 @@ class Meter:
         return generate_latest(self._registry).decode()
 
     def throughput(self) -> tuple[float, float]:
-        """Prefilled and generated tokens a second, of the last ten seconds."""
+        """Return prefilled and generated tokens per second, over the last ten seconds."""
         now_s = time.monotonic()
         seen = tuple(self._history)
         then_s, prefilled, generated = next((one for one in reversed(seen) if now_s - one[0] >= _RATE_S), seen[0])
@@ -113,7 +113,7 @@ class Meter:
         return (self.prefilled_tokens - prefilled) / span_s, (self.generated_tokens - generated) / span_s
 
     def drafted(self, tokens: int, accepted: int) -> None:
-        """A draft of so many tokens was verified; the first `accepted` were right."""
+        """Count a verified draft of `tokens` tokens, of which the first `accepted` were accepted."""
         self._plain["vllm:spec_decode_num_drafts"].inc()
         self._plain["vllm:spec_decode_num_draft_tokens"].inc(tokens)
         self._plain["vllm:spec_decode_num_accepted_tokens"].inc(accepted)
@@ -121,7 +121,7 @@ class Meter:
             self._count("vllm:spec_decode_num_accepted_tokens_per_pos", position=str(position)).inc()
 
     def step(self, tokens: int) -> None:
-        """A step of so many tokens was computed."""
+        """Count a step of `tokens` tokens."""
         self._observe("vllm:iteration_tokens_total", tokens)
 
     def load(self, running: int, waiting: int, kv_usage: float, preemptions: int) -> None:
@@ -141,15 +141,15 @@ class Meter:
             self._history.append((now_s, self.prefilled_tokens, self.generated_tokens))
 
     def rejected(self, reason: str) -> None:
-        """A request was refused at the door."""
+        """Count a request that admission refused."""
         self._count("vllm:admission_rejections", reason=reason).inc()
 
     def corrupted(self) -> None:
-        """A request met a NaN."""
+        """Count a request that ended with a NaN."""
         self._plain["vllm:corrupted_requests"].inc()
 
     def tokens(self, sequence: Sequence, count: int, now_s: float) -> None:
-        """A step has given this output `count` tokens; to be told before the sequence's times move on."""
+        """Count the `count` tokens that a step gave an output. Call it before the sequence's times are updated."""
         self.generated_tokens += count
         if sequence.output_length > count:
             self._gaps_s[now_s - sequence.last_token_s] += 1
@@ -173,7 +173,7 @@ class Meter:
         self._observe("vllm:request_prefill_kv_computed_tokens", prompt - sequence.cached_tokens)
 
     def request_over(self, request: Request, reason: str, now_s: float) -> None:
-        """All outputs of the request have ended; `reason` is the last one's, or error."""
+        """Count a request whose outputs have all ended; `reason` is the last one's, or error."""
         self._count("vllm:request_success", finished_reason=reason).inc()
         self._observe("vllm:e2e_request_latency_seconds", now_s - request.arrived_s)
         if request.scheduled_s is not None:
@@ -221,7 +221,7 @@ class _OldNames:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client."""
+        """Yield the metrics, as prometheus_client asks for them."""
         now = {metric.name: metric for family in self._families for metric in family.collect()}
         for old, new in OLD_NAMES.items():
             metric = Metric(old, f"{new} under its former name.", now[new].type)

@@ -1,4 +1,4 @@
-"""What steps take on this machine, learnt from those that were computed: for drafts, and for prompts beside streams."""
+"""Step times on this machine, learnt from computed steps: for choosing drafts, and prefill chunks beside decodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_SLOPE, _LEAST_SLOPE = 0.25, 0.05
 
 
 class StepTimes:
-    """What this machine takes for a step.
+    """A model of the time that a step takes.
 
     Without prompts: seconds by the number of tokens, measured ones and straight lines between them. With prompts: so
     much more for each of their tokens, as lately measured. That follows the context, which costs more as it grows, a
@@ -32,14 +32,14 @@ class StepTimes:
         self._since_plain = 0  # steps with prompts, since the last one without
 
     def saw(self, tokens: int, seconds: float) -> None:
-        """A step took so long. One that was held up counts as twice the usual."""
+        """Learn from a step without prompts. One that was held up counts as twice the usual."""
         self._since_plain = 0
         size = rounded(tokens)
         known = self._seconds.get(size, seconds)
         self._seconds[size] = known + _NEW * (min(seconds, 2 * known) - known)
 
     def of(self, tokens: npt.NDArray[np.int64]) -> Float64Array:
-        """Seconds of steps of so many tokens; more tokens never take less time."""
+        """Return the seconds of steps of these sizes; more tokens never take less time."""
         sizes = sorted(self._seconds)
         seconds = np.maximum.accumulate([self._seconds[size] for size in sizes])
         last, mean = sizes[-1], seconds[-1] / sizes[-1]
@@ -49,9 +49,7 @@ class StepTimes:
         return np.asarray(np.interp(tokens, sizes, seconds) + slope * np.maximum(0, tokens - last))
 
     def saw_prompts(self, tokens: int, prompt_tokens: int, seconds: float) -> None:
-        """A step of so many tokens of prompts beside `tokens` others took so long. One that was held up counts as twice
-        the usual.
-        """
+        """Learn from a step of `prompt_tokens` beside `tokens` others. A delayed one counts as twice the usual."""
         self._since_plain += tokens > 0
         if self._prompt_token_s and prompt_tokens < PROMPT_TILE:
             return  # reading weights is most of it
@@ -60,7 +58,7 @@ class StepTimes:
         self._prompt_token_s = known + _NEW_PROMPT * (min(each_s, 2 * known) - known)
 
     def prompt_tokens(self, tokens: int, target_s: float) -> int:
-        """How many tokens of prompts a step may have beside `tokens` others, so that it takes no longer than
+        """Return how many prompt tokens a step may have beside `tokens` others, so that it takes no longer than
         `target_s`, or than twice what it takes without them if that is more: tiles of PROMPT_TILE, at least one. Now
         and then none, to see what it takes without.
         """
@@ -74,11 +72,11 @@ class StepTimes:
         return max(1, int(room_s / self._prompt_token_s) // PROMPT_TILE) * PROMPT_TILE
 
     def _decode_s(self, tokens: int) -> float:
-        """Without prompts; 0 while nothing is known, so that all of a step's time is put down to its prompts."""
+        """Return the time without prompts; 0 while it is unknown: a step's whole time counts for its prompts then."""
         return float(self.of(np.array([tokens]))[0]) if tokens and self._seconds else 0.0
 
 
 def rounded(tokens: int) -> int:
-    """Numbers of tokens whose steps are taken for equal: exact below 32, then to five binary digits."""
+    """Round a number of tokens to five binary digits. Steps of one rounded size count as equal."""
     step = 1 << max(0, tokens.bit_length() - 5)
     return (tokens + step // 2) // step * step

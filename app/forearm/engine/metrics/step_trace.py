@@ -1,4 +1,4 @@
-"""What each step of an engine took, and in which part of it, as a Chrome trace: for Perfetto and chrome://tracing.
+"""A recording of steps and their parts as a Chrome trace, for Perfetto and chrome://tracing.
 
 The file grows step by step, so nothing piles up in memory and nothing is left to write at the end; viewers also read
 one that a crash has cut off.
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recording:
-    """What is to be recorded, and where. delay_steps: left out after the start; max_steps: recorded then; 0: all."""
+    """Settings of a recording. delay_steps: skipped after the start; max_steps: recorded after them, 0 for all."""
 
     folder: Path
     delay_steps: int = 0
@@ -71,7 +71,7 @@ class StepTrace:
 
     @property
     def on(self) -> bool:
-        """Whether steps are recorded."""
+        """Return whether steps are recorded."""
         return self._file is not None
 
     def answer(self, asked: wire.Profile) -> wire.Profiled:

@@ -1,4 +1,4 @@
-"""Whether drafts are worth their time: what share of drafted tokens was right, and what steps take."""
+"""Draft length, chosen by the share of drafted tokens that was accepted and by step times."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _WORTH = 1.05
 
 
 @dataclass
-class Share:
-    """Of drafted tokens that were looked at, how many were right; what was long ago counts less.
+class DraftAccuracy:
+    """The share of drafted tokens that were accepted; older ones count less.
 
     keeps: what of the past is left after the next draft
     """
@@ -57,7 +57,7 @@ class Gain:
         self._since_plain[size] = self._since_plain[size] + 1 if drafts else 0
 
     def lengths(self, tokens: int, shares: Sequence[float], available: Sequence[int], round_s: float) -> list[int]:
-        """How many tokens to draft for each output, in a step of `tokens` without drafts.
+        """Return how many tokens to draft for each output, in a step of `tokens` without drafts.
 
         shares     how likely a drafted token is to be right where those before it are
         available  most that can be drafted

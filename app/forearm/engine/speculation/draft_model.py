@@ -1,7 +1,7 @@
 """Drafts by a smaller model of the same vocabulary: what it would say itself, greedily.
 
 It has a KV cache of its own with as many blocks as the model's and uses the same ones, so that a prompt found in the
-prefix cache, an output put out, a block taken away mean the same for both. Of each block it is kept how many positions
+prefix cache, a preempted output, a block taken away mean the same for both. Of each block it is kept how many positions
 are there for the draft model too; what is missing is computed when a draft is wanted.
 """
 
@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 
-from forearm.engine.batch import Part, flat
+from forearm.engine.batch import TokenSpan, flat
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
 from forearm.engine.executor import Executor
 from forearm.engine.sampling import greedy
@@ -30,8 +30,8 @@ class _Draft:
     wanted: int
     tokens: list[int] = field(default_factory=list)
 
-    def newest(self) -> Part:
-        """Its last token, to be computed."""
+    def newest(self) -> TokenSpan:
+        """Return its last token, to be computed."""
         position = len(self.sequence.tokens) + len(self.tokens) - 1
         return array("i", self.tokens[-1:]), position, self.sequence.blocks
 
@@ -45,11 +45,11 @@ class DraftModel:
         self.round_s = 0.0
 
     def available(self, sequence: Sequence, most: int) -> int:
-        """How many tokens it can guess: as many as its own context leaves."""
+        """Return how many tokens it can draft: as many as its own context leaves."""
         return max(0, min(most, self._executor.max_model_len - len(sequence.tokens)))
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
-        """Its greedy continuations; none yet for an output of which too much is still to be computed."""
+        """Return greedy continuations; none yet for an output of which too much is still to be computed."""
         drafts = [_Draft(sequence, count) for sequence, count in wanted]
         going = self._catch_up(drafts, blocks)
         while going := [draft for draft in going if len(draft.tokens) < draft.wanted]:
@@ -65,7 +65,7 @@ class DraftModel:
             start = min(_drafted(own, blocks), len(tokens) - 1)
             end = min(len(tokens), start + left)
             touched = set(own[start // BLOCK_TOKENS : (end - 1) // BLOCK_TOKENS + 1])
-            if end == start or touched & written:  # shared: whoever comes first computes it
+            if end == start or touched & written:  # shared: the first one computes it
                 continue
             written |= touched
             left -= end - start
@@ -78,7 +78,7 @@ class DraftModel:
                 blocks.drafted[own[i]] = max(blocks.drafted[own[i]], min(BLOCK_TOKENS, end - i * BLOCK_TOKENS))
         return going
 
-    def _round(self, parts: list[Part], drafts: Row[_Draft | None]) -> list[_Draft]:
+    def _round(self, parts: list[TokenSpan], drafts: Row[_Draft | None]) -> list[_Draft]:
         """One forward: the next token of each draft; None: of a part that says nothing yet. Returns: those to go on."""
         start_s = time.monotonic()
         counts = [len(tokens) for tokens, _, _ in parts]

@@ -22,7 +22,7 @@ _MOST_LOOKED_AT = 16  # earlier places with the same hash, the latest first
 
 
 class Index:
-    """Where each n-gram of a text came before. Grows with the text; nothing is read twice.
+    """An index of the places where each n-gram of a text came before. Grows with the text; nothing is read twice.
 
     _latest  by hash of an n-gram: where it ended last
     _before  by position: where the n-gram that ends there ended the time before; below 0: never
@@ -46,8 +46,9 @@ class Index:
                 self._latest[key] = end
 
     def after(self, tokens: array[int], most: int) -> list[int]:
-        """What came after the end of `tokens`, which is indexed, where most of it came before: at most `most` tokens;
-        empty if not even the least n-gram did.
+        """Return what came after the end of `tokens`, which is indexed, where most of it came before.
+
+        At most `most` tokens; empty if not even the least n-gram did.
         """
         best, matched = -1, 0
         place = self._before[-1] if self._before else -1
@@ -67,7 +68,7 @@ class Index:
         return found
 
     def _matching(self, tokens: array[int], place: int) -> int:
-        """How many tokens up to `place` equal the last ones."""
+        """Count the tokens up to `place` that equal the last ones."""
         last, length = len(tokens) - 1, 0
         while length < self._most and length <= place and tokens[place - length] == tokens[last - length]:
             length += 1
@@ -83,7 +84,7 @@ class Index:
         return key
 
     def _extend_far(self, tokens: array[int], begin: int) -> None:
-        """As token by token, a thousand at a time: a prompt of 100,000 tokens takes some 30 ms."""
+        """Index a thousand tokens at a time, with the result of one by one: 100,000 tokens take some 30 ms."""
         first = max(begin, self._least - 1)
         self._before.extend([-1] * (first - begin))
         keys = _keys(np.array(tokens[first - self._least + 1 :], np.uint64), self._least)
@@ -116,7 +117,7 @@ class Ngrams:
         self._indices: WeakKeyDictionary[Sequence, Index] = WeakKeyDictionary()
 
     def available(self, sequence: Sequence, most: int) -> int:
-        """How many tokens it can guess: all or none."""
+        """Return how many tokens it can draft: all or none."""
         index = self._indices.get(sequence)
         if index is None:
             index = self._indices[sequence] = Index(self._least, self._most)
@@ -124,5 +125,5 @@ class Ngrams:
         return most if index.after(sequence.tokens, 1) else 0
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
-        """What came after the same tokens before."""
+        """Return what came after the same tokens before."""
         return [self._indices[sequence].after(sequence.tokens, count) for sequence, count in wanted]

@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
 from forearm.engine.metrics.step_times import StepTimes
-from forearm.engine.scheduler import Limits
+from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Sequence, Slice
-from forearm.engine.speculation.draft_length import Gain, Share
+from forearm.engine.speculation.draft_length import DraftAccuracy, Gain
 
 # Tokens of a step beside the newest ones of open outputs, from which on drafts would cost their full share of it.
 _BUSY_TOKENS = 32
@@ -30,16 +30,16 @@ _ALL_WEIGHT, _FIRST_WEIGHT = 2.0, 1.0  # tokens that all outputs count for one, 
 
 
 class Drafter(Protocol):
-    """Guesses how outputs go on."""
+    """The interface of a source of drafts."""
 
     round_s: float  # seconds that one token more of every draft takes, as measured so far
 
     def available(self, sequence: Sequence, most: int) -> int:
-        """How many tokens it can guess, at most `most`."""
+        """Return how many tokens it can draft, at most `most`."""
         ...
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> Row[Row[int]]:
-        """For each sequence so many tokens, or fewer. Its own of `blocks` have room for them."""
+        """Return drafts, for each sequence of the wanted length or shorter. Its blocks have room for them."""
         ...
 
 
@@ -52,7 +52,7 @@ class _Room:
     blocks: BlockPool
 
     def take(self, piece: Slice, drafts: int) -> int:
-        """How many of so many drafts find room; blocks for them are allocated."""
+        """Allocate blocks for up to `drafts` tokens. Returns: how many find room."""
         drafts = max(0, min(drafts, self.tokens, self.rows))
         own = len(piece.sequence.blocks) * BLOCK_TOKENS - piece.end
         if not self.blocks.grow(piece.sequence, piece.end - piece.start + drafts):
@@ -69,16 +69,16 @@ class Speculation:
         self._drafter = drafter
         self._tokens = tokens
         self._gain = gain or Gain()
-        self._all = Share(_ALL_KEEPS)
-        self._shares: WeakKeyDictionary[Sequence, Share] = WeakKeyDictionary()
+        self._all = DraftAccuracy(_ALL_KEEPS)
+        self._shares: WeakKeyDictionary[Sequence, DraftAccuracy] = WeakKeyDictionary()
         self._drafting_s = 0.0
 
     @property
     def times(self) -> StepTimes:
-        """What steps take."""
+        """Return the step times."""
         return self._gain.times
 
-    def plan(self, slices: list[Slice], limits: Limits, blocks: BlockPool) -> list[Slice]:
+    def plan(self, slices: list[Slice], limits: StepLimits, blocks: BlockPool) -> list[Slice]:
         """The slices of a step, with the drafts that are worth it and find room."""
         self._drafting_s = 0.0
         # A light step is bound by reading weights: it has no prompt in it, or little of one.
@@ -92,12 +92,12 @@ class Speculation:
         return self._with_guesses(planned, tokens, room) if guesses else planned
 
     def verified(self, piece: Slice, accepted: int) -> None:
-        """So many of its drafts, which were guessed, were right."""
+        """Learn that `accepted` tokens of the slice's draft were accepted."""
         for share in (self._share(piece.sequence), self._all):
             share.saw(len(piece.drafts), accepted)
 
     def measured(self, slices: list[Slice], seconds: float) -> None:
-        """A step took so long, drafting included."""
+        """Learn from the time that a step took, drafting included."""
         seconds -= self._drafting_s
         newest = [piece for piece in slices if piece.samples and piece.end - piece.start == 1]
         drafts = sum([len(piece.drafts) for piece in newest if piece.drafts])
@@ -134,15 +134,15 @@ class Speculation:
         request = piece.sequence.request
         return min(self._tokens, request.max_tokens - piece.sequence.output_length - 1)
 
-    def _share(self, sequence: Sequence) -> Share:
-        return self._shares.setdefault(sequence, Share())
+    def _share(self, sequence: Sequence) -> DraftAccuracy:
+        return self._shares.setdefault(sequence, DraftAccuracy())
 
     def _expected(self) -> float:
         """The share of drafted tokens that are right for any output."""
         return self._all.after(_FIRST_SHARE, _FIRST_WEIGHT)
 
     def _forget(self, pieces: list[Slice], available: list[int], lengths: list[int]) -> None:
-        """What was to be had and is not tried becomes less certain, so that it is tried again some time."""
+        """Make outputs whose available drafts are not tried less certain, so that they are tried again some time."""
         for piece, could, length in zip(pieces, available, lengths, strict=True):
             if could and not length:
                 self._share(piece.sequence).fade(_UNTRIED_KEEPS)
@@ -151,7 +151,7 @@ class Speculation:
 
 
 def _with_certain(piece: Slice, room: _Room) -> Slice:
-    """What must come is appended without a forward, but where its log-probabilities are wanted, which take logits."""
+    """Make forced tokens drafts where their log-probabilities are wanted; else they are appended without a forward."""
     constraint = piece.sequence.constraint
     if not piece.samples or constraint is None or piece.sequence.request.params.logprobs is None:
         return piece
