@@ -20,10 +20,8 @@ WIDE_FOLDERS = {
 
 # Type names that still stand in several files of the package. The table only shrinks.
 SHARED_TYPE_NAMES = """
-    Asked Batch Body Choice Connection Conversation Float32Array Floats Form Forward Generation Heading Host
-    Int32Array Int8Array Lengths Line Message Metadata Open Outcome Output Part Pooled
-    PoolingRequest Prompt RepetitionDetection Request RequestMetrics Run SamplingParams Scored Served Share Source
-    Stored Tensors Text Texts ToolChoice Work
+    Asked Batch Body Conversation Float32Array Floats Form Heading Int32Array Int8Array Metadata Prompt
+    RepetitionDetection Request RequestMetrics SamplingParams Served Source Stored Tensors ToolChoice
 """
 
 # A function with a single caller is worth its name where it is a step that a reader looks for; mini-sglang, nano-vllm
