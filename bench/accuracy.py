@@ -1,4 +1,4 @@
-"""What every weight format and KV format costs in accuracy, against float32: one table.
+"""Loss of accuracy of every weight format and KV format against float32, in one table.
 
     python bench/accuracy.py --out bench/results/accuracy/<machine>.json
 
@@ -61,7 +61,7 @@ def weights_of(kind: str, rows: int, columns: int, seed: int) -> Floats:
 
 
 def activations_of(hidden: int, tokens: int) -> Floats:
-    """What comes into the layer, [tokens, hidden]."""
+    """The layer's input, [tokens, hidden]."""
     random = np.random.default_rng(7)
     values = random.standard_normal((tokens, hidden), np.float32)
     values[:, random.permutation(hidden)[: hidden // 200]] *= 20
@@ -74,7 +74,7 @@ def matrices_of(shape: Shape) -> dict[str, tuple[int, int]]:
 
 
 def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: int, threads: int) -> Floats:
-    """What the layer adds to each token, [tokens, hidden].
+    """The layer's output before the residual addition, [tokens, hidden].
 
     The embedding holds the activations and the head is the identity, both in float32, so that logits are the residual
     stream after the layer.
@@ -95,7 +95,7 @@ def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: 
 
 
 def _formats(parts: dict[str, tuple[int, int]], row: Row) -> dict[str, WeightFormat]:
-    """Of the layer's packed matrices."""
+    """Return the formats of the layer's packed matrices."""
     found: dict[str, WeightFormat] = {}
     for name, (_, columns) in parts.items():
         layer, _, part = name.rpartition(".")

@@ -108,7 +108,7 @@ def measure_decode(engine: Driven, shape: Shape, sequences: int, seed: int) -> f
 
 
 def measures(args: argparse.Namespace) -> dict[str, Callable[[Driven, Shape, int], float]]:
-    """By name, what a round asks every contestant."""
+    """The questions of a round to every contestant, by name."""
 
     def prefill(tokens: int) -> Callable[[Driven, Shape, int], float]:
         return lambda engine, shape, seed: measure_prefill(engine, shape, tokens, seed)

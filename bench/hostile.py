@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 @dataclass
 class Figures:
-    """What one body did. `stall_s`: the longest answer of /livez beside it; `gap_s`: the longest gap of
+    """The effect of one body. `stall_s`: the longest answer of /livez beside it; `gap_s`: the longest gap of
     a stream."""
 
     name: str

@@ -1,4 +1,4 @@
-"""What clients see of a server that is asked for many times what it can do: refusals, their latency, and what is lost.
+"""An overloaded server as clients see it: refusals, their latency, and lost requests.
 
 First its capacity, with as many clients as it computes at a time; then requests at `--times` that rate, each at its own
 moment whatever became of the others (Poisson arrivals, so no client waits for a slow server before it asks again), half
@@ -50,7 +50,7 @@ _END = b"data: [DONE]\n\n\r\n0\r\n\r\n"  # of a stream in chunks
 
 @dataclass
 class Tally:
-    """What has become of the requests; latencies in seconds."""
+    """The outcomes of the requests; latencies in seconds."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     refusals: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Asked(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether another request can be sent."""
+        """True if another request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
@@ -189,7 +189,7 @@ async def capacity(url: str, tokens: int, places: int, seconds: float) -> float:
 
 
 async def overload(url: str, tokens: int, rate: float, seconds: float, patience_s: float) -> tuple[Tally, float]:
-    """So many requests a second. Returns: the tally; the share of a core that the client took."""
+    """Send `rate` requests a second. Returns: the tally; the share of a core that the client took."""
     clients, begin, used = Clients(url, tokens, patience_s), time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     due_s, tasks, count = begin, set[asyncio.Task[None]](), 0
     while (due_s := due_s + random.expovariate(rate)) < begin + seconds:
@@ -232,7 +232,7 @@ def serving(flags: list[str]) -> Iterator[str]:
 
 
 def ready(url: str) -> bool:
-    """Whether it says so."""
+    """True if the server says so."""
     try:
         with urlopen(f"{url}/readyz", timeout=5) as reply:
             return bool(reply.status == 200)

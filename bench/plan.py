@@ -1,4 +1,4 @@
-"""What `forearm plan` predicts beside what the executor does, on this machine: steps of shapes with random weights.
+"""The times that `forearm plan` predicts beside those measured on this machine: steps of shapes with random weights.
 
     python bench/plan.py --shapes qwen2.5-0.5b,tinyllama-1.1b --out bench/results/plan/<machine>.json
 

@@ -40,7 +40,7 @@ WORDS = ("glacier", "river", "lake", "hill", "stone", "tree", "house", "bird", "
 
 @dataclass
 class Soak:
-    """What was seen. `samples`: by process and figure, (seconds, value); `bystander`: (seconds, seconds of answer)."""
+    """Observations. `samples`: by process and figure, (seconds, value); `bystander`: (seconds, seconds of answer)."""
 
     began_s: float = field(default_factory=time.monotonic)
     ends: Counter[str] = field(default_factory=Counter)

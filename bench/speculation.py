@@ -1,4 +1,4 @@
-"""What drafts bring: tokens a second with and without, for texts that repeat themselves more and less; answers equal.
+"""The gain of drafts: tokens a second with and without them, for texts that repeat more or less; answers are equal.
 
 Nothing is downloaded: a shape of bench/shapes.py gets random weights, but a head that makes each token have one that
 follows it. Tokens of a text of --text tokens follow each other; from anywhere else it is gone back to. So at a low

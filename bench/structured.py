@@ -1,4 +1,4 @@
-"""What structured output costs: decode steps whose lines all have a mask against steps without, in one process.
+"""The cost of structured output: decode steps in which every sequence has a mask against steps without, in one process.
 
 Random weights of a shape of bench/shapes.py, its tokenizer of as many tokens: nothing is downloaded. Two batches run at
 a time, with and without a format, and take turns step by step, so that both see the same machine; a cost is the median

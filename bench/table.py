@@ -1,4 +1,4 @@
-"""What compare.py found: Markdown for the terminal, and figures for bench/results."""
+"""The results of compare.py: Markdown for the terminal, and figures for bench/results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def columns(rows: dict[str, Row]) -> list[str]:
 
 
 def ratio(ours: Row, peer: Row, name: str) -> float:
-    """How many times better ours is: the median of the rounds' ratios, where there are rounds."""
+    """Return the ratio of our figure to a peer's: the median of the rounds' ratios, where there are rounds."""
     if name in ours.get("rounds", {}):
         pairs = zip(ours["rounds"][name], peer["rounds"][name], strict=False)
         return float(median(a / b for a, b in pairs))

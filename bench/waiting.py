@@ -1,4 +1,4 @@
-"""What thousands of waiting requests cost the engine's loop: taken in, let in one by one, aborted, nothing computed.
+"""The cost of thousands of waiting requests in the engine's loop: accepted, admitted one by one, aborted, not computed.
 
     python bench/waiting.py
 

@@ -26,7 +26,7 @@ class Panel(NamedTuple):
 
 
 def rate(name: str, more: str = "") -> str:
-    """Of a counter, summed over engines."""
+    """Return the query of a counter's rate, summed over engines."""
     return f"sum(rate({name}{{{ONE}{more}}}[$__rate_interval]))"
 
 

@@ -56,7 +56,7 @@ def write_model(shape: Shape, folder: Path, form: str) -> None:
 
 
 def stored(shape: Shape, form: str) -> Iterator[Tensor]:
-    """What the file has of every tensor of the shape."""
+    """The file's entries of every tensor of the shape."""
     pool = np.random.default_rng(0).normal(0, 1, POOL).astype(np.float32)
     most = 127 if form == "w8a8" else 7
     codes = np.clip(np.rint(pool * DEVIATION[form]), -most, most).astype(np.int8)

@@ -1,4 +1,4 @@
-"""Who is measured, in which format, from which files, in which virtual environment, and how its server is started."""
+"""The contestants: their formats, files, virtual environments, and the commands that start their servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo model learns from: pools of turns, the held-out turns, conversations and packed rows of tokens."""
+"""The demo model's training data: pools of turns, the held-out turns, conversations and packed rows of tokens."""
 
 import json
 import math
@@ -33,7 +33,7 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Pick:
-    """What common_words.txt says of a word: its sense (part of speech and rank) and whether it takes an article."""
+    """An entry of common_words.txt: the word's sense (part of speech and rank) and whether it takes an article."""
 
     pos: str | None
     rank: int
@@ -71,7 +71,7 @@ def make_pool(groups: list[tuple[float, list[Turn]]]) -> Pool:
 
 
 def is_held_out(key: str) -> bool:
-    """Whether a synset falls into the fixed held-out part (a hash of its key, so that it needs no list)."""
+    """True if a synset belongs to the fixed held-out part (by a hash of its key, so that it needs no list)."""
     return zlib.crc32(key.encode()) % HELD_OUT_PART == 0
 
 
@@ -101,7 +101,7 @@ def list_senses(net: WordNet, picks: dict[str, Pick]) -> dict[str, list[Sense]]:
 
 
 def score(net: WordNet, sense: Sense) -> float:
-    """How likely somebody is to ask about a sense: frequent words and things one can point at."""
+    """Weight of a sense in questions: frequent words and concrete things weigh more."""
     word, pos = sense.word, sense.synset.pos
     seen = net.in_glosses[word] if " " not in word else net.in_glosses[word.split()[-1]] / 20
     value = math.log1p(seen) + math.log1p(net.tagged[word, pos]) + (0 if sense.first else -3.5)

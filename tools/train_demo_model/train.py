@@ -33,7 +33,7 @@ WARM_UP = 0.02  # of the whole time
 
 @dataclass
 class Progress:
-    """Where a run stands; kept beside the weights so that it can go on."""
+    """The state of a training run, kept beside the weights so that it can be resumed."""
 
     steps: int = 0
     tokens: int = 0

@@ -41,7 +41,7 @@ def whole(folder: Path, name: str, prompt: int) -> dict[str, float]:
 
 
 def whole_there(folder: Path, name: str) -> bool:
-    """Whether both runs came to their last mark."""
+    """True if both runs reached their last mark."""
     paths = [folder / f"{name}-{layers}.count" for layers in (1, 2)]
     return all(path.exists() and len(path.read_text().splitlines()) == 3 for path in paths)
 
