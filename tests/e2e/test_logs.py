@@ -60,7 +60,7 @@ def test_a_server_out_of_descriptors_says_so_at_once_and_serves_on(tmp_path: Pat
         address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
         for _ in range(100):
             stack.enter_context(socket.create_connection(address, timeout=10))
-        wait_until(lambda: "no connection can be taken" in served.log.read_text(), 20, served.log.read_text)
+        wait_until(lambda: "no connection can be accepted" in served.log.read_text(), 20, served.log.read_text)
         stack.close()
         wait_until(lambda: is_ready(served), 20, served.log.read_text)
         assert served.chat(max_tokens=3).status_code == 200

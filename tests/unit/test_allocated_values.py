@@ -47,6 +47,6 @@ def test_without_room_a_process_counts_for_itself(
 
     assert (begun.read_value("before")[0], begun.read_value("key 999")[0]) == (1, 1)
     assert later.read_value("key 0")[0] == 2
-    assert "counts for itself" in caplog.text
+    assert "in its own memory" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["counter_1.db"], "nothing that others could not read"
     assert read_by_others(tmp_path / "counter_1.db")["before"] == 1

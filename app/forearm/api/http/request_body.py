@@ -1,4 +1,4 @@
-"""A request's body: its type, size and schema. Whatever is wrong with it is the client's to fix."""
+"""Read a request's body and check its type, size and schema. Every error here is one that the client can fix."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from forearm.api.http.json_size import MOST_MEMBERS, JsonStructure
 from forearm.errors import BodyTooLarge, InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
-MOST_UNKNOWN = 256  # each is counted, and logged once
-# What pydantic calls the members of a union: str, list[int], constrained-str; or a body by its class.
+MOST_UNKNOWN = 256  # each one is counted, and logged once
+# pydantic's names for the members of a union: str, list[int], constrained-str; or the class name of a body.
 _TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]")
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
 def json_body(model: type[Model]) -> Callable[[Request], AsyncIterator[Model]]:
-    """A dependency that reads the body as this model.
+    """Return a dependency that reads the body as this model.
 
     Raises (when called): InvalidRequest, BodyTooLarge.
     """
@@ -36,15 +36,14 @@ def json_body(model: type[Model]) -> Callable[[Request], AsyncIterator[Model]]:
             raise InvalidRequest("Unsupported Media Type: Only 'application/json' is allowed")
         async with content_of(request) as content:
             try:
-                # From the bytes, not from parsed JSON: this way lone surrogates and endless nesting are refused too.
+                # Parsing the bytes, not a parsed value, also refuses lone surrogates and endless nesting.
                 body = model.model_validate_json(content)
             except ValidationError as error:
                 raise invalid(error) from None
             content.clear()
             if len(body.model_extra or ()) > MOST_UNKNOWN:
                 raise InvalidRequest(
-                    f"the body has {len(body.model_extra or ())} fields that this server does not know; the limit is "
-                    f"{MOST_UNKNOWN}"
+                    f"the body has {len(body.model_extra or ())} unknown fields; the limit is {MOST_UNKNOWN}"
                 )
             yield body
 
@@ -52,16 +51,16 @@ def json_body(model: type[Model]) -> Callable[[Request], AsyncIterator[Model]]:
 
 
 def describes(model: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI should say of a body read by `json_body`."""
+    """Return the OpenAPI description of a body read by `json_body`."""
     schema = model.model_json_schema()
     schema = _inlined(schema, schema.pop("$defs", {}))
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def _inlined(node: Any, parts: dict[str, Any], above: tuple[str, ...] = ()) -> Any:
-    """The schema with what it refers to in the references' places: a route's body has no place for definitions.
+    """Return the schema with definitions in place of references, because a route's body cannot hold definitions.
 
-    A part within itself is anything.
+    A definition inside itself becomes a schema without restrictions.
     """
     if isinstance(node, list):
         return [_inlined(one, parts, above) for one in node]
@@ -77,17 +76,17 @@ def _inlined(node: Any, parts: dict[str, Any], above: tuple[str, ...] = ()) -> A
 
 @asynccontextmanager
 async def content_of(request: Request) -> AsyncIterator[bytearray]:
-    """The whole body. Its bytes, and what is made of them, count as held until the block ends.
+    """Read the whole body. Its bytes, and values made of them, count as held until the block ends.
 
-    Raises: HTTPException for a compressed one, BodyTooLarge, BodyMemoryFull, InvalidRequest for too many values; all
-    before more than that is in memory.
+    Raises: HTTPException for a compressed body, BodyTooLarge, BodyMemoryFull, InvalidRequest for too many values;
+    all of them before more than the limit is in memory.
     """
     served: Served = request.app.state.served
     limit, memory = served.config.max_body_bytes, served.body_memory
     too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
-        raise HTTPException(415, f"bodies with Content-Encoding {encoding[:100]!r} are not read; send it as it is")
+        raise HTTPException(415, f"Content-Encoding {encoding[:100]!r} is not supported; send the body uncompressed")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal():
         if int(declared) > limit:
@@ -109,9 +108,9 @@ async def content_of(request: Request) -> AsyncIterator[bytearray]:
 
 
 def invalid(error: ValidationError) -> InvalidRequest:
-    """The first thing that is wrong: where, what.
+    """Return the first error: its place and what is wrong.
 
-    Where a field may be of several types, of the one that agrees with what the client wrote for longest.
+    Where a field may have several types, it is the error of the type that agrees longest with the client's value.
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = found[0]["loc"]
@@ -135,7 +134,7 @@ def _agreement(error: ErrorDetails) -> tuple[list[int], bool]:
 
 
 def _place(error: ErrorDetails) -> list[int | str]:
-    """Keys and indices, without the names of types that pydantic puts between them."""
+    """Return the keys and indices, without the names of types that pydantic puts between them."""
     return [part for part in error["loc"] if not _is_type(part)]
 
 
@@ -145,6 +144,6 @@ def _is_type(part: int | str) -> bool:
 
 @cache
 def _names(model: type[BaseModel]) -> frozenset[str]:
-    """The names of the classes below this one."""
+    """Return the names of this class's subclasses, at any depth."""
     below = model.__subclasses__()
     return frozenset(one.__name__ for one in below).union(*map(_names, below))

@@ -1,1 +1,1 @@
-"""Endpoints for operators, and the pages for people: health, metrics, administration, documentation, playground."""
+"""Endpoints for operators, and pages for people: health, metrics, administration, documentation, playground."""

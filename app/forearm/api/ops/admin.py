@@ -1,7 +1,7 @@
-"""What shows the server's inside: /tokenizer_info with its flag, /server_info and /reset_prefix_cache for developers,
-/start_profile and /stop_profile with --profiler-config.
+"""Endpoints that show or change the server's internals: /tokenizer_info with its flag, /server_info and
+/reset_prefix_cache for developers, /start_profile and /stop_profile with --profiler-config.
 
-All of it wants a key, where there are keys.
+All of them need a key if the server has keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECRETS = ("api_key", "hf_token", "api_keys_file", "ssl_keyfile")
 
 @tokenizer_router.get("/tokenizer_info")
 async def tokenizer_info(served: Served) -> Response:
-    """The model's tokenizer_config.json, its class, and the chat template in use."""
+    """Return the model's tokenizer_config.json, its class, and the chat template in use."""
     folder = Path(served.config.tokenizer or served.config.model_folder)
     path = folder / "tokenizer_config.json"
     own: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -40,7 +40,7 @@ async def tokenizer_info(served: Served) -> Response:
 
 @dev_router.get("/server_info")
 async def server_info(served: Served) -> Response:
-    """Settings of the API, and what the engines say of themselves."""
+    """Return the settings of the API, and the state that the engines report."""
     states = [one.state for one in served.engine.connections if one.state is not None]
     about = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
     return JSONResponse(
@@ -50,7 +50,7 @@ async def server_info(served: Served) -> Response:
 
 @dev_router.post("/reset_prefix_cache")
 async def reset_prefix_cache(served: Served) -> Response:
-    """The engines forget what they have computed; requests that use it go on."""
+    """Discard the engines' prefix caches; requests that use them continue."""
     for connection in served.engine.connections:
         connection.send(wire.ForgetPrefixes())
     return Response()
@@ -58,24 +58,24 @@ async def reset_prefix_cache(served: Served) -> Response:
 
 @profile_router.post("/start_profile")
 async def start_profile(served: Served) -> Response:
-    """Every engine records its steps from now on."""
+    """Start recording every engine's steps."""
     await served.engine.profile(start=True)
     return Response()
 
 
 @profile_router.post("/stop_profile")
 async def stop_profile(served: Served) -> Response:
-    """Answer once the files are complete."""
+    """Stop recording, and answer once the files are complete."""
     await served.engine.profile(start=False)
     return Response()
 
 
 def _shown(config: ApiConfig) -> dict[str, Any]:
-    """The settings that are no secrets."""
+    """Return the settings with secrets hidden."""
     settings = dataclasses.asdict(config)
     return {name: ("***" if value else value) if name in _SECRETS else value for name, value in settings.items()}
 
 
 def _plain(state: wire.State) -> dict[str, Any]:
-    """A message as JSON has it."""
+    """Return a message as a JSON object."""
     return {name: getattr(state, name) for name in state.__struct_fields__}

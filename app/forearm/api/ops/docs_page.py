@@ -1,4 +1,4 @@
-"""GET /docs: what /openapi.json says, as a page to read. It has no script, and loads nothing from anywhere."""
+"""GET /docs: the content of /openapi.json as a page to read. It has no script and loads nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/docs")
 @router.get("/redoc")
 async def documentation(request: Request) -> HTMLResponse:
-    """Every endpoint: what it does, its body, its answers."""
+    """Show every endpoint: its description, body and answers."""
     parts = [_HEAD.replace("ROOT", escape(request.scope.get("root_path", "")))]
     for path, methods in request.app.openapi()["paths"].items():
         parts += [_operation(path, method, said) for method, said in methods.items()]
@@ -35,7 +35,7 @@ async def documentation(request: Request) -> HTMLResponse:
 
 
 def _operation(path: str, method: str, said: Json) -> str:
-    """One endpoint, its body folded."""
+    """Return one endpoint, with its body folded."""
     title = f"<summary><code>{method.upper()} {escape(path)}</code></summary>"
     text = f"<p>{escape(str(said.get('description', said.get('summary', ''))))}</p>"
     schemas = [content["schema"] for content in said.get("requestBody", {}).get("content", {}).values()]

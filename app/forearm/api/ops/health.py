@@ -1,8 +1,8 @@
-"""GET /health, /livez, /readyz, /startupz, /ping, /version, /load, /metrics: what operators and load balancers ask,
-without a key.
+"""GET /health, /livez, /readyz, /startupz, /ping, /version, /load, /metrics, for operators and load balancers, without
+a key.
 
-/livez: this worker answers (else: restart it). /startupz: an engine has loaded the model once (until then: wait).
-/readyz: an engine takes requests and its last step is not long ago (else: send requests elsewhere, restart nothing).
+/livez: this worker answers (otherwise restart it). /startupz: an engine has loaded the model once (until then wait).
+/readyz: an engine accepts requests and its last step is recent (otherwise send requests elsewhere; do not restart).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ router = APIRouter()
 
 @router.get("/livez")
 async def live() -> Response:
-    """This worker answers."""
+    """Answer that this worker is alive."""
     return Response()
 
 
 @router.get("/readyz")
 async def ready(served: Served) -> Response:
-    """An engine is there, moves, and takes requests.
+    """Answer whether an engine is running, makes progress and accepts requests.
 
     Raises: EngineUnavailable.
     """
@@ -40,7 +40,7 @@ async def ready(served: Served) -> Response:
 
 @router.get("/startupz")
 async def started(served: Served) -> Response:
-    """The model has been loaded once since this worker's start; whether it can answer now is /readyz' to tell.
+    """Answer whether the model has been loaded once since this worker's start; /readyz tells whether it can serve now.
 
     Raises: EngineUnavailable.
     """
@@ -51,13 +51,13 @@ async def started(served: Served) -> Response:
 
 @router.get("/load")
 async def load(served: Served) -> Response:
-    """Requests that are being answered now, of all workers, as vLLM tells them."""
+    """Return the number of requests being answered now by all workers, in vLLM's form."""
     return JSONResponse({"server_load": served.meter.load()})
 
 
 @router.get("/health")
 async def health(served: Served) -> Response:
-    """As /readyz, with nothing in it: what vLLM's users ask.
+    """Answer as /readyz, with an empty body: the endpoint of vLLM.
 
     Raises: EngineUnavailable.
     """
@@ -68,19 +68,19 @@ async def health(served: Served) -> Response:
 @router.get("/ping")
 @router.post("/ping", include_in_schema=False)
 async def ping(served: Served) -> Response:
-    """As /health, under SageMaker's name."""
+    """Answer as /health, under SageMaker's name."""
     return await health(served)
 
 
 @router.get("/version")
 async def version() -> Response:
-    """The version of this software."""
+    """Return the version of this software."""
     return JSONResponse({"version": __version__})
 
 
 @router.get("/metrics")
 async def metrics(served: Served) -> Response:
-    """The engines' metrics and, of all workers together, HTTP's. While an engine is away, the rest."""
+    """Return the engines' metrics and the HTTP metrics of all workers. An engine that does not answer is left out."""
     texts = [served.meter.text()]
     for index, connection in enumerate(served.engine.connections):
         with suppress(EngineUnavailable):
@@ -90,9 +90,9 @@ async def metrics(served: Served) -> Response:
 
 
 async def _ready(served: ServedState) -> tuple[int, int]:
-    """Requests that run and wait, over all engines that take more.
+    """Return the requests that run and wait, over all engines that accept more.
 
-    Raises: EngineUnavailable if there is none, saying why the last one does not.
+    Raises: EngineUnavailable if there is none, with the reason of the last one.
     """
     why = EngineUnavailable("no engine is running; it is starting, or being restarted")
     states = []

@@ -1,23 +1,24 @@
-"""What /openapi.json says besides the bodies: an endpoint's errors, and in which form its answers come."""
+"""Complete /openapi.json with each endpoint's error statuses and the media types of its answers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from fastapi import FastAPI
 
 from forearm.json_types import Json
 
 _REASONS = {
-    "400": "The request is wrong; `message` says where, `param` names the field.",
+    "400": "The request is invalid; `message` says where, `param` names the field.",
     "401": "The API key is missing or wrong.",
     "404": "There is no such model, response or path.",
     "413": "The body is longer than FOREARM_MAX_BODY_BYTES.",
-    "429": "The waiting queue is full, or a key's limit is used up; Retry-After says for how long.",
-    "500": "The request broke in the engine.",
-    "503": "No engine answers now, or bodies take all memory for them; Retry-After says when to try again.",
+    "429": "The waiting queue is full, or a key's limit is exceeded; Retry-After says for how long.",
+    "500": "The request failed in the engine.",
+    "503": "No engine answers now, or request bodies use all memory for them; Retry-After says when to try again.",
 }
-_OF_WORK = tuple(_REASONS)
-# How GET and DELETE fail, by the first of these that the path begins with; others do not.
-_OF_READING = {
+# The statuses of GET and DELETE, by the first of these prefixes that the path begins with; others do not fail.
+_READING_STATUSES = {
     "/v1/responses": ("400", "401", "404"),
     "/v1/models/": ("401", "404"),
     "/v1/models": ("401",),
@@ -61,10 +62,10 @@ _MESSAGES_ERROR: Json = {
 
 
 class DescribedApp(FastAPI):
-    """An app whose document is whole."""
+    """An app whose OpenAPI document is complete."""
 
     def openapi(self) -> Json:
-        """Made once, when it is first asked for."""
+        """Return the document, which is made at the first call."""
         if not self.openapi_schema:
             document = super().openapi()
             document.setdefault("components", {})["schemas"] = {"Error": _ERROR, "MessagesError": _MESSAGES_ERROR}
@@ -83,16 +84,9 @@ def _responses(method: str, path: str) -> Json:
         answer["content"] = {
             form: {"schema": {} if form == "application/json" else {"type": "string"}} for form in forms
         }
-    return {"200": answer} | {status: _error(status, path) for status in _statuses(method, path)}
-
-
-def _statuses(method: str, path: str) -> tuple[str, ...]:
-    if method == "post":
-        return _OF_WORK
-    return next((statuses for begin, statuses in _OF_READING.items() if path.startswith(begin)), ())
-
-
-def _error(status: str, path: str) -> Json:
+    statuses: Iterable[str] = _REASONS
+    if method != "post":
+        statuses = next((found for begin, found in _READING_STATUSES.items() if path.startswith(begin)), ())
     schema = "MessagesError" if path.startswith("/v1/messages") else "Error"
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-    return {"description": _REASONS[status], "content": content}
+    return {"200": answer} | {one: {"description": _REASONS[one], "content": content} for one in statuses}

@@ -1,6 +1,6 @@
-"""How loaded the engines are, in the header of an answer, for load balancers that ask for it (ORCA, as in vLLM).
+"""Report the engines' load in a header of the answer, for load balancers that ask for it (ORCA, as in vLLM).
 
-`endpoint-load-metrics-format: JSON` (or TEXT) in a request brings `endpoint-load-metrics` in its answer.
+`endpoint-load-metrics-format: JSON` (or TEXT) in a request adds `endpoint-load-metrics` to its answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ASK, TELL = "endpoint-load-metrics-format", "endpoint-load-metrics"
 
 
 async def load_header(form: str, engine: EngineClient) -> str | None:
-    """The header's value; None for a format that is not known, or while there is no engine."""
+    """Return the header's value; None for an unknown format, or while there is no engine."""
     states = []
     for connection in engine.connections:
         try:

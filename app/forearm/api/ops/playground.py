@@ -1,4 +1,4 @@
-"""GET /: a page to try the model, with live figures beside it. Static files; nothing is loaded from anywhere else."""
+"""GET /: a page to try the model, with live figures beside it. It consists of static files and loads nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 _FOLDER = Path(__file__).parent / "web"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
-# The browser itself keeps the page from asking anybody but this server, and from running what a model writes.
+# These headers make the browser prevent the page from contacting other servers and from running a model's output.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -20,7 +20,7 @@ _HEADERS = {
     "Cache-Control": "no-cache",
 }
 _FILES = {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _TYPES}
-# Open to everybody: without a key the page can show no more than that it wants one.
+# Open paths: without a key the page only asks for one.
 PATHS = frozenset(("/", *(f"/playground/{name}" for name in _FILES)))
 
 router = APIRouter(include_in_schema=False)
@@ -28,7 +28,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 async def page(request: Request) -> Response:
-    """The page, its links under the path at which a proxy offers this server."""
+    """Return the page, with links under the path at which a proxy offers this server."""
     root = request.scope.get("root_path", "")
     content = _FILES["index.html"].replace(b'="playground/', f'="{root}/playground/'.encode())
     return _file(request, "index.html", content.replace(b'href="metrics"', f'href="{root}/metrics"'.encode()))
@@ -36,7 +36,7 @@ async def page(request: Request) -> Response:
 
 @router.get("/playground/{name}")
 async def part(request: Request, name: str) -> Response:
-    """What the page is made of."""
+    """Return a file of the page."""
     if name not in _FILES or name == "index.html":
         raise HTTPException(404, f"there is no {name[:100]!r}")
     return _file(request, name, _FILES[name])

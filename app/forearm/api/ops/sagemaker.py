@@ -1,4 +1,4 @@
-"""POST /invocations, SageMaker's one path: passed on to the route that the fields of the body point to."""
+"""POST /invocations, SageMaker's only path: pass the request to the route that the fields of its body indicate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forearm.api.http.errors import error_response
 from forearm.api.http.request_body import content_of
 from forearm.errors import ForearmError, InvalidRequest
 
-# Fields that must all be there, and where such a body belongs; the first that fits is taken, as in vLLM.
+# Fields that must all be present, and the path of such a body; the first match counts, as in vLLM.
 _ROUTES = (
     (("messages",), "/v1/chat/completions"),
     (("prompt",), "/v1/completions"),
@@ -24,7 +24,7 @@ _ROUTES = (
 )
 
 
-# What they say is looked at where they belong: here it would take as long as there.
+# Their values are parsed by the route: parsing them here would take as long again.
 _Fields = msgspec.defstruct(
     "_Fields",
     [
@@ -35,7 +35,9 @@ _Fields = msgspec.defstruct(
 
 
 class Invocations:
-    """An ASGI app: reads the body, chooses, and lets the router answer it as if it had come there."""
+    """An ASGI app that reads the body, chooses the route, and lets the router answer as if the request had come
+    there.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.requests import Request
@@ -61,7 +63,10 @@ class Invocations:
 
 
 def route_of(content: bytes | bytearray) -> str:
-    """Raises: InvalidRequest."""
+    """Return the path of the route for this body.
+
+    Raises: InvalidRequest.
+    """
     try:
         body = msgspec.json.decode(content, type=_Fields)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -70,7 +75,7 @@ def route_of(content: bytes | bytearray) -> str:
         if all(getattr(body, field) is not UNSET for field in fields):
             return path
     known = " or ".join("+".join(fields) for fields, _ in _ROUTES)
-    raise InvalidRequest(f"the body has none of the fields that tell what to do with it: {known}")
+    raise InvalidRequest(f"the body has none of the fields that select an endpoint: {known}")
 
 
 route = Route("/invocations", Invocations(), methods=["POST"], include_in_schema=False)

@@ -1,1 +1,1 @@
-"""A gunicorn worker as a process: its class, configuration, signals and metric files."""
+"""A gunicorn worker process: its class, configuration, signals and metric files."""

@@ -1,7 +1,7 @@
-"""gunicorn's settings (`--config python:forearm.api.worker.gunicorn_conf`), from the ApiConfig of the supervisor.
+"""gunicorn's settings (`--config python:forearm.api.worker.gunicorn_conf`), made from the supervisor's ApiConfig.
 
-The app is loaded once, in the master: a wrong setting ends the start, and a worker that has to be replaced is there at
-once. supervisor.py has bound the master to the cores that are reserved for HTTP; the workers inherit that.
+The app is loaded once, in the master: a wrong setting ends the start, and a replaced worker is ready at once.
+supervisor.py has bound the master to the cores that are reserved for HTTP; the workers inherit that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
 _metrics = _path.parent / METRICS_FOLDER
 _metrics.mkdir(exist_ok=True)
 set_up(_config, "api")
-# Every stream is a file descriptor; the usual soft limit of 1024 is there for select(), which nobody uses here.
+# Every stream is a file descriptor; the usual soft limit of 1024 exists for select(), which is not used here.
 _, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files, _most_files))
 
@@ -39,22 +39,22 @@ preload_app = True
 _host = f"[{_config.host}]" if ":" in _config.host else _config.host
 bind = [f"unix:{_config.uds}" if _config.uds else f"{_host or '0.0.0.0'}:{_config.port}"]
 workers = _config.workers or 1
-# prometheus_client reads it as it is imported: before the app is.
+# prometheus_client reads it when it is imported, which is before the app is.
 raw_env = [f"PROMETHEUS_MULTIPROC_DIR={_metrics}"]
 
-timeout = 60  # seconds without a sign of life from a worker's event loop, until it is killed and replaced
+timeout = 60  # seconds without a heartbeat from a worker's event loop until it is killed and replaced
 graceful_timeout = math.ceil(_config.shutdown_timeout_s) + LAST_WORDS_S
 keepalive = math.ceil(_config.keep_alive_s)
 backlog = 2048
-# Heartbeats go through a file: where there is memory for it, not over a disk that may be slow.
+# Heartbeats go through a file, in memory where possible, because a disk may be slow.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(_path.parent)
 control_socket_disable = True
 proc_name = "forearm-api"
 
-# At INFO these two tell of every socket and worker; what an operator should know, supervisor.py says.
+# At INFO gunicorn and uvicorn log every socket and worker; supervisor.py logs what an operator needs.
 loglevel = "debug" if _config.logging_level == "DEBUG" else "warning"
 logger_class = "forearm.api.worker.worker.Log"
-accesslog = None  # the edge writes it
+accesslog = None  # AccessMiddleware writes it
 
 Protocol.receive_timeout_s, Protocol.send_timeout_s = _config.receive_timeout_s, _config.send_timeout_s
 Protocol.body_timeout_s = _config.body_timeout_s
@@ -68,28 +68,28 @@ ciphers = _config.ssl_ciphers or None
 
 
 def when_ready(server: Any) -> None:
-    """Take the app's objects out of the workers' garbage collection, before they are forked.
+    """Exclude the app's objects from the workers' garbage collection before the workers are forked.
 
-    They are 106,000. Looking through them holds up a worker for 0.1 s (two cores of an EPYC with other work) and copies
-    the pages they are on.
+    There are 106,000 of them. Scanning them would block a worker for 0.1 s (two cores of an EPYC with other load)
+    and copy their pages.
     """
     gc.collect()
     gc.freeze()
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """No worker outlives the master: it would keep the port, and nothing could reach it any more."""
+    """End the worker with the master: otherwise it would keep the port, and nothing could reach it."""
     die_with(worker.ppid, signal.SIGTERM)
 
 
 def on_exit(server: Any) -> None:
-    """The run folder goes with serve; where that was killed, it goes with this process."""
+    """Remove the run folder if serve was killed and cannot do it."""
     if os.getppid() != _serve:
         shutil.rmtree(_path.parent, ignore_errors=True)
 
 
 def child_exit(server: Any, worker: Any) -> None:
-    """A worker has ended, however: its counters stay, so that no sum ever falls."""
+    """Keep the counters of a worker that has ended, so that no sum decreases."""
     from prometheus_client.multiprocess import mark_process_dead  # after raw_env
 
     mark_process_dead(worker.pid, str(_metrics))  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""prometheus_client's files of values, with pages that are there before they are written.
+"""prometheus_client's value files, with pages that are allocated before they are written.
 
-The library makes its files longer and maps them. Where the folder's memory or disk is full there is nothing behind the
-new pages, and a process that writes to one is killed by SIGBUS, as is the one that replaces it. Here pages are asked
-for first; where there are none, a process counts for itself and goes on answering.
+The library extends its files and maps them. If the folder's memory or disk is full, the new pages have no storage, and
+a process that writes to one is killed by SIGBUS, as is the one that replaces it. Here pages are allocated first; if
+that fails, the process keeps its values in its own memory and goes on.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from prometheus_client import values
 from prometheus_client.mmap_dict import MmapedDict
 
-_FIRST_BYTES = 8 << 10  # of a file; each time it is full it becomes twice as long
-_VALUE_BYTES = 32  # of an entry besides its key, at most (prometheus_client/mmap_dict.py)
+_FIRST_BYTES = 8 << 10  # of a file, whose size doubles whenever it is full
+_VALUE_BYTES = 32  # the most that an entry takes besides its key (prometheus_client/mmap_dict.py)
 
 log = logging.getLogger(__name__)
 
 
 class AllocatedDict(MmapedDict):
-    """A MmapedDict whose pages are there before it writes to them."""
+    """A MmapedDict whose pages are allocated before it writes to them."""
 
     def __init__(self, filename: str) -> None:
         try:
@@ -34,7 +34,7 @@ class AllocatedDict(MmapedDict):
             self._used, self._capacity = 8, _FIRST_BYTES
             self._m = mmap.mmap(-1, self._capacity)
             self._f: Any = None
-            self._tell(filename, error)
+            self._warn(filename, error)
 
     def _init_value(self, key: str) -> None:
         while self._used + len(key.encode()) + _VALUE_BYTES > self._capacity:
@@ -48,25 +48,27 @@ class AllocatedDict(MmapedDict):
                 os.posix_fallocate(self._f.fileno(), 0, longer)
                 self._m = mmap.mmap(self._f.fileno(), longer)
             except OSError as error:
-                self._tell(self._f.name, error)
+                self._warn(self._f.name, error)
                 self._f.close()
                 self._f = None
-        if self._f is None:  # what the file has stays there, for others to read
+        if self._f is None:  # the values in the file stay there, for others to read
             alone = mmap.mmap(-1, longer)
             alone[: self._capacity] = self._m[: self._capacity]
             self._m = alone
         self._capacity = longer
 
-    def _tell(self, name: str, error: OSError) -> None:
-        log.warning("no room for the metrics in %s (%s): this process counts for itself from now on", name, error)
+    def _warn(self, name: str, error: OSError) -> None:
+        log.warning(
+            "no room for the metrics in %s (%s): this process keeps further values in its own memory", name, error
+        )
 
 
 def _allocated(path: Path) -> None:
-    """Under its name once it is whole: others read every file that has such a name.
+    """Create the file and rename it when it is complete, because others read every file with such a name.
 
-    Raises: OSError, with nothing left behind.
+    Raises: OSError, with no file left behind.
     """
-    if path.exists():  # of a dead process that had the same number
+    if path.exists():  # from a dead process with the same pid
         with path.open("ab") as file:
             os.posix_fallocate(file.fileno(), 0, max(path.stat().st_size, _FIRST_BYTES))
         return
@@ -81,5 +83,5 @@ def _allocated(path: Path) -> None:
 
 
 def use() -> None:
-    """From now on values of this process are kept in such files. Before the first metric is made."""
+    """Keep this process's values in such files from now on. Call it before the first metric is made."""
     values.MmapedDict = AllocatedDict  # type: ignore[attr-defined, assignment]

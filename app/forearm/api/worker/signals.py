@@ -1,4 +1,4 @@
-"""SIGHUP, which serve sends on to every worker: read again what may change while the server runs."""
+"""Handle SIGHUP, which serve passes on to every worker: reload what may change while the server runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_hangup(*calls: Callable[[], None]) -> Iterator[None]:
-    """Call these whenever SIGHUP comes, and once now: one that came while the worker started was ignored.
+    """Call these functions on every SIGHUP, and once now, because one that arrived while the worker started was
+    ignored.
 
-    Where the app does not run in its process's main thread, none ever comes.
+    If the app does not run in its process's main thread, no signal arrives.
     """
 
     def call_all() -> None:

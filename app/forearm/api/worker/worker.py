@@ -1,4 +1,4 @@
-"""gunicorn's worker class and log: uvicorn on uvloop and httptools, with our time to drain and our log lines."""
+"""gunicorn's worker class and log: uvicorn on uvloop and httptools, with the server's drain time and log format."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.http.protocol import Protocol
 from forearm.errors import EngineUnavailable
 
-_LOOK_S = 10.0  # between looks at the files of --enable-ssl-refresh: certificates are renewed days before they end
+_CHECK_S = 10.0  # between checks of the files of --enable-ssl-refresh: certificates are renewed days before they expire
 
-# How long requests that a drain has no more time for have to answer so; gunicorn kills a worker that takes longer.
+# The time to answer open requests with an error when the drain time is over; then gunicorn kills the worker.
 LAST_WORDS_S = 2
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
@@ -31,11 +31,12 @@ log = logging.getLogger(__name__)
 
 
 def hold_signals_while_forking() -> None:
-    """From here on a worker that is told to end while this process, gunicorn's master, forks it is told later.
+    """Block termination signals while this process, gunicorn's master, forks a worker, so that the worker gets them
+    later.
 
-    Until it minds signals itself they reach the master's handler, which puts them into a queue that nobody reads in a
-    worker, or nobody at all: CPython forgets in a child what came before its first line. A worker that was forked as
-    the server began to drain went on to answer until `graceful_timeout` killed it.
+    Until a worker handles signals itself they reach the master's handler, which puts them into a queue that the
+    worker does not read, or they are lost: CPython discards in a child what arrived before its first line. A worker
+    that was forked when the server began to drain went on serving until `graceful_timeout` killed it.
     """
     master = os.getpid()
 
@@ -47,8 +48,9 @@ def hold_signals_while_forking() -> None:
 
 
 class DrainingServer(Server):
-    """Open requests have the time of a drain to end, and none once gunicorn's master has died. Then each is told why:
-    what an engine has fails as when the engine dies, and what is elsewhere is cancelled.
+    """Ends open requests when the drain time is over, or at once if gunicorn's master has died.
+
+    Each gets the reason: requests in an engine fail as when the engine dies, and all others are cancelled.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -63,7 +65,7 @@ class DrainingServer(Server):
             return
         tasks = set(self.server_state.tasks)
         if tasks:
-            log.warning("the time to drain is over: %d open requests are ended", len(tasks))
+            log.warning("the drain time is over: %d open requests are ended", len(tasks))
             self._engine.fail_all(EngineUnavailable("the server is shutting down"))
             _, tasks = await asyncio.wait(tasks, timeout=LAST_WORDS_S / 4)
         for task in tasks:
@@ -73,12 +75,12 @@ class DrainingServer(Server):
 
 
 class Worker(UvicornWorker):  # type: ignore[misc]
-    """On SIGTERM it takes no new connections and lets open requests end, for so long as DrainingServer says.
+    """On SIGTERM it accepts no new connections and lets open requests finish, for as long as DrainingServer allows.
 
     ssl_refresh: whether the key and the certificate are read again when they change; gunicorn_conf.py sets it.
     """
 
-    # The edge has its own access log.
+    # AccessMiddleware writes the access log.
     CONFIG_KWARGS: ClassVar[dict[str, Any]] = {
         "loop": "uvloop",
         "http": Protocol,
@@ -92,7 +94,7 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         logging.getLogger("uvicorn.error").propagate = True
 
     def init_signals(self) -> None:
-        """What came since the fork ends it now; SIGHUP does not: the app minds that from its start on."""
+        """Handle pending termination signals now; SIGHUP is ignored until the app handles it."""
         super().init_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
@@ -101,7 +103,7 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         refreshing = asyncio.create_task(self._refresh_ssl()) if self.ssl_refresh else None
         self.config.app = self.wsgi
         server = DrainingServer(self)
-        # uvicorn-worker's own handler tells gunicorn's half alone, and the worker would go on for ever.
+        # uvicorn-worker's own handler only reaches gunicorn's part, and the worker would never end.
         asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, server.handle_exit, signal.SIGQUIT, None)
         try:
             await server.serve(sockets=self.sockets)
@@ -112,11 +114,11 @@ class Worker(UvicornWorker):  # type: ignore[misc]
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     async def _refresh_ssl(self) -> None:
-        """New connections get the certificate that lies in the file; what cannot be read changes nothing."""
+        """Use a changed certificate for new connections; a file that cannot be read changes nothing."""
         files = [self.cfg.certfile, self.cfg.keyfile]
         seen = _changes(files)
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
             now = _changes(files)
             context = self.config.ssl
             if now != seen and isinstance(context, ssl.SSLContext):
@@ -129,16 +131,16 @@ class Worker(UvicornWorker):  # type: ignore[misc]
 
 
 def _changes(files: list[str | None]) -> list[int]:
-    """When each was last written, in nanoseconds; 0 while it is not there."""
+    """Return when each file was last written, in nanoseconds; 0 for a missing file."""
     paths = [Path(file) for file in files if file]
     return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
 
 
 class Log(Logger):  # type: ignore[misc]
-    """gunicorn's own lines look like all others."""
+    """Writes gunicorn's own lines in the format of all others."""
 
     def setup(self, cfg: Any) -> None:
-        """No handlers of its own: the root's."""
+        """Use the root logger's handlers."""
         super().setup(cfg)
         self.error_log.handlers.clear()
         self.error_log.propagate = True
