@@ -1,1 +1,3 @@
-"""Between strings and token ids: tokenizer, chat template, detokenizer. No HTTP, no engine."""
+"""Convert strings to token ids and back: tokenizer, chat template, detokenizer. It knows neither HTTP nor the
+engine.
+"""

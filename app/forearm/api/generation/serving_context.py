@@ -137,7 +137,7 @@ class Served:
                     continue
                 self._unknown_fields.add(name)
                 log.warning("requests have a field %.100r, which this server does not know and does not read", name)
-            self.meter.unknown_field(name[:100])
+            self.meter.count("forearm:unknown_request_fields", name[:100])
 
     @cached_property
     def pooling(self) -> PoolingPlan | None:

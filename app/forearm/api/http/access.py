@@ -30,7 +30,7 @@ Observe = Callable[[Headers, str], tuple[Observer, ...]]
 
 @dataclass(frozen=True)
 class AccessLog:
-    """Whether each request gets a line in the access log, and the paths without one."""
+    """The setting whether each request gets a line in the access log, and the paths without one."""
 
     on: bool = False
     without: frozenset[str] = frozenset()
@@ -104,7 +104,7 @@ class AccessMiddleware:
         answer = _Answer(send, caller, headers.get(orca.ASK), self._engine)
         works = scope["method"] == "POST"
         begun_s = time.monotonic()
-        self._meter.in_flight(works)
+        self._meter.count("forearm:http_requests_in_flight", by=works)
         try:
             await self._app(scope, receive, answer.send)
         except (Exception, asyncio.CancelledError) as error:
@@ -114,7 +114,7 @@ class AccessMiddleware:
                 error = EngineUnavailable("the server is shutting down")
             await error_response(error, caller)(scope, receive, answer.send)
         finally:
-            self._meter.in_flight(-works)
+            self._meter.count("forearm:http_requests_in_flight", by=-works)
             route = getattr(scope.get("route"), "path", "none")
             length = headers.get("content-length", "0")
             request_bytes = int(length) if length.isdecimal() else 0

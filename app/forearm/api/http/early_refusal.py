@@ -75,7 +75,7 @@ class EarlyRefusal:
         """
         load = self._engine.load
         if load is not None and load.room <= len(self._in_front):
-            self._meter.refused_early()
+            self._meter.count("forearm:requests_refused_early")
             raise Overloaded("the queue is full: as many requests are waiting as the server allows", load.retry_after_s)
 
 

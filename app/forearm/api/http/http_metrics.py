@@ -41,13 +41,10 @@ class HttpMeter:
         self._families["http_request_duration_seconds"].labels(method, handler).observe(seconds)
         self._families["http_request_duration_highr_seconds"].observe(seconds)
 
-    def log_lines_dropped(self, lines: int) -> None:
-        """Count log lines that were dropped because nothing reads this worker's log."""
-        self._families["forearm:log_lines_dropped"].inc(lines)
-
-    def out_of_descriptors(self, seconds: float) -> None:
-        """Count seconds in which this worker could not open files or connections."""
-        self._families["forearm:out_of_descriptors_seconds"].inc(seconds)
+    def count(self, family: str, *labels: str, by: float = 1) -> None:
+        """Add to a counter or gauge of metrics.HTTP."""
+        metric = self._families[family]
+        (metric.labels(*labels) if labels else metric).inc(by)
 
     def start_series(self, model_name: str) -> None:
         """Create the series with labels at 0, so that they exist from the start."""
@@ -55,12 +52,8 @@ class HttpMeter:
             for request_type in get_args(RequestType):
                 self._parser_series(model_name, streaming, found, request_type)
 
-    def in_flight(self, change: int) -> None:
-        """Count a request that does work when it begins (1) or ends (-1)."""
-        self._families["forearm:http_requests_in_flight"].inc(change)
-
     def load(self) -> int:
-        """Return the number of such requests now, over all workers."""
+        """Return the number of requests in flight that do work, over all workers."""
         return int(self._registry.get_sample_value("forearm:http_requests_in_flight") or 0)
 
     def tool_parser(self, model_name: str, streaming: bool, found: bool, request_type: RequestType) -> None:
@@ -70,23 +63,3 @@ class HttpMeter:
     def _parser_series(self, model_name: str, streaming: bool, found: bool, request_type: RequestType) -> Any:
         mode, outcome = "streaming" if streaming else "non_streaming", "tool_call" if found else "no_tool_call"
         return self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type)
-
-    def refused_early(self) -> None:
-        """Count a request that found the queue full before it was read."""
-        self._families["forearm:requests_refused_early"].inc()
-
-    def key_request(self, key: str) -> None:
-        """Count an admitted request of the key of this name."""
-        self._families["forearm:key_requests"].labels(key).inc()
-
-    def key_tokens(self, key: str, kind: str, tokens: int) -> None:
-        """Count tokens of a key. kind: prompt or generation."""
-        self._families["forearm:key_tokens"].labels(key, kind).inc(tokens)
-
-    def key_rejected(self, key: str, limit: str) -> None:
-        """Count a refused request of a key. limit: requests, tokens or concurrency."""
-        self._families["forearm:key_rejections"].labels(key, limit).inc()
-
-    def unknown_field(self, name: str) -> None:
-        """Count a request field that this server does not know."""
-        self._families["forearm:unknown_request_fields"].labels(name).inc()

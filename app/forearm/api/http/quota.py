@@ -33,9 +33,9 @@ class KeyQuota:
         key = self._key
         standing = self._table.admit(key.digest, key.limits)
         if not standing.refused:
-            self._meter.key_request(key.name)
+            self._meter.count("forearm:key_requests", key.name)
             return standing
-        self._meter.key_rejected(key.name, standing.refused)
+        self._meter.count("forearm:key_rejections", key.name, standing.refused)
         limits = {
             "requests": key.limits.requests_per_minute,
             "tokens": key.limits.tokens_per_minute,
@@ -71,7 +71,7 @@ class KeyQuota:
     def _charge(self, tokens: int, kind: str) -> None:
         if tokens:
             self._table.charge(self._key.digest, self._key.limits, tokens)
-            self._meter.key_tokens(self._key.name, kind, tokens)
+            self._meter.count("forearm:key_tokens", self._key.name, kind, by=tokens)
 
 
 def rate_headers(key: ApiKey, standing: RateLimitState) -> dict[str, str]:

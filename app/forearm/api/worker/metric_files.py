@@ -38,24 +38,21 @@ class AllocatedDict(MmapedDict):
 
     def _init_value(self, key: str) -> None:
         while self._used + len(key.encode()) + _VALUE_BYTES > self._capacity:
-            self._grow()
+            longer = 2 * self._capacity
+            if self._f is not None:
+                try:
+                    os.posix_fallocate(self._f.fileno(), 0, longer)
+                    self._m = mmap.mmap(self._f.fileno(), longer)
+                except OSError as error:
+                    self._warn(self._f.name, error)
+                    self._f.close()
+                    self._f = None
+            if self._f is None:  # the values in the file stay there, for others to read
+                alone = mmap.mmap(-1, longer)
+                alone[: self._capacity] = self._m[: self._capacity]
+                self._m = alone
+            self._capacity = longer
         super()._init_value(key)  # type: ignore[no-untyped-call]
-
-    def _grow(self) -> None:
-        longer = 2 * self._capacity
-        if self._f is not None:
-            try:
-                os.posix_fallocate(self._f.fileno(), 0, longer)
-                self._m = mmap.mmap(self._f.fileno(), longer)
-            except OSError as error:
-                self._warn(self._f.name, error)
-                self._f.close()
-                self._f = None
-        if self._f is None:  # the values in the file stay there, for others to read
-            alone = mmap.mmap(-1, longer)
-            alone[: self._capacity] = self._m[: self._capacity]
-            self._m = alone
-        self._capacity = longer
 
     def _warn(self, name: str, error: OSError) -> None:
         log.warning(

@@ -23,12 +23,12 @@ async def watch_shortages(meter: HttpMeter) -> None:
     while True:
         await asyncio.sleep(_CHECK_S)
         if (now := dropped_lines()) > dropped:
-            meter.log_lines_dropped(now - dropped)
+            meter.count("forearm:log_lines_dropped", by=now - dropped)
             dropped = now
         try:
             os.close(os.dup(0))
         except OSError as error:
-            meter.out_of_descriptors(_CHECK_S)
+            meter.count("forearm:out_of_descriptors_seconds", by=_CHECK_S)
             if time.monotonic() - said_s >= _REPEAT_S:
                 said_s, why = time.monotonic(), error.strerror
                 most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

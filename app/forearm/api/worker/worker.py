@@ -75,7 +75,8 @@ class DrainingServer(Server):
 
 
 class Worker(UvicornWorker):  # type: ignore[misc]
-    """On SIGTERM it accepts no new connections and lets open requests finish, for as long as DrainingServer allows.
+    """A worker that on SIGTERM accepts no new connections and lets open requests finish, as long as DrainingServer
+    allows.
 
     ssl_refresh: whether the key and the certificate are read again when they change; gunicorn_conf.py sets it.
     """

@@ -31,7 +31,7 @@ class Language:
 
     @cached_property
     def nullable(self) -> bool:
-        """Whether the set contains the empty text."""
+        """True if the set contains the empty text."""
         inner = [part.nullable for part in self.parts]
         if self.kind == "repeat":
             return self.least == 0 or inner[0]
@@ -39,7 +39,7 @@ class Language:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether a regular expression can express the tree directly."""
+        """True if a regular expression can express the tree directly."""
         return self.kind not in ("and", "not") and all(part.plain for part in self.parts)
 
 

@@ -45,17 +45,17 @@ class ChatTemplate:
 
     @property
     def shows_tools(self) -> bool:
-        """Whether it writes a request's tools into the prompt."""
+        """True if it writes a request's tools into the prompt."""
         return "tools" in self.variables
 
     @property
     def shows_tools_of_messages(self) -> bool:
-        """Whether it writes a message's tools into the prompt, as Phi-4-mini's does."""
+        """True if it writes a message's tools into the prompt, as Phi-4-mini's does."""
         return "tools" in self.names - self.variables
 
     @property
     def knows_calls(self) -> bool:
-        """Whether it writes earlier calls into the prompt."""
+        """True if it writes earlier calls into the prompt."""
         return "tool_calls" in self.names
 
     @cached_property

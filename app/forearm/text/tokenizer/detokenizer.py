@@ -119,7 +119,7 @@ def _begun(text: str, string: str) -> int:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How one request's tokens become text; the names are SamplingParams'. shown: special tokens to be shown as
+    """The options of one request for its text, with SamplingParams' names. shown: special tokens to be shown as
     text.
     """
 

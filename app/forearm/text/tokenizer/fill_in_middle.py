@@ -23,7 +23,7 @@ _ENDS = ("<|fim_pad|>", "<|file_sep|>", "<|repo_name|>", "<file_sep>", "<repo_na
 
 @dataclass(frozen=True)
 class Infill:
-    """How one tokenizer marks the middle. stops: tokens that end it, beside the model's own end token."""
+    """The markers of one tokenizer. stops: tokens that end the middle, beside the model's own end token."""
 
     tokenizer: Tokenizer
     markers: tuple[int, ...]

@@ -28,7 +28,7 @@ KeptEnd = Literal["start", "end"]
 
 @dataclass(frozen=True)
 class PairForm:
-    """How this model's pairs are written. template: one given at the server's start."""
+    """The form of this model's pairs. template: one given at the server's start."""
 
     plan: PoolingPlan
     tokenizer: Tokenizer
@@ -38,7 +38,7 @@ class PairForm:
 
     @property
     def takes_instruction(self) -> bool:
-        """Whether the prompt contains an instruction."""
+        """True if the prompt contains an instruction."""
         return self.template is not None or self._is_qwen
 
     @property

@@ -48,7 +48,7 @@ class Tokenizer:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it was read from the cache, which checks the files' contents."""
+        """True if it was read from the cache, which checks the files' contents."""
         return isinstance(self.backend, KeptTokenizer)
 
     @cached_property
@@ -262,16 +262,8 @@ def _types(node: Any) -> Iterable[str]:
             yield from _types(child)
 
 
-def _byte_of_char() -> dict[str, int]:
-    """Return GPT-2's alphabet: printable Latin-1 bytes are written as themselves, the other 68 as U+0100 onwards.
-
-    Source: `bytes_to_unicode` of openai/gpt-2/encoder.py.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in printable}
-    others = [byte for byte in range(256) if byte not in printable]
-    table.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
-    return table
-
-
-_BYTE_OF_CHAR = _byte_of_char()
+# GPT-2's alphabet: printable Latin-1 bytes are written as themselves, the other 68 as U+0100 onwards.
+# Source: `bytes_to_unicode` of openai/gpt-2/encoder.py.
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)}

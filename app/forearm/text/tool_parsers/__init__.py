@@ -50,7 +50,7 @@ FORMATS: dict[str, CallsFormat] = {
     "qwen3_xml": _QWEN_CODER,
 }
 # Markers that a template contains if its model uses the format. The first match counts: more specific ones come first.
-_TOLD = (
+MARKERS = (
     (("<|channel|>", "<|message|>"), "openai"),
     (("[TOOL_CALLS]",), "mistral"),
     ((deepseek.ALL_BEGIN, "```json"), "deepseek_v3"),
@@ -68,8 +68,3 @@ _TOLD = (
     (('"parameters": dictionary of argument name',), "llama3_json"),
     (("<|python_tag|>",), "llama3_json"),
 )
-
-
-def calls_told_by(template: str) -> str:
-    """Return the name of the format that this chat template mentions; empty if none."""
-    return next((name for markers, name in _TOLD if all(marker in template for marker in markers)), "")

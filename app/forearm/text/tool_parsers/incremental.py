@@ -43,7 +43,7 @@ class TextStream:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more text follows what can be read now: the text ended, or the fence was found."""
+        """True if no more text follows what can be read now: the text ended, or the fence was found."""
         return self._fenced or self._ended
 
     @property

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forearm.text import tool_parsers
-from forearm.text.tool_parsers import CallsFormat, calls_told_by, harmony, reasoning
+from forearm.text.tool_parsers import CallsFormat, harmony, reasoning
 from forearm.text.tool_parsers.incremental import IncrementalParser, Steps, TextStream, some, space
 from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_list, long_id
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
-from forearm.text.tool_parsers.reasoning import ReasoningFormat, ReasoningState, reasoning_told_by
+from forearm.text.tool_parsers.reasoning import ReasoningFormat, ReasoningState
 from forearm.text.tool_parsers.shapes import Shape, shape_of
 from forearm.text.tool_parsers.strict_calls import KEYWORD_CALLS, KeywordCalls
 
@@ -35,7 +35,7 @@ class Dialect:
 
     @property
     def is_harmony(self) -> bool:
-        """Whether one format has both reasoning and calls; it is always parsed, with or without tools."""
+        """True if one format has both reasoning and calls; it is always parsed, with or without tools."""
         return self.reasoning is reasoning.FORMATS["openai_gptoss"]
 
     def marks(self, wanted: CallsWanted) -> frozenset[str]:
@@ -54,9 +54,13 @@ def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", 
     Without a name, reasoning stays text, as in vLLM; only gpt-oss' is always read, together with its calls. tokens:
     the tokenizer's added tokens.
     """
-    calls_name = calls_name or calls_told_by(template)
+    calls_told, reasoning_told = (
+        next((name for markers, name in table if all(one in template for one in markers)), "")
+        for table in (tool_parsers.MARKERS, reasoning.MARKERS)
+    )
+    calls_name = calls_name or calls_told
     if reasoning_name == "auto":
-        reasoning_name = reasoning_told_by(template)
+        reasoning_name = reasoning_told
     if calls_name == "openai":
         reasoning_name = "openai_gptoss"
     elif reasoning_name == "openai_gptoss":
@@ -67,10 +71,10 @@ def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", 
 
 @dataclass(frozen=True)
 class ParserOptions:
-    """How one request's outputs are parsed. tools: the JSON schema of each tool's parameters. name: the requested
-    function.
+    """The options of one request for parsing its outputs.
 
-    opened: whether the prompt left reasoning open (True), closed it (False), or neither.
+    tools: the JSON schema of each tool's parameters. name: the requested function. opened: whether the prompt left
+    reasoning open (True), closed it (False), or neither.
     """
 
     calls: CallsWanted = "none"

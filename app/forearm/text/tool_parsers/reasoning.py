@@ -20,14 +20,14 @@ _NEWLINES = re.compile(r"[\r\n]+")
 
 @dataclass
 class ReasoningState:
-    """Whether the text that comes now is reasoning (`is_open`)."""
+    """The state of an output. is_open: the text that comes now is reasoning."""
 
     is_open: bool = False
 
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """How reasoning is marked: by any of `begins` and any of `ends`.
+    """A format of reasoning, marked by any of `begins` and any of `ends`.
 
     always: an output without a beginning marker is reasoning too, unless its prompt closed it. forced: ends
     reasoning that exceeds its budget. answers: the marker before the answer, where there is one.
@@ -110,20 +110,12 @@ FORMATS: dict[str, ReasoningFormat] = {
     ),
 }
 # Markers that a template contains if its model uses the format. "</think>" alone: the model itself opens reasoning, as
-# the first R1 did.
-_TOLD = (
-    ("<|channel|>", "openai_gptoss"),
-    ("[THINK]", "mistral"),
-    ("Here is my thought process:", "granite"),
-    ("</think>", "qwen3"),
-    ("<think>", "qwen3"),
+# the first R1 did. The format is never one that takes an unmarked output for reasoning, because a template only shows
+# what the model may do.
+MARKERS = (
+    (("<|channel|>",), "openai_gptoss"),
+    (("[THINK]",), "mistral"),
+    (("Here is my thought process:",), "granite"),
+    (("</think>",), "qwen3"),
+    (("<think>",), "qwen3"),
 )
-
-
-def reasoning_told_by(template: str) -> str:
-    """Return the name of the format that this chat template mentions; empty if none.
-
-    It is never one that takes an unmarked output for reasoning, because a template only shows what the model may
-    do.
-    """
-    return next((name for marker, name in _TOLD if marker in template), "")

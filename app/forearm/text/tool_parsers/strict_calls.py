@@ -73,29 +73,29 @@ def arguments(tool: Tool) -> list[Argument] | None:
 
 def pythonic_calls(lark: Lark, tools: Sequence[Tool], parallel: bool) -> str:
     """Return an expression of text, or of a list of calls and nothing else."""
-    calls = lark.rule(either([_pythonic_call(lark, tool) for tool in tools]))
+    options = []
+    for tool in tools:
+        taken = arguments(tool)
+        begin = lark.plain(tool[0] + "(")
+        if taken is None:
+            one = lark.rule(f'/{_NAME.pattern}/ "=" {_json(lark, {})}')
+            options.append(f'{begin} ({one} (", " {one})*)? ")"')
+            continue
+        for argument in taken:
+            if not _NAME.fullmatch(argument.name):
+                raise _wrong(tool[0], f"{argument.name!r:.60} is not a name in Python")
+        # Rules from the last argument backwards: `later` after another argument, `first` without one before.
+        later = first = '""'
+        for argument in reversed(taken):
+            value = lark.rule(f"{lark.plain(argument.name + '=')} {_json(lark, argument.schema)}")
+            begun = f"{value} {later}"
+            first = lark.rule(begun if argument.required else either([begun, first]))
+            later = lark.rule(f'", " {begun}' if argument.required else either([f'", " {begun}', later]))
+        options.append(f'{begin} {first} ")"')
+    calls = lark.rule(either(options))
     many = f'{calls} (", " {calls})*' if parallel else calls
     start = f"({lark.literal(pythonic.BEGIN)})?"
     return either([lark.terminal(_NO_LIST), f'{start} "[" {many} "]" ({lark.literal(pythonic.END)})?'])
-
-
-def _pythonic_call(lark: Lark, tool: Tool) -> str:
-    taken = arguments(tool)
-    begin = lark.plain(tool[0] + "(")
-    if taken is None:
-        one = lark.rule(f'/{_NAME.pattern}/ "=" {_json(lark, {})}')
-        return f'{begin} ({one} (", " {one})*)? ")"'
-    for argument in taken:
-        if not _NAME.fullmatch(argument.name):
-            raise _wrong(tool[0], f"{argument.name!r:.60} is not a name in Python")
-    # Rules from the last argument backwards: `later` after another argument, `first` without one before.
-    later = first = '""'
-    for argument in reversed(taken):
-        value = lark.rule(f"{lark.plain(argument.name + '=')} {_json(lark, argument.schema)}")
-        begun = f"{value} {later}"
-        first = lark.rule(begun if argument.required else either([begun, first]))
-        later = lark.rule(f'", " {begun}' if argument.required else either([f'", " {begun}', later]))
-    return f'{begin} {first} ")"'
 
 
 def qwen_coder_calls(lark: Lark, tools: Sequence[Tool], parallel: bool) -> str:
