@@ -119,18 +119,17 @@ def invalid(error: ValidationError) -> InvalidRequest:
     for one in found:
         if one["loc"][: len(field)] == field:
             by_type.setdefault(one["loc"][len(field) : len(field) + 1], one)
-    meant = max(by_type.values(), key=_agreement)
+    # Each type ranks by how far the client's value agrees with it in lists, and whether it is only too long.
+    meant = max(
+        by_type.values(),
+        key=lambda one: ([p if isinstance(p, int) else 0 for p in _place(one)], one["type"].endswith("too_long")),
+    )
     place = [str(part) for part in _place(meant)]
     shown = f"{'.'.join(place)}: {meant['msg']}" if place else meant["msg"]
     if meant["type"] == "string_too_long":
         inputs = (one["input"] for one in error.errors() if one["loc"] == meant["loc"])
         shown += f", and it has {len(next(inputs))}"
     return InvalidRequest(shown, place[0] if place else None)
-
-
-def _agreement(error: ErrorDetails) -> tuple[list[int], bool]:
-    """Rank how well the client's value fits this type: how far in lists, and whether it is only too long."""
-    return [part if isinstance(part, int) else 0 for part in _place(error)], error["type"].endswith("too_long")
 
 
 def _place(error: ErrorDetails) -> list[int | str]:

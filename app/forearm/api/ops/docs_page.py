@@ -8,8 +8,6 @@ from html import escape
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from forearm.json_types import Json
-
 _HEAD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>forearm: API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
@@ -30,15 +28,11 @@ async def documentation(request: Request) -> HTMLResponse:
     """Show every endpoint: its description, body and answers."""
     parts = [_HEAD.replace("ROOT", escape(request.scope.get("root_path", "")))]
     for path, methods in request.app.openapi()["paths"].items():
-        parts += [_operation(path, method, said) for method, said in methods.items()]
+        for method, said in methods.items():
+            title = f"<summary><code>{method.upper()} {escape(path)}</code></summary>"
+            text = f"<p>{escape(str(said.get('description', said.get('summary', ''))))}</p>"
+            schemas = [content["schema"] for content in said.get("requestBody", {}).get("content", {}).values()]
+            body = "".join(f"<h4>Body</h4><pre>{escape(json.dumps(schema, indent=1))}</pre>" for schema in schemas)
+            answers = "".join(f"<li>{code}: {escape(one['description'])}" for code, one in said["responses"].items())
+            parts.append(f"<details>{title}{text}{body}<h4>Answers</h4><ul>{answers}</ul></details>\n")
     return HTMLResponse("".join(parts), headers=_HEADERS)
-
-
-def _operation(path: str, method: str, said: Json) -> str:
-    """Return one endpoint, with its body folded."""
-    title = f"<summary><code>{method.upper()} {escape(path)}</code></summary>"
-    text = f"<p>{escape(str(said.get('description', said.get('summary', ''))))}</p>"
-    schemas = [content["schema"] for content in said.get("requestBody", {}).get("content", {}).values()]
-    bodies = "".join(f"<h4>Body</h4><pre>{escape(json.dumps(schema, indent=1))}</pre>" for schema in schemas)
-    answers = "".join(f"<li>{status}: {escape(one['description'])}" for status, one in said["responses"].items())
-    return f"<details>{title}{text}{bodies}<h4>Answers</h4><ul>{answers}</ul></details>\n"

@@ -216,17 +216,15 @@ class _Schema:
             types_a, types_b = _types(a), _types(b)
             if types_a is not None and types_b is not None and not types_a & types_b:
                 continue
-            if types_a != {"object"} or types_b != {"object"} or not self._tags_apart(a, b):
+            if types_a != {"object"} or types_b != {"object"}:
+                return False
+            for name in set(_strings(a.get("required"))) & set(_strings(b.get("required"))):
+                of_a, of_b = (_values(self._resolved(_mapping(one.get("properties")).get(name))) for one in (a, b))
+                if of_a and of_b and all(isinstance(v, str) for v in (*of_a, *of_b)) and not set(of_a) & set(of_b):
+                    break
+            else:
                 return False
         return True
-
-    def _tags_apart(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-        """Return whether a property that both objects require has different strings in each."""
-        for name in set(_strings(a.get("required"))) & set(_strings(b.get("required"))):
-            of_a, of_b = (_values(self._resolved(_mapping(one.get("properties")).get(name))) for one in (a, b))
-            if of_a and of_b and all(isinstance(v, str) for v in (*of_a, *of_b)) and not set(of_a) & set(of_b):
-                return True
-        return False
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
         """Return the schema, or the one that a lone $ref refers to; {} if it is unknown."""

@@ -64,24 +64,21 @@ class ForkClient:
         number, process = next(self._numbers), None
         try:
             if self._process is None or self._process.is_over:
-                self._process = self._started()
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    argv = [sys.executable, "-m", self._module]
+                    started = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+                made = _Process(ours, started)
+                weakref.finalize(self, made.end)
+                threading.Thread(target=_receive, args=(made,), name="answers", daemon=True).start()
+                ours.sendall(json.dumps(self._shared()).encode() + b"\n")
+                self._process = made
             process = self._process
             process.asking[number] = answer
             process.connection.sendall(b'{"id": %d, %s\n' % (number, job[1:].encode()))
         except Exception as error:
             if process is None or process.asking.pop(number, None) is not None:  # otherwise `_receive` has answered
                 answer.set_exception(EngineUnavailable(f"{self._module} cannot be reached: {error}"))
-
-    def _started(self) -> _Process:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            argv = [sys.executable, "-m", self._module]
-            process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
-        made = _Process(ours, process)
-        weakref.finalize(self, made.end)
-        threading.Thread(target=_receive, args=(made,), name="answers", daemon=True).start()
-        ours.sendall(json.dumps(self._shared()).encode() + b"\n")
-        return made
 
 
 def _receive(made: _Process) -> None:

@@ -83,7 +83,19 @@ def gguf_tokenizer(path: Path) -> TokenizersBackend:
     else:
         raise keys.wrong("tokenizer.ggml.model", "gpt2 or llama")
     special = _special(keys, tokens)
-    made.add_tokens(_added(keys, tokens))
+    # Tokens that are found before a text is split: control tokens, and tokens that the model's makers added.
+    phi3 = keys.values.get("general.architecture") == "phi3" and kind == "llama"
+    added = [
+        AddedToken(
+            token,
+            special=token_kind != _USER,
+            normalized=False,
+            rstrip=phi3 and re.fullmatch(r"<unk>|<s>|<\|endoftext\|>", token) is None,  # as Phi-3's tokenizer.json
+        )
+        for token, token_kind in zip(tokens, _kinds(keys, tokens), strict=True)
+        if token_kind in (_UNKNOWN, _CONTROL, _USER) and token
+    ]
+    made.add_tokens(added)
     before = [special["bos_token"]] if keys.flag("tokenizer.ggml.add_bos_token", bos) and "bos_token" in special else []
     after = [special["eos_token"]] if keys.flag("tokenizer.ggml.add_eos_token") and "eos_token" in special else []
     made.post_processor = processors.TemplateProcessing(
@@ -159,21 +171,6 @@ def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
         made.normalizer = normalizers.Replace(" ", _SPACE)
     made.decoder = decoders.Sequence(after)
     return made, True
-
-
-def _added(keys: Keys, tokens: list[str]) -> list[AddedToken]:
-    """Return tokens that are found before a text is split: control tokens, and tokens that the model's makers added."""
-    phi3 = keys.values.get("general.architecture") == "phi3" and keys.text("tokenizer.ggml.model") == "llama"
-    return [
-        AddedToken(
-            token,
-            special=kind != _USER,
-            normalized=False,
-            rstrip=phi3 and re.fullmatch(r"<unk>|<s>|<\|endoftext\|>", token) is None,  # as Phi-3's tokenizer.json
-        )
-        for token, kind in zip(tokens, _kinds(keys, tokens), strict=True)
-        if kind in (_UNKNOWN, _CONTROL, _USER) and token
-    ]
 
 
 def _special(keys: Keys, tokens: list[str]) -> dict[str, str]:
