@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.api.server import Server, StartServer, wait_until
 
-from forearm.api.http.access import tidy_path
+from forearm.api.http.access_log import tidy_path
 
 
 def test_models_are_listed_and_found_by_name(server: Server) -> None:

@@ -21,7 +21,7 @@ from forearm import __version__
 from forearm.api.anthropic import messages
 from forearm.api.anthropic.errors import MESSAGES_API
 from forearm.api.generation.serving_context import Served, load_served
-from forearm.api.http.access import AccessLog, AccessMiddleware, Observe
+from forearm.api.http.access_log import AccessLog, AccessMiddleware, Observe
 from forearm.api.http.api_keys import KeyRing
 from forearm.api.http.auth import AuthenticationMiddleware, open_paths
 from forearm.api.http.caller import Observer

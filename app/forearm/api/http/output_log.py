@@ -34,7 +34,7 @@ class OutputLog:
     def over(self) -> None:
         """Log the outputs that have not finished."""
         for (name, index), tokens in self._open.items():
-            self._write(name, index, tokens, "broken off")
+            self._write(name, index, tokens, "aborted")
         self._open.clear()
 
     def _write(self, name: str, index: int, tokens: list[int], end: str) -> None:

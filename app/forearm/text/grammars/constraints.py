@@ -164,7 +164,7 @@ def _grammar(asked: ConstraintRequest, lark: Lark) -> str:
     text = asked.value
     if not isinstance(text, str) or not 0 < len(text) <= MAX_GRAMMAR_CHARACTERS:
         raise InvalidRequest(
-            f"{asked.field}: a grammar is a text of 1 to {MAX_GRAMMAR_CHARACTERS} characters", asked.field
+            f"{asked.field}: a grammar must be a string of 1 to {MAX_GRAMMAR_CHARACTERS} characters", asked.field
         )
     try:
         converted = text if _LARK.search(text) else any_to_lark(text)

@@ -90,7 +90,7 @@ def _receive(made: _Process) -> None:
             if "answer" in answer:
                 asking.set_result(answer["answer"])
             elif "busy" in answer:
-                asking.set_exception(Overloaded("too many requests of this kind wait for a core"))
+                asking.set_exception(Overloaded("too many requests of this kind are waiting; try again later"))
             else:
                 asking.set_exception(InvalidRequest(answer["error"], answer["param"]))
     made.is_over = True
