@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 from tests.api.letters import write_letters
-from tests.unit.text.test_shapes import EMPTY, EOS, spoken
+from tests.unit.text.test_call_layouts import EMPTY, EOS, spoken
 
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.errors import InvalidRequest
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.lark import Lark
 from forearm.text.tokenizer.tokenizer import load_tokenizer
+from forearm.text.tool_parsers.call_layouts import Tool, harmony_auto
 from forearm.text.tool_parsers.harmony import MARKS
 from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, joined
-from forearm.text.tool_parsers.shapes import Tool, harmony_auto
-from forearm.text.tool_parsers.strict_calls import KEYWORD_CALLS
+from forearm.text.tool_parsers.strict_calls import STRICT_CALLS
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -48,7 +48,7 @@ def grammars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammars]:
 
 
 def matcher(grammars: Grammars, name: str, tools: list[Tool], parallel: bool = True) -> Matcher:
-    form, lark = KEYWORD_CALLS.get(name), Lark({})
+    form, lark = STRICT_CALLS.get(name), Lark({})
     assert form is not None
     return grammars.start(lark.text(form(lark, tools, parallel))).result()
 
@@ -160,7 +160,7 @@ def test_one_call_is_left_where_more_are_not_wanted(name: str, twice: str, gramm
     ],
 )
 def test_what_cannot_be_imposed_is_refused_by_name(name: str, schema: dict[str, Any], why: str) -> None:
-    form, lark = KEYWORD_CALLS.get(name), Lark({})
+    form, lark = STRICT_CALLS.get(name), Lark({})
     assert form is not None
 
     with pytest.raises(InvalidRequest, match=why) as refused:
@@ -171,7 +171,7 @@ def test_what_cannot_be_imposed_is_refused_by_name(name: str, schema: dict[str, 
 
 @pytest.mark.parametrize("rule", [{"pattern": "a+"}, {"format": "date"}, {"enum": ["</parameter>"]}])
 def test_qwens_text_is_refused_rules_that_need_quotes(rule: dict[str, Any]) -> None:
-    form, lark = KEYWORD_CALLS.get("qwen3_coder"), Lark({})
+    form, lark = STRICT_CALLS.get("qwen3_coder"), Lark({})
     assert form is not None
 
     with pytest.raises(InvalidRequest):

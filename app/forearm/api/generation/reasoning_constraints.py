@@ -11,9 +11,9 @@ from forearm.api.generation.tool_choice import ToolChoice
 from forearm.errors import InvalidRequest
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.lark import Lark
+from forearm.text.tool_parsers.call_layouts import HARMONY_REASONING, harmony_auto
 from forearm.text.tool_parsers.output_parser import CallsWanted, ParserOptions
 from forearm.text.tool_parsers.reasoning import ReasoningFormat
-from forearm.text.tool_parsers.shapes import HARMONY_REASONING, harmony_auto
 
 _FIELD = "tools"
 # Models put a line or two between reasoning and answer.
@@ -21,8 +21,8 @@ _LINES = {"type": "regex", "pattern": "\\n{0,2}"}
 
 
 def read_as(served: Served, choice: ToolChoice) -> CallsWanted:
-    """How calls are read: those that are imposed come in the model's own format, where that has a shape."""
-    return "auto" if choice.must_call and served.dialect.shape else choice.wanted
+    """How calls are read: those that are imposed come in the model's own format, where that has a layout."""
+    return "auto" if choice.must_call and served.dialect.layout else choice.wanted
 
 
 def constraints(
@@ -75,15 +75,15 @@ def _calls_grammar(served: Served, body: ChatRequest, choice: ToolChoice, thinks
 
     Raises: InvalidRequest.
     """
-    shape = served.dialect.shape
+    layout = served.dialect.layout
     if not choice.must_call:
         return _chosen_grammar(served, body, choice) if choice.is_strict else None
-    if shape is None:
+    if layout is None:
         return _grammar(served, "json", choice.schema())
     before = [_LINES] if thinks else []
     if served.dialect.is_harmony and body.thinking_token_budget is None:
         before = [HARMONY_REASONING]
-    tag = shape.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
+    tag = layout.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
     return _grammar(served, "structural_tag", tag)
 
 
@@ -98,24 +98,24 @@ def _chosen_grammar(
     if dialect.is_harmony:
         tag = harmony_auto(tools, body.thinking_token_budget is None, schema)
         return _grammar(served, "structural_tag", tag)
-    if dialect.shape is not None:
-        return _grammar(served, "structural_tag", dialect.shape.chosen(tools, choice.parallel))
-    if dialect.keywords is None:
+    if dialect.layout is not None:
+        return _grammar(served, "structural_tag", dialect.layout.chosen(tools, choice.parallel))
+    if dialect.strict_calls is None:
         return None
     lark = Lark(served.grammars.special)
-    return lark.text(dialect.keywords(lark, tools, choice.parallel))
+    return lark.text(dialect.strict_calls(lark, tools, choice.parallel))
 
 
 def _either_grammar(served: Served, body: ChatRequest, choice: ToolChoice) -> str | None:
     """Where a model may call tools and its answer must be JSON: one or the other. Raises: InvalidRequest."""
-    shape, asked = served.dialect.shape, body.response_format
-    if choice.wanted != "auto" or shape is None or asked is None or asked.type not in ("json_object", "json_schema"):
+    layout, asked = served.dialect.layout, body.response_format
+    if choice.wanted != "auto" or layout is None or asked is None or asked.type not in ("json_object", "json_schema"):
         return None
     schema = asked.json_schema.schema_ if asked.json_schema is not None else None
     schema = {"type": "object"} if schema is None else schema
     if served.dialect.is_harmony:  # its calls come before the answer, on which alone the answer's grammar holds
         return _chosen_grammar(served, body, choice, schema) if choice.is_strict else None
-    tag = shape.answered(choice.imposed(), choice.parallel, schema)
+    tag = layout.answered(choice.imposed(), choice.parallel, schema)
     return _grammar(served, "structural_tag", tag)
 
 

@@ -10,41 +10,41 @@ from dataclasses import dataclass
 
 from forearm.text.tool_parsers import deepseek, llama, mistral, pythonic
 from forearm.text.tool_parsers.hermes import hermes
-from forearm.text.tool_parsers.json_calls import CallFormat, long_id, short_id
+from forearm.text.tool_parsers.json_calls import CallReader, long_id, short_id
 from forearm.text.tool_parsers.lists import granite, granite_20b_fc, jamba, phi4_mini_json
 from forearm.text.tool_parsers.qwen_coder import qwen3_coder
 
 
 @dataclass(frozen=True)
-class CallsFormat:
+class ToolCallFormat:
     """A format of tool calls. marks: special tokens that must be visible in the text. read None: harmony.py
     reads it.
     """
 
-    read: CallFormat | None
+    read: CallReader | None
     marks: tuple[str, ...] = ()
     new_id: Callable[[], str] = long_id
 
 
-_HERMES = CallsFormat(hermes, ("<tool_call>", "</tool_call>"))
-_QWEN_CODER = CallsFormat(qwen3_coder, ("<tool_call>", "</tool_call>"))
-_LLAMA = CallsFormat(llama.llama3_json, (llama.TAG,))
-_PYTHONIC = CallsFormat(pythonic.pythonic, (pythonic.BEGIN, pythonic.END))
+_HERMES = ToolCallFormat(hermes, ("<tool_call>", "</tool_call>"))
+_QWEN_CODER = ToolCallFormat(qwen3_coder, ("<tool_call>", "</tool_call>"))
+_LLAMA = ToolCallFormat(llama.llama3_json, (llama.TAG,))
+_PYTHONIC = ToolCallFormat(pythonic.pythonic, (pythonic.BEGIN, pythonic.END))
 
-FORMATS: dict[str, CallsFormat] = {
-    "deepseek_v3": CallsFormat(deepseek.deepseek_v3, deepseek.MARKS),
-    "deepseek_v31": CallsFormat(deepseek.deepseek_v31, deepseek.MARKS),
-    "granite": CallsFormat(granite, ("<|tool_call|>", "<tool_call>")),
-    "granite-20b-fc": CallsFormat(granite_20b_fc, ("<function_call>",)),
+FORMATS: dict[str, ToolCallFormat] = {
+    "deepseek_v3": ToolCallFormat(deepseek.deepseek_v3, deepseek.MARKS),
+    "deepseek_v31": ToolCallFormat(deepseek.deepseek_v31, deepseek.MARKS),
+    "granite": ToolCallFormat(granite, ("<|tool_call|>", "<tool_call>")),
+    "granite-20b-fc": ToolCallFormat(granite_20b_fc, ("<function_call>",)),
     "granite4": _HERMES,
     "hermes": _HERMES,
-    "jamba": CallsFormat(jamba, ("<tool_calls>", "</tool_calls>")),
+    "jamba": ToolCallFormat(jamba, ("<tool_calls>", "</tool_calls>")),
     "llama3_json": _LLAMA,
     "llama4_json": _LLAMA,
     "llama4_pythonic": _PYTHONIC,
-    "mistral": CallsFormat(mistral.mistral, (mistral.BEGIN, mistral.CALL_ID, mistral.ARGS), short_id),
-    "openai": CallsFormat(None),
-    "phi4_mini_json": CallsFormat(phi4_mini_json, ("<|tool_call|>", "<|/tool_call|>")),
+    "mistral": ToolCallFormat(mistral.mistral, (mistral.BEGIN, mistral.CALL_ID, mistral.ARGS), short_id),
+    "openai": ToolCallFormat(None),
+    "phi4_mini_json": ToolCallFormat(phi4_mini_json, ("<|tool_call|>", "<|/tool_call|>")),
     "pythonic": _PYTHONIC,
     "qwen3_coder": _QWEN_CODER,
     "qwen3_xml": _QWEN_CODER,

@@ -6,14 +6,14 @@ Source: the chat templates of deepseek-ai/DeepSeek-V3-0324 and deepseek-ai/DeepS
 from __future__ import annotations
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, upto
-from forearm.text.tool_parsers.json_calls import CallFormat, Calls, answer, arguments, fenced
+from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, arguments, fenced
 
 ALL_BEGIN, ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, BETWEEN, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 MARKS = (ALL_BEGIN, ALL_END, BEGIN, BETWEEN, END)
 
 
-def _call_format(in_block: bool) -> CallFormat:
+def _call_format(in_block: bool) -> CallReader:
     """Return the format whose arguments are in a Markdown block, or bare.
 
     In a block: `function<｜tool▁sep｜>name`, a line that opens it, the arguments, a line that closes it. Bare:

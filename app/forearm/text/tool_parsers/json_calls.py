@@ -38,7 +38,7 @@ class Calls:
         return begun
 
 
-CallFormat = Callable[[TextStream, Calls], Steps[None]]
+CallReader = Callable[[TextStream, Calls], Steps[None]]
 
 
 def long_id() -> str:

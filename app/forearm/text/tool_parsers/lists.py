@@ -8,10 +8,10 @@ ai21labs/AI21-Jamba-1.5-Mini (`<tool_calls>`), ibm-granite/granite-20b-functionc
 from __future__ import annotations
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, some, space
-from forearm.text.tool_parsers.json_calls import CallFormat, Calls, answer, attempt, call_list, call_object
+from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, attempt, call_list, call_object
 
 
-def lists(*begins: str, ends: tuple[str, ...] = ()) -> CallFormat:
+def lists(*begins: str, ends: tuple[str, ...] = ()) -> CallReader:
     """Return the format with these markers before a list; end markers are skipped. A list without marker may come
     first.
     """

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forearm.text import tool_parsers
-from forearm.text.tool_parsers import CallsFormat, harmony, reasoning
+from forearm.text.tool_parsers import ToolCallFormat, harmony, reasoning
+from forearm.text.tool_parsers.call_layouts import CallLayout, layout_of
 from forearm.text.tool_parsers.incremental import IncrementalParser, Steps, TextStream, some, space
 from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_list, long_id
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 from forearm.text.tool_parsers.reasoning import ReasoningFormat, ReasoningState
-from forearm.text.tool_parsers.shapes import Shape, shape_of
-from forearm.text.tool_parsers.strict_calls import KEYWORD_CALLS, KeywordCalls
+from forearm.text.tool_parsers.strict_calls import STRICT_CALLS, StrictCalls
 
 # The calls that an output may have: none, calls in the model's own format, calls as a JSON list that a grammar imposes,
 # or only the arguments of the one function that was requested.
@@ -24,14 +24,14 @@ CallsWanted = Literal["none", "auto", "required", "named"]
 class Dialect:
     """The formats of one model; None: unknown, or the model has none.
 
-    shape: the format in which its calls can be imposed. keywords: how strict calls are imposed for formats without
-    a shape.
+    layout: the layout in which its calls can be imposed. strict_calls: makes grammars of strict calls for formats
+    without a layout.
     """
 
     reasoning: ReasoningFormat | None = None
-    calls: CallsFormat | None = None
-    shape: Shape | None = None
-    keywords: KeywordCalls | None = None
+    calls: ToolCallFormat | None = None
+    layout: CallLayout | None = None
+    strict_calls: StrictCalls | None = None
 
     @property
     def is_harmony(self) -> bool:
@@ -66,7 +66,7 @@ def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", 
     elif reasoning_name == "openai_gptoss":
         calls_name = "openai"
     formats = reasoning.FORMATS.get(reasoning_name), tool_parsers.FORMATS.get(calls_name)
-    return Dialect(*formats, shape_of(calls_name, tokens), KEYWORD_CALLS.get(calls_name))
+    return Dialect(*formats, layout_of(calls_name, tokens), STRICT_CALLS.get(calls_name))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from forearm.text.grammars.constraints import schema_expression
 from forearm.text.grammars.lark import Lark, either
 from forearm.text.grammars.schema_strings import FORMATS
 from forearm.text.tool_parsers import pythonic, qwen_coder
-from forearm.text.tool_parsers.shapes import Tool
+from forearm.text.tool_parsers.call_layouts import Tool
 
 FIELD = "tools"
 # Keywords of a tool's schema that can be imposed argument by argument, and annotations.
@@ -191,9 +191,9 @@ def _wrong(tool: str, why: str) -> InvalidRequest:
     )
 
 
-KeywordCalls = Callable[[Lark, Sequence[Tool], bool], str]
+StrictCalls = Callable[[Lark, Sequence[Tool], bool], str]
 # Functions that make the expression of an answer that may have calls, by the name of their format.
-KEYWORD_CALLS: dict[str, KeywordCalls] = {
+STRICT_CALLS: dict[str, StrictCalls] = {
     "llama4_pythonic": pythonic_calls,
     "pythonic": pythonic_calls,
     "qwen3_coder": qwen_coder_calls,

@@ -1,7 +1,7 @@
 """Structural tags (structural_tags.py) of tool calls in the models' own formats, for calls that a grammar imposes.
 
 The model generates calls in the format that it was trained on, with arguments that fit the schema. Formats whose
-arguments are not JSON have no shape; for them a JSON list of calls is imposed.
+arguments are not JSON have no layout; for them a JSON list of calls is imposed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tool = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Shape:
+class CallLayout:
     """The layout of calls: `marker`, `opening`, calls separated by `separator`, `last`.
 
     A call is `begin`, name, `between`, arguments, `end`.
@@ -83,21 +83,21 @@ class Shape:
         return {"type": "tag", "begin": self.begin + shown + self.between, "content": content, "end": self.end}
 
 
-_HERMES = Shape(
+_HERMES = CallLayout(
     begin=BEGIN + '\n{"name": "',
     between='", "arguments": ',
     end="}\n" + END,
     separator="\n",
     trigger=BEGIN,
 )
-_LLAMA = Shape(begin='{"name": "', between='", "parameters": ', end="}", separator="; ")
-_MISTRAL = Shape(mistral.BEGIN, mistral.ARGS, trigger=mistral.BEGIN, is_json=False)
-_GRANITE = Shape('{"name": "', '", "arguments": ', "}", ", ", marker="<|tool_call|>", opening="[", last="]")
-_GRANITE_20B = Shape('<function_call> {"name": "', '", "arguments": ', "}", "\n", trigger="<function_call>")
+_LLAMA = CallLayout(begin='{"name": "', between='", "parameters": ', end="}", separator="; ")
+_MISTRAL = CallLayout(mistral.BEGIN, mistral.ARGS, trigger=mistral.BEGIN, is_json=False)
+_GRANITE = CallLayout('{"name": "', '", "arguments": ', "}", ", ", marker="<|tool_call|>", opening="[", last="]")
+_GRANITE_20B = CallLayout('<function_call> {"name": "', '", "arguments": ', "}", "\n", trigger="<function_call>")
 _OLD_MISTRAL = replace(_GRANITE, marker=mistral.BEGIN, opening=" [")
 _PHI, _VLLMS_PHI = replace(_GRANITE, last="]<|/tool_call|>"), replace(_GRANITE, marker="functools")
 _JAMBA = replace(_GRANITE, marker="<tool_calls>", last="]</tool_calls>")
-_V3 = Shape(
+_V3 = CallLayout(
     begin=f"{deepseek.BEGIN}function{deepseek.BETWEEN}",
     between="\n```json\n",
     end="\n```" + deepseek.END,
@@ -106,7 +106,7 @@ _V3 = Shape(
     last=deepseek.ALL_END,
     is_json=False,
 )
-_V31 = Shape(
+_V31 = CallLayout(
     begin=deepseek.BEGIN,
     between=deepseek.BETWEEN,
     end=deepseek.END,
@@ -115,7 +115,7 @@ _V31 = Shape(
     is_json=False,
 )
 # <|call|> is an end-of-sequence token, so that a call ends the output.
-HARMONY = Shape(
+HARMONY = CallLayout(
     begin="<|channel|>commentary to=functions.",
     between=" <|constrain|>json<|message|>",
     is_json=False,
@@ -162,7 +162,7 @@ def harmony_auto(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, Any] 
 
 
 HARMONY_REASONING = _messages_before(["analysis"])
-_SHAPES = {
+_LAYOUTS = {
     "deepseek_v3": _V3,
     "deepseek_v31": _V31,
     "granite": _GRANITE,
@@ -176,10 +176,10 @@ _SHAPES = {
 }
 
 
-def shape_of(name: str, tokens: Container[str]) -> Shape | None:
-    """Return the shape of the format of this name; None where it has none. tokens: the tokenizer's added tokens."""
+def layout_of(name: str, tokens: Container[str]) -> CallLayout | None:
+    """Return the layout of the format of this name; None where it has none. tokens: the tokenizer's added tokens."""
     if name == "mistral":
         return _MISTRAL if mistral.ARGS in tokens else _OLD_MISTRAL
     if name == "phi4_mini_json":
         return _PHI if "<|tool_call|>" in tokens else _VLLMS_PHI
-    return _SHAPES.get(name)
+    return _LAYOUTS.get(name)

@@ -14,9 +14,9 @@ from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers import reasoning
+from forearm.text.tool_parsers.call_layouts import HARMONY_REASONING, CallLayout, layout_of
 from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import CallArguments, CallBegin, TextPart, joined
-from forearm.text.tool_parsers.shapes import HARMONY_REASONING, Shape, shape_of
 
 EOS = 256
 ENDS = {*b'"}]', EOS}
@@ -57,15 +57,15 @@ def spoken(matcher: Matcher, seed: int) -> str:
     raise AssertionError(f"no end: {taken!r}")
 
 
-def shape(name: str) -> Shape:
-    found = shape_of(name, {"[ARGS]", "<|tool_call|>"})
+def layout(name: str) -> CallLayout:
+    found = layout_of(name, {"[ARGS]", "<|tool_call|>"})
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("name", SHAPED)
-def test_what_a_shape_imposes_is_read_as_calls_whose_arguments_fit(name: str, grammars: Grammars) -> None:
-    one = shape(name)
+def test_what_a_layout_imposes_is_read_as_calls_whose_arguments_fit(name: str, grammars: Grammars) -> None:
+    one = layout(name)
     tag = one.required(TOOLS if one.is_json else PLAIN, True)
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
 
@@ -85,7 +85,7 @@ def test_what_a_shape_imposes_is_read_as_calls_whose_arguments_fit(name: str, gr
 
 @pytest.mark.parametrize("name", SHAPED)
 def test_one_call_is_imposed_where_more_are_not_wanted(name: str, grammars: Grammars) -> None:
-    tag = shape(name).required([("now", EMPTY)], False)
+    tag = layout(name).required([("now", EMPTY)], False)
 
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
 
@@ -94,7 +94,7 @@ def test_one_call_is_imposed_where_more_are_not_wanted(name: str, grammars: Gram
 
 @pytest.mark.parametrize("name", sorted({*SHAPED} - {"openai"}))
 def test_where_calls_may_come_text_is_free_and_calls_are_not(name: str, grammars: Grammars) -> None:
-    one = shape(name)
+    one = layout(name)
     tag = one.chosen([("now", EMPTY)], True)
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
 
@@ -118,7 +118,7 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
     tokenizer = load_tokenizer(write_letters(tmp_path, special=marks))
     special = {tokenizer.added[one]: one for one in tokenizer.special_ids}
     made = Grammars(tmp_path, 258 + len(marks), [EOS])
-    one = shape(name)
+    one = layout(name)
 
     def fits(text: str, tag: Any) -> bool:
         ids = [*tokenizer.encode(text), EOS]
@@ -138,7 +138,7 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
 
 
 def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> None:
-    tag = shape("openai").required([("now", EMPTY)], True, [HARMONY_REASONING])
+    tag = layout("openai").required([("now", EMPTY)], True, [HARMONY_REASONING])
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 
@@ -165,5 +165,5 @@ def test_what_is_imposed_on_an_answer_leaves_the_model_its_thought(name: str, gr
     assert not fits("Hm. {}")
 
 
-def test_formats_whose_arguments_are_no_json_have_no_shape() -> None:
-    assert [shape_of(name, ()) for name in ("pythonic", "qwen3_coder", "", "none")] == [None] * 4
+def test_formats_whose_arguments_are_no_json_have_no_layout() -> None:
+    assert [layout_of(name, ()) for name in ("pythonic", "qwen3_coder", "", "none")] == [None] * 4
