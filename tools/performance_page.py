@@ -276,7 +276,14 @@ def readme_block(measured: Measured) -> str:
     ]
     head = ["forearm is faster by", *(f"{engine}, {name}" for engine in engines for name in FORMATS.values())]
     alt = f"Tokens per second of forearm, llama.cpp and OpenVINO on {results.machine}; higher is better"
-    return f"{BEGIN}\n![{alt}](docs/{PICTURE.name})\n\n{table(head, rows)}{END}"
+    rises = [
+        f"{measured.rise(format)} with {FORMATS[format]} ({peer}: {measured.rise(format, peer)})"
+        for format in FORMATS
+        for peer in measured.peers(SHOWN, SHAPE, format)
+        if measured.rise(format, peer) != "–"
+    ]
+    quality = f"These are not of equal quality: rounding changes a small model's perplexity by {', '.join(rises)}.\n"
+    return f"{BEGIN}\n![{alt}](docs/{PICTURE.name})\n\n{table(head, rows)}\n{quality}{END}"
 
 
 def with_block(readme: str, block: str) -> str:
