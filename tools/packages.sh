@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Build the wheel and the sdist as a user's pip does, install each in an environment of its own, and ask it.
+#   tools/packages.sh    dist/forearm-*.whl and dist/forearm-*.tar.gz; PYTHON: the interpreter, python3 by default
+#
+# The sdist names its commit in native/commit.txt, since what is built of it has no checkout to ask.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+work=$PWD/build/packages
+unset FOREARM_COMMIT PYTHONPATH
+rm -rf "$work/dist" "$work/clean" "$work/empty"
+mkdir -p "$work/dist" "$work/empty"
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' app/forearm/__init__.py)
+commit=$(git rev-parse HEAD)
+
+echo "--- pip wheel ."
+"$PYTHON" -m pip wheel . --quiet --no-deps -w "$work/dist" -Cbuild-dir=build/packages/native
+
+echo "--- sdist"
+trap 'rm -f native/commit.txt' EXIT
+echo "$commit" >native/commit.txt
+.venv/bin/python -c "from scikit_build_core.build import build_sdist; print(build_sdist('$work/dist'))"
+rm -f native/commit.txt
+
+# check FILE: install it where its dependencies are, and ask it from a folder that has no forearm.
+check() {
+  local said answer
+  "$work/clean/bin/python" -m pip install --quiet --force-reinstall --no-deps "$1"
+  said=$(cd "$work/empty" && "$work/clean/bin/forearm" --version)
+  [ "$said" = "forearm $version ${commit:0:12}" ] || { echo "error: ${1##*/} says '$said', not its version and commit"; exit 1; }
+  answer=$(cd "$work/empty" && "$work/clean/bin/forearm" generate --prompt "A glacier is" --max-tokens 8 2>"$work/log") ||
+    { cat "$work/log"; exit 1; }
+  [ -n "$answer" ] || { echo "error: ${1##*/} generates nothing"; exit 1; }
+  echo "${1##*/}: $said; a glacier is$answer"
+}
+
+echo "--- clean environment"
+"$PYTHON" -m venv "$work/clean"
+wheel=$(ls "$work"/dist/*.whl) sdist=$(ls "$work"/dist/*.tar.gz)
+"$work/clean/bin/python" -m pip install --quiet -c constraints.txt "$wheel"
+check "$wheel"
+check "$sdist"
+mkdir -p dist
+cp "$wheel" "$sdist" dist/
+echo "packages: ${wheel##*/} and ${sdist##*/} install and answer"
