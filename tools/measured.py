@@ -32,7 +32,7 @@ class Measured:
         }
 
     def _figures(self, kind: str) -> Iterator[Figure]:
-        return (one for results in self.kinds[kind].values() for run in results.runs for one in run.figures)
+        return (one for results in self.kinds.get(kind, {}).values() for run in results.runs for one in run.figures)
 
     def find(self, machine: str, shape: str, format: str, column: Column, peer: str = "") -> Figure | None:
         """Return the figure of this row and quantity."""

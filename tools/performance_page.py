@@ -138,7 +138,7 @@ def ranges(measured: Measured) -> str:
         found = [measured.hardest(m, SHAPE, f, column, "llama.cpp") for m in measured.kinds["compare"] for f in FORMATS]
         known = [ratio for ratio in found if ratio]
         parts.append(f"{words.lower()} **{min(known):.1f} to {max(known):.1f}x**")
-    return f"Times as fast as llama.cpp on two cores: {', '.join(parts)}."
+    return f"On two cores, times as fast as llama.cpp: {'; '.join(parts)}."
 
 
 def instruction_table(measured: Measured) -> str:
