@@ -86,7 +86,6 @@ QUANTITIES = {
     "stall_ms": ("longest answer of /livez beside it", "ms"),
     "gap_ms": ("longest gap of a stream beside it", "ms"),
     "seconds": ("time", "s"),
-    "mebibytes": ("size", "MiB"),
 }
 LESS_IS_BETTER = frozenset({"ttft_s", "tpot_s", "start_s", "packing_start_s", "peak_mb", "instructions_per_token"})
 _DIGITS = 5  # of a figure that are kept
