@@ -24,12 +24,8 @@ class Measured:
                 key = (machine, one.shape, one.format, one.row, one.quantity, one.peer)
                 if key not in self._best or len(one.rounds) >= len(self._best[key].rounds):
                     self._best[key] = one
-        self._rise = {
-            (one.format, one.peer): one.value
-            for row in ("6,132 predictions", "a second text")  # the second has both sides of most pairs
-            for one in self._figures("quality")
-            if (one.row, one.quantity) == (row, "perplexity_rise")
-        }
+        rises = (one for one in self._figures("quality") if one.quantity == "perplexity_rise")
+        self._rise = {(one.format, one.peer): one.value for one in rises}  # of several texts and runs the last
 
     def _figures(self, kind: str) -> Iterator[Figure]:
         return (one for results in self.kinds.get(kind, {}).values() for run in results.runs for one in run.figures)
