@@ -37,9 +37,7 @@ def test_every_file_of_results_is_named_on_a_page_and_those_of_figures_have_one_
     assert len(files) > 10
 
     unnamed = [name for name in files if name != "README.md" and name not in named and "instructions/" not in name]
-    assert unnamed == [], (
-        "figures go to bench/results/<kind>/<machine>.json by bench/records.py, and then onto the page"
-    )
+    assert unnamed == [], "figures go to <kind>/<machine>.json by bench/records.py, and so onto the page"
     for path in folder.glob("*/*"):
         text = path.read_text()
         assert records.text_of(records.read(path)) == text, path
