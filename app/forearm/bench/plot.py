@@ -10,8 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
-from forearm.bench.report import BenchResult
+from forearm.bench.report import BenchResult, load
+from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError
 
 PANEL_W, PANEL_H = 560, 400
@@ -22,6 +24,25 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 KEYS = {"mean_ttft_ms": "mean TTFT (ms)", "mean_tpot_ms": "mean TPOT (ms)"}
 HALO = 'stroke="white" stroke-width="3" paint-order="stroke"'  # keeps a number readable on a line
 X_KEY, X_TITLE = "total_token_throughput", "total throughput, prefill and decoding (tokens/s)"
+
+
+def plot(argv: Sequence[str]) -> int:
+    """`forearm bench plot FILES --out FILE.svg`: files of bench serve, ours or vLLM's; a line for each label."""
+    parser = CommandParser(
+        "forearm bench plot FILES --out FILE.svg", "TTFT and TPOT against total throughput, by rate."
+    )
+    parser.add_argument("files", nargs="+", metavar="FILES", help="JSON of --save-result or --append-result")
+    parser.add_argument("--out", required=True, metavar="FILE.svg")
+    given = parser.parse_args(argv)
+    try:
+        results = [result for name in given.files for result in load(Path(name))]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{' '.join(given.files)}: {error}") from None
+    try:
+        Path(given.out).write_text(svg(results), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {given.out}: {error.strerror}") from None
+    return 0
 
 
 @dataclass(frozen=True)
