@@ -167,7 +167,7 @@ def answers_of(llm: LLM, count: int) -> list[Answer]:
 
 
 def perplexity(row: Row, count: int, folder: Path, threads: int) -> float:
-    """Of the demo model's held-out answers, served as the row says."""
+    """Perplexity of the demo model's held-out answers in the row's formats."""
     model = ""
     if isinstance(row.weights, str):
         model = str(folder / f"{row.weights}.gguf")

@@ -60,7 +60,7 @@ Answer = TypeVar("Answer")
 
 
 class Machine:
-    """What it can do, looked at again and again."""
+    """The machine's limits, measured repeatedly."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -74,13 +74,13 @@ class Machine:
         return medians([look for look in self._looks if look["fma_gflops"] >= self._args.calm * best])
 
     def is_calm(self) -> bool:
-        """Now."""
+        """True if the machine reaches its usual limits now."""
         look = limits(self._args)
         self._looks.append(look)
         return bool(look["fma_gflops"] >= self._args.calm * max(one["fma_gflops"] for one in self._looks))
 
     def wait(self) -> bool:
-        """Until it is calm, CALM_LOOKS times at most; whether it is."""
+        """Wait until the machine is calm, CALM_LOOKS looks at most. Returns: whether it is."""
         for _ in range(CALM_LOOKS):
             if self.is_calm():
                 return True
@@ -88,7 +88,7 @@ class Machine:
         return False
 
     def asked(self, ask: Callable[[int], Answer], seed: int) -> Answer:
-        """What `ask` answers between two calm looks, or the last of CALM_TRIES, each with a seed of its own."""
+        """Return the answer of `ask` between two calm looks, or the last of CALM_TRIES, each with its own seed."""
         for attempt in range(CALM_TRIES):
             before = self.wait()
             answer = ask(seed + SEEDS * attempt)
@@ -194,7 +194,7 @@ def measure_group(
 
 
 def groups(chosen: list[Contestant], shape: Shape) -> list[list[Contestant]]:
-    """By weight width, or one by one where memory does not hold a width's."""
+    """Group contestants by weight width, or one by one where memory does not hold a width's."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     found = []

@@ -72,7 +72,7 @@ def touch_blocks(executor: _native.Executor, blocks: int, together: int) -> None
 
 
 def seconds(action: Callable[[], None]) -> float:
-    """Of one call."""
+    """Time one call, in seconds."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin
@@ -95,7 +95,7 @@ def cores_of(args: argparse.Namespace) -> list[int]:
 
 
 def limits(args: argparse.Namespace, gigabytes: float = 1.0) -> dict[str, float]:
-    """What the machine does now: one look."""
+    """Measure the machine's limits once."""
     return _native.limits(cores_of(args), args.threads, megabytes=max(64, int(gigabytes * 1000)), seconds=0.0)
 
 

@@ -38,7 +38,7 @@ def config_of(shape: Shape) -> ModelConfig:
 
 
 def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
-    """As --quantization `name` has them (embedding and head int8), or all in a float dtype."""
+    """Return the formats of --quantization `name` (embedding and head int8), or a float dtype for all."""
     if name in FLOATS:
         return uniform_formats(config, WeightFormat(name))  # type: ignore[arg-type]  # one of FLOATS
     formats = uniform_formats(config, AT_LOAD[name])

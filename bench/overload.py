@@ -67,7 +67,7 @@ class Asked(asyncio.Protocol):
         self.done: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there."""
+        """Keep the new connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def ask(self, request: bytes, due_s: float) -> asyncio.Future[None]:
@@ -113,7 +113,7 @@ class Asked(asyncio.Protocol):
         self._end(status)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Before the end of an answer: a reset."""
+        """End the request; before the end of its answer this is a reset."""
         self._end("reset")
 
     def _end(self, outcome: str) -> None:

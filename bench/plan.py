@@ -61,7 +61,7 @@ class Row:
 
 
 def work(shape: Shape, format: str) -> StepWork:
-    """As plan has it from a checkpoint of this shape."""
+    """Return the work of a step as `forearm plan` computes it from a checkpoint of this shape."""
     config = config_of(shape)
     nowhere = StoredTensor("", Path(), "BF16", (1,), 0, 2)
     sources = tuple((part, nowhere) for part in parts(config, ["model.embed_tokens.weight"]))
@@ -135,7 +135,7 @@ def cpu_seconds(action: Callable[[], None]) -> float:
 
 @contextlib.contextmanager
 def undisturbed(args: argparse.Namespace) -> Iterator[None]:
-    """With --busy, real-time priority."""
+    """Run with real-time priority if --busy is given."""
     if args.busy:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     try:

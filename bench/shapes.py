@@ -52,7 +52,7 @@ class Shape:
         return shapes if self.tied else shapes | {"lm_head": (self.vocab, self.hidden)}
 
     def cut(self, layers: int) -> Shape:
-        """With so many layers; 0: all."""
+        """Return the shape with fewer layers; 0: all."""
         return replace(self, layers=layers or self.layers)
 
     @property

@@ -96,8 +96,9 @@ def bits(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def temperature_of(share: float, shape: Shape) -> float:
-    """At which so many tokens follow the one before: one logit of the size of the root of the columns, against many
-    normal ones.
+    """Return the temperature at which this share of tokens follows the one before.
+
+    One logit of the size of the root of the columns competes with many normal ones.
     """
     if share == 0:
         return 10.0
@@ -121,7 +122,7 @@ class Run:
 
 
 def run(llm: LLM, speculation: Speculation, prompts: list[list[int]], params: list[SamplingParams]) -> Run:
-    """With these drafts."""
+    """Run the prompts with this kind of drafts."""
     llm._loop._speculation = speculation
     before = counts(llm)
     outputs = llm.generate(prompts, params, use_tqdm=False)
@@ -133,7 +134,7 @@ def run(llm: LLM, speculation: Speculation, prompts: list[list[int]], params: li
 
 
 def counts(llm: LLM) -> tuple[float, float, float]:
-    """So far: tokens drafted, tokens accepted, steps."""
+    """Return the counters: tokens drafted, tokens accepted, steps."""
     plain = llm._loop.meter._plain
     drafted, accepted = (plain[f"vllm:spec_decode_num_{name}_tokens"]._value.get() for name in ("draft", "accepted"))
     return drafted, accepted, sum(bucket.get() for bucket in plain["vllm:iteration_tokens_total"]._buckets)
@@ -173,7 +174,7 @@ def measure(llm: LLM, kinds: dict[str, Speculation], name: str, batch: int, args
 
 
 def shape_of(name: str, args: argparse.Namespace) -> Shape:
-    """With a head of its own, which says what follows."""
+    """Return the shape with an untied head, which determines the next token."""
     return replace(SHAPES[name].cut(args.layers), tied=False)
 
 

@@ -45,7 +45,7 @@ class Driven:
         self.start_s = time.perf_counter() - begin
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Steps:
-        """When each step's tokens were there, in seconds from the request, and for which prompts."""
+        """Return the times of each step's tokens, in seconds from the request, and their prompts."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"prompts": prompts, "tokens": tokens}) + "\n")
         self._process.stdin.flush()

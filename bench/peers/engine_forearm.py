@@ -33,7 +33,7 @@ class Engine:
         )
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:
-        """When each step's tokens were there, and for which prompts."""
+        """Return the times of each step's tokens, and their prompts."""
         loop = self._llm._loop  # LLM.generate steps it too, but tells only when all has ended
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
         for number, ids in enumerate(prompts):

@@ -31,7 +31,7 @@ class Engine:
         self._batch = self._c.llama_batch_init(BATCH, 0, 1)
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:
-        """When each step's tokens were there, and for which prompts."""
+        """Return the times of each step's tokens, and their prompts."""
         self._c.llama_memory_clear(self._c.llama_get_memory(self._context), True)
         rows = [(s, i, id, i == len(ids) - 1) for s, ids in enumerate(prompts) for i, id in enumerate(ids)]
         for begin in range(0, len(rows), BATCH):

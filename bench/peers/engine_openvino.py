@@ -27,7 +27,7 @@ class Engine:
         self._requests = 0
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:
-        """When each step's tokens were there, and for which prompts."""
+        """Return the times of each step's tokens, and their prompts."""
         config = self._genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = tokens, True, False
         handles = []

@@ -22,7 +22,7 @@ class Engine:
         self._model = classes.AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:
-        """When each step's tokens were there, and for which prompts; all prompts are of one length."""
+        """Return the times of each step's tokens, and their prompts, which are of one length."""
         ids, past = self._torch.tensor(prompts), None
         for _ in range(tokens):
             with self._torch.inference_mode():

@@ -32,7 +32,7 @@ class Engine:
         ).llm_engine
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:
-        """When each step's tokens were there, and for which prompts."""
+        """Return the times of each step's tokens, and their prompts."""
         for number, ids in enumerate(prompts):
             params = self._params(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
             self._engine.add_request(str(number), {"prompt_token_ids": ids}, params)

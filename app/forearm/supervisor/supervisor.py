@@ -241,7 +241,7 @@ async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path
 
 
 def read_again(engines: Sequence[Child], api: Child) -> None:
-    """Let the engines and every API worker read keys and the log level again: the handler of SIGHUP."""
+    """Make the engines and every API worker read keys and the log level again: the handler of SIGHUP."""
     for child in (*engines, api):
         if child.process is not None and child.process.returncode is None:
             pid = child.process.pid
