@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from fastapi import FastAPI
 
 from forearm.json_types import Json
@@ -70,23 +68,18 @@ class DescribedApp(FastAPI):
             document = super().openapi()
             document.setdefault("components", {})["schemas"] = {"Error": _ERROR, "MessagesError": _MESSAGES_ERROR}
             for path, methods in document["paths"].items():
+                schema = "MessagesError" if path.startswith("/v1/messages") else "Error"
+                error_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+                reading = next((found for begin, found in _READING_STATUSES.items() if path.startswith(begin)), ())
                 for method, operation in methods.items():
-                    operation["responses"] = _responses(method, path)
+                    streams = ("text/event-stream",) if path in _STREAMS and method != "delete" else ()
+                    answer: Json = {"description": "The answer."}
+                    if forms := _FORMS.get(path, ("application/json", *streams)):
+                        schemas = ({} if form == "application/json" else {"type": "string"} for form in forms)
+                        answer["content"] = {form: {"schema": one} for form, one in zip(forms, schemas, strict=True)}
+                    operation["responses"] = {"200": answer} | {
+                        status: {"description": _REASONS[status], "content": error_content}
+                        for status in (_REASONS if method == "post" else reading)
+                    }
             self.openapi_schema = document
         return self.openapi_schema
-
-
-def _responses(method: str, path: str) -> Json:
-    streams = ("text/event-stream",) if path in _STREAMS and method != "delete" else ()
-    forms = _FORMS.get(path, ("application/json", *streams))
-    answer: Json = {"description": "The answer."}
-    if forms:
-        answer["content"] = {
-            form: {"schema": {} if form == "application/json" else {"type": "string"}} for form in forms
-        }
-    statuses: Iterable[str] = _REASONS
-    if method != "post":
-        statuses = next((found for begin, found in _READING_STATUSES.items() if path.startswith(begin)), ())
-    schema = "MessagesError" if path.startswith("/v1/messages") else "Error"
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-    return {"200": answer} | {one: {"description": _REASONS[one], "content": content} for one in statuses}

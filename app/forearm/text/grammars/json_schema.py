@@ -146,20 +146,18 @@ class _Schema:
         optional = len(_mapping(node.get("properties")).keys() - set(_strings(node.get("required"))))
         if optional > _MAX_OPTIONAL:
             raise self._wrong(path, f"{optional} properties are not required; at most {_MAX_OPTIONAL} can be imposed")
-        if "multipleOf" in node:
-            self._multiples.append(self._multiple(node["multipleOf"], path))
-
-    def _multiple(self, value: Any, path: str) -> int:
-        """Return the digits of multipleOf as an integer: the number of states that its automaton has."""
+        if "multipleOf" not in node:
+            return
+        value = node["multipleOf"]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
             raise self._wrong(path, f"multipleOf is {_shown(value)}; it must be a number greater than 0")
         number = Decimal(str(value)).normalize()
         exponent = number.as_tuple().exponent
         assert isinstance(exponent, int)  # it is finite
-        digits = int(number.scaleb(-min(exponent, 0)))
+        digits = int(number.scaleb(-min(exponent, 0)))  # as an integer: the number of states of its automaton
         if digits > MAX_MULTIPLE or -exponent > MAX_DECIMALS:
             raise self._wrong(path, f"multipleOf is {_shown(value)}; at most {MAX_MULTIPLE} can be imposed")
-        return digits
+        self._multiples.append(digits)
 
     def _warn(self, path: str, what: str) -> None:
         where = f" at {path[1:]}" if path else ""

@@ -80,8 +80,12 @@ class _Tags:
             "or": lambda: either([self.part(one, last) for one in self.listed(part, "elements")]),
             "tag": lambda: self._tag(part, last),
             "triggered_tags": lambda: self.triggered(part),
-            "tags_with_separator": lambda: self._separated_tags(part),
         }
+        if kind == "tags_with_separator":
+            tag = self._lark.rule(either([self._tag(one, last=False) for one in self.listed(part, "tags")]))
+            separator = self._lark.literal(self._text(part, "separator"))
+            many = tag if part.get("stop_after_first") is True else f"{tag} ({separator} {tag})*"
+            return either([many]) if part.get("at_least_one") is True else f"({many})?"
         if kind not in makers or (kind == "triggered_tags" and not last):
             raise self.wrong(f"{kind!r:.60} is not supported here")
         return makers[kind]()
@@ -155,12 +159,6 @@ class _Tags:
             found.append(self.part(here, last and at + 1 == len(elements)))
             at += 1
         return self._lark.rule(" ".join(found) or '""')
-
-    def _separated_tags(self, part: dict[str, Any]) -> str:
-        tag = self._lark.rule(either([self._tag(one, last=False) for one in self.listed(part, "tags")]))
-        separator = self._lark.literal(self._text(part, "separator"))
-        many = tag if part.get("stop_after_first") is True else f"{tag} ({separator} {tag})*"
-        return either([many]) if part.get("at_least_one") is True else f"({many})?"
 
     # --- fields
 
