@@ -14,7 +14,7 @@ from tests.unit.text.test_gguf_tokenizer import TEXTS, byte_level_file
 
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from forearm.text.tokenizer.tokenizer_cache import KeptTokenizer
+from forearm.text.tokenizer.tokenizer_cache import CachedTokenizer
 
 
 @pytest.fixture(params=["demo", "with_bos", "gguf"])
@@ -60,7 +60,7 @@ def test_the_second_start_reads_what_the_first_has_kept(source: Path, tmp_path: 
 
     first, second = load_tokenizer(source, cache), load_tokenizer(source, cache)
 
-    assert (isinstance(first.backend, KeptTokenizer), isinstance(second.backend, KeptTokenizer)) == (False, True)
+    assert (isinstance(first.backend, CachedTokenizer), isinstance(second.backend, CachedTokenizer)) == (False, True)
     assert alike(second, load_tokenizer(source))
 
 
@@ -71,7 +71,7 @@ def test_a_file_that_has_changed_makes_it_anew(tmp_path: Path) -> None:
     change_config(folder)
 
     changed = load_tokenizer(folder, cache)
-    assert not isinstance(changed.backend, KeptTokenizer)
+    assert not isinstance(changed.backend, CachedTokenizer)
     assert "<|more|>" in changed.added.values()
     assert alike(load_tokenizer(folder, cache), changed)
 
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
 
     for damaged in (b"", whole[: len(whole) // 2], whole.replace(b"the", b"THE"), b"\x93" + os.urandom(100)):
         kept.write_bytes(damaged)
-        assert not isinstance(load_tokenizer(DEMO_MODEL, str(cache)).backend, KeptTokenizer)
+        assert not isinstance(load_tokenizer(DEMO_MODEL, str(cache)).backend, CachedTokenizer)
         assert kept.read_bytes() == whole
 
 
@@ -111,7 +111,7 @@ def test_a_start_from_the_cache_imports_no_transformers(tmp_path: Path) -> None:
 def test_another_tokenizer_of_the_same_size_and_time_makes_it_anew(source: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     load_tokenizer(source, cache)
-    assert isinstance(load_tokenizer(source, cache).backend, KeptTokenizer)
+    assert isinstance(load_tokenizer(source, cache).backend, CachedTokenizer)
     file = source if source.is_file() else source / "tokenizer.json"
     status, content = file.stat(), file.read_bytes()
     old, new = (
@@ -121,4 +121,4 @@ def test_another_tokenizer_of_the_same_size_and_time_makes_it_anew(source: Path,
     assert file.read_bytes() != content
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    assert not isinstance(load_tokenizer(source, cache).backend, KeptTokenizer)
+    assert not isinstance(load_tokenizer(source, cache).backend, CachedTokenizer)

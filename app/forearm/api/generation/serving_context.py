@@ -269,7 +269,7 @@ def load_served(config: ApiConfig) -> Served:
         for find in (find_chat_template, find_tool_template)
         for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)]
     )
-    if not tokenizer.is_kept:  # else the same files were looked at before
+    if not tokenizer.is_cached:  # else the same files were looked at before
         for one in (template, tool_template):
             if one is not None:
                 check_rendering(one)

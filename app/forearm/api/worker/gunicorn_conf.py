@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.api.http.protocol import Protocol
-from forearm.api.worker.worker import LAST_WORDS_S, Worker, hold_signals_while_forking
+from forearm.api.worker.worker import FINAL_ANSWERS_S, Worker, hold_signals_while_forking
 from forearm.child_process import die_with
 from forearm.config.api_config import METRICS_FOLDER, ApiConfig
 from forearm.config.configs import api_config_path
@@ -43,7 +43,7 @@ workers = _config.workers or 1
 raw_env = [f"PROMETHEUS_MULTIPROC_DIR={_metrics}"]
 
 timeout = 60  # seconds without a heartbeat from a worker's event loop until it is killed and replaced
-graceful_timeout = math.ceil(_config.shutdown_timeout_s) + LAST_WORDS_S
+graceful_timeout = math.ceil(_config.shutdown_timeout_s) + FINAL_ANSWERS_S
 keepalive = math.ceil(_config.keep_alive_s)
 backlog = 2048
 # Heartbeats go through a file, in memory where possible, because a disk may be slow.

@@ -24,7 +24,7 @@ from forearm.errors import EngineUnavailable
 _CHECK_S = 10.0  # between checks of the files of --enable-ssl-refresh: certificates are renewed days before they expire
 
 # The time to answer open requests with an error when the drain time is over; then gunicorn kills the worker.
-LAST_WORDS_S = 2
+FINAL_ANSWERS_S = 2
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class DrainingServer(Server):
     def __init__(self, worker: Worker) -> None:
         super().__init__(config=worker.config)
         self._engine: EngineClient = worker.wsgi.state.served.engine
-        self._master, self._drain_s = worker.ppid, worker.cfg.graceful_timeout - LAST_WORDS_S
+        self._master, self._drain_s = worker.ppid, worker.cfg.graceful_timeout - FINAL_ANSWERS_S
 
     async def _wait_tasks_to_complete(self) -> None:
         drain_s = self._drain_s if os.getppid() == self._master else 0
@@ -67,11 +67,11 @@ class DrainingServer(Server):
         if tasks:
             log.warning("the drain time is over: %d open requests are ended", len(tasks))
             self._engine.fail_all(EngineUnavailable("the server is shutting down"))
-            _, tasks = await asyncio.wait(tasks, timeout=LAST_WORDS_S / 4)
+            _, tasks = await asyncio.wait(tasks, timeout=FINAL_ANSWERS_S / 4)
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORDS_S / 4)
+            await asyncio.wait(tasks, timeout=FINAL_ANSWERS_S / 4)
 
 
 class Worker(UvicornWorker):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forearm.errors import ConfigError
 from forearm.model.gguf.gguf import is_gguf
-from forearm.text.tokenizer.tokenizer_cache import KeptTokenizer, keep_tokenizer, kept_tokenizer
+from forearm.text.tokenizer.tokenizer_cache import CachedTokenizer, read_cached_tokenizer, write_cached_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -30,7 +30,7 @@ _METASPACE = "\u2581"
 class Tokenizer:
     """The tokenizer functions that the text layer needs. All methods may be called from any thread at once."""
 
-    def __init__(self, backend: TokenizersBackend | KeptTokenizer) -> None:
+    def __init__(self, backend: TokenizersBackend | CachedTokenizer) -> None:
         self.backend = backend
         self._rust: Rust = backend.backend_tokenizer
         # Some tokenizer.json files carry the truncation and padding of a training run.
@@ -44,17 +44,17 @@ class Tokenizer:
     @property
     def class_name(self) -> str:
         """The name of transformers' tokenizer class."""
-        return self.backend.class_name if isinstance(self.backend, KeptTokenizer) else type(self.backend).__name__
+        return self.backend.class_name if isinstance(self.backend, CachedTokenizer) else type(self.backend).__name__
 
     @property
-    def is_kept(self) -> bool:
+    def is_cached(self) -> bool:
         """True if it was read from the cache, which checks the files' contents."""
-        return isinstance(self.backend, KeptTokenizer)
+        return isinstance(self.backend, CachedTokenizer)
 
     @cached_property
     def as_transformers(self) -> TokenizersBackend:
         """The tokenizer of transformers; it is loaded now if this one was read from the cache."""
-        return load_backend(Path(self.backend.source)) if isinstance(self.backend, KeptTokenizer) else self.backend
+        return load_backend(Path(self.backend.source)) if isinstance(self.backend, CachedTokenizer) else self.backend
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`. add_special_tokens: add the special tokens that the model was trained with (BOS,
@@ -149,11 +149,11 @@ def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
 
     Raises: ConfigError if there is none, it cannot be read, its vocabulary has no text, or its library fails on it.
     """
-    backend: TokenizersBackend | KeptTokenizer | None = kept_tokenizer(Path(cache), folder) if cache else None
+    backend: TokenizersBackend | CachedTokenizer | None = read_cached_tokenizer(Path(cache), folder) if cache else None
     if backend is None:
         backend = load_backend(folder)
         if cache:
-            keep_tokenizer(Path(cache), folder, backend)
+            write_cached_tokenizer(Path(cache), folder, backend)
     tokenizer = Tokenizer(backend)
     # Return freed memory to the system, where the C library can (glibc): reading the tokenizer.json of 150,000 tokens
     # leaves 70 MiB of it, and returning them takes 5 ms.

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".h5", ".msgpack")  # they contain no tokenizer
 
 
-class KeptTokenizer(msgspec.Struct, dict=True):
+class CachedTokenizer(msgspec.Struct, dict=True):
     """The parts of transformers' TokenizersBackend that are needed, under the same names."""
 
     source: str  # folder or .gguf file
@@ -47,7 +47,7 @@ class KeptTokenizer(msgspec.Struct, dict=True):
 
 
 class _File(msgspec.Struct, array_like=True):
-    """A cache file. digest: of `content`, a KeptTokenizer in MessagePack. header_bytes: of a .gguf file, in the key."""
+    """A cache file. digest: of `content`, a CachedTokenizer in MessagePack. header_bytes: of a .gguf file, in `key`."""
 
     key: str
     header_bytes: int
@@ -55,13 +55,13 @@ class _File(msgspec.Struct, array_like=True):
     content: bytes
 
 
-def kept_tokenizer(cache: Path, source: Path) -> KeptTokenizer | None:
+def read_cached_tokenizer(cache: Path, source: Path) -> CachedTokenizer | None:
     """Return the cached tokenizer of this folder or .gguf file; None if there is none, or its files have changed."""
     try:
         file = msgspec.msgpack.decode(_place(cache, source).read_bytes(), type=_File)
         if file.key != _key(source, file.header_bytes) or file.digest != hashlib.sha256(file.content).digest():
             return None
-        found = msgspec.msgpack.decode(file.content, type=KeptTokenizer)
+        found = msgspec.msgpack.decode(file.content, type=CachedTokenizer)
         assert found.backend_tokenizer is not None  # parse it here, where a malformed text is caught
     except FileNotFoundError:
         return None
@@ -71,10 +71,10 @@ def kept_tokenizer(cache: Path, source: Path) -> KeptTokenizer | None:
     return found
 
 
-def keep_tokenizer(cache: Path, source: Path, backend: TokenizersBackend) -> None:
+def write_cached_tokenizer(cache: Path, source: Path, backend: TokenizersBackend) -> None:
     """Write the tokenizer to the cache; log a warning if that fails."""
     content = msgspec.msgpack.encode(
-        KeptTokenizer(
+        CachedTokenizer(
             str(source.resolve()),
             type(backend).__name__,
             backend.special_tokens_map,
