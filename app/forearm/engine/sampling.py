@@ -88,7 +88,10 @@ def _with_rules(sampling: Sampling, lines: list[SampleRow]) -> Sampling:
         line.sequence.request.prompt if p.repetition_penalty != 1 else none
         for line, p in zip(lines, params, strict=True)
     ]
-    outputs = [_output(line) if _penalised(p) else none for line, p in zip(lines, params, strict=True)]
+    outputs = [
+        array("i", (*line.sequence.tokens[len(line.sequence.prompt) :], *line.drafts)) if _penalised(p) else none
+        for line, p in zip(lines, params, strict=True)
+    ]
     prompt_starts, prompt_ids = csr(prompts)
     output_starts, output_ids = csr(outputs)
     bias_starts, bias_ids = csr([array("i", one) for one in bias])
@@ -183,13 +186,6 @@ def _logprobs(params: SamplingParams, vocab_size: int) -> int:
 
 def _penalised(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
-
-
-def _output(line: SampleRow) -> array[int]:
-    """The output before the line's token."""
-    tokens = line.sequence.tokens[len(line.sequence.request.prompt) :]
-    tokens.extend(line.drafts)
-    return tokens
 
 
 def _allowed(line: SampleRow) -> list[int]:

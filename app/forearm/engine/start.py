@@ -73,7 +73,9 @@ def start(
     cores = cores_of(config)
     spare_cpu = len(os.sched_getaffinity(0)) > cores.threads  # this thread is not pinned yet
     before = memory_of(config)
-    draft = open_draft(config, drafting) if drafting and drafting.model else None
+    draft = None
+    if drafting and drafting.model:
+        draft = draft_checkpoint(config, drafting, find_model(drafting.model, revision=drafting.revision, **config.hub))
     fitting = fit(config, folder, before, cores.threads, draft)
     checkpoint, limits = fitting.checkpoint, fitting.limits
     if draft is not None:
@@ -106,15 +108,6 @@ def start(
     grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, most_bytes=fitting.grammar_bytes)
     speculation = _speculation(drafting, limits, others)
     return EngineLoop(stepper, limits, terms, meter, grammars, speculation)
-
-
-def open_draft(config: EngineConfig, drafting: Drafting) -> Checkpoint:
-    """The draft model's checkpoint.
-
-    Raises: ConfigError naming what is wrong with it.
-    """
-    folder = find_model(drafting.model, revision=drafting.revision, **config.hub)
-    return draft_checkpoint(config, drafting, folder)
 
 
 def check_draft(draft: Checkpoint, checkpoint: Checkpoint) -> None:
@@ -171,7 +164,14 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     blocks = placement.kv_blocks(config, fitting.checkpoint.max_model_len, block_bytes, needed, memory)
     for one in executors:
         one.allocate(blocks)
-    _log_memory(fitting, packed, scratch, blocks, block_bytes)
+    length = fitting.checkpoint.max_model_len
+    log.info(
+        "memory: weights %s, scratch %s, KV cache %s of %s in %d blocks of %d tokens: %.1f sequences of %d tokens; "
+        "at most %s for clients' grammars, %s for requests not looked at yet",
+        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(blocks * block_bytes),
+        fitting.checkpoint.kv_dtype, blocks, BLOCK_TOKENS, blocks * BLOCK_TOKENS / length, length,
+        placement.in_gib(fitting.grammar_bytes), placement.in_gib(fitting.inbox_bytes),
+    )  # fmt: skip
     return blocks
 
 
@@ -238,14 +238,3 @@ def cores_of(config: EngineConfig) -> Cores:
     for line in plan.lines[:-1]:  # the last one is the API's
         log.info("%s", line)
     return Cores(plan.threads, plan.cores, plan.ranks)
-
-
-def _log_memory(fitting: Fit, packed: int, scratch: int, blocks: int, block_bytes: int) -> None:
-    tokens, checkpoint = blocks * BLOCK_TOKENS, fitting.checkpoint
-    log.info(
-        "memory: weights %s, scratch %s, KV cache %s of %s in %d blocks of %d tokens: %.1f sequences of %d tokens; "
-        "at most %s for clients' grammars, %s for requests not looked at yet",
-        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(blocks * block_bytes),
-        checkpoint.kv_dtype, blocks, BLOCK_TOKENS, tokens / checkpoint.max_model_len, checkpoint.max_model_len,
-        placement.in_gib(fitting.grammar_bytes), placement.in_gib(fitting.inbox_bytes),
-    )  # fmt: skip

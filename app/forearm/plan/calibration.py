@@ -85,7 +85,7 @@ def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) ->
 
 
 def _least_s(executor: TimedExecutor, sequences: int, count: int) -> float:
-    """Return the speed of steps of `count` tokens for each of the sequences, each at its start."""
+    """Return the least seconds of a step of `count` tokens for each sequence, each at its start."""
     blocks = -(-count // BLOCK_TOKENS)
     starts = np.arange(sequences + 1, dtype=np.int32)
     tokens = np.zeros(sequences * count, np.int32)

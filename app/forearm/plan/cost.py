@@ -105,13 +105,12 @@ class Cost:
         return overlapped_s + attention_s + LAYER_S * self.work.layers + STEP_S + SEQUENCE_S * sequences
 
     def _multiply_s(self, matrices: Matrices, rows: int) -> float:
-        timed = self.rates.achieved.get(matrices.format) or self._share_of_peak(matrices.format)
+        timed = self.rates.achieved.get(matrices.format)
+        if timed is None:
+            few, many = SHARES[kind_of(matrices.format)]
+            timed = Achieved(few * self._peak(matrices.format), many * self._peak(matrices.format))
         full = min(1.0, max(0.0, (rows - FEW_ROWS) / (MANY_ROWS - FEW_ROWS)))
         return 2e-9 * matrices.weights * rows / (timed.few + (timed.many - timed.few) * full)
-
-    def _share_of_peak(self, format: WeightFormat) -> Achieved:
-        few, many = SHARES[kind_of(format)]
-        return Achieved(few * self._peak(format), many * self._peak(format))
 
     def _peak(self, format: WeightFormat) -> float:
         """GFLOP/s of the instructions that multiply this format; codes that stay wide are multiplied as bf16."""

@@ -35,13 +35,9 @@ COLUMNS = (
 
 def page() -> str:
     """The whole page."""
-    hosts = {name: type_host(machine(name), _configs()) for name in TYPES}
+    configs = Configs(EngineConfig(), ApiConfig(), ServeConfig())  # the defaults, whatever the environment says
+    hosts = {name: type_host(machine(name), configs) for name in TYPES}
     return "\n".join([*_introduction(), *(line for name in SHAPES for line in _model(name, hosts))]) + "\n"
-
-
-def _configs() -> Configs:
-    """Return the default settings, whatever the environment says."""
-    return Configs(EngineConfig(), ApiConfig(), ServeConfig())
 
 
 def _introduction() -> Iterator[str]:

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from forearm.engine.speculation.draft_length import Gain, Share
+from forearm.engine.speculation.draft_length import DraftAccuracy, Gain
 
 
 class Machine:
@@ -19,19 +19,19 @@ class Machine:
     def __init__(self, outputs: int, token_s: float, noise: float, seed: int = 0) -> None:
         self._outputs, self._token_s, self._noise = outputs, token_s, noise
         self._draw = random.Random(seed)
-        self._gain, self._everyone = Gain(), Share(0.98)
+        self._gain, self._everyone = Gain(), DraftAccuracy(0.98)
 
     def run(self, share: float, steps: int) -> float:
         """New answers with such a share of right drafts. Returns: tokens a second over those without drafts."""
         tokens = seconds = 0.0
-        shares = [Share() for _ in range(self._outputs)]
+        shares = [DraftAccuracy() for _ in range(self._outputs)]
         for _ in range(steps):
             gained, took_s = self._step(share, shares)
             tokens += gained
             seconds += took_s
         return tokens / seconds / (self._outputs / (1 + self._token_s * (self._outputs - 1)))
 
-    def _step(self, share: float, shares: list[Share]) -> tuple[int, float]:
+    def _step(self, share: float, shares: list[DraftAccuracy]) -> tuple[int, float]:
         draw, everyone, outputs, tokens = self._draw, self._everyone, self._outputs, 0
         available = [8 if draw.random() < 0.6 else 0 for _ in range(outputs)]
         known = [one.after(everyone.after(0.5, 1.0), 2.0) for one in shares]

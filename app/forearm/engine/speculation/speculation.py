@@ -116,7 +116,8 @@ class Speculation:
         ]
         if not any(available):
             return slices
-        shares = [self._share(piece.sequence).after(self._expected(), _ALL_WEIGHT) for piece in open_]
+        expected = self._all.after(_FIRST_SHARE, _FIRST_WEIGHT)  # the share of accepted tokens, for any output
+        shares = [self._share(piece.sequence).after(expected, _ALL_WEIGHT) for piece in open_]
         lengths = self._gain.lengths(tokens, shares, available, self._drafter.round_s)
         self._forget(open_, available, lengths)
         wanted = [(piece, room.take(piece, length)) for piece, length in zip(open_, lengths, strict=True)]
@@ -136,10 +137,6 @@ class Speculation:
 
     def _share(self, sequence: Sequence) -> DraftAccuracy:
         return self._shares.setdefault(sequence, DraftAccuracy())
-
-    def _expected(self) -> float:
-        """The share of drafted tokens that are right for any output."""
-        return self._all.after(_FIRST_SHARE, _FIRST_WEIGHT)
 
     def _forget(self, pieces: list[Slice], available: list[int], lengths: list[int]) -> None:
         """Make outputs whose available drafts are not tried less certain, so that they are tried again some time."""
