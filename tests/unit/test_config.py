@@ -16,7 +16,7 @@ from forearm.config.flags import CommandLine, CommandParser, read_line
 from forearm.config.settings import from_json, to_json
 from forearm.config.speculative import Drafting, drafting_asked
 from forearm.engine.host.placement import Plan
-from forearm.engine.host.split_engines import Share
+from forearm.engine.host.split_engines import EngineShare
 from forearm.errors import ConfigError
 from forearm.supervisor.run_folder import RunFolder
 from forearm.supervisor.supervisor import fill_in
@@ -338,7 +338,7 @@ def test_every_setting_is_used() -> None:
 )
 def test_what_may_change_answers_is_told_to_the_api(argv: list[str], tmp_path: Path) -> None:
     """It goes into system_fingerprint."""
-    plan, parts = Plan(1, (), (), 1, (), (1,)), (Share((), 1, "", 0, (1,)),)
+    plan, parts = Plan(1, (), (), 1, (), (1,)), (EngineShare((), 1, "", 0, (1,)),)
     told = set()
     for given in ([], argv, ["--max-num-seqs", "8"]):
         _, api = fill_in(line(*given).configs, plan, parts, tmp_path, RunFolder(tmp_path, 0))
