@@ -1,0 +1,42 @@
+"""The ways to serve a model that bench/quality.py measures, and what each may cost on SmolLM2-135M-Instruct.
+
+The bounds hold for the windows of tests/model/test_quality.py; they lie about a third above what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: open_checkpoint's options, and bounds.
+
+    divergence: of the KL divergence from the truth, in nats. same_best: least part of tokens whose best is the same.
+    """
+
+    name: str
+    dtype: str = "float32"
+    quantization: str = "none"
+    embeddings: str = "auto"
+    activations: str = "auto"
+    kv: str = "float32"
+    divergence: float | None = None
+    same_best: float = 0.0
+
+
+TRUTH = Row("float32", divergence=0.0, same_best=1.0)
+ROWS: list[Row] = [
+    Row("bfloat16", "bfloat16", kv="bfloat16", divergence=0.0006, same_best=0.97),
+    Row("float16", "float16", kv="float16"),
+    Row("int8", quantization="int8", divergence=0.08, same_best=0.82),
+    Row("int8, float activations", quantization="int8", activations="float", divergence=0.009, same_best=0.91),
+    Row("fp8", quantization="fp8", divergence=0.05, same_best=0.84),
+    Row("int4", quantization="int4", divergence=0.9, same_best=0.48),
+    Row("int4, float activations", quantization="int4", activations="float"),
+    Row("int4-g64", quantization="int4-g64"),
+    Row("int4-g32", quantization="int4-g32", divergence=0.54, same_best=0.6),
+    Row("KV int8", kv="int8", divergence=0.0018, same_best=0.95),
+    Row("KV fp8_e4m3", kv="fp8_e4m3", divergence=0.016, same_best=0.91),
+    Row("KV fp8_e5m2", kv="fp8_e5m2"),
+]

