@@ -1,6 +1,6 @@
 """How far a model's answers move when its weights, activations or KV cache are quantised.
 
-    python bench/quality.py MODEL [--rows int8,int4] [--out bench/results/quality-smollm2]
+    python bench/quality.py MODEL [--rows int8 int4] [--out bench/results/quality/<machine>.json]
 
 MODEL is a folder with float weights, or a .gguf file of the llama architecture; a quantised file is dequantised to
 bfloat16 first, and those weights in float32 are the truth. Every row of bench/quality_rows.py is served by the native
@@ -9,21 +9,18 @@ executor on the same windows of the texts in bench/texts (public domain), and co
 - perplexity, as a rise over the truth's, over all predictions of a window; and counted as llama-perplexity counts, over
   the second half of each window of 512 tokens
 - KL divergence of the next-token distribution from the truth's, in nats; how often the most probable token is the same
-- tasks that need no download (bench/quality_tasks.py): definitions chosen out of four, copying, sums, JSON
+- with --tasks, tasks without downloads (bench/quality_tasks.py): definitions chosen out of four, copying, sums, JSON
 - with --share, the KL divergence when one kind of matrices, or one layer, alone is quantised
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import math
-import platform
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.float_model import write_float_model
 from bench.quality_rows import ROWS, TRUTH, Row
 from bench.quality_tasks import Tasks
+from bench.records import Figure, figure, figures_of, line_of, record, run_of
 
 from forearm import _native
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
@@ -169,17 +167,6 @@ def shares(folder: Path, row: Row, yardstick: Yardstick, threads: int) -> dict[s
     return found
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Figures of a row. bits: of a weight of the layers, scales and all. tasks: part of the answers that are right."""
-
-    name: str
-    bits: float
-    score: Score
-    tasks: dict[str, float]
-    shares: dict[str, float]
-
-
 def bits_a_weight(checkpoint: Checkpoint) -> float:
     """Bits of a weight of the layers' matrices, scales and zero points counted."""
     bits = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "fp8_e4m3": 8, "fp8_e5m2": 8}
@@ -196,68 +183,60 @@ def bits_a_weight(checkpoint: Checkpoint) -> float:
     return total / values
 
 
-def table(rows: Sequence[Measured], heading: str) -> str:
-    """Markdown."""
-    tasks = list(rows[0].tasks)
-    names = ["", "bits", "perplexity", "rise", "of second halves", "KL", "same best", *tasks]
-    lines = [heading, "", f"| {' | '.join(names)} |", f"|---|{'---:|' * (len(names) - 1)}"]
-    for row in rows:
-        score = row.score
-        cells = [
-            row.name, f"{row.bits:.2f}", f"{score.perplexity:.3f}", f"{score.rise:+.2%} ± {score.spread:.2%}",
-            f"{score.rise_of_second_halves:+.2%}", f"{score.divergence:.4f}", f"{score.same_best:.1%}",
-            *(f"{row.tasks[task]:.0%}" for task in tasks),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    for row in (row for row in rows if row.shares):
-        worst = sorted(row.shares.items(), key=lambda item: -item[1])
-        shown = ", ".join(f"{part} {share:.4f}" for part, share in worst[:10])
-        lines += ["", f"KL when one part alone is {row.name}: {shown}."]
-    return "\n".join(lines) + "\n"
+def figures_of_row(name: str, checkpoint: Checkpoint, row: Row, score: Score, predictions: str) -> list[Figure]:
+    """A row's figures as bench/records.py has them."""
+    found = {
+        "bits_a_weight": bits_a_weight(checkpoint),
+        "perplexity_rise": score.rise,
+        "standard_error": score.spread,
+        "divergence": score.divergence,
+        "same_best_token": score.same_best,
+    }
+    second = figure(name, row.name, "second halves of windows", "perplexity_rise", score.rise_of_second_halves)
+    return [*figures_of(name, row.name, predictions, found), second]
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--rows", default=",".join(row.name for row in ROWS), help="of bench/quality_rows.py")
+    parser.add_argument("--name", default="", help="of the model in the results; its file's or folder's by default")
+    parser.add_argument("--rows", nargs="+", default=[row.name for row in ROWS], help="of bench/quality_rows.py")
     parser.add_argument("--tokens", type=int, default=1024, help="of every text; windows are of 512")
+    parser.add_argument("--tasks", action="store_true", help="also the tasks")
     parser.add_argument("--share", action="store_true", help="also quantise one part alone")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="writes OUT.md and OUT.json")
+    parser.add_argument("--out", type=Path, help="machine's file that the figures are added to")
     given = parser.parse_args()
 
-    tokenizer = load_tokenizer(given.model)
+    tokenizer, name = load_tokenizer(given.model), given.name or given.model.stem
     texts = {path.stem: tokenizer.encode(path.read_text()) for path in sorted(TEXTS.glob("*.txt"))}
-    chosen = [row for row in ROWS if row.name in given.rows.split(",")]
+    found: list[Figure] = []
     with tempfile.TemporaryDirectory() as made:
         folder = given.model
         if is_gguf(folder):
             folder = Path(made)
             write_float_model(given.model, folder)
-        truth = Model(opened(folder, TRUTH), given.threads)
-        yardstick = Yardstick(truth, windows(texts, given.tokens))
-        tasks = Tasks(tokenizer)
-        results = []
-        for row in chosen:
+        yardstick = Yardstick(Model(opened(folder, TRUTH), given.threads), windows(texts, given.tokens))
+        predictions = f"{sum(len(window) - 1 for window in yardstick.texts):,} predictions"
+        for row in (row for row in (TRUTH, *ROWS) if row.name in given.rows):
             checkpoint = opened(folder, row)
             model = Model(checkpoint, given.threads)
-            score, right = yardstick.score(model), tasks.results(model)
-            share = shares(folder, row, yardstick, given.threads) if given.share else {}
-            results.append(Measured(row.name, bits_a_weight(checkpoint), score, right, share))
-            print(row.name, score, right, flush=True)
-    predictions = sum(len(window) - 1 for window in yardstick.texts)
-    heading = (
-        f"`python bench/quality.py {given.model.name} --tokens {given.tokens}`: {predictions} predictions, perplexity "
-        f"of the truth {yardstick.perplexity:.3f}; tier {_native.tier()} ({platform.machine()}); "
-        f"{datetime.date.today()}. What is measured: the first lines of bench/quality.py."
-    )
-    text = table(results, heading)
-    print(text)
+            figures = figures_of_row(name, checkpoint, row, yardstick.score(model), predictions)
+            if given.tasks:
+                right = Tasks(tokenizer).results(model)
+                figures += [figure(name, row.name, task, "right_answers", part) for task, part in right.items()]
+            if given.share:
+                parts = shares(folder, row, yardstick, given.threads)
+                figures += [figure(name, row.name, f"{part} alone", "divergence", own) for part, own in parts.items()]
+            print(*map(line_of, figures), sep="\n", flush=True)
+            found += figures
     if given.out:
-        Path(f"{given.out}.md").write_text(f"# What quantisation costs in quality\n\n{text}")
-        stored = {"tier": _native.tier(), "predictions": predictions, "perplexity": yardstick.perplexity}
-        Path(f"{given.out}.json").write_text(json.dumps(stored | {"rows": [asdict(row) for row in results]}, indent=1))
+        note = (
+            f"Beside the same weights in float32, whose perplexity is {yardstick.perplexity:.2f}, on the texts in "
+            "bench/texts. Weights of a .gguf file have been rounded before; small models lose the most."
+        )
+        record(given.out, run_of(found, given.threads, _native.tier(), notes=[note]))
 
 
 if __name__ == "__main__":
