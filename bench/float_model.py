@@ -90,6 +90,6 @@ def _in_order_of_halves(model: Gguf, tensor: StoredTensor, values: Floats) -> Fl
 
 
 def _bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
-    """To nearest, ties to even."""
+    """Round to nearest, ties to even."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""How far a model's answers move when its weights, activations or KV cache are quantised.
+"""Measures the loss of quality of a model whose weights, activations or KV cache are quantised.
 
     python bench/quality.py MODEL [--rows int8 int4] [--out bench/results/quality/<machine>.json]
 
@@ -84,7 +84,7 @@ class Model:
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """In place, row by row."""
+    """Return log-probabilities, computed in place, row by row."""
     logits -= logits.max(axis=1, keepdims=True)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return logits

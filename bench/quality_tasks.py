@@ -22,7 +22,7 @@ JSON_TOKENS = 48
 
 
 class Tokens(Protocol):
-    """What is needed of a tokenizer."""
+    """The part of a tokenizer that the tasks use."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -30,7 +30,7 @@ class Tokens(Protocol):
 
 
 class Predicts(Protocol):
-    """What is needed of quality.Model."""
+    """The part of quality.Model that the tasks use."""
 
     def logits(self, tokens: Sequence[int], begin: int = 0) -> npt.NDArray[np.float32]: ...
 
@@ -132,7 +132,7 @@ class Tasks:
         return _mean(token == chosen for token, chosen in zip(tokens[begin:], best, strict=True))
 
     def _is_record(self, model: Predicts, prompt: str) -> bool:
-        """Whether what is generated greedily is JSON with the three keys."""
+        """Return true if the text that is generated greedily is JSON with the three keys."""
         tokens = self._tokenizer.encode(prompt)
         best = int(model.logits(tokens)[-1].argmax())
         text = "{"
