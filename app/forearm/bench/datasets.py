@@ -166,19 +166,12 @@ def _sonnet(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
     made = []
     for _ in range(wanted.num_prompts):
         chosen = [*shared, *rng.choices(lines, k=drawn)]
-        prompt, tokens = _fitting(chosen, wanted, text)
+        prompt = text.rendered(SONNET_TASK + "".join(chosen), wanted)
+        while (tokens := text.count(prompt)) > wanted.sonnet_input_len and chosen:
+            chosen.pop()
+            prompt = text.rendered(SONNET_TASK + "".join(chosen), wanted)
         made.append(Sample(prompt, tokens, wanted.sonnet_output_len))
     return made
-
-
-def _fitting(lines: list[str], wanted: DatasetOptions, text: ModelText) -> tuple[str, int]:
-    """Return the question with as many of the lines as the length allows."""
-    while True:
-        prompt = text.rendered(SONNET_TASK + "".join(lines), wanted)
-        tokens = text.count(prompt)
-        if tokens <= wanted.sonnet_input_len or not lines:
-            return prompt, tokens
-        lines = lines[:-1]
 
 
 def _sharegpt(wanted: DatasetOptions, text: ModelText) -> list[Sample]:

@@ -63,12 +63,13 @@ class Axis:
         return self.from_px + (value - low) / (high - low) * (self.to_px - self.from_px)
 
     def ticks(self) -> list[float]:
-        """1, 2 and 5 times powers of ten."""
+        """Return the axis's ticks: 1, 2 and 5 times powers of ten."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             every = [step * 10.0**power for power in powers for step in (1, 2, 5)]
             return [tick for tick in every if self.low <= tick <= self.high]
-        step = _nice((self.high - self.low) / TICKS)
+        power = 10.0 ** math.floor(math.log10((self.high - self.low) / TICKS))
+        step = next(times * power for times in (1, 2, 5, 10) if times * power >= (self.high - self.low) / TICKS)
         first = math.ceil(self.low / step)
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
@@ -82,7 +83,11 @@ def svg(results: Sequence[BenchResult]) -> str:
         missing = [key for key in (X_KEY, *KEYS) if key not in result]
         if missing:
             raise ConfigError(f"a result has no {missing[0]}: leave ttft and tpot in --percentile-metrics")
-    series = by_label(results)
+    lines: dict[str, list[BenchResult]] = {}
+    for result in results:
+        name = result.get("label") or f"{result.get('backend', '?')}, {result.get('model_id', '?')}"
+        lines.setdefault(str(name), []).append(result)
+    series = {label: sorted(found, key=_rate) for label, found in lines.items()}
     width, height = 2 * PANEL_W, PANEL_H + 20 * len(series)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -96,15 +101,6 @@ def svg(results: Sequence[BenchResult]) -> str:
         parts.append(f'<rect x="{LEFT}" y="{y}" width="14" height="10" fill="{_colour(number)}"/>')
         parts.append(f'<text x="{LEFT + 22}" y="{y + 9}">{escape(label)}</text>')
     return "\n".join([*parts, "</svg>", ""])
-
-
-def by_label(results: Sequence[BenchResult]) -> dict[str, list[BenchResult]]:
-    """The lines of the figure, each in the order of its request rates."""
-    series: dict[str, list[BenchResult]] = {}
-    for result in results:
-        name = result.get("label") or f"{result.get('backend', '?')}, {result.get('model_id', '?')}"
-        series.setdefault(str(name), []).append(result)
-    return {label: sorted(found, key=_rate) for label, found in series.items()}
 
 
 def _panel(series: dict[str, list[BenchResult]], key: str, title: str) -> Iterator[str]:
@@ -142,11 +138,6 @@ def _axis(values: Sequence[float], from_px: float, to_px: float, may_log: bool) 
     if may_log and 0 < least * LOG_FROM < greatest:
         return Axis(least / 1.5, greatest * 1.5, True, from_px, to_px)
     return Axis(0.0, greatest * 1.12, False, from_px, to_px)
-
-
-def _nice(step: float) -> float:
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(times * power for times in (1, 2, 5, 10) if times * power >= step)
 
 
 def _colour(number: int) -> str:

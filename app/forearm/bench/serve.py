@@ -188,6 +188,10 @@ class Bench:
 
     def _result(self, asked: Target, wanted: DatasetOptions, traffic: Traffic, done: LoadRun) -> BenchResult:
         args = self._args
+        if asked.form.pooling:
+            figures = statistics.pooling_figures(done.outcomes, done.duration_s)
+        else:
+            figures = statistics.figures(done.outcomes, done.duration_s, self._objectives_ms)
         ramp: dict[str, Any] = {}
         if traffic.ramp_up is not None:
             ramp = {f"ramp_up_{name}": value for name, value in vars(traffic.ramp_up).items()}
@@ -204,14 +208,9 @@ class Bench:
             "burstiness": traffic.burstiness,
             "max_concurrency": traffic.max_concurrency,
             **ramp,
-            **self._figures(asked, done),
+            **figures,
             **({"rps_change_events": done.rate_changes} if done.rate_changes else {}),
         }
-
-    def _figures(self, asked: Target, done: LoadRun) -> BenchResult:
-        if asked.form.pooling:
-            return statistics.pooling_figures(done.outcomes, done.duration_s)
-        return statistics.figures(done.outcomes, done.duration_s, self._objectives_ms)
 
     def _spreads(self, done: LoadRun, traffic: Traffic) -> BenchResult:
         """Return the spreads of the chosen metrics, with the client's queue where there is one."""

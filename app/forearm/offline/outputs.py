@@ -131,7 +131,10 @@ class Answers:
             ]
         one.finish_reason, one.stop_reason = message.finish_reason, message.stop_reason
         matched, used = self._add_text(one, message)
-        self._add_logprobs(one, message.logprobs and message.logprobs[:used])
+        if message.logprobs is not None:
+            logprobs = message.logprobs[:used]
+            one.logprobs = (one.logprobs or []) + [candidates(position, self._tokenizer) for position in logprobs]
+            one.cumulative_logprob = (one.cumulative_logprob or 0.0) + sum(position[0].logprob for position in logprobs)
         self._end_if_all_have(now_s)
         return matched
 
@@ -160,12 +163,6 @@ class Answers:
             return False, used
         one.finish_reason, one.stop_reason = "stop", text.matched
         return True, used
-
-    def _add_logprobs(self, one: CompletionOutput, logprobs: list[PositionLogprobs] | None) -> None:
-        if logprobs is None:
-            return
-        one.logprobs = (one.logprobs or []) + [candidates(position, self._tokenizer) for position in logprobs]
-        one.cumulative_logprob = (one.cumulative_logprob or 0.0) + sum(position[0].logprob for position in logprobs)
 
     def _end_if_all_have(self, now_s: float) -> None:
         if all(one.finished() for one in self.output.outputs):
