@@ -30,7 +30,8 @@ std::unique_ptr<Executor> make_executor(const py::object& config, const py::obje
   const Limits limits{dtype_of(kv_dtype), step_tokens, step_sequences, step_logit_rows, max_model_len};
   if (ranks.empty()) ranks = {threads};
   if (std::accumulate(ranks.begin(), ranks.end(), 0) != threads)
-    throw std::invalid_argument("ranks must have " + std::to_string(threads) + " threads together, as `threads` says");
+    throw std::invalid_argument("the threads of all ranks must add up to " + std::to_string(threads) +
+                                ", the value of `threads`");
   return std::make_unique<Executor>(config_of(config), formats_of(formats), limits, std::move(cores), Ranks(ranks));
 }
 
@@ -39,11 +40,12 @@ void load_matrix(Executor& executor, const std::string& name, const py::array& d
   const DType kind = dtype_of(dtype);
   const bool floats = py::isinstance<py::array_t<float>>(data), halves = py::isinstance<py::array_t<uint16_t>>(data);
   if (data.ndim() != 2 || !(data.flags() & py::array::c_style))
-    throw std::invalid_argument("'" + name + "' must come as a C-contiguous array of two dimensions");
+    throw std::invalid_argument("'" + name + "' must be a C-contiguous array of two dimensions");
   if (!is_float(kind))
-    throw std::invalid_argument("'" + name + "' is said to be " + dtype + "; codes go to load_codes");
+    throw std::invalid_argument("'" + name + "' has dtype " + dtype +
+                                ", which load_matrix does not take; use load_codes");
   if (kind == DType::f32 ? !floats : !halves)
-    throw std::invalid_argument("'" + name + "' is said to be " + dtype + ", but its array is " +
+    throw std::invalid_argument("'" + name + "' has dtype " + dtype + ", but its array is " +
                                 py::str(data.dtype()).cast<std::string>());
   const Tensor tensor{data.data(), kind, data.shape(0), data.shape(1)};
   const py::gil_scoped_release release;
@@ -58,7 +60,7 @@ void load_codes(Executor& executor, const std::string& name, const py::array& co
   const bool fp8 = is_fp8(matrix.format.dtype);
   const bool fits = fp8 ? py::isinstance<py::array_t<uint8_t>>(codes) : py::isinstance<py::array_t<int8_t>>(codes);
   if (!fits || codes.ndim() != 2 || !(codes.flags() & py::array::c_style))
-    throw std::invalid_argument("the codes of '" + name + "' must come as a C-contiguous array of " +
+    throw std::invalid_argument("the codes of '" + name + "' must be a C-contiguous array of " +
                                 (fp8 ? "uint8" : "int8") + ", [rows, k]");
   const int64_t rows = codes.shape(0), k = codes.shape(1), groups = matrix.groups();
   expect_shape("scales", scales, rows, groups);

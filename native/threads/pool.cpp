@@ -64,12 +64,12 @@ void check_plan(int threads, const std::vector<int>& cores) {
   if (threads < 1) throw std::invalid_argument("threads is " + std::to_string(threads) + "; at least 1 is needed");
   if (!cores.empty() && cores.size() != static_cast<size_t>(threads))
     throw std::invalid_argument(std::to_string(cores.size()) + " cores for " + std::to_string(threads) +
-                                " threads; give one a thread, or none");
+                                " threads; give one core for each thread, or none");
   cpu_set_t allowed;
   pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed);
   for (const int core : cores)
     if (core < 0 || core >= CPU_SETSIZE || !CPU_ISSET(core, &allowed))
-      throw std::invalid_argument("core " + std::to_string(core) + " is not among those this process may use");
+      throw std::invalid_argument("core " + std::to_string(core) + " is not among the cores that this process may use");
 }
 
 }  // namespace
