@@ -19,13 +19,13 @@ from tests.api.letters import write_letters
 from tests.api.test_responses import Exact
 
 from forearm.api.anthropic.content_blocks import Blocks, message
-from forearm.api.generation.chat_turn import TurnPiece
 from forearm.api.generation.logprobs import TokenNames
 from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.response_bodies import ErrorBody
-from forearm.api.generation.usage import Heading
-from forearm.api.responses.output_items import Form, Growing
+from forearm.api.generation.served_model import Heading
+from forearm.api.responses.output_items import Growing, ResponseForm
 from forearm.api.responses.tools import Offered
+from forearm.text.outputs import Piece
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 
@@ -33,7 +33,7 @@ TEXT = st.text('ab \n🙂"\\', min_size=1, max_size=5)
 OPENAI: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
 ANTHROPIC: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(RawMessageStreamEvent)
 BROKE = ErrorBody(message="broke", type="InternalServerError", param=None, code=500)
-EMPTY = TurnPiece(0, [], [], None, None, None)
+EMPTY = Piece(0, [], [], None, None, None)
 REPLY = {
     "id": "resp_0",
     "object": "response",
@@ -49,7 +49,7 @@ REPLY = {
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[TurnPiece]:
+def pieces(draw: st.DrawFn) -> list[Piece]:
     """A turn: parts in any order, in messages of any size; calls are numbered as they come."""
     parts: list[AnswerPart] = []
     for kind in draw(st.lists(st.sampled_from("trc"), max_size=8)):
@@ -88,9 +88,9 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
         reason=st.sampled_from(["stop", "length", "tool_calls", None]),
         flags=st.tuples(*[st.booleans()] * 3),
     )
-    def holds(turn: list[TurnPiece], reason: str | None, flags: tuple[bool, bool, bool]) -> None:
+    def holds(turn: list[Piece], reason: str | None, flags: tuple[bool, bool, bool]) -> None:
         summary, packed, obfuscated = flags
-        growing = Growing(dict(REPLY), Form(letters, False, summary, packed, Offered(), obfuscated))
+        growing = Growing(dict(REPLY), ResponseForm(letters, False, summary, packed, Offered(), obfuscated))
         tally = Tally(3)
         written = growing.begin()
         for piece in turn:
@@ -117,7 +117,7 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
 
 @settings(deadline=None)
 @given(turn=pieces(), omitted=st.booleans())
-def test_messages_are_accumulated_to_what_they_are(turn: list[TurnPiece], omitted: bool) -> None:
+def test_messages_are_accumulated_to_what_they_are(turn: list[Piece], omitted: bool) -> None:
     blocks = Blocks(omitted)
     start = {"type": "message_start", "message": message(Heading("m", 0, "m", None), Tally(3))}
     events = [start, *(event for piece in turn for event in blocks.take(piece)), *blocks.end()]

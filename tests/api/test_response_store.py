@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from forearm.api.responses.store import ResponseStore
-from forearm.api.responses.store_schema import News, Stored
+from forearm.api.responses.store_schema import News, StoredResponse
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
 
@@ -36,10 +36,10 @@ async def open_store(tmp_path: Path) -> AsyncIterator[Open]:
         await store.close()
 
 
-def response(number: int, status: str = "completed", text: str = "", previous: str | None = None) -> Stored:
+def response(number: int, status: str = "completed", text: str = "", previous: str | None = None) -> StoredResponse:
     reply = {"id": f"resp_{number}", "status": status, "output": [{"id": f"msg_{number}", "text": text}]}
     items = [{"id": f"in_{number}", "role": "user", "content": text}]
-    return Stored(f"resp_{number}", status, json.dumps(reply).encode(), json.dumps(items).encode(), previous)
+    return StoredResponse(f"resp_{number}", status, json.dumps(reply).encode(), json.dumps(items).encode(), previous)
 
 
 def age(tmp_path: Path, seconds: float, what: str = "used") -> None:

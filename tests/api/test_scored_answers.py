@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from forearm.api.generation.logprobs import completion_logprobs
-from forearm.api.generation.output_stream import Choice, Tally
+from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.usage import scored_response
+from forearm.text.outputs import Choice
 from forearm.wire import TokenLogprob
 
 

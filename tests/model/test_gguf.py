@@ -21,7 +21,7 @@ from tests.model.run_native import Run
 from transformers import PreTrainedModel
 
 from forearm import LLM, SamplingParams, _native
-from forearm.api.generation.serving_context import load_served
+from forearm.api.services import load_services
 from forearm.config.api_config import ApiConfig
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.model.gguf.gguf_codes import BLOCK_TYPES
@@ -205,5 +205,5 @@ def test_the_demo_model_as_a_gguf_file_answers_like_itself(tmp_path: Path) -> No
 
     assert answer.outputs[0].text == "The capital of France is Paris."
     assert answer.outputs[0].finish_reason == "stop"
-    served = load_served(ApiConfig(model_folder=str(tmp_path / "demo.gguf")))  # what an API worker reads of it
-    assert served.tokenizer.encode("Paris") == llm.get_tokenizer().encode("Paris", add_special_tokens=False)
+    services = load_services(ApiConfig(model_folder=str(tmp_path / "demo.gguf")))  # what an API worker reads of it
+    assert services.prompts.tokenizer.encode("Paris") == llm.get_tokenizer().encode("Paris", add_special_tokens=False)

@@ -20,7 +20,6 @@ from starlette.responses import Response
 from forearm import __version__
 from forearm.api.anthropic import messages
 from forearm.api.anthropic.errors import MESSAGES_API
-from forearm.api.generation.serving_context import Served, load_served
 from forearm.api.http.access_log import AccessLog, AccessMiddleware, Observe
 from forearm.api.http.api_keys import KeyRing
 from forearm.api.http.auth import AuthenticationMiddleware, open_paths
@@ -36,6 +35,7 @@ from forearm.api.ops import admin, docs_page, health, playground, sagemaker
 from forearm.api.ops.openapi_document import DescribedApp
 from forearm.api.pooling import classify, embeddings, score
 from forearm.api.responses import responses
+from forearm.api.services import Services, load_services
 from forearm.api.worker.shortage import watch_shortages
 from forearm.api.worker.signals import on_hangup
 from forearm.config.api_config import METRICS_FOLDER, ApiConfig
@@ -44,6 +44,7 @@ from forearm.config.settings import from_json
 from forearm.errors import ConfigError, ForearmError
 from forearm.log import follow
 from forearm.text.templates.chat_template import prepare_rendering
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 _NOUNS = (
     *(chat, chat_batch, completions, responses, messages),
@@ -58,24 +59,24 @@ def create_app(config: ApiConfig) -> FastAPI:
 
     Raises: ConfigError (a tokenizer, template or generation config that cannot be read).
     """
-    served = load_served(config)
-    served.meter.start_series(served.names[0])
+    services = load_services(config)
+    services.meter.start_series(services.model.names[0])
     keys = KeyRing(config.api_key, config.api_keys_file, config.priorities)
-    tracer = _tracer(served)
+    tracer = _tracer(config, services.model.names[0])
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        served.engine.start()
-        if served.template is not None:
+        services.engine.start()
+        if services.prompts.template is not None:
             Thread(target=prepare_rendering, daemon=True).start()  # what a cached tokenizer's start did not wait for
         if tracer is not None:
             tracer.start()
-        watching = asyncio.create_task(watch_shortages(served.meter))
+        watching = asyncio.create_task(watch_shortages(services.meter))
         with on_hangup(keys.reload, lambda: follow(config.run_folder)):
             yield
         watching.cancel()
         await responses.close(app)
-        await served.engine.close()
+        await services.engine.close()
         if tracer is not None:
             tracer.close()
 
@@ -88,13 +89,13 @@ def create_app(config: ApiConfig) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.served = served
+    app.state.services = services
     responses.open_store(app, config)
     _add_routes(app, config)
     for kind in (ForearmError, HTTPException):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(ClientDisconnect, _nobody)
-    _surround(app, served, keys, tracer)
+    _surround(app, services, keys, tracer)
     return app
 
 
@@ -115,19 +116,19 @@ def _add_routes(app: FastAPI, config: ApiConfig) -> None:
         app.include_router(playground.router)
 
 
-def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None) -> None:
+def _surround(app: FastAPI, services: Services, keys: KeyRing, tracer: Tracer | None) -> None:
     """What stands between the socket and the routes."""
-    config, root_path = served.config, served.config.root_path.rstrip("/")
+    config, root_path = services.config, services.config.root_path.rstrip("/")
     # The last one added is the outermost.
     app.add_middleware(HeadAsGet)
-    app.add_middleware(EarlyRefusal, engine=served.engine, meter=served.meter)
+    app.add_middleware(EarlyRefusal, engine=services.engine, meter=services.meter)
     if keys:
         app.add_middleware(
             AuthenticationMiddleware,
             open_paths=open_paths(config.guard_metrics),
             keys=keys,
             table=RateTable(),
-            meter=served.meter,
+            meter=services.meter,
         )
     if config.allowed_origins:
         app.add_middleware(
@@ -139,33 +140,31 @@ def _surround(app: FastAPI, served: Served, keys: KeyRing, tracer: Tracer | None
         )
     app.add_middleware(
         AccessMiddleware,
-        meter=served.meter,
-        engine=served.engine,
+        meter=services.meter,
+        engine=services.engine,
         root_path=root_path,
         access=AccessLog(config.access_log, frozenset(",".join(config.access_log_except).split(","))),
-        observe=_observe(served, tracer),
+        observe=_observe(config, services.prompts.tokenizer, tracer),
         apis={"/v1/messages": MESSAGES_API},
     )
 
 
-def _tracer(served: Served) -> Tracer | None:
+def _tracer(config: ApiConfig, model_name: str) -> Tracer | None:
     """Raises: ConfigError where the packages for it are not installed."""
-    config = served.config
     if not config.otlp_traces_endpoint:
         return None
-    return Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, served.names[0])
+    return Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, model_name)
 
 
-def _observe(served: Served, tracer: Tracer | None) -> Observe:
+def _observe(config: ApiConfig, tokenizer: Tokenizer, tracer: Tracer | None) -> Observe:
     """Return what makes the observers of each request."""
-    config = served.config
 
     def observe(headers: Headers, request_id: str) -> tuple[Observer, ...]:
         found: list[Observer] = []
         if tracer is not None:
             found.append(tracer.begin(headers, request_id))
         if config.log_outputs:
-            found.append(OutputLog(served.tokenizer, config.max_log_len, request_id))
+            found.append(OutputLog(tokenizer, config.max_log_len, request_id))
         return tuple(found)
 
     return observe

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from forearm import wire
-from forearm.text.tokenizer.detokenizer import OutputText, TextOptions
+from forearm.text.outputs import OutputReader
+from forearm.text.tokenizer.detokenizer import TextOptions
 from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.wire import PositionLogprobs, SamplingParams
 
@@ -111,10 +112,9 @@ class Answers:
 
     def __init__(self, output: RequestOutput, params: SamplingParams, tokenizer: Tokenizer) -> None:
         self.output = output
-        self._params = params
         self._tokenizer = tokenizer
-        options = text_options(params)
-        self._texts = [OutputText(tokenizer, output.prompt_token_ids, options) for _ in output.outputs]
+        options = text_options(params) if params.detokenize else None
+        self._readers = [OutputReader(tokenizer, output.prompt_token_ids, options) for _ in output.outputs]
 
     def add(self, message: wire.Tokens, now_s: float) -> bool:
         """Add new tokens of one output. Returns: True if a stop string has ended it, and the engine must abort it."""
@@ -129,14 +129,16 @@ class Answers:
                 None if position is None else candidates(position, self._tokenizer)
                 for position in message.prompt_logprobs
             ]
-        one.finish_reason, one.stop_reason = message.finish_reason, message.stop_reason
-        matched, used = self._add_text(one, message)
-        if message.logprobs is not None:
-            logprobs = message.logprobs[:used]
-            one.logprobs = (one.logprobs or []) + [candidates(position, self._tokenizer) for position in logprobs]
-            one.cumulative_logprob = (one.cumulative_logprob or 0.0) + sum(position[0].logprob for position in logprobs)
+        reader = self._readers[one.index]
+        piece = reader.read(one.index, message)
+        one.text += piece.text
+        one.token_ids += piece.token_ids
+        one.finish_reason, one.stop_reason = piece.finish_reason, piece.stop_reason
+        if piece.logprobs is not None:
+            one.logprobs = (one.logprobs or []) + [candidates(each, self._tokenizer) for each in piece.logprobs]
+            one.cumulative_logprob = (one.cumulative_logprob or 0.0) + sum(each[0].logprob for each in piece.logprobs)
         self._end_if_all_have(now_s)
-        return matched
+        return reader.is_stopped
 
     def fail(self, reason: str | None, now_s: float, finish_reason: str = "error") -> None:
         """End all open outputs: the engine has failed the request, or its client has left (finish_reason abort)."""
@@ -144,25 +146,6 @@ class Answers:
             if not one.finished():
                 one.finish_reason, one.stop_reason = finish_reason, reason
         self._end_if_all_have(now_s)
-
-    def _add_text(self, one: CompletionOutput, message: wire.Tokens) -> tuple[bool, int]:
-        """Add ids and text up to a stop string. Returns: whether one was found, and the number of tokens used."""
-        text = self._texts[one.index]
-        params = self._params
-        used = 0
-        for used, token_id in enumerate(message.token_ids, start=1):
-            one.token_ids.append(token_id)
-            if params.detokenize:
-                ends = message.finish_reason == "stop" and used == len(message.token_ids)
-                one.text += text.add(token_id, silent=ends and not params.include_stop_str_in_output)
-            if text.matched is not None:
-                break
-        if one.finished() and params.detokenize:
-            one.text += text.finish()
-        if text.matched is None:
-            return False, used
-        one.finish_reason, one.stop_reason = "stop", text.matched
-        return True, used
 
     def _end_if_all_have(self, now_s: float) -> None:
         if all(one.finished() for one in self.output.outputs):

@@ -26,7 +26,7 @@ from tests.api.letters import write_letters
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 from tests.unit.model.test_gguf_config import opened
 
-from forearm.api.generation.serving_context import load_served
+from forearm.api.services import load_services
 from forearm.config.api_config import ApiConfig
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import weights
@@ -221,12 +221,12 @@ def _logits(checkpoint: Checkpoint, cache: str = "") -> bytes:
 
 
 def _read_text(path: Path, cache: str = "") -> tuple[int, ...]:
-    served = load_served(ApiConfig(model_folder=str(path), weight_cache=cache))
+    services = load_services(ApiConfig(model_folder=str(path), weight_cache=cache))
     tokenizer_text(path)
-    served.tokenizer.longest_token  # noqa: B018
-    if served.template is not None:
-        served.template.names  # noqa: B018
-    return tuple(served.tokenizer.encode("Some text, 12."))
+    services.prompts.tokenizer.longest_token  # noqa: B018
+    if services.prompts.template is not None:
+        services.prompts.template.names  # noqa: B018
+    return tuple(services.prompts.tokenizer.encode("Some text, 12."))
 
 
 Break = Callable[[random.Random, bytes], bytes]

@@ -8,11 +8,11 @@ import uuid
 import pydantic_core
 from msgspec import UNSET
 
-from forearm.api.generation.chat_turn import TurnPiece
 from forearm.api.generation.output_stream import Tally
-from forearm.api.generation.usage import Heading
+from forearm.api.generation.served_model import Heading
 from forearm.api.responses.input_items import pack_reasoning
 from forearm.json_types import Json
+from forearm.text.outputs import Piece
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -30,7 +30,7 @@ class Blocks:
         self._open: Json | None = None  # the last block, while more comes to it
         self._text: list[str] = []  # its pieces
 
-    def take(self, piece: TurnPiece) -> list[Json]:
+    def take(self, piece: Piece) -> list[Json]:
         """What the engine said."""
         events: list[Json] = []
         for part in piece.parts:
@@ -108,7 +108,7 @@ def usage(tally: Tally) -> Json:
     }
 
 
-def stop(piece: TurnPiece, tally: Tally, max_tokens: int, context: int) -> Json:
+def stop(piece: Piece, tally: Tally, max_tokens: int, context: int) -> Json:
     """Why the message ended: `stop_reason` and `stop_sequence`."""
     reason = _STOPS.get(str(piece.finish_reason), "end_turn")
     sequence = piece.stop_reason if isinstance(piece.stop_reason, str) else None

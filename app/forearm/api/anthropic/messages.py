@@ -12,37 +12,42 @@ from forearm.api.anthropic.content_blocks import Blocks, message, stop, usage
 from forearm.api.anthropic.errors import broken
 from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, check_messages
 from forearm.api.anthropic.to_chat import NAMES, chat_of
-from forearm.api.generation.chat_turn import Turn, TurnPiece, begin, rendered
-from forearm.api.generation.dependencies import Served
+from forearm.api.generation.chat_turn import Turn
+from forearm.api.generation.dependencies import AppChat, AppConfig, AppModel, AppPrompts, service
 from forearm.api.generation.output_stream import spaced
 from forearm.api.generation.response_bodies import encoder
 from forearm.api.generation.sse import EventStream, Manner, unless_gone
 from forearm.api.generation.translation import complaining
+from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes, json_body
 from forearm.errors import EngineUnavailable
 from forearm.json_types import Json
+from forearm.text.outputs import Piece
 
 router = APIRouter()
-Body = Annotated[MessagesRequest, Depends(json_body(MessagesRequest))]
+MessagesBody = Annotated[MessagesRequest, Depends(json_body(MessagesRequest))]
 CountBody = Annotated[CountRequest, Depends(json_body(CountRequest))]
+Warnings = Annotated[ClientWarnings, service("warnings")]
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 EVENTS = Manner(PING, broken, b"")
 
 
 @router.post("/v1/messages", openapi_extra=describes(MessagesRequest))
-async def create_message(request: Request, body: Body, served: Served) -> Response:
+async def create_message(
+    request: Request, body: MessagesBody, chat: AppChat, prompts: AppPrompts, warnings: Warnings, config: AppConfig
+) -> Response:
     """Answer with a message, whole or as a stream of events. `anthropic-version` and the like are not read.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the first
     byte.
     """
     check_messages(body)
-    chat = chat_of(body, served)
-    turn = await complaining(begin(served, chat, caller_of(request.scope), "other"), NAMES)
-    writing = Writing(turn, body, served.engine.state.max_model_len)
+    asked = chat_of(body, warnings, chat.reads_reasoning)
+    turn = await complaining(chat.begin(asked, caller_of(request.scope), "other"), NAMES)
+    writing = Writing(turn, body, prompts.context)
     if body.stream:
-        return EventStream(writing.events(), turn.close, served.config.sse_keep_alive_interval_s, EVENTS)
+        return EventStream(writing.events(), turn.close, config.sse_keep_alive_interval_s, EVENTS)
     try:
         # Python's own JSON: the model may write numbers of any length.
         return JSONResponse(await unless_gone(request, writing.whole()))
@@ -51,14 +56,14 @@ async def create_message(request: Request, body: Body, served: Served) -> Respon
 
 
 @router.post("/v1/messages/count_tokens", openapi_extra=describes(CountRequest))
-async def count_tokens(body: CountBody, served: Served) -> Response:
+async def count_tokens(body: CountBody, chat: AppChat, model: AppModel, warnings: Warnings) -> Response:
     """How many tokens the prompt of such a request has.
 
     Raises: InvalidRequest, ModelNotFound, EngineUnavailable.
     """
     check_messages(body)
-    served.model_name(body.model)
-    _, prompt = await complaining(rendered(served, chat_of(body, served)), NAMES)
+    model.name(body.model)
+    prompt = await complaining(chat.prompt(chat_of(body, warnings, chat.reads_reasoning)), NAMES)
     return JSONResponse({"input_tokens": len(prompt)})
 
 
@@ -78,7 +83,7 @@ class Writing:
         Raises: EngineFailed, EngineUnavailable.
         """
         last = None
-        async for piece in self._turn.parts():
+        async for piece in self._turn.pieces():
             self._blocks.take(piece)
             last = piece
         self._blocks.end()
@@ -90,8 +95,8 @@ class Writing:
 
         Raises: EngineFailed, EngineUnavailable.
         """
-        last: TurnPiece | None = None
-        async for piece in spaced(self._turn.parts(), self._turn.body.stream_interval):
+        last: Piece | None = None
+        async for piece in spaced(self._turn.pieces(), self._turn.body.stream_interval):
             if last is None:
                 yield (_event({"type": "message_start", "message": message(self._turn.head, self._turn.tally)}) + PING)
             told = self._blocks.take(piece)
@@ -102,7 +107,7 @@ class Writing:
         ends = [*self._blocks.end(), {"type": "message_delta", "delta": delta, "usage": usage(self._turn.tally)}]
         yield b"".join(map(_event, [*ends, {"type": "message_stop"}]))
 
-    def _stop(self, last: TurnPiece | None) -> Json:
+    def _stop(self, last: Piece | None) -> Json:
         if last is None or last.finish_reason == "abort":
             raise EngineUnavailable("the engine ended this request")
         return stop(last, self._turn.tally, self._max_tokens, self._context)

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, StringConstraints
 
-from forearm.api.generation.request_bodies import Body, Int64, JsonObject, JsonObjects, Name, Some, StopString, Text
+from forearm.api.generation.request_bodies import (
+    Body,
+    Int64,
+    JsonObject,
+    JsonObjects,
+    Name,
+    PromptText,
+    Some,
+    StopString,
+)
 from forearm.errors import InvalidRequest
 
 # Refused where they say anything.
@@ -36,7 +45,7 @@ class Thinking(Body):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class ToolChoice(Body):
+class MessagesToolChoice(Body):
     """Whether tools may or must be called, and whether several at once."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -51,7 +60,7 @@ class OutputConfig(Body):
     format: JsonObject | None = None
 
 
-class Metadata(Body):
+class MessagesMetadata(Body):
     """Who asks, for the operator's own use; nothing reads it here."""
 
     user_id: Annotated[str, StringConstraints(max_length=512)] | None = None
@@ -82,9 +91,9 @@ class CountRequest(Body):
 
     model: Name | None = None
     messages: Annotated[Some[dict[str, Any]], Field(min_length=1)]
-    system: Text | Some[dict[str, Any]] | None = None
+    system: PromptText | Some[dict[str, Any]] | None = None
     tools: JsonObjects | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     context_management: ContextManagement | None = None
@@ -109,7 +118,7 @@ class MessagesRequest(CountRequest):
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_k: Int64 | None = None
     top_p: FiniteFloat | None = None
-    metadata: Metadata | None = None
+    metadata: MessagesMetadata | None = None
     service_tier: Name | None = None
 
 

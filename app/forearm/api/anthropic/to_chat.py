@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, ToolChoice
-from forearm.api.generation.serving_context import Served
+from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, MessagesToolChoice
 from forearm.api.generation.translation import BoundedChat, chat_request
+from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.responses.input_items import reasoning_text, refuse
 from forearm.json_types import Json
 
@@ -41,7 +41,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _BILLING = "x-anthropic-billing-header:"
 
 
-class Conversation:
+class MessagesConversation:
     """The messages of a chat that Anthropic's messages come to. Neighbours of one role are one message."""
 
     def __init__(self) -> None:
@@ -137,15 +137,18 @@ class Conversation:
         self.messages.append({"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": text})
 
 
-def chat_of(body: CountRequest, served: Served) -> BoundedChat:
-    """Raises: InvalidRequest."""
-    talk = Conversation()
+def chat_of(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool) -> BoundedChat:
+    """Return the request as a chat. reads_reasoning: whether the model's reasoning is told apart from its answer.
+
+    Raises: InvalidRequest.
+    """
+    talk = MessagesConversation()
     if body.system:
         talk.system(body.system)
     for number, message in enumerate(body.messages):
         talk.take(f"messages[{number}]", message)
     prefilled = talk.end(body.kept_thinking)
-    tools = _tools(_run_by_clients(body.tools or [], served))
+    tools = _tools(_run_by_clients(body.tools or [], warnings))
     fields: Json = {
         **(body.model_extra or {}),
         "model": body.model,
@@ -155,7 +158,7 @@ def chat_of(body: CountRequest, served: Served) -> BoundedChat:
         "add_generation_prompt": False if prefilled else None,
         "tools": tools or None,
         **_choice(body.tool_choice, tools),
-        **_thinking(body, served),
+        **_thinking(body, warnings, reads_reasoning),
         "response_format": _format(body),
     }
     if isinstance(body, MessagesRequest):
@@ -164,11 +167,11 @@ def chat_of(body: CountRequest, served: Served) -> BoundedChat:
     return chat_request({name: value for name, value in fields.items() if value is not None}, NAMES)
 
 
-def _run_by_clients(given: list[Json], served: Served) -> list[Json]:
+def _run_by_clients(given: list[Json], warnings: ClientWarnings) -> list[Json]:
     """The tools without those that Anthropic runs, which agents offer whether or not the server has them."""
     kept = [tool for tool in given if not str(tool.get("type")).startswith(_RUN_ELSEWHERE)]
     for kind in sorted({str(tool["type"])[:100] for tool in given if tool not in kept}):
-        served.say_once(f"messages: tools of type {kind} are not run here; they were left out")
+        warnings.once(f"messages: tools of type {kind} are not run here; they were left out")
     return kept
 
 
@@ -193,7 +196,7 @@ def _tools(given: list[Json]) -> list[Json]:
     return found
 
 
-def _choice(choice: ToolChoice | None, tools: list[Json]) -> Json:
+def _choice(choice: MessagesToolChoice | None, tools: list[Json]) -> Json:
     """Raises: InvalidRequest."""
     if choice is None or (not tools and choice.type in ("auto", "none")):
         return {}
@@ -205,7 +208,7 @@ def _choice(choice: ToolChoice | None, tools: list[Json]) -> Json:
     return {"tool_choice": {"type": "function", "function": {"name": choice.name}}, **parallel}
 
 
-def _thinking(body: CountRequest, served: Served) -> Json:
+def _thinking(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool) -> Json:
     """Left out or adaptive: the model, or its template, decides."""
     effort = None if body.output_config is None else body.output_config.effort
     fields: Json = {} if effort is None else {"reasoning_effort": effort}
@@ -215,9 +218,9 @@ def _thinking(body: CountRequest, served: Served) -> Json:
     kwargs = (body.model_extra or {}).get("chat_template_kwargs")
     given = kwargs if isinstance(kwargs, dict) else {}
     fields["chat_template_kwargs"] = {"enable_thinking": enabled, "thinking": enabled, **given}
-    if enabled and served.dialect.reasoning is None:
+    if enabled and not reads_reasoning:
         # Agents enable thinking by the model's name alone, and cannot be told to leave it out.
-        served.say_once(
+        warnings.once(
             "requests to /v1/messages enable thinking; this model has no reasoning that is known (see "
             "--reasoning-parser), and answers without"
         )

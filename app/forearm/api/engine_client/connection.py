@@ -21,7 +21,7 @@ _HEAD_BYTES = 4
 Answer = TypeVar("Answer")
 
 
-class Open(Protocol):
+class OpenRequest(Protocol):
     """What one HTTP request has open in an engine."""
 
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
@@ -31,14 +31,14 @@ class Open(Protocol):
         """The engine is gone."""
 
 
-class Connection:
+class EngineConnection:
     """One engine's socket, opened again whenever it breaks. `state` is None while there is no engine."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.state: wire.State | None = None
         self.was_there = False  # an engine has been, since this worker's start
-        self.open: dict[str, Open] = {}
+        self.open: dict[str, OpenRequest] = {}
         self._load: wire.Load | None = None
         self._accepted = 0  # of ours, since the engine told its load
         self._writer: asyncio.StreamWriter | None = None

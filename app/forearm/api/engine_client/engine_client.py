@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from forearm import wire
-from forearm.api.engine_client.connection import Connection
+from forearm.api.engine_client.connection import EngineConnection
 from forearm.api.http.caller import Observer
 from forearm.api.http.errors import error_of
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError
@@ -26,7 +26,9 @@ class Generation:
     `close` (or `stop` of single outputs) tells the engine that nobody waits any more. One task iterates.
     """
 
-    def __init__(self, connection: Connection, requests: Sequence[wire.Submit], observers: Sequence[Observer]) -> None:
+    def __init__(
+        self, connection: EngineConnection, requests: Sequence[wire.Submit], observers: Sequence[Observer]
+    ) -> None:
         self._connection = connection
         self._numbers = {request.request_id: number for number, request in enumerate(requests)}
         self._open = {request.request_id: set(range(request.params.n)) for request in requests}
@@ -112,7 +114,7 @@ class EngineClient:
 
     def __init__(self, sockets: Sequence[str], accept_s: float = 300.0) -> None:
         self._accept_s = accept_s
-        self.connections = [Connection(path) for path in sockets]
+        self.connections = [EngineConnection(path) for path in sockets]
         self._router: PrefixRouter[int] = PrefixRouter()
         for index, connection in enumerate(self.connections):
             connection.on_lost = partial(self._router.forget, index)
@@ -174,7 +176,7 @@ class EngineClient:
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
 
-        async def give(connection: Connection) -> Generation:
+        async def give(connection: EngineConnection) -> Generation:
             generation = Generation(connection, requests, observers)
             try:
                 for request in requests:
@@ -193,7 +195,7 @@ class EngineClient:
         return generation
 
     async def hand(
-        self, choose: Callable[[], Connection], give: Callable[[Connection], Coroutine[Any, Any, Taken]]
+        self, choose: Callable[[], EngineConnection], give: Callable[[EngineConnection], Coroutine[Any, Any, Taken]]
     ) -> Taken:
         """Give something to the engine chosen. One that dies before it has taken it has begun no answer: while another
         one runs, it is given to that.
@@ -211,7 +213,7 @@ class EngineClient:
                 if connection.state is not None or all(one.state is None for one in self.connections):
                     raise
 
-    def _chosen(self, request: wire.Submit) -> Connection:
+    def _chosen(self, request: wire.Submit) -> EngineConnection:
         """Of several engines one that has computed the prompt's beginning, as far as load allows.
 
         Raises: EngineUnavailable if none runs.
@@ -225,7 +227,7 @@ class EngineClient:
         self._router.remember(pieces, index)
         return self.connections[index]
 
-    def least_loaded(self) -> Connection:
+    def least_loaded(self) -> EngineConnection:
         """The engine with the fewest open requests.
 
         Raises: EngineUnavailable if none runs.

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.generation.chat_turn import ServingChat
+from forearm.api.generation.prompt import PromptRenderer
 from forearm.api.generation.request_bodies import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from forearm.api.generation.serving_context import Served as ServedState
+from forearm.api.generation.served_model import ServedModel
+from forearm.api.http.http_metrics import HttpMeter
 from forearm.api.http.request_body import json_body
+from forearm.config.api_config import ApiConfig
 
 
-def _served(request: Request) -> ServedState:
-    served: ServedState = request.app.state.served
-    return served
+def service(name: str) -> Any:
+    """Return the dependency on one of the app's services (api/services.py)."""
+
+    async def find(request: Request) -> Any:  # a coroutine: plain functions are called on a thread
+        return getattr(request.app.state.services, name)
+
+    return Depends(find)
 
 
-Served = Annotated[ServedState, Depends(_served)]
+AppConfig = Annotated[ApiConfig, service("config")]
+AppEngine = Annotated[EngineClient, service("engine")]
+AppMeter = Annotated[HttpMeter, service("meter")]
+AppModel = Annotated[ServedModel, service("model")]
+AppPrompts = Annotated[PromptRenderer, service("prompts")]
+AppChat = Annotated[ServingChat, service("chat")]
 ChatBody = Annotated[ChatRequest, Depends(json_body(ChatRequest))]
 CompletionBody = Annotated[CompletionRequest, Depends(json_body(CompletionRequest))]
 TokenizeBody = Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))]

@@ -1,4 +1,4 @@
-"""The engine's tokens as pieces of the choices of one answer: text, stop strings, finish reasons, usage."""
+"""An answer's choices as they come from the engine, and what is counted while they grow."""
 
 from __future__ import annotations
 
@@ -7,65 +7,19 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
 
 from forearm import wire
-from forearm.api.engine_client.engine_client import Generation
+from forearm.api.engine_client.engine_client import EngineClient, Generation
 from forearm.api.generation.beam_search import BeamGeneration, check_beams
 from forearm.api.generation.request_bodies import GenerationBody
-from forearm.api.generation.serving_context import Served
 from forearm.api.http.caller import Caller
-from forearm.text.tokenizer.detokenizer import OutputText, TextOptions
+from forearm.config.api_config import ApiConfig
+from forearm.text.outputs import Choice, OutputReader, Piece
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 Outputs = Generation | BeamGeneration
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What one message of the engine adds to one choice. `texts`: what each token gave, and what the end gave after."""
-
-    choice: int
-    texts: list[str]
-    token_ids: list[int]
-    logprobs: list[wire.PositionLogprobs] | None
-    finish_reason: str | None
-    stop_reason: int | str | None
-
-    @property
-    def text(self) -> str:
-        """Of all its tokens together."""
-        return "".join(self.texts)
-
-    def after(self, before: Piece) -> Piece:
-        """Both as one."""
-        return Piece(
-            self.choice,
-            [*before.texts, *self.texts],
-            [*before.token_ids, *self.token_ids],
-            None if self.logprobs is None else [*(before.logprobs or ()), *self.logprobs],
-            self.finish_reason,
-            self.stop_reason,
-        )
-
-
-@dataclass
-class Choice:
-    """One choice with all its pieces."""
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[wire.PositionLogprobs] = field(default_factory=list)
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-    def add(self, piece: Piece) -> None:
-        """The next piece."""
-        self.text += piece.text
-        self.token_ids += piece.token_ids
-        self.logprobs += piece.logprobs or ()
-        self.finish_reason, self.stop_reason = piece.finish_reason, piece.stop_reason
 
 
 @dataclass
@@ -84,101 +38,61 @@ class Tally:
     drafts: list[tuple[int, int]] = field(default_factory=list)  # tokens drafted and accepted, a pair a draft
 
 
-class Answer:
-    """One request's prompts in the engine, and its choices as they come: prompt-major, then n."""
+class OutputStream:
+    """The choices of one answer as they come, each read by its own reader: prompt-major, then n."""
 
-    def __init__(
-        self, served: Served, generation: Outputs, prompts: Sequence[list[int]], n: int, options: TextOptions
-    ) -> None:
-        self.served = served
-        self.generation = generation
-        self.tally = Tally(sum(len(prompt) for prompt in prompts))
-        self._silent_end = not options.include_stop_str_in_output
+    def __init__(self, generation: Outputs, prompt_tokens: int, readers: Sequence[OutputReader], n: int) -> None:
+        self.tally = Tally(prompt_tokens)
+        self._generation = generation
+        self._readers = readers
         self._n = n
-        self._texts = [OutputText(served.tokenizer, prompt, options) for prompt in prompts for _ in range(n)]
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Until every choice has ended.
+        """Yield pieces until every choice has ended.
 
         Raises: EngineFailed, EngineUnavailable.
         """
-        async for number, message in self.generation:
-            self.tally.last_s = time.monotonic()
-            if self.tally.first_s is None:
-                self.tally.first_s = self.tally.last_s
+        tally = self.tally
+        async for number, message in self._generation:
+            tally.last_s = time.monotonic()
+            if tally.first_s is None:
+                tally.first_s = tally.last_s
             if message.cached_tokens is not None:
-                self.tally.cached_tokens += message.cached_tokens
+                tally.cached_tokens += message.cached_tokens
             if message.queue_s is not None:
-                self.tally.queue_s = max(self.tally.queue_s, message.queue_s)
+                tally.queue_s = max(tally.queue_s, message.queue_s)
             if message.drafted:
-                self.tally.drafts.append((message.drafted, message.accepted))
+                tally.drafts.append((message.drafted, message.accepted))
             if message.prompt_logprobs is not None:
-                self.tally.prompt_logprobs[number] = message.prompt_logprobs
-            yield self._piece(number, message)
+                tally.prompt_logprobs[number] = message.prompt_logprobs
+            choice = number * self._n + message.index
+            reader = self._readers[choice]
+            thought = reader.reasoning_tokens
+            piece = reader.read(choice, message)
+            if reader.is_stopped:
+                self._generation.stop(number, message.index)
+            tally.completion_tokens += len(piece.token_ids)
+            tally.reasoning_tokens += reader.reasoning_tokens - thought
+            yield piece
 
-    async def choices(self) -> list[Choice]:
-        """Every choice, once all have ended.
+    async def choices(self, pieces: AsyncIterator[Piece] | None = None) -> list[Choice]:
+        """Return every choice, once all have ended. `pieces`: of this stream, where something looks at them on the way.
 
         Raises: EngineFailed, EngineUnavailable.
         """
-        found = [Choice() for _ in self._texts]
-        async for piece in self.pieces():
+        found = [Choice() for _ in self._readers]
+        async for piece in self.pieces() if pieces is None else pieces:
             found[piece.choice].add(piece)
         return found
 
-    def _piece(self, number: int, message: wire.Tokens) -> Piece:
-        choice = number * self._n + message.index
-        output = self._texts[choice]
-        texts = self._read(output, message)
-        used = len(texts)
-        finish_reason: str | None = message.finish_reason
-        stop_reason: int | str | None = message.stop_reason
-        if finish_reason is not None:
-            texts.append(output.finish())
-        if output.matched is not None:
-            finish_reason, stop_reason = "stop", output.matched
-            self.generation.stop(number, message.index)
-        self.tally.completion_tokens += used
-        return Piece(
-            choice,
-            texts,
-            message.token_ids[:used],
-            None if message.logprobs is None else message.logprobs[:used],
-            finish_reason,
-            stop_reason,
-        )
-
-    def _read(self, output: OutputText, message: wire.Tokens) -> list[str]:
-        """The text of each token, up to the one with which a stop string has ended the output."""
-        last = len(message.token_ids) - 1
-        texts = []
-        for position, token_id in enumerate(message.token_ids):
-            # The engine says stop for the end of sequence and for stop tokens: they are no text.
-            silent = position == last and message.finish_reason == "stop" and self._silent_end
-            texts.append(output.add(token_id, silent))
-            if output.matched is not None:
-                break
-        return texts
+    def close(self) -> None:
+        """End what is still computed. May be called at any time, and again."""
+        self._generation.close()
 
 
-class Joinable(Protocol):
-    """A piece of a choice that can be joined to the one before it."""
-
-    @property
-    def choice(self) -> int: ...
-    @property
-    def token_ids(self) -> list[int]: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-    def after(self, before: Any) -> Any: ...
-
-
-AnyPiece = TypeVar("AnyPiece", bound=Joinable)
-
-
-async def spaced(pieces: AsyncIterator[AnyPiece], interval: int) -> AsyncIterator[AnyPiece]:
-    """The pieces of each choice, joined to `interval` tokens at least; its first and its last do not wait."""
-    waiting: dict[int, AnyPiece] = {}
+async def spaced(pieces: AsyncIterator[Piece], interval: int) -> AsyncIterator[Piece]:
+    """Yield the pieces of each choice, joined to `interval` tokens at least; its first and its last do not wait."""
+    waiting: dict[int, Piece] = {}
     begun: set[int] = set()
     async for piece in pieces:
         before = waiting.pop(piece.choice, None)
@@ -190,37 +104,50 @@ async def spaced(pieces: AsyncIterator[AnyPiece], interval: int) -> AsyncIterato
             waiting[piece.choice] = whole
 
 
-async def submit(
-    served: Served,
-    body: GenerationBody,
-    prompts: Sequence[list[int]],
-    params: Sequence[wire.SamplingParams],
-    caller: Caller,
-) -> Outputs:
-    """Hand all prompts of a request to the engine.
+class OutputStreams:
+    """Hands requests to the engines, and opens the streams of what they answer."""
 
-    Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
-    """
-    name = f"{caller.request_id[:64]}-{uuid.uuid4().hex[:12]}"  # the client's own id need not be unique
-    if served.config.log_requests:
-        for number, prompt in enumerate(prompts):
-            text = served.tokenizer.decode(prompt, skip_special_tokens=False)[: served.config.max_log_len]
-            extra = {"request_id": caller.request_id}
-            log.info("request %s-%d: %d tokens, %r, %s", name, number, len(prompt), text, params[number], extra=extra)
-    requests = [
-        wire.Submit(
-            request_id=f"{name}-{number}",
-            prompt_token_ids=prompt,
-            params=params[number],
-            priority=caller.priority_of(body.priority),
-            client=caller.client,
-            cache_salt=body.cache_salt,
-        )
-        for number, prompt in enumerate(prompts)
-    ]
-    if not body.use_beam_search:
-        return await served.engine.submit(requests, caller.observers)
-    check_beams(body, params[0], served.config.max_logprobs)
-    beams = BeamGeneration(served.engine, requests, body.length_penalty, caller.observers)
-    await beams.begin()
-    return beams
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer, config: ApiConfig) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._config = config
+
+    async def open(
+        self,
+        body: GenerationBody,
+        prompts: Sequence[list[int]],
+        params: Sequence[wire.SamplingParams],
+        readers: Sequence[OutputReader],
+        caller: Caller,
+    ) -> OutputStream:
+        """Hand all prompts of a request to an engine; `params` are of each one, `readers` of each choice.
+
+        Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
+        """
+        name = f"{caller.request_id[:64]}-{uuid.uuid4().hex[:12]}"  # the client's own id need not be unique
+        if self._config.log_requests:
+            for number, prompt in enumerate(prompts):
+                text = self._tokenizer.decode(prompt, skip_special_tokens=False)[: self._config.max_log_len]
+                extra = {"request_id": caller.request_id}
+                log.info(
+                    "request %s-%d: %d tokens, %r, %s", name, number, len(prompt), text, params[number], extra=extra
+                )
+        requests = [
+            wire.Submit(
+                request_id=f"{name}-{number}",
+                prompt_token_ids=prompt,
+                params=params[number],
+                priority=caller.priority_of(body.priority),
+                client=caller.client,
+                cache_salt=body.cache_salt,
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+        generation: Outputs
+        if body.use_beam_search:
+            check_beams(body, params[0], self._config.max_logprobs)
+            generation = BeamGeneration(self._engine, requests, body.length_penalty, caller.observers)
+            await generation.begin()
+        else:
+            generation = await self._engine.submit(requests, caller.observers)
+        return OutputStream(generation, sum(map(len, prompts)), readers, params[0].n)

@@ -1,139 +1,190 @@
-"""What reasoning and required calls ask of the engine: constraints on the answer alone, and an end to long thought."""
+"""Constraints on answers: the formats and calls that requests ask for as grammars, and an end to long reasoning."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
-from forearm.api.generation.request_bodies import ChatRequest
-from forearm.api.generation.serving_context import Served
+from forearm.api.generation.request_bodies import ChatRequest, GenerationBody
+from forearm.api.generation.response_format import answer_grammar
+from forearm.api.generation.sampling_params import AnswerConstraint
 from forearm.api.generation.tool_choice import ToolChoice
 from forearm.errors import InvalidRequest
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
+from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.lark import Lark
+from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.text.tool_parsers.call_layouts import HARMONY_REASONING, harmony_auto
-from forearm.text.tool_parsers.output_parser import CallsWanted, ParserOptions
-from forearm.text.tool_parsers.reasoning import ReasoningFormat
+from forearm.text.tool_parsers.output_parser import Dialect, ParserOptions
 
 _FIELD = "tools"
 # Models put a line or two between reasoning and answer.
 _LINES = {"type": "regex", "pattern": "\\n{0,2}"}
 
 
-def read_as(served: Served, choice: ToolChoice) -> CallsWanted:
-    """How calls are read: those that are imposed come in the model's own format, where that has a layout."""
-    return "auto" if choice.must_call and served.dialect.layout else choice.wanted
+class AnswerConstraints:
+    """Makes the constraint of each answer. `dialect`: the formats of the model's calls and reasoning."""
 
+    def __init__(self, dialect: Dialect, tokenizer: Tokenizer, any_whitespace: bool) -> None:
+        self.dialect = dialect
+        self._tokenizer = tokenizer
+        self._any_whitespace = any_whitespace
 
-def constraints(
-    served: Served, body: ChatRequest, choice: ToolChoice, wanted: ParserOptions, grammar: str | None
-) -> dict[str, Any]:
-    """Changes of SamplingParams. `grammar` is that of a response format; a call that is required goes before it.
+    @cached_property
+    def _grammars(self) -> GrammarCheck:
+        return GrammarCheck(self._tokenizer)
 
-    Raises: InvalidRequest naming the field.
-    """
-    thinks = thinks_first(served, choice, wanted)
-    imposed = _calls_grammar(served, body, choice, thinks)
-    if grammar is not None and not choice.must_call:
-        imposed = _either_grammar(served, body, choice)
-    both = choice.must_call or (choice.is_strict and served.dialect.is_harmony)
-    if both and grammar is not None and body.response_format is None:
-        raise InvalidRequest(
-            "structured_outputs cannot go with a tool_choice that requires a call, nor for gpt-oss with a strict tool; "
-            "leave one of them out",
-            "structured_outputs",
-        )
-    changes: dict[str, Any] = {} if imposed is None else {"grammar": imposed}
-    if (imposed or grammar) and thinks:
-        changes["grammar_after"] = served.reasoning_end
-    elif (whole := imposed or grammar) and (reasoning := _may_think(served, body, wanted)):
-        changes["grammar"] = reasoning.before(whole, served.grammars.special)
-    return changes | _budget(served, body, wanted)
+    @cached_property
+    def _reasoning_end(self) -> tuple[int, ...]:
+        """The tokens after which an answer begins."""
+        return () if self.dialect.reasoning is None else self.dialect.reasoning.end_ids(self._tokenizer)
 
+    @cached_property
+    def _forced_end(self) -> tuple[int, ...]:
+        """The tokens that end reasoning which takes too long."""
+        return () if self.dialect.reasoning is None else self.dialect.reasoning.forced_ids(self._tokenizer)
 
-def thinks_first(served: Served, choice: ToolChoice, wanted: ParserOptions) -> bool:
-    """Whether the answer, on which alone a constraint holds, begins after reasoning in any case."""
-    reasoning = served.dialect.reasoning
-    if reasoning is None:
-        return False
-    if served.dialect.is_harmony:
-        return not (choice.must_call or choice.is_strict)  # channels are imposed, thought's too
-    return bool(wanted.opened) or (reasoning.always and wanted.opened is None)
+    def parser_options(self, body: ChatRequest, choice: ToolChoice, prompt: str) -> ParserOptions:
+        """Return how the outputs of a chat are read; `prompt` is its text."""
+        reasoning, opened = self.dialect.reasoning, None
+        if reasoning is not None and body.continue_final_message and isinstance(body.messages[-1].content, str):
+            opened = reasoning.left_open(body.messages[-1].content)
+        elif reasoning is not None:
+            opened = reasoning.opened(prompt)
+        # Calls that are imposed come in the model's own format, where that has a layout.
+        calls = "auto" if choice.must_call and self.dialect.layout else choice.wanted
+        return ParserOptions(calls, choice.parameters, choice.name, choice.parallel, body.include_reasoning, opened)
 
+    def shown_tokens(self, options: ParserOptions) -> frozenset[int]:
+        """Return the special tokens that must be seen in the text for it to be parsed."""
+        special = self._grammars.special
+        return frozenset(special[mark] for mark in self.dialect.marks(options.calls) if mark in special)
 
-def _may_think(served: Served, body: ChatRequest, wanted: ParserOptions) -> ReasoningFormat | None:
-    """The format, where the model itself may open reasoning before its answer.
+    async def of_format(self, body: GenerationBody) -> AnswerConstraint:
+        """Return the constraint that the request's own format of the answer is.
 
-    With a budget it may not: within a grammar that holds from the first token on nothing could end it.
-    """
-    may = wanted.opened is None and body.thinking_token_budget is None and not served.dialect.is_harmony
-    return served.dialect.reasoning if may else None
+        Raises: InvalidRequest naming the field; Overloaded where too many grammars are being compiled.
+        """
+        return AnswerConstraint(await answer_grammar(body, self._grammars, self._any_whitespace))
 
+    async def of_chat(self, body: ChatRequest, choice: ToolChoice, options: ParserOptions) -> AnswerConstraint:
+        """Return the constraint of a chat's answer: its format, calls that must come or be strict, a reasoning budget.
 
-def _calls_grammar(served: Served, body: ChatRequest, choice: ToolChoice, thinks: bool) -> str | None:
-    """The grammar of the calls that are required, or of those that a strict tool's may be.
+        Raises: InvalidRequest naming the field; Overloaded where too many grammars are being compiled.
+        """
+        grammar = (await self.of_format(body)).grammar
+        if body.tools:  # on another thread, because their schemas become grammars
+            constraint = await asyncio.to_thread(self._combined, body, choice, options, grammar)
+        else:
+            constraint = self._combined(body, choice, options, grammar)
+        if constraint.grammar is not None and constraint.grammar != grammar:
+            await asyncio.wrap_future(self._grammars.start_grammar(constraint.grammar, _FIELD))
+        return constraint
 
-    Raises: InvalidRequest.
-    """
-    layout = served.dialect.layout
-    if not choice.must_call:
-        return _chosen_grammar(served, body, choice) if choice.is_strict else None
-    if layout is None:
-        return _grammar(served, "json", choice.schema())
-    before = [_LINES] if thinks else []
-    if served.dialect.is_harmony and body.thinking_token_budget is None:
-        before = [HARMONY_REASONING]
-    tag = layout.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
-    return _grammar(served, "structural_tag", tag)
+    def _combined(
+        self, body: ChatRequest, choice: ToolChoice, options: ParserOptions, grammar: str | None
+    ) -> AnswerConstraint:
+        """Return the constraint; a call that is required goes before `grammar`, that of the response format.
 
+        Raises: InvalidRequest naming the field.
+        """
+        budget, budget_end = self._budget(body, options)
+        thinks = self._thinks_first(choice, options)
+        imposed = self._calls_grammar(body, choice, thinks)
+        if grammar is not None and not choice.must_call:
+            imposed = self._either_grammar(body, choice)
+        both = choice.must_call or (choice.is_strict and self.dialect.is_harmony)
+        if both and grammar is not None and body.response_format is None:
+            raise InvalidRequest(
+                "structured_outputs cannot go with a tool_choice that requires a call, nor for gpt-oss with a strict "
+                "tool; leave one of them out",
+                "structured_outputs",
+            )
+        whole, after = imposed or grammar, None
+        if whole and thinks:
+            after = self._reasoning_end
+        elif whole and options.opened is None and budget is None and not self.dialect.is_harmony:
+            # The model itself may open reasoning before its answer. With a budget it may not: within a grammar that
+            # holds from the first token on nothing could end it.
+            reasoning = self.dialect.reasoning
+            whole = whole if reasoning is None else reasoning.before(whole, self._grammars.special)
+        return AnswerConstraint(whole, after, budget, budget_end)
 
-def _chosen_grammar(
-    served: Served, body: ChatRequest, choice: ToolChoice, schema: Mapping[str, Any] | bool | None = None
-) -> str | None:
-    """Of an answer that may have calls, a strict tool's within its schema. Without a known format there are no calls.
+    def _thinks_first(self, choice: ToolChoice, options: ParserOptions) -> bool:
+        """Whether the answer, on which alone a constraint holds, begins after reasoning in any case."""
+        reasoning = self.dialect.reasoning
+        if reasoning is None:
+            return False
+        if self.dialect.is_harmony:
+            return not (choice.must_call or choice.is_strict)  # channels are imposed, thought's too
+        return bool(options.opened) or (reasoning.always and options.opened is None)
 
-    Raises: InvalidRequest.
-    """
-    dialect, tools = served.dialect, choice.imposed()
-    if dialect.is_harmony:
-        tag = harmony_auto(tools, body.thinking_token_budget is None, schema)
-        return _grammar(served, "structural_tag", tag)
-    if dialect.layout is not None:
-        return _grammar(served, "structural_tag", dialect.layout.chosen(tools, choice.parallel))
-    if dialect.strict_calls is None:
-        return None
-    lark = Lark(served.grammars.special)
-    return lark.text(dialect.strict_calls(lark, tools, choice.parallel))
+    def _calls_grammar(self, body: ChatRequest, choice: ToolChoice, thinks: bool) -> str | None:
+        """Return the grammar of the calls that are required, or of those that a strict tool's may be.
 
+        Raises: InvalidRequest.
+        """
+        layout = self.dialect.layout
+        if not choice.must_call:
+            return self._chosen_grammar(body, choice) if choice.is_strict else None
+        if layout is None:
+            return self._grammar("json", choice.schema())
+        before = [_LINES] if thinks else []
+        if self.dialect.is_harmony and body.thinking_token_budget is None:
+            before = [HARMONY_REASONING]
+        tag = layout.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
+        return self._grammar("structural_tag", tag)
 
-def _either_grammar(served: Served, body: ChatRequest, choice: ToolChoice) -> str | None:
-    """Where a model may call tools and its answer must be JSON: one or the other. Raises: InvalidRequest."""
-    layout, asked = served.dialect.layout, body.response_format
-    if choice.wanted != "auto" or layout is None or asked is None or asked.type not in ("json_object", "json_schema"):
-        return None
-    schema = asked.json_schema.schema_ if asked.json_schema is not None else None
-    schema = {"type": "object"} if schema is None else schema
-    if served.dialect.is_harmony:  # its calls come before the answer, on which alone the answer's grammar holds
-        return _chosen_grammar(served, body, choice, schema) if choice.is_strict else None
-    tag = layout.answered(choice.imposed(), choice.parallel, schema)
-    return _grammar(served, "structural_tag", tag)
+    def _chosen_grammar(
+        self, body: ChatRequest, choice: ToolChoice, schema: Mapping[str, Any] | bool | None = None
+    ) -> str | None:
+        """Return the grammar of an answer that may have calls, a strict tool's within its schema. Without a known
+        format there are no calls.
 
+        Raises: InvalidRequest.
+        """
+        dialect, tools = self.dialect, choice.imposed()
+        if dialect.is_harmony:
+            tag = harmony_auto(tools, body.thinking_token_budget is None, schema)
+            return self._grammar("structural_tag", tag)
+        if dialect.layout is not None:
+            return self._grammar("structural_tag", dialect.layout.chosen(tools, choice.parallel))
+        if dialect.strict_calls is None:
+            return None
+        lark = Lark(self._grammars.special)
+        return lark.text(dialect.strict_calls(lark, tools, choice.parallel))
 
-def _grammar(served: Served, kind: str, value: Any) -> str:
-    """Calls are written in one line: where more white space may come, models get lost in it. Raises: InvalidRequest."""
-    return grammar_of(ConstraintRequest(kind, value, _FIELD, white_space=r"\x20"), served.grammars.special)
+    def _either_grammar(self, body: ChatRequest, choice: ToolChoice) -> str | None:
+        """Return the grammar of an answer that is calls or, where it is not, JSON. Raises: InvalidRequest."""
+        layout, asked = self.dialect.layout, body.response_format
+        if choice.wanted != "auto" or layout is None or asked is None:
+            return None
+        if asked.type not in ("json_object", "json_schema"):
+            return None
+        schema = asked.json_schema.schema_ if asked.json_schema is not None else None
+        schema = {"type": "object"} if schema is None else schema
+        if self.dialect.is_harmony:  # its calls come before the answer, on which alone the answer's grammar holds
+            return self._chosen_grammar(body, choice, schema) if choice.is_strict else None
+        tag = layout.answered(choice.imposed(), choice.parallel, schema)
+        return self._grammar("structural_tag", tag)
 
+    def _grammar(self, kind: str, value: Any) -> str:
+        """Return the grammar of calls, which are written in one line: where more white space may come, models get lost
+        in it. Raises: InvalidRequest.
+        """
+        return grammar_of(ConstraintRequest(kind, value, _FIELD, white_space=r"\x20"), self._grammars.special)
 
-def _budget(served: Served, body: ChatRequest, wanted: ParserOptions) -> dict[str, Any]:
-    """Raises: InvalidRequest."""
-    budget, reasoning = body.thinking_token_budget, served.dialect.reasoning
-    if budget is None:
-        return {}
-    if reasoning is None:
-        raise InvalidRequest(
-            "thinking_token_budget: this model has no reasoning that is known; see --reasoning-parser",
-            "thinking_token_budget",
-        )
-    if wanted.opened is False:  # the prompt has closed it: there is nothing to end
-        return {}
-    return {"thinking_token_budget": budget, "thinking_end": served.forced_end}
+    def _budget(self, body: ChatRequest, options: ParserOptions) -> tuple[int | None, tuple[int, ...] | None]:
+        """Return the most tokens of reasoning and the tokens that end it then. Raises: InvalidRequest."""
+        if body.thinking_token_budget is None:
+            return None, None
+        if self.dialect.reasoning is None:
+            raise InvalidRequest(
+                "thinking_token_budget: this model has no reasoning that is known; see --reasoning-parser",
+                "thinking_token_budget",
+            )
+        if options.opened is False:  # the prompt has closed it: there is nothing to end
+            return None, None
+        return body.thinking_token_budget, self._forced_end

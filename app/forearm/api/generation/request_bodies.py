@@ -26,8 +26,8 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 # what one request needs. A list ends at its first wrong member: a million complaints took a minute.
 Name = Annotated[str, StringConstraints(max_length=1024)]  # of a model, a role, a user
 # Goes into the prompt, for which the context is the bound; one of the longest body (FOREARM_MAX_BODY_BYTES) is read.
-Text = Annotated[str, StringConstraints(max_length=1 << 25)]
-Source = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]  # of a template, grammar or schema
+PromptText = Annotated[str, StringConstraints(max_length=1 << 25)]
+SourceText = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]  # of a template, grammar or schema
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]  # 128 of them are tokenised in 15 ms
 TokenIds = Annotated[list[TokenId], Field(max_length=1 << 18, fail_fast=True)]  # the largest vocabularies have as many
@@ -86,12 +86,12 @@ class JsonSchemaFormat(Body):
     """A schema by its name. `strict` or not, answers fit it."""
 
     name: Name
-    description: Source | None = None
+    description: SourceText | None = None
     schema_: Annotated[JsonObject | bool | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-Choices = Annotated[Some[Source], AfterValidator(short_json)]
+Choices = Annotated[Some[SourceText], AfterValidator(short_json)]
 
 
 class ResponseFormat(Body):
@@ -106,20 +106,20 @@ class StructuredOutputs(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    json_: Annotated[JsonObject | bool | Source | None, Field(alias="json")] = None
-    regex: Source | None = None
+    json_: Annotated[JsonObject | bool | SourceText | None, Field(alias="json")] = None
+    regex: SourceText | None = None
     choice: Choices | None = None
-    grammar: Source | None = None
+    grammar: SourceText | None = None
     json_object: bool | None = None
-    structural_tag: Source | JsonObject | None = None
+    structural_tag: SourceText | JsonObject | None = None
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
-    whitespace_pattern: Source | None = None
+    whitespace_pattern: SourceText | None = None
     disable_fallback: bool = False  # of vLLM's backends, of which there is one here
     backend: Name | None = None
 
 
-class RepetitionDetection(BaseModel):
+class RepetitionDetectionBody(BaseModel):
     """An output ends once its last tokens are `min_count` times the same pattern of so many tokens."""
 
     max_pattern_size: Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -152,7 +152,7 @@ class GenerationBody(Body):
     bad_words: Some[BadWord] | None = None
     prompt_logprobs: LogprobCount | None = None
     logprob_token_ids: Annotated[list[TokenId], Field(max_length=128, fail_fast=True)] | None = None
-    repetition_detection: RepetitionDetection | None = None
+    repetition_detection: RepetitionDetectionBody | None = None
     use_beam_search: bool | None = None
     length_penalty: Annotated[FiniteFloat, Field(ge=-10, le=10)] = 1.0  # of beams
     stream: bool | None = None
@@ -168,15 +168,15 @@ class GenerationBody(Body):
     response_format: Annotated[ResponseFormat, AfterValidator(short_json)] | None = None
     structured_outputs: Annotated[StructuredOutputs, BeforeValidator(few_members)] | None = None
     # vLLM's names before 0.12, which other servers still have
-    guided_json: JsonObject | bool | Source | None = None
-    guided_regex: Source | None = None
+    guided_json: JsonObject | bool | SourceText | None = None
+    guided_regex: SourceText | None = None
     guided_choice: Choices | None = None
-    guided_grammar: Source | None = None
+    guided_grammar: SourceText | None = None
     guided_json_object: bool | None = None
-    guided_whitespace_pattern: Source | None = None
+    guided_whitespace_pattern: SourceText | None = None
     guided_decoding_backend: Name | None = None
     # llama.cpp's
-    grammar: Source | None = None
+    grammar: SourceText | None = None
     json_schema: JsonObject | bool | None = None
 
     @property
@@ -195,14 +195,14 @@ class GenerationBody(Body):
         raise NotImplementedError
 
 
-class Message(Body):
+class ChatMessageBody(Body):
     """One turn. What else it has (name, tool_calls, reasoning_content) is the template's to read."""
 
     role: Name
-    content: Text | Some[dict[str, Any]] | None = None
+    content: PromptText | Some[dict[str, Any]] | None = None
 
 
-Messages = Annotated[Some[Message], Field(min_length=1)]
+Messages = Annotated[Some[ChatMessageBody], Field(min_length=1)]
 
 
 class Document(Body):
@@ -227,7 +227,7 @@ class ChatRequest(GenerationBody):
     continue_final_message: bool = False
     add_special_tokens: bool = False
     documents: Some[Document] | None = None
-    chat_template: Source | None = None
+    chat_template: SourceText | None = None
     chat_template_kwargs: JsonObject | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     return_prompt_text: bool | None = None
@@ -253,11 +253,11 @@ class CompletionRequest(GenerationBody):
 
     model_config = needs("prompt")
 
-    prompt: Text | PromptIds | Many[Text] | Many[PromptIds] | None = None
+    prompt: PromptText | PromptIds | Many[PromptText] | Many[PromptIds] | None = None
     max_tokens: Int64 | None = 16
     logprobs: LogprobCount | None = None
     echo: bool = False
-    suffix: Text | None = None
+    suffix: PromptText | None = None
     best_of: int | None = None
     add_special_tokens: bool = True
 
@@ -276,14 +276,14 @@ class TokenizeRequest(Body):
     model_config = needs("prompt", "messages")
 
     model: Name | None = None
-    prompt: Text | None = None
+    prompt: PromptText | None = None
     messages: Messages | None = None
     # None: true for a text; false for a chat, whose template brings the special tokens
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    chat_template: Source | None = None
+    chat_template: SourceText | None = None
     chat_template_kwargs: JsonObject | None = None
     tools: JsonObjects | None = None
 

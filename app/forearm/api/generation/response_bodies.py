@@ -61,7 +61,7 @@ class DraftMetrics(msgspec.Struct, kw_only=True):
         )
 
 
-class RequestMetrics(msgspec.Struct, kw_only=True):
+class AnswerMetrics(msgspec.Struct, kw_only=True):
     """vLLM's figures of one answer."""
 
     time_to_first_token_ms: float | UnsetType = UNSET
@@ -151,7 +151,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     prompt_token_ids: list[int] | None = None
     prompt_text: str | UnsetType = UNSET
     kv_transfer_params: None = None
-    metrics: RequestMetrics | UnsetType = UNSET
+    metrics: AnswerMetrics | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 
@@ -207,7 +207,7 @@ class Completion(msgspec.Struct, kw_only=True):
     system_fingerprint: str | None
     usage: Usage
     kv_transfer_params: None = None
-    metrics: RequestMetrics | UnsetType = UNSET
+    metrics: AnswerMetrics | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from forearm.api.generation.request_bodies import GenerationBody, ResponseFormat
-from forearm.api.generation.serving_context import Served
 from forearm.errors import InvalidRequest
 from forearm.text.grammars.constraints import ConstraintRequest, constraint_request
+from forearm.text.grammars.grammar_check import GrammarCheck
 
 # Other names of structured_outputs' constraints: those of older vLLM, and of llama.cpp.
 _ALIASES = {
@@ -23,8 +23,10 @@ _ALIASES = {
 }
 
 
-async def answer_grammar(body: GenerationBody, served: Served) -> str | None:
-    """The grammar of the answer; None where the request asks for none.
+async def answer_grammar(body: GenerationBody, grammars: GrammarCheck, any_whitespace: bool) -> str | None:
+    """Return the grammar of the answer; None where the request asks for none.
+
+    any_whitespace: JSON may have white space where it likes, as far as the request does not say.
 
     Raises: InvalidRequest naming the field, where it is wrong, cannot be imposed, or there is more than one; Overloaded
     where too many are being compiled.
@@ -35,18 +37,8 @@ async def answer_grammar(body: GenerationBody, served: Served) -> str | None:
     if len(listed) > 1:
         names = ", ".join(one.field for one in listed)
         raise InvalidRequest(f"the answer can have one format; {names} each ask for one", listed[1].field)
-    asked, rules = listed[0], served.config.structured_outputs_config or {}
-    if rules.get("disable_any_whitespace"):
-        asked = replace(asked, any_whitespace=False)
-    return await asyncio.wrap_future(served.grammars.start(asked))
-
-
-async def checked_grammar(grammar: str, field: str, served: Served) -> str:
-    """A grammar that was made for something else (function calls, say), if it compiles.
-
-    Raises: InvalidRequest naming the field; Overloaded.
-    """
-    return await asyncio.wrap_future(served.grammars.start_grammar(grammar, field))
+    asked = listed[0] if any_whitespace else replace(listed[0], any_whitespace=False)
+    return await asyncio.wrap_future(grammars.start(asked))
 
 
 def _asked(body: GenerationBody) -> Iterator[ConstraintRequest]:

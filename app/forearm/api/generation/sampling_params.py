@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from forearm.api.generation.request_bodies import CompletionRequest, GenerationBody
-from forearm.api.generation.serving_context import Served
 from forearm.errors import InvalidRequest
 from forearm.text.tokenizer.bad_words import bad_words_token_ids
 from forearm.text.tokenizer.detokenizer import TextOptions
+from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.wire import RepetitionDetection, SamplingParams
 
 _LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds
@@ -26,56 +28,72 @@ _DEFAULTED = (
 )
 
 
-def sampling_params(
-    body: GenerationBody, served: Served, prompt_tokens: int, prompt_logprobs: int | None, grammar: str | None
-) -> SamplingParams:
-    """How the engine goes on from a prompt of this length. `grammar`: of answer_grammar().
+@dataclass(frozen=True)
+class AnswerConstraint:
+    """What an answer is held to, by SamplingParams' names: a grammar, and an end to reasoning that takes too long."""
 
-    Raises: InvalidRequest naming the field and the numbers.
+    grammar: str | None = None
+    grammar_after: tuple[int, ...] | None = None
+    thinking_token_budget: int | None = None
+    thinking_end: tuple[int, ...] | None = None
+
+
+def sampling_params(
+    body: GenerationBody,
+    max_tokens: int | None,
+    defaults: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    constraint: AnswerConstraint,
+    prompt_logprobs: int | None,
+    more_stops: Sequence[int] = (),
+) -> SamplingParams:
+    """Return how the engine goes on from a request's prompts. `max_tokens`: of max_tokens(); the caller's to replace
+    where prompts of other lengths come with it. more_stops: tokens that end the answer besides the request's own.
     """
-    chosen: dict[str, Any] = {name: served.defaults[name] for name in _DEFAULTED if name in served.defaults}
+    chosen: dict[str, Any] = {name: defaults[name] for name in _DEFAULTED if name in defaults}
     chosen.update({name: value for name in _DEFAULTED if (value := getattr(body, name)) is not None})
+    bias, repetition = body.logit_bias, body.repetition_detection
     return SamplingParams(
         **chosen,
-        max_tokens=max_tokens(body, served, prompt_tokens),
+        **vars(constraint),
+        max_tokens=max_tokens,
         seed=None if body.seed == -1 else body.seed,
-        stop_token_ids=body.stop_token_ids,
+        stop_token_ids=[*(body.stop_token_ids or ()), *more_stops] if more_stops else body.stop_token_ids,
         ignore_eos=body.ignore_eos,
         logprobs=body.logprob_count,
         prompt_logprobs=prompt_logprobs,
-        logit_bias=_clamped(body.logit_bias),
+        logit_bias=bias and {token: min(max(v, -_LOGIT_BIAS_LIMIT), _LOGIT_BIAS_LIMIT) for token, v in bias.items()},
         allowed_token_ids=body.allowed_token_ids,
-        bad_words_token_ids=bad_words_token_ids(served.tokenizer, body.bad_words or ()),
-        grammar=grammar,
+        bad_words_token_ids=bad_words_token_ids(tokenizer, body.bad_words or ()),
         logprob_token_ids=body.logprob_token_ids,
-        repetition_detection=_repetition(body),
+        repetition_detection=None if repetition is None else RepetitionDetection(**repetition.model_dump()),
     )
 
 
-def text_options(body: GenerationBody) -> TextOptions:
-    """How tokens become text."""
+def text_options(body: GenerationBody, shown: frozenset[int] = frozenset()) -> TextOptions:
+    """Return how tokens become text. `shown`: special tokens that are text."""
     return TextOptions(
         stop=body.stops,
         include_stop_str_in_output=body.include_stop_str_in_output,
         min_tokens=body.min_tokens or 0,
         skip_special_tokens=body.skip_special_tokens,
         spaces_between_special_tokens=body.spaces_between_special_tokens,
+        shown=shown,
     )
 
 
-def max_tokens(body: GenerationBody, served: Served, prompt_tokens: int) -> int | None:
-    """What was asked for, at most the operator's or the model's limit; None: what the context leaves.
+def max_tokens(body: GenerationBody, prompt_tokens: int, context: int, limit: int | None) -> int | None:
+    """Return what was asked for, at most the operator's or the model's `limit`; None: what the context leaves.
 
     Raises: InvalidRequest.
     """
-    context = served.engine.state.max_model_len
     if prompt_tokens >= context:
         raise InvalidRequest(
             f"This model's maximum context length is {context} tokens. However, your request has {prompt_tokens} "
             "input tokens. Please reduce the length of the input messages.",
             "prompt" if isinstance(body, CompletionRequest) else "messages",
         )
-    asked, limit = body.asked_max_tokens, served.defaults.get("max_tokens")
+    asked = body.asked_max_tokens
     named = {"max_tokens", "max_completion_tokens"} & body.model_fields_set
     if not any(getattr(body, name) is not None for name in named):
         wanted = [tokens for tokens in (asked, limit) if tokens is not None]
@@ -91,14 +109,3 @@ def max_tokens(body: GenerationBody, served: Served, prompt_tokens: int) -> int 
     if asked == 0 and isinstance(body, CompletionRequest):
         asked = 1  # only the prompt is wanted (echo); it takes a step all the same, whose token is dropped
     return asked if limit is None else min(asked, limit)
-
-
-def _repetition(body: GenerationBody) -> RepetitionDetection | None:
-    asked = body.repetition_detection
-    return None if asked is None else RepetitionDetection(**asked.model_dump())
-
-
-def _clamped(bias: dict[int, float] | None) -> dict[int, float] | None:
-    if bias is None:
-        return None
-    return {token: min(max(value, -_LOGIT_BIAS_LIMIT), _LOGIT_BIAS_LIMIT) for token, value in bias.items()}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from forearm.api.generation.request_bodies import Message
+from forearm.api.generation.request_bodies import ChatMessageBody
 from forearm.api.http.json_size import MOST_CHARACTERS
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
@@ -18,7 +18,7 @@ _REASONING = ("reasoning", "reasoning_content")
 
 
 def conversation(
-    messages: Sequence[Message],
+    messages: Sequence[ChatMessageBody],
     tools: list[Json] | None,
     template: ChatTemplate,
     as_parts: bool,
@@ -59,7 +59,7 @@ def _renamed(message: Json, template: ChatTemplate, arguments: str) -> None:
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
 
 
-def _plain(number: int, message: Message, as_parts: bool) -> Json:
+def _plain(number: int, message: ChatMessageBody, as_parts: bool) -> Json:
     """One message. Reasoning has both of its names: templates read either.
 
     Raises: InvalidRequest for a part that is not text.

@@ -62,7 +62,7 @@ async def complaining(work: Awaitable[Result], names: Mapping[str, str]) -> Resu
 
 def owner_of(request: Request) -> str:
     """Who asks, by the API key, without keeping the key. Where there are no keys, all are one."""
-    config = request.app.state.served.config
+    config = request.app.state.services.config
     if not config.api_key and not config.api_keys_file:
         return ""
     return hashlib.sha256(given_key(request.headers)).hexdigest()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from forearm.api.generation.request_bodies import Body, ChatRequest, CompletionRequest, GenerationBody
+from forearm.api.http.http_metrics import HttpMeter
 from forearm.api.http.json_size import MOST_VALUES
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
@@ -30,6 +32,35 @@ IGNORED = frozenset(
         *("return_token_offsets", "mm_payload", "return_mm_kwargs"),
     )
 )
+
+
+_MOST_WARNINGS = 1000  # clients choose the names of fields: the memory of them has an end
+log = logging.getLogger(__name__)
+
+
+class ClientWarnings:
+    """Logs once what clients do again and again, and this server does otherwise than they may think."""
+
+    def __init__(self, meter: HttpMeter) -> None:
+        self._meter = meter
+        self._logged: set[str] = set()
+        self._fields: set[str] = set()
+
+    def once(self, message: str) -> None:
+        """Log a message the first time that it comes."""
+        if message not in self._logged and len(self._logged) < _MOST_WARNINGS:
+            self._logged.add(message)
+            log.warning("%s", message)
+
+    def unknown_fields(self, extra: dict[str, Any] | None) -> None:
+        """Count each field this server does not know, and log it the first time that it comes."""
+        for name in (extra or {}).keys() - IGNORED:
+            if name not in self._fields:
+                if len(self._fields) == _MOST_WARNINGS:
+                    continue
+                self._fields.add(name)
+                log.warning("requests have a field %.100r, which this server does not know and does not read", name)
+            self._meter.count("forearm:unknown_request_fields", name[:100])
 
 
 def refuse_unsupported(body: Body) -> None:

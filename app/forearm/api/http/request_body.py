@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from forearm.api.generation.serving_context import Served
+from forearm.api.http.body_memory import BodyMemory
 from forearm.api.http.json_size import MOST_MEMBERS, JsonStructure
 from forearm.errors import BodyTooLarge, InvalidRequest
 
@@ -81,8 +81,9 @@ async def content_of(request: Request) -> AsyncIterator[bytearray]:
     Raises: HTTPException for a compressed body, BodyTooLarge, BodyMemoryFull, InvalidRequest for too many values;
     all of them before more than the limit is in memory.
     """
-    served: Served = request.app.state.served
-    limit, memory = served.config.max_body_bytes, served.body_memory
+    services = request.app.state.services
+    limit: int = services.config.max_body_bytes
+    memory: BodyMemory = services.body_memory
     too_large = BodyTooLarge(f"the request body is larger than {limit} bytes (FOREARM_MAX_BODY_BYTES)")
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from forearm.api.generation.chat_turn import Call, Turn, TurnChoice, TurnPiece, begin
-from forearm.api.generation.dependencies import ChatBody, Served
+from forearm.api.generation.chat_turn import ServingChat, Turn
+from forearm.api.generation.dependencies import AppChat, AppConfig, AppPrompts, ChatBody
 from forearm.api.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from forearm.api.generation.output_stream import Tally, spaced
 from forearm.api.generation.request_bodies import ChatRequest
@@ -26,60 +26,61 @@ from forearm.api.generation.response_bodies import (
     ToolCallReply,
     encoder,
 )
-from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.sse import Chunks, EventStream, unless_gone
 from forearm.api.generation.usage import UsagePlan, request_metrics, scored_response, token_names, usage_plan
 from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes
+from forearm.config.api_config import ApiConfig
+from forearm.text.outputs import Choice, Piece, ToolCall
+from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.text.tool_parsers.parts import AnswerPart, CallBegin, ReasoningPart, TextPart
 
 router = APIRouter()
 
 
 @dataclass(frozen=True)
-class Form:
+class ChatForm:
     """How one request's answer is written."""
 
     names: TokenNames
     usage: UsagePlan
     role: str
     echoed: str  # what the answer repeats of the last message
-    served: ServedState
+    config: ApiConfig
 
 
 @router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest))
-async def create_chat_completion(request: Request, body: ChatBody, served: Served) -> Response:
+async def create_chat_completion(
+    request: Request, body: ChatBody, chat: AppChat, prompts: AppPrompts, config: AppConfig
+) -> Response:
     """Answer one chat turn, whole or as a stream of server-sent events.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
     first byte.
     """
-    turn = await begin(served, body, caller_of(request.scope), "chat_completions")
-    form = form_of(body, served)
+    turn = await chat.begin(body, caller_of(request.scope), "chat_completions")
+    form = form_of(body, chat, prompts.tokenizer, config)
     if body.stream:
-        return EventStream(_events(turn, form), turn.close, served.config.sse_keep_alive_interval_s)
+        return EventStream(_events(turn, form), turn.close, config.sse_keep_alive_interval_s)
     try:
         return await unless_gone(request, _whole(turn, form))
     finally:
         turn.close()
 
 
-def form_of(body: ChatRequest, served: ServedState) -> Form:
-    """How this request's answer is written."""
-    role = served.config.response_role
-    return Form(token_names(body, served), usage_plan(body, served), role, _echoed(body, role), served)
+def form_of(body: ChatRequest, chat: ServingChat, tokenizer: Tokenizer, config: ApiConfig) -> ChatForm:
+    """Return how this request's answer is written."""
+    role, last = config.response_role, body.messages[-1]
+    echoed = last.content if body.echo and last.role == role and isinstance(last.content, str) else ""
+    usage = usage_plan(body, config, chat.reads_reasoning)
+    return ChatForm(token_names(body, tokenizer, config), usage, role, echoed, config)
 
 
-def _echoed(body: ChatRequest, role: str) -> str:
-    last = body.messages[-1]
-    return last.content if body.echo and last.role == role and isinstance(last.content, str) else ""
-
-
-async def _events(turn: Turn, form: Form) -> AsyncIterator[bytes]:
+async def _events(turn: Turn, form: ChatForm) -> AsyncIterator[bytes]:
     """Each choice begins with its role; then come its pieces; usage comes last, where it is wanted."""
     chunks, tally = Chunks(turn.head.of_chunks("chat.completion.chunk")), turn.tally
     begun: set[int] = set()  # choices whose role has been told
-    async for piece in spaced(turn.parts(), turn.body.stream_interval):
+    async for piece in spaced(turn.pieces(), turn.body.stream_interval):
         if piece.choice not in begun:
             # Before the first choice's role no token has been told, though the first one is counted.
             told = tally if begun else Tally(tally.prompt_tokens, cached_tokens=tally.cached_tokens)
@@ -94,17 +95,17 @@ async def _events(turn: Turn, form: Form) -> AsyncIterator[bytes]:
             for choice in _chunk_choices(piece, turn.body, form):
                 yield chunks.chunk(choice, form.usage.with_chunk(tally))
     if form.usage.at_end:
-        metrics = request_metrics(tally, len(begun), form.served)
+        metrics = request_metrics(tally, len(begun), form.config)
         extra = b"" if metrics is UNSET else b',"metrics":' + encoder.encode(metrics)
         yield chunks.chunk(None, form.usage.usage(tally), extra)
 
 
-def _says_something(piece: TurnPiece, body: ChatRequest) -> bool:
+def _says_something(piece: Piece, body: ChatRequest) -> bool:
     """A token whose text is held back (half a character, the beginning of a stop string) makes no chunk."""
     return bool(piece.parts or piece.finish_reason or piece.logprobs or body.return_token_ids)
 
 
-def _chunk_choices(piece: TurnPiece, body: ChatRequest, form: Form) -> list[ChatChunkChoice]:
+def _chunk_choices(piece: Piece, body: ChatRequest, form: ChatForm) -> list[ChatChunkChoice]:
     """A piece's chunks: one, but where its parts come in an order that one delta cannot tell."""
     choices = [ChatChunkChoice(index=piece.choice, delta=delta) for delta in _deltas(piece.parts)]
     last = choices[-1]
@@ -149,13 +150,13 @@ def _fill(delta: Delta, part: AnswerPart) -> None:
             calls.append(CallDelta(index=part.index, function=FunctionDelta(arguments=part.text)))
 
 
-async def _whole(turn: Turn, form: Form) -> Response:
+async def _whole(turn: Turn, form: ChatForm) -> Response:
     """The answer once every choice has ended."""
     choices = await turn.whole()
     return await scored_response(lambda: _completion(choices, turn, form), choices, turn.tally)
 
 
-def _completion(choices: list[TurnChoice], turn: Turn, form: Form) -> ChatCompletion:
+def _completion(choices: list[Choice], turn: Turn, form: ChatForm) -> ChatCompletion:
     scored = turn.tally.prompt_logprobs.get(0)
     return ChatCompletion(
         id=turn.head.id,
@@ -167,12 +168,12 @@ def _completion(choices: list[TurnChoice], turn: Turn, form: Form) -> ChatComple
         prompt_logprobs=None if scored is None else prompt_logprobs(scored, form.names),
         prompt_token_ids=turn.prompt if turn.body.return_token_ids else None,
         prompt_text=turn.prompt_text if turn.body.return_prompt_text else UNSET,
-        metrics=request_metrics(turn.tally, len(choices), form.served),
+        metrics=request_metrics(turn.tally, len(choices), form.config),
         warnings=turn.head.warnings,
     )
 
 
-def chat_choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -> ChatChoice:
+def chat_choice(index: int, choice: Choice, body: ChatRequest, form: ChatForm) -> ChatChoice:
     """One choice of a whole answer."""
     content = form.echoed + choice.text
     calls = [_tool_call(call) for call in choice.calls]
@@ -181,7 +182,7 @@ def chat_choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -
         message=ChatMessage(
             role=form.role,
             content=content if content or not (choice.calls or choice.reasoning) else None,
-            tool_calls=calls if calls or form.served.config.include_empty_tool_calls else UNSET,
+            tool_calls=calls if calls or form.config.include_empty_tool_calls else UNSET,
             reasoning=choice.reasoning or None,
             reasoning_content=choice.reasoning or None,
         ),
@@ -192,5 +193,5 @@ def chat_choice(index: int, choice: TurnChoice, body: ChatRequest, form: Form) -
     )
 
 
-def _tool_call(call: Call) -> ToolCallReply:
+def _tool_call(call: ToolCall) -> ToolCallReply:
     return ToolCallReply(id=call.id, function=FunctionReply(name=call.name, arguments=call.arguments))

@@ -10,43 +10,46 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from forearm.api.generation.chat_turn import Turn, TurnChoice, begin
-from forearm.api.generation.dependencies import Served
+from forearm.api.generation.chat_turn import ServingChat, Turn
+from forearm.api.generation.dependencies import AppChat, AppConfig, AppPrompts
 from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.request_bodies import ChatBatchRequest, ChatRequest
 from forearm.api.generation.response_bodies import ChatCompletion
-from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.sse import unless_gone
 from forearm.api.generation.usage import scored_response
 from forearm.api.http.caller import Caller, caller_of
 from forearm.api.http.json_size import json_size
 from forearm.api.http.request_body import describes, invalid, json_body
-from forearm.api.openai.chat import Form, chat_choice, form_of
+from forearm.api.openai.chat import ChatForm, chat_choice, form_of
 from forearm.errors import InvalidRequest
+from forearm.text.outputs import Choice
 
 router = APIRouter()
 # Rendering and tokenising one may take the loop's thread 10 ms, and they all begin in one turn of the loop.
 _AT_ONCE = 8
 MOST_SHARED = 16 << 20  # characters of fields that hold for every conversation, as they are copied for each
-Batch = Annotated[ChatBatchRequest, Depends(json_body(ChatBatchRequest))]
+BatchBody = Annotated[ChatBatchRequest, Depends(json_body(ChatBatchRequest))]
 
 
 @router.post("/v1/chat/completions/batch", openapi_extra=describes(ChatBatchRequest))
-async def create_chat_batch(request: Request, body: Batch, served: Served) -> Response:
+async def create_chat_batch(
+    request: Request, body: BatchBody, chat: AppChat, prompts: AppPrompts, config: AppConfig
+) -> Response:
     """Answer every conversation; the choices come in their order.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
-    chats = _chats(body, served)
-    turns = await _begun(chats, served, caller_of(request.scope))
+    chats = _chats(body, config.max_completion_prompts)
+    turns = await _begun(chats, chat, caller_of(request.scope))
+    form = form_of(chats[0], chat, prompts.tokenizer, config)
     try:
-        return await unless_gone(request, _whole(turns, form_of(chats[0], served)))
+        return await unless_gone(request, _whole(turns, form))
     finally:
         for turn in turns:
             turn.close()
 
 
-def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
+def _chats(body: ChatBatchRequest, limit: int) -> list[ChatRequest]:
     """Raises: InvalidRequest."""
     others = body.model_extra or {}
     for name in ("stream", "tools", "echo", "prompt_logprobs", "return_prompt_text"):
@@ -54,7 +57,6 @@ def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
             raise InvalidRequest(f"{name} is not offered for batches; leave it out", name)
     if others.get("n") not in (None, 1):
         raise InvalidRequest("n must be 1: each conversation has one choice", "n")
-    limit = served.config.max_completion_prompts
     if len(body.messages) > limit:
         raise InvalidRequest(f"messages has {len(body.messages)} conversations; the limit is {limit}", "messages")
     if json_size(others, MOST_SHARED // len(body.messages)) > MOST_SHARED // len(body.messages):
@@ -72,11 +74,11 @@ def _chats(body: ChatBatchRequest, served: ServedState) -> list[ChatRequest]:
         raise invalid(error) from None
 
 
-async def _begun(chats: Sequence[ChatRequest], served: ServedState, caller: Caller) -> list[Turn]:
+async def _begun(chats: Sequence[ChatRequest], serving: ServingChat, caller: Caller) -> list[Turn]:
     """All of them, or none: those that were taken are withdrawn. Raises: what the first one raised that was not."""
     found: list[Turn | BaseException] = []
     for at in range(0, len(chats), _AT_ONCE):
-        some = (begin(served, chat, caller, "chat_completions") for chat in chats[at : at + _AT_ONCE])
+        some = (serving.begin(chat, caller, "chat_completions") for chat in chats[at : at + _AT_ONCE])
         found += await asyncio.gather(*some, return_exceptions=True)
         if any(isinstance(one, BaseException) for one in found):
             break
@@ -89,13 +91,13 @@ async def _begun(chats: Sequence[ChatRequest], served: ServedState, caller: Call
     return turns
 
 
-async def _whole(turns: Sequence[Turn], form: Form) -> Response:
+async def _whole(turns: Sequence[Turn], form: ChatForm) -> Response:
     """The answer once every conversation has ended."""
     choices = [answer[0] for answer in await asyncio.gather(*(turn.whole() for turn in turns))]
     return await scored_response(lambda: _completion(choices, turns, form), choices, turns[0].tally)
 
 
-def _completion(choices: Sequence[TurnChoice], turns: Sequence[Turn], form: Form) -> ChatCompletion:
+def _completion(choices: Sequence[Choice], turns: Sequence[Turn], form: ChatForm) -> ChatCompletion:
     tallies = [turn.tally for turn in turns]
     total = Tally(
         prompt_tokens=sum(tally.prompt_tokens for tally in tallies),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from msgspec import UNSET
@@ -12,92 +14,161 @@ from msgspec.structs import replace as replace_params
 from starlette.responses import Response
 
 from forearm import wire
-from forearm.api.generation.dependencies import CompletionBody, Served
+from forearm.api.generation.dependencies import CompletionBody, service
 from forearm.api.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs
-from forearm.api.generation.output_stream import Answer, Choice, Piece, spaced, submit
+from forearm.api.generation.output_stream import OutputStream, OutputStreams, spaced
+from forearm.api.generation.prompt import PromptRenderer
+from forearm.api.generation.reasoning_constraints import AnswerConstraints
 from forearm.api.generation.request_bodies import CompletionRequest
 from forearm.api.generation.response_bodies import Completion, CompletionChoice, CompletionLogprobs, encoder
-from forearm.api.generation.response_format import answer_grammar
 from forearm.api.generation.sampling_params import max_tokens, sampling_params, text_options
-from forearm.api.generation.serving_context import Served as ServedState
+from forearm.api.generation.served_model import Heading, ServedModel
 from forearm.api.generation.sse import Chunks, EventStream, unless_gone
-from forearm.api.generation.unsupported import check_completion
+from forearm.api.generation.unsupported import ClientWarnings, check_completion
 from forearm.api.generation.usage import (
-    Heading,
     UsagePlan,
-    heading,
     request_metrics,
     scored_response,
     token_names,
     usage_plan,
 )
-from forearm.api.http.caller import caller_of
+from forearm.api.http.caller import Caller, caller_of
 from forearm.api.http.request_body import describes
+from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
+from forearm.text.outputs import Choice, OutputReader, Piece
+from forearm.text.tokenizer.fill_in_middle import Infill, infill_of
 
 router = APIRouter()
 
 
 @dataclass(frozen=True)
-class Prompt:
+class CompletionPrompt:
     """One prompt of a request; `text` only where it is echoed. is_whole: the tokens were made of all of the text."""
 
     token_ids: list[int]
-    text: str
+    max_tokens: int | None
+    text: str = ""
     is_whole: bool = False
 
 
 @dataclass(frozen=True)
-class Work:
+class OpenCompletion:
     """One request, tokenised and on its way."""
 
     body: CompletionRequest
     head: Heading
-    prompts: list[Prompt]
+    prompts: list[CompletionPrompt]
     n: int
     names: TokenNames
     usage: UsagePlan
+    config: ApiConfig
 
     @property
     def echo_only(self) -> bool:
         """max_tokens 0: of what is generated (one token, the least a step can do) nothing is shown."""
         return self.body.max_tokens == 0
 
-    @property
-    def scores(self) -> int | None:
-        """Alternatives wanted at each prompt token: for themselves, or to go with the echo."""
-        return self.body.logprobs if self.body.echo and self.body.logprobs is not None else self.body.prompt_logprobs
+
+class ServingCompletion:
+    """Hands completions to the engine."""
+
+    def __init__(
+        self,
+        config: ApiConfig,
+        model: ServedModel,
+        prompts: PromptRenderer,
+        constraints: AnswerConstraints,
+        defaults: Mapping[str, Any],
+        streams: OutputStreams,
+        warnings: ClientWarnings,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._prompts = prompts
+        self._constraints = constraints
+        self._defaults = defaults
+        self._streams = streams
+        self._warnings = warnings
+
+    async def begin(self, body: CompletionRequest, caller: Caller) -> tuple[OpenCompletion, OutputStream]:
+        """Check a request, tokenise its prompts and hand them to the engine.
+
+        Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
+        """
+        config, tokenizer = self._config, self._prompts.tokenizer
+        check_completion(body, config, tokenizer.vocab_size)
+        self._warnings.unknown_fields(body.model_extra)
+        head = self._model.heading("cmpl", body, caller)
+        infill = None if body.suffix is None else self._infill()
+        given = _prompts(body)
+        characters = sum(len(prompt) for prompt in given if isinstance(prompt, str))
+        prompts = [await self._prompt(prompt, characters, body, infill) for prompt in given]
+        constraint = await self._constraints.of_format(body)
+        scores = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
+        # A middle ends where the model would go on to another file.
+        stops = () if infill is None else infill.stops
+        first = sampling_params(body, prompts[0].max_tokens, self._defaults, tokenizer, constraint, scores, stops)
+        params = [replace_params(first, max_tokens=prompt.max_tokens) for prompt in prompts]
+        token_ids = [prompt.token_ids for prompt in prompts]
+        texts = text_options(body)
+        readers = [OutputReader(tokenizer, prompt, texts) for prompt in token_ids for _ in range(first.n)]
+        answer = await self._streams.open(body, token_ids, params, readers, caller)
+        names, usage = token_names(body, tokenizer, config), usage_plan(body, config, reasoning=False)
+        return OpenCompletion(body, head.under(constraint.grammar), prompts, first.n, names, usage, config), answer
+
+    async def _prompt(
+        self, prompt: str | list[int], characters: int, body: CompletionRequest, infill: Infill | None
+    ) -> CompletionPrompt:
+        """Return the prompt as the engine gets it. `characters`: of all prompts of the request.
+
+        Raises: InvalidRequest; one that does not fit is refused before the next one is read.
+        """
+        prompts = self._prompts
+        asked = await prompts.encode(prompt, body.add_special_tokens, characters) if isinstance(prompt, str) else prompt
+        if infill is not None and body.suffix is not None:
+            prompts.check_length(body.suffix)
+            asked = await asyncio.to_thread(infill.prompt, asked, body.suffix)
+        token_ids = prompts.truncated(asked, body)
+        if not token_ids:
+            raise InvalidRequest("prompt has no tokens; write at least one", "prompt")
+        limit = max_tokens(body, len(token_ids), prompts.context, self._defaults.get("max_tokens"))
+        if not body.echo:
+            return CompletionPrompt(token_ids, limit)
+        if isinstance(prompt, str) and len(token_ids) == len(asked):
+            return CompletionPrompt(token_ids, limit, prompt, is_whole=True)
+        return CompletionPrompt(token_ids, limit, prompts.tokenizer.decode(token_ids, body.skip_special_tokens))
+
+    @cached_property
+    def _fill_in_middle(self) -> Infill | None:
+        return infill_of(self._prompts.tokenizer)
+
+    def _infill(self) -> Infill:
+        """Return how the model fills in the middle. Raises: InvalidRequest."""
+        if self._fill_in_middle is None:
+            raise InvalidRequest(
+                "suffix is only supported for models with FIM completion; this model's tokenizer has no tokens for it",
+                "suffix",
+            )
+        return self._fill_in_middle
 
 
 @router.post("/v1/completions", openapi_extra=describes(CompletionRequest))
-async def create_completion(request: Request, body: CompletionBody, served: Served) -> Response:
+async def create_completion(
+    request: Request, body: CompletionBody, completion: Annotated[ServingCompletion, service("completion")]
+) -> Response:
     """Go on from one or more prompts, whole or as a stream of server-sent events.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503), all before the
     first byte.
     """
-    caller = caller_of(request.scope)
-    check_completion(body, served.config, served.tokenizer.vocab_size)
-    served.note_unknown_fields(body.model_extra)
-    head = heading("cmpl", body, caller, served)
-    given = _prompts(body)
-    characters = sum(len(prompt) for prompt in given if isinstance(prompt, str))
-    prompts = [await _prompt(prompt, characters, body, served) for prompt in given]
-    n = body.n or served.defaults.get("n", 1)
-    grammar = await answer_grammar(body, served)
-    names, usage = token_names(body, served), usage_plan(body, served)
-    work = Work(body, head.under(grammar), prompts, n, names, usage)
-    token_ids = [prompt.token_ids for prompt in prompts]
-    first = _ending(sampling_params(body, served, len(token_ids[0]), work.scores, grammar), body, served)
-    params = [replace_params(first, max_tokens=max_tokens(body, served, len(prompt))) for prompt in token_ids]
-    generation = await submit(served, body, token_ids, params, caller)
-    answer = Answer(served, generation, token_ids, n, text_options(body))
+    work, answer = await completion.begin(body, caller_of(request.scope))
     if body.stream:
-        return EventStream(_events(work, answer), generation.close, served.config.sse_keep_alive_interval_s)
+        return EventStream(_events(work, answer), answer.close, work.config.sse_keep_alive_interval_s)
     try:
         return await unless_gone(request, _whole(work, answer))
     finally:
-        generation.close()
+        answer.close()
 
 
 def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
@@ -110,50 +181,12 @@ def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
     return [prompt] if isinstance(prompt[0], int) else prompt
 
 
-async def _prompt(prompt: str | list[int], characters: int, body: CompletionRequest, served: ServedState) -> Prompt:
-    """The prompt as the engine gets it. `characters`: of all prompts of the request.
-
-    Raises: InvalidRequest.
-    """
-    asked = await served.encode(prompt, body.add_special_tokens, characters) if isinstance(prompt, str) else prompt
-    if body.suffix is not None:
-        asked = await _infilled(asked, body.suffix, served)
-    token_ids = served.truncated(asked, body)
-    if not token_ids:
-        raise InvalidRequest("prompt has no tokens; write at least one", "prompt")
-    max_tokens(body, served, len(token_ids))  # a prompt that does not fit is refused before the next one is read
-    if not body.echo:
-        return Prompt(token_ids, "")
-    whole = isinstance(prompt, str) and len(token_ids) == len(asked)
-    if isinstance(prompt, str) and whole:
-        return Prompt(token_ids, prompt, is_whole=True)
-    return Prompt(token_ids, served.tokenizer.decode(token_ids, body.skip_special_tokens))
-
-
-def _ending(params: wire.SamplingParams, body: CompletionRequest, served: ServedState) -> wire.SamplingParams:
-    """A middle ends where the model would go on to another file."""
-    if body.suffix is None or served.infill is None or not served.infill.stops:
-        return params
-    return replace_params(params, stop_token_ids=[*(params.stop_token_ids or ()), *served.infill.stops])
-
-
-async def _infilled(prefix: list[int], suffix: str, served: ServedState) -> list[int]:
-    """A prompt for what stands between. Raises: InvalidRequest."""
-    if served.infill is None:
-        raise InvalidRequest(
-            "suffix is only supported for models with FIM completion; this model's tokenizer has no tokens for it",
-            "suffix",
-        )
-    served.check_length(suffix)
-    return await asyncio.to_thread(served.infill.prompt, prefix, suffix)
-
-
-async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
+async def _events(work: OpenCompletion, answer: OutputStream) -> AsyncIterator[bytes]:
     """The echo comes with a choice's first piece; usage comes last, where it is wanted."""
     chunks, tally = Chunks(work.head.of_chunks("text_completion")), answer.tally
     ends: dict[int, int] = {}  # by choice: where its text ends, in characters
     async for piece in spaced(answer.pieces(), work.body.stream_interval):
-        shown = replace(piece, texts=[], token_ids=[], logprobs=None) if work.echo_only else piece
+        shown = replace(piece, parts=[], token_ids=[], logprobs=None) if work.echo_only else piece
         first = piece.choice not in ends
         if first:
             ends[piece.choice] = 0
@@ -165,7 +198,7 @@ async def _events(work: Work, answer: Answer) -> AsyncIterator[bytes]:
     if work.echo_only:
         tally.completion_tokens = 0
     if work.usage.at_end:
-        metrics = request_metrics(tally, len(ends), answer.served)
+        metrics = request_metrics(tally, len(ends), work.config)
         extra = b"" if metrics is UNSET else b',"metrics":' + encoder.encode(metrics)
         yield chunks.chunk(None, work.usage.usage(tally), extra)
 
@@ -174,7 +207,7 @@ def _says_something(piece: Piece, body: CompletionRequest) -> bool:
     return bool(piece.text or piece.finish_reason or piece.logprobs or body.return_token_ids)
 
 
-def _lengths(token_ids: list[int], number: int, work: Work, first: bool) -> list[int]:
+def _lengths(token_ids: list[int], number: int, work: OpenCompletion, first: bool) -> list[int]:
     """Characters that the tokens take in the text, after those of prompt `number` where it is echoed there."""
     skips, prompt = work.body.skip_special_tokens, work.prompts[number]
     generated = work.names.lengths(token_ids, skips)
@@ -183,7 +216,9 @@ def _lengths(token_ids: list[int], number: int, work: Work, first: bool) -> list
     return [*work.names.lengths(prompt.token_ids, skips, prompt.text if prompt.is_whole else None), *generated]
 
 
-def _chunk_choice(piece: Piece, first: bool, offset: int, work: Work, answer: Answer) -> CompletionChoice:
+def _chunk_choice(
+    piece: Piece, first: bool, offset: int, work: OpenCompletion, answer: OutputStream
+) -> CompletionChoice:
     number = piece.choice // work.n
     prompt = work.prompts[number]
     told = Choice(token_ids=piece.token_ids, logprobs=piece.logprobs or [])
@@ -198,7 +233,7 @@ def _chunk_choice(piece: Piece, first: bool, offset: int, work: Work, answer: An
     )
 
 
-async def _whole(work: Work, answer: Answer) -> Response:
+async def _whole(work: OpenCompletion, answer: OutputStream) -> Response:
     """The answer once every choice has ended."""
     choices = await answer.choices()
     if work.echo_only:
@@ -207,7 +242,7 @@ async def _whole(work: Work, answer: Answer) -> Response:
     return await scored_response(lambda: _completion(choices, work, answer), choices, answer.tally)
 
 
-def _completion(choices: list[Choice], work: Work, answer: Answer) -> Completion:
+def _completion(choices: list[Choice], work: OpenCompletion, answer: OutputStream) -> Completion:
     return Completion(
         id=work.head.id,
         created=work.head.created,
@@ -215,12 +250,12 @@ def _completion(choices: list[Choice], work: Work, answer: Answer) -> Completion
         system_fingerprint=work.head.system_fingerprint,
         choices=[_choice(index, choice, work, answer) for index, choice in enumerate(choices)],
         usage=work.usage.usage(answer.tally),
-        metrics=request_metrics(answer.tally, len(choices), answer.served),
+        metrics=request_metrics(answer.tally, len(choices), work.config),
         warnings=work.head.warnings,
     )
 
 
-def _choice(index: int, choice: Choice, work: Work, answer: Answer) -> CompletionChoice:
+def _choice(index: int, choice: Choice, work: OpenCompletion, answer: OutputStream) -> CompletionChoice:
     number = index // work.n
     prompt, with_ids = work.prompts[number], work.body.return_token_ids
     scored = answer.tally.prompt_logprobs.get(number)
@@ -238,7 +273,7 @@ def _choice(index: int, choice: Choice, work: Work, answer: Answer) -> Completio
 
 
 def _logprobs(
-    told: Choice, number: int, work: Work, answer: Answer, echo: bool, offset: int
+    told: Choice, number: int, work: OpenCompletion, answer: OutputStream, echo: bool, offset: int
 ) -> CompletionLogprobs | None:
     """Of the tokens told, after those of prompt `number` where it is echoed."""
     if work.body.logprobs is None:

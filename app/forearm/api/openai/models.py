@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from forearm.api.generation.dependencies import Served
+from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.generation.dependencies import AppEngine, AppModel, service
 from forearm.api.generation.response_bodies import ModelCard, ModelList, Permission
-from forearm.api.generation.serving_context import Served as ServedState
+from forearm.api.generation.served_model import ServedModel
 from forearm.api.generation.usage import json_response
 from forearm.errors import EngineUnavailable
 
 router = APIRouter()
+Defaults = Annotated[Mapping[str, Any], service("defaults")]
 
 
 @router.get("/v1/models")
-async def list_models(served: Served) -> Response:
+async def list_models(model: AppModel, engine: AppEngine, defaults: Defaults) -> Response:
     """Every name of the one model that is served."""
-    return json_response(ModelList(data=[_card(name, served) for name in served.names]))
+    return json_response(ModelList(data=[_card(name, model, engine, defaults) for name in model.names]))
 
 
 @router.get("/v1/models/{model_id:path}")
-async def retrieve_model(model_id: str, served: Served) -> Response:
+async def retrieve_model(model_id: str, model: AppModel, engine: AppEngine, defaults: Defaults) -> Response:
     """One of them; ids may have slashes.
 
     Raises: ModelNotFound.
     """
-    return json_response(_card(served.model_name(model_id), served))
+    return json_response(_card(model.name(model_id), model, engine, defaults))
 
 
-def _card(name: str, served: ServedState) -> ModelCard:
+def _card(name: str, model: ServedModel, engine: EngineClient, defaults: Mapping[str, Any]) -> ModelCard:
     try:
-        length = served.engine.state.max_model_len
+        length = engine.state.max_model_len
     except EngineUnavailable:
         length = None
-    permission = Permission(id=f"modelperm-{name}", created=served.created)
-    root = served.config.model or served.names[0]
+    permission = Permission(id=f"modelperm-{name}", created=model.created)
     return ModelCard(
         id=name,
-        created=served.created,
-        root=root,
+        created=model.created,
+        root=model.root,
         max_model_len=length,
         permission=[permission],
-        default_sampling_params=served.defaults,
+        default_sampling_params=dict(defaults),
     )

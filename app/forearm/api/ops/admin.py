@@ -16,7 +16,7 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from forearm import __version__, wire
-from forearm.api.generation.dependencies import Served
+from forearm.api.generation.dependencies import AppConfig, AppEngine, AppPrompts
 from forearm.config.api_config import ApiConfig
 
 tokenizer_router = APIRouter()
@@ -27,46 +27,44 @@ _SECRETS = ("api_key", "hf_token", "api_keys_file", "ssl_keyfile")
 
 
 @tokenizer_router.get("/tokenizer_info")
-async def tokenizer_info(served: Served) -> Response:
+async def tokenizer_info(config: AppConfig, prompts: AppPrompts) -> Response:
     """Return the model's tokenizer_config.json, its class, and the chat template in use."""
-    folder = Path(served.config.tokenizer or served.config.model_folder)
+    folder = Path(config.tokenizer or config.model_folder)
     path = folder / "tokenizer_config.json"
     own: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    told = {**own, "tokenizer_class": own.get("tokenizer_class") or served.tokenizer.class_name}
-    if served.template is not None:
-        told["chat_template"] = served.template.source
+    told = {**own, "tokenizer_class": own.get("tokenizer_class") or prompts.tokenizer.class_name}
+    if prompts.template is not None:
+        told["chat_template"] = prompts.template.source
     return JSONResponse(told)
 
 
 @dev_router.get("/server_info")
-async def server_info(served: Served) -> Response:
+async def server_info(config: AppConfig, engine: AppEngine) -> Response:
     """Return the settings of the API, and the state that the engines report."""
-    states = [one.state for one in served.engine.connections if one.state is not None]
+    states = [one.state for one in engine.connections if one.state is not None]
     about = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
-    return JSONResponse(
-        {"forearm": about, "api": _shown(served.config), "engines": [_plain(state) for state in states]}
-    )
+    return JSONResponse({"forearm": about, "api": _shown(config), "engines": [_plain(state) for state in states]})
 
 
 @dev_router.post("/reset_prefix_cache")
-async def reset_prefix_cache(served: Served) -> Response:
+async def reset_prefix_cache(engine: AppEngine) -> Response:
     """Discard the engines' prefix caches; requests that use them continue."""
-    for connection in served.engine.connections:
+    for connection in engine.connections:
         connection.send(wire.ForgetPrefixes())
     return Response()
 
 
 @profile_router.post("/start_profile")
-async def start_profile(served: Served) -> Response:
+async def start_profile(engine: AppEngine) -> Response:
     """Start recording every engine's steps."""
-    await served.engine.profile(start=True)
+    await engine.profile(start=True)
     return Response()
 
 
 @profile_router.post("/stop_profile")
-async def stop_profile(served: Served) -> Response:
+async def stop_profile(engine: AppEngine) -> Response:
     """Stop recording, and answer once the files are complete."""
-    await served.engine.profile(start=False)
+    await engine.profile(start=False)
     return Response()
 
 

@@ -13,8 +13,8 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from forearm import __version__
-from forearm.api.generation.dependencies import Served
-from forearm.api.generation.serving_context import Served as ServedState
+from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.generation.dependencies import AppConfig, AppEngine, AppMeter
 from forearm.api.ops.exposition import labelled, merged
 from forearm.errors import EngineUnavailable
 from forearm.wire import State
@@ -29,47 +29,47 @@ async def live() -> Response:
 
 
 @router.get("/readyz")
-async def ready(served: Served) -> Response:
+async def ready(engine: AppEngine, config: AppConfig) -> Response:
     """Answer whether an engine is running, makes progress and accepts requests.
 
     Raises: EngineUnavailable.
     """
-    running, waiting = await _ready(served)
+    running, waiting = await _ready(engine, config.execute_model_timeout_s)
     return JSONResponse({"status": "ready", "running": running, "waiting": waiting})
 
 
 @router.get("/startupz")
-async def started(served: Served) -> Response:
+async def started(engine: AppEngine) -> Response:
     """Answer whether the model has been loaded once since this worker's start; /readyz tells whether it can serve now.
 
     Raises: EngineUnavailable.
     """
-    if not any(connection.was_there for connection in served.engine.connections):
+    if not any(connection.was_there for connection in engine.connections):
         raise EngineUnavailable("the model is being loaded")
     return Response()
 
 
 @router.get("/load")
-async def load(served: Served) -> Response:
+async def load(meter: AppMeter) -> Response:
     """Return the number of requests being answered now by all workers, in vLLM's form."""
-    return JSONResponse({"server_load": served.meter.load()})
+    return JSONResponse({"server_load": meter.load()})
 
 
 @router.get("/health")
-async def health(served: Served) -> Response:
+async def health(engine: AppEngine, config: AppConfig) -> Response:
     """Answer as /readyz, with an empty body: the endpoint of vLLM.
 
     Raises: EngineUnavailable.
     """
-    await _ready(served)
+    await _ready(engine, config.execute_model_timeout_s)
     return Response()
 
 
 @router.get("/ping")
 @router.post("/ping", include_in_schema=False)
-async def ping(served: Served) -> Response:
+async def ping(engine: AppEngine, config: AppConfig) -> Response:
     """Answer as /health, under SageMaker's name."""
-    return await health(served)
+    return await health(engine, config)
 
 
 @router.get("/version")
@@ -79,26 +79,26 @@ async def version() -> Response:
 
 
 @router.get("/metrics")
-async def metrics(served: Served) -> Response:
+async def metrics(engine: AppEngine, meter: AppMeter) -> Response:
     """Return the engines' metrics and the HTTP metrics of all workers. An engine that does not answer is left out."""
-    texts = [served.meter.text()]
-    for index, connection in enumerate(served.engine.connections):
+    texts = [meter.text()]
+    for index, connection in enumerate(engine.connections):
         with suppress(EngineUnavailable):
             text = await connection.ask_metrics()
-            texts.append(text if len(served.engine.connections) == 1 else labelled(text, "engine", str(index)))
+            texts.append(text if len(engine.connections) == 1 else labelled(text, "engine", str(index)))
     return Response(merged(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _ready(served: ServedState) -> tuple[int, int]:
+async def _ready(engine: EngineClient, longest_step_s: float) -> tuple[int, int]:
     """Return the requests that run and wait, over all engines that accept more.
 
     Raises: EngineUnavailable if there is none, with the reason of the last one.
     """
     why = EngineUnavailable("no engine is running; it is starting, or being restarted")
     states = []
-    for connection in served.engine.connections:
+    for connection in engine.connections:
         try:
-            states.append(_fit(await connection.ask_state(), served.config.execute_model_timeout_s))
+            states.append(_fit(await connection.ask_state(), longest_step_s))
         except EngineUnavailable as error:  # noqa: PERF203  (one or two engines)
             why = error
     if not states:

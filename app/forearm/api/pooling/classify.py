@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from forearm.api.generation.dependencies import Served
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
-from forearm.api.pooling.pooled import plan_of, pooled, prompts_of
+from forearm.api.pooling.pooled import Pooling
 from forearm.api.pooling.request_bodies import ClassifyRequest
 from forearm.api.pooling.response_bodies import Classified, PoolingReply
 from forearm.errors import InvalidRequest
@@ -21,18 +20,18 @@ ClassifyBody = Annotated[ClassifyRequest, Depends(json_body(ClassifyRequest))]
 
 
 @router.post("/classify", openapi_extra=describes(ClassifyRequest))
-async def create_classification(request: Request, body: ClassifyBody, served: Served) -> Response:
+async def create_classification(request: Request, body: ClassifyBody, pooling: Pooling) -> Response:
     """The probability of each label, text by text, and the likeliest label.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
-    plan = plan_of(served, body, "Classification")
+    plan = pooling.plan_of(body, "Classification")
     if plan.kind != "classify":
         raise InvalidRequest(
             "The model does not support Classification API: it makes vectors; use /v1/embeddings", "model"
         )
-    prompts = await prompts_of(served, body, plan)
-    found = await pooled(request, served, body, prompts, prefix="classify", task="classify")
+    prompts = await pooling.prompts_of(body, plan)
+    found = await pooling.pooled(request, body, prompts, prefix="classify", task="classify")
     data = []
     for index, scores in enumerate(found.vectors):
         label = plan.labels[int(scores.argmax())]

@@ -7,13 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from forearm.api.generation.dependencies import Served
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.pooling.encoding import bytes_response, written
-from forearm.api.pooling.pooled import Found, Task, plan_of, pooled, prompts_of
+from forearm.api.pooling.pooled import Found, Pooling, Task
 from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
-from forearm.api.pooling.response_bodies import Embedding, Pooled, PoolingReply
+from forearm.api.pooling.response_bodies import Embedding, PooledText, PoolingReply
 from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan
 
@@ -24,19 +23,19 @@ PoolingBody = Annotated[PoolingRequest, Depends(json_body(PoolingRequest))]
 
 
 @router.post("/v1/embeddings", openapi_extra=describes(EmbeddingRequest))
-async def create_embedding(request: Request, body: EmbeddingBody, served: Served) -> Response:
+async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooling) -> Response:
     """The vector of each text, of unit length where the model is made so.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
-    plan = plan_of(served, body, "Embeddings")
+    plan = pooling.plan_of(body, "Embeddings")
     if plan.kind != "embed":
         raise InvalidRequest(
             "The model does not support Embeddings API: it classifies; use /classify or /score", "model"
         )
     dimensions = dimensions_of(body.dimensions, plan)
-    prompts = await prompts_of(served, body, plan)
-    found = await pooled(request, served, body, prompts, prefix="embd", task="embed", dimensions=dimensions)
+    prompts = await pooling.prompts_of(body, plan)
+    found = await pooling.pooled(request, body, prompts, prefix="embd", task="embed", dimensions=dimensions)
     if body.encoding_format in ("bytes", "bytes_only"):
         return bytes_response(found, body)
     data = [Embedding(index=i, embedding=written(vector, body)) for i, vector in enumerate(found.vectors)]
@@ -44,19 +43,19 @@ async def create_embedding(request: Request, body: EmbeddingBody, served: Served
 
 
 @router.post("/pooling", openapi_extra=describes(PoolingRequest))
-async def create_pooling(request: Request, body: PoolingBody, served: Served) -> Response:
+async def create_pooling(request: Request, body: PoolingBody, pooling: Pooling) -> Response:
     """What the model makes of each text: its vector, its scores, or a vector for each token (task token_embed).
 
     Raises: as create_embedding.
     """
-    plan = plan_of(served, body, "Pooling")
+    plan = pooling.plan_of(body, "Pooling")
     task = _task(body, plan)
     dimensions = dimensions_of(body.dimensions, plan)
-    prompts = await prompts_of(served, body, plan)
-    found = await pooled(request, served, body, prompts, prefix="pool", task=task, dimensions=dimensions)
+    prompts = await pooling.prompts_of(body, plan)
+    found = await pooling.pooled(request, body, prompts, prefix="pool", task=task, dimensions=dimensions)
     if body.encoding_format in ("bytes", "bytes_only"):
         return bytes_response(found, body)
-    data = [Pooled(index=i, data=written(vector, body)) for i, vector in enumerate(found.vectors)]
+    data = [PooledText(index=i, data=written(vector, body)) for i, vector in enumerate(found.vectors)]
     return json_response(reply(found, data))
 
 
@@ -79,7 +78,7 @@ def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
     return asked
 
 
-def reply(found: Found, data: list[Embedding] | list[Pooled]) -> PoolingReply:
+def reply(found: Found, data: list[Embedding] | list[PooledText]) -> PoolingReply:
     """The list with what stands over it."""
     head = found.head
     return PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage)

@@ -6,19 +6,24 @@ import asyncio
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from fastapi import Request
 
 from forearm import wire
+from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.generation.dependencies import service
+from forearm.api.generation.prompt import PromptRenderer
 from forearm.api.generation.response_bodies import Usage
-from forearm.api.generation.serving_context import Served
+from forearm.api.generation.served_model import ServedModel
 from forearm.api.generation.sse import unless_gone
+from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.http.caller import caller_of
 from forearm.api.pooling.request_bodies import InputFields, PoolingFields
 from forearm.api.pooling.vectors import embed
+from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan
 from forearm.text.tokenizer.text_pairs import KeptEnd
@@ -28,11 +33,11 @@ _AT_ONCE = 20_000  # characters that are tokenised on the loop's own thread: som
 _LONGEST_CUT = 8  # times what a cut text can need at most is tokenised first, the rest only where that was too little
 
 Task = Literal["embed", "classify", "token_embed"]
-Floats = npt.NDArray[np.float32]
+Vector32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Heading:
+class PoolingHeading:
     """What stands over an answer, and the tokens it has taken."""
 
     id: str
@@ -50,42 +55,8 @@ class Heading:
 class Found:
     """What came of a request's texts: float32 [columns] each, or [tokens, columns]."""
 
-    head: Heading
-    vectors: list[Floats]
-
-
-def plan_of(served: Served, body: PoolingFields, api: str) -> PoolingPlan:
-    """How this server's model pools, once what every such request may get wrong is right.
-
-    Raises: InvalidRequest (a model that generates, a field that is not supported), ModelNotFound.
-    """
-    served.model_name(body.model)
-    served.note_unknown_fields(body.model_extra)
-    plan = served.pooling
-    if plan is None:
-        raise InvalidRequest(
-            f"The model does not support {api} API: it generates text. Serve one that pools (--runner pooling)", "model"
-        )
-    if body.padding == "max_length":
-        raise InvalidRequest("padding: texts are never padded here; leave it out or say do_not_pad", "padding")
-    if body.truncate_prompt_tokens is not None and body.truncate_prompt_tokens > served.engine.state.max_model_len:
-        raise InvalidRequest(
-            f"truncate_prompt_tokens is {body.truncate_prompt_tokens}; this model's maximum context length is "
-            f"{served.engine.state.max_model_len} tokens",
-            "truncate_prompt_tokens",
-        )
-    if (body.model_extra or {}).get("mm_processor_kwargs"):
-        raise InvalidRequest("mm_processor_kwargs: this server takes text only", "mm_processor_kwargs")
-    return plan
-
-
-def limit_of(served: Served, body: PoolingFields) -> int | None:
-    """Most tokens of a text; None: it is not cut, and refused where it is too long.
-
-    Raises: EngineUnavailable.
-    """
-    limit = body.truncate_prompt_tokens
-    return served.engine.state.max_model_len if limit == -1 else limit
+    head: PoolingHeading
+    vectors: list[Vector32]
 
 
 def keep_of(body: PoolingFields) -> KeptEnd:
@@ -93,105 +64,157 @@ def keep_of(body: PoolingFields) -> KeptEnd:
     return "end" if body.truncation_side == "left" else "start"
 
 
-async def prompts_of(served: Served, body: InputFields, plan: PoolingPlan) -> list[wire.PoolingPrompt]:
-    """Each text's tokens.
+class ServingPooling:
+    """Hands texts to the pooling engine. `plan`: how the model makes vectors of texts; None: it generates."""
 
-    Raises: InvalidRequest naming what is missing or too much.
-    """
-    texts = await _inputs(served, body)
-    special = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
-    limit, keep = limit_of(served, body), keep_of(body)
+    def __init__(
+        self,
+        config: ApiConfig,
+        plan: PoolingPlan | None,
+        model: ServedModel,
+        prompts: PromptRenderer,
+        engine: EngineClient,
+        warnings: ClientWarnings,
+    ) -> None:
+        self.plan = plan
+        self.prompts = prompts
+        self.has_own_template = bool(config.chat_template)
+        self._model = model
+        self._engine = engine
+        self._warnings = warnings
 
-    def encode() -> list[wire.PoolingPrompt]:
-        return [wire.PoolingPrompt(_ids(served, text, plan, special, limit, keep)) for text in texts]
+    def plan_of(self, body: PoolingFields, api: str) -> PoolingPlan:
+        """How this server's model pools, once what every such request may get wrong is right.
 
-    if sum(len(text) for text in texts) < _AT_ONCE:
-        return encode()
-    return await asyncio.to_thread(encode)
+        Raises: InvalidRequest (a model that generates, a field that is not supported), ModelNotFound.
+        """
+        self._model.name(body.model)
+        self._warnings.unknown_fields(body.model_extra)
+        plan = self.plan
+        if plan is None:
+            raise InvalidRequest(
+                f"The model does not support {api} API: it generates text. Serve one that pools (--runner pooling)",
+                "model",
+            )
+        if body.padding == "max_length":
+            raise InvalidRequest("padding: texts are never padded here; leave it out or say do_not_pad", "padding")
+        if body.truncate_prompt_tokens is not None and body.truncate_prompt_tokens > self.prompts.context:
+            raise InvalidRequest(
+                f"truncate_prompt_tokens is {body.truncate_prompt_tokens}; this model's maximum context length is "
+                f"{self.prompts.context} tokens",
+                "truncate_prompt_tokens",
+            )
+        if (body.model_extra or {}).get("mm_processor_kwargs"):
+            raise InvalidRequest("mm_processor_kwargs: this server takes text only", "mm_processor_kwargs")
+        return plan
 
+    def limit_of(self, body: PoolingFields) -> int | None:
+        """Most tokens of a text; None: it is not cut, and refused where it is too long.
 
-async def _inputs(served: Served, body: InputFields) -> list[str] | list[list[int]]:
-    """Raises: InvalidRequest."""
-    if (body.input is None) == (body.messages is None):
-        raise InvalidRequest("give either input or messages", "input")
-    if body.messages is not None:
-        text = await served.render(
-            body.messages,
-            chat_template=body.chat_template,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            kwargs=body.chat_template_kwargs,
+        Raises: EngineUnavailable.
+        """
+        limit = body.truncate_prompt_tokens
+        return self.prompts.context if limit == -1 else limit
+
+    async def prompts_of(self, body: InputFields, plan: PoolingPlan) -> list[wire.PoolingPrompt]:
+        """Each text's tokens.
+
+        Raises: InvalidRequest naming what is missing or too much.
+        """
+        texts = await self._inputs(body)
+        special = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
+        limit, keep = self.limit_of(body), keep_of(body)
+
+        def encode() -> list[wire.PoolingPrompt]:
+            return [wire.PoolingPrompt(self._ids(text, plan, special, limit, keep)) for text in texts]
+
+        if sum(len(text) for text in texts) < _AT_ONCE:
+            return encode()
+        return await asyncio.to_thread(encode)
+
+    async def _inputs(self, body: InputFields) -> list[str] | list[list[int]]:
+        """Raises: InvalidRequest."""
+        if (body.input is None) == (body.messages is None):
+            raise InvalidRequest("give either input or messages", "input")
+        if body.messages is not None:
+            text = await self.prompts.render(
+                body.messages,
+                chat_template=body.chat_template,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                kwargs=body.chat_template_kwargs,
+            )
+            return [text]
+        given = body.input
+        if isinstance(given, str):
+            return [given]
+        if not given:
+            raise InvalidRequest("input is empty; give at least one text", "input")
+        if isinstance(given[0], int):
+            return [given]
+        if len(given) > MAX_INPUTS:
+            raise InvalidRequest(f"input has {len(given)} texts; at most {MAX_INPUTS} may come at once", "input")
+        return given
+
+    def _ids(
+        self, text: str | list[int], plan: PoolingPlan, special: bool, limit: int | None, keep: KeptEnd
+    ) -> list[int]:
+        """Raises: InvalidRequest for a text that cannot fit, before much time is spent on reading it."""
+        if not isinstance(text, str):
+            if limit is None or len(text) <= limit:
+                return text
+            return text[:limit] if keep == "start" else text[len(text) - limit :]
+        if plan.lower_case:
+            text = text.lower()
+        tokenizer, longest = self.prompts.tokenizer, self.prompts.tokenizer.longest_token
+        if limit is None:
+            self.prompts.check_length(text, "input")
+        elif keep == "start" and len(text) > (enough := max(_AT_ONCE, _LONGEST_CUT * limit * longest)):
+            ids, _ = tokenizer.encode_cut(text[:enough], add_special_tokens=special, limit=limit)
+            if len(ids) == limit:
+                return ids
+        ids, _ = tokenizer.encode_cut(text, add_special_tokens=special, limit=limit, keep=keep)
+        return ids
+
+    async def pooled(
+        self,
+        request: Request,
+        body: PoolingFields,
+        prompts: list[wire.PoolingPrompt],
+        *,
+        prefix: str,
+        task: Task,
+        dimensions: int | None = None,
+        activate: bool | None = None,
+    ) -> Found:
+        """Hand the texts to the engine and wait for what they become; a client that leaves ends it.
+
+        Raises: InvalidRequest, Overloaded, EngineUnavailable, EngineFailed.
+        """
+        caller = caller_of(request.scope)
+        message = wire.Embed(
+            request_id=uuid.uuid4().hex,
+            prompts=prompts,
+            task=task,
+            dimensions=dimensions,
+            activate=body.use_activation is not False if activate is None else activate,
+            priority=caller.priority_of(body.priority),
+            client=caller.client,
         )
-        return [text]
-    given = body.input
-    if isinstance(given, str):
-        return [given]
-    if not given:
-        raise InvalidRequest("input is empty; give at least one text", "input")
-    if isinstance(given[0], int):
-        return [given]
-    if len(given) > MAX_INPUTS:
-        raise InvalidRequest(f"input has {len(given)} texts; at most {MAX_INPUTS} may come at once", "input")
-    return given
+        vectors = await embed(self._engine, message, caller.observers)
+        try:
+            found = await unless_gone(request, vectors.all())
+        finally:
+            vectors.close()
+        tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        own = body.request_id or caller.request_id
+        head = PoolingHeading(f"{prefix}-{own}", int(time.time()), self._model.name(body.model), tokens)
+        return Found(head, [_array(one, task) for one in found])
 
 
-def _ids(
-    served: Served, text: str | list[int], plan: PoolingPlan, special: bool, limit: int | None, keep: KeptEnd
-) -> list[int]:
-    """Raises: InvalidRequest for a text that cannot fit, before much time is spent on reading it."""
-    if not isinstance(text, str):
-        if limit is None or len(text) <= limit:
-            return text
-        return text[:limit] if keep == "start" else text[len(text) - limit :]
-    if plan.lower_case:
-        text = text.lower()
-    tokenizer, longest = served.tokenizer, served.tokenizer.longest_token
-    if limit is None:
-        served.check_length(text, "input")
-    elif keep == "start" and len(text) > (enough := max(_AT_ONCE, _LONGEST_CUT * limit * longest)):
-        ids, _ = tokenizer.encode_cut(text[:enough], add_special_tokens=special, limit=limit)
-        if len(ids) == limit:
-            return ids
-    ids, _ = tokenizer.encode_cut(text, add_special_tokens=special, limit=limit, keep=keep)
-    return ids
+Pooling = Annotated[ServingPooling, service("pooling")]
 
 
-async def pooled(
-    request: Request,
-    served: Served,
-    body: PoolingFields,
-    prompts: list[wire.PoolingPrompt],
-    *,
-    prefix: str,
-    task: Task,
-    dimensions: int | None = None,
-    activate: bool | None = None,
-) -> Found:
-    """Hand the texts to the engine and wait for what they become; a client that leaves ends it.
-
-    Raises: InvalidRequest, Overloaded, EngineUnavailable, EngineFailed.
-    """
-    caller = caller_of(request.scope)
-    message = wire.Embed(
-        request_id=uuid.uuid4().hex,
-        prompts=prompts,
-        task=task,
-        dimensions=dimensions,
-        activate=body.use_activation is not False if activate is None else activate,
-        priority=caller.priority_of(body.priority),
-        client=caller.client,
-    )
-    vectors = await embed(served.engine, message, caller.observers)
-    try:
-        found = await unless_gone(request, vectors.all())
-    finally:
-        vectors.close()
-    tokens = sum(len(prompt.token_ids) for prompt in prompts)
-    own = body.request_id or caller.request_id
-    head = Heading(f"{prefix}-{own}", int(time.time()), served.model_name(body.model), tokens)
-    return Found(head, [_array(one, task) for one in found])
-
-
-def _array(one: wire.Embedded, task: Task) -> Floats:
+def _array(one: wire.Embedded, task: Task) -> Vector32:
     flat = np.frombuffer(one.vector, "<f4")
     return flat.reshape(one.rows, -1) if task == "token_embed" else flat

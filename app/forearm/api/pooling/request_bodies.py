@@ -14,13 +14,13 @@ from forearm.api.generation.request_bodies import (
     Messages,
     Name,
     PromptIds,
-    Source,
-    Text,
+    PromptText,
+    SourceText,
     needs,
 )
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
-Texts = Text | Many[Text]
+PairTexts = PromptText | Many[PromptText]
 Cut = Annotated[int, Field(ge=-1)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -47,12 +47,12 @@ class InputFields(PoolingFields):
 
     model_config = needs("input", "messages")
 
-    input: Text | PromptIds | Many[Text] | Many[PromptIds] | None = None
+    input: PromptText | PromptIds | Many[PromptText] | Many[PromptIds] | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None  # None: of texts; a chat's template brings its own
     add_generation_prompt: bool = False
     continue_final_message: bool = False
-    chat_template: Source | None = None
+    chat_template: SourceText | None = None
     chat_template_kwargs: JsonObject | None = None
 
 
@@ -84,7 +84,7 @@ class PairFields(PoolingFields):
 
     max_tokens_per_query: Count = 0
     max_tokens_per_doc: Count = 0
-    instruction: Text | None = None
+    instruction: PromptText | None = None
     chat_template_kwargs: JsonObject | None = None
 
 
@@ -93,16 +93,16 @@ class ScoreRequest(PairFields):
 
     model_config = needs("queries documents", "queries items", "data_1 data_2", "text_1 text_2")
 
-    text_1: Texts | None = None
-    text_2: Texts | None = None
-    queries: Texts | None = None
-    documents: Texts | None = None
-    items: Texts | None = None
-    data_1: Texts | None = None
-    data_2: Texts | None = None
+    text_1: PairTexts | None = None
+    text_2: PairTexts | None = None
+    queries: PairTexts | None = None
+    documents: PairTexts | None = None
+    items: PairTexts | None = None
+    data_1: PairTexts | None = None
+    data_2: PairTexts | None = None
 
     @property
-    def sides(self) -> list[tuple[str, Texts, str, Texts]]:
+    def sides(self) -> list[tuple[str, PairTexts, str, PairTexts]]:
         """Every complete pair of fields with their names: a request has one."""
         pairs = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
         given = ((one, getattr(self, one), two, getattr(self, two)) for one, two in pairs)
@@ -112,13 +112,13 @@ class ScoreRequest(PairFields):
 class RerankDocument(Body):
     """A document as Cohere's clients may send it."""
 
-    text: Text
+    text: PromptText
 
 
 class RerankRequest(PairFields):
     """POST /rerank. top_n 0: all."""
 
-    query: Text
-    documents: Many[Text | RerankDocument]
+    query: PromptText
+    documents: Many[PromptText | RerankDocument]
     top_n: Count | None = 0
     return_documents: bool = True

@@ -16,7 +16,7 @@ class Embedding(msgspec.Struct, kw_only=True):
     embedding: Vector
 
 
-class Pooled(msgspec.Struct, kw_only=True):
+class PooledText(msgspec.Struct, kw_only=True):
     index: int
     object: str = "pooling"
     data: Vector
@@ -42,7 +42,7 @@ class PoolingReply(msgspec.Struct, kw_only=True):
     object: str = "list"
     created: int
     model: str
-    data: list[Embedding] | list[Pooled] | list[Classified] | list[Score]
+    data: list[Embedding] | list[PooledText] | list[Classified] | list[Score]
     usage: Usage
 
 

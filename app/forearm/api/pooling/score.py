@@ -10,12 +10,10 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from forearm import wire
-from forearm.api.generation.dependencies import Served
-from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
-from forearm.api.pooling.pooled import MAX_INPUTS, Heading, keep_of, limit_of, plan_of, pooled
-from forearm.api.pooling.request_bodies import PairFields, RerankRequest, ScoreRequest, Texts
+from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, ServingPooling, keep_of
+from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
 from forearm.api.pooling.response_bodies import PoolingReply, Ranked, RerankReply, RerankText, RerankUsage, Score
 from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan
@@ -30,13 +28,13 @@ Pair = tuple[str, str]
 
 @router.post("/score", openapi_extra=describes(ScoreRequest))
 @router.post("/v1/score", openapi_extra=describes(ScoreRequest))
-async def create_score(request: Request, body: ScoreBody, served: Served) -> Response:
+async def create_score(request: Request, body: ScoreBody, pooling: Pooling) -> Response:
     """How well each pair goes together: one text with many, or each with its own.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
-    plan = _plan(served, body, "Score")
-    head, scores = await _scores(request, served, body, plan, _pairs(body), "score")
+    plan = _plan(pooling, body, "Score")
+    head, scores = await _scores(request, pooling, body, plan, _pairs(body), "score")
     data = [Score(index=index, score=score) for index, score in enumerate(scores)]
     return json_response(PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage))
 
@@ -44,15 +42,15 @@ async def create_score(request: Request, body: ScoreBody, served: Served) -> Res
 @router.post("/rerank", openapi_extra=describes(RerankRequest))
 @router.post("/v1/rerank", openapi_extra=describes(RerankRequest))
 @router.post("/v2/rerank", openapi_extra=describes(RerankRequest))
-async def rerank(request: Request, body: RerankBody, served: Served) -> Response:
+async def rerank(request: Request, body: RerankBody, pooling: Pooling) -> Response:
     """The documents by how well they answer the query, the best first: Jina's and Cohere's API.
 
     Raises: as create_score.
     """
-    plan = _plan(served, body, "Rerank")
+    plan = _plan(pooling, body, "Rerank")
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     _check_count(texts, "documents")
-    head, scores = await _scores(request, served, body, plan, [(body.query, text) for text in texts], "rerank")
+    head, scores = await _scores(request, pooling, body, plan, [(body.query, text) for text in texts], "rerank")
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n or None]
     results = [Ranked(index=index, relevance_score=scores[index]) for index in order]
     if body.return_documents:
@@ -62,9 +60,9 @@ async def rerank(request: Request, body: RerankBody, served: Served) -> Response
     return json_response(RerankReply(id=head.id, model=head.model, usage=usage, results=results))
 
 
-def _plan(served: ServedState, body: PairFields, api: str) -> PoolingPlan:
+def _plan(pooling: ServingPooling, body: PairFields, api: str) -> PoolingPlan:
     """Raises: InvalidRequest, ModelNotFound."""
-    plan = plan_of(served, body, api)
+    plan = pooling.plan_of(body, api)
     if plan.kind == "classify" and len(plan.labels) != 1:
         raise InvalidRequest(
             f"The model does not support {api} API: it has {len(plan.labels)} labels, and a score needs exactly one",
@@ -93,7 +91,7 @@ def _pairs(body: ScoreRequest) -> list[Pair]:
     return list(zip(left, right, strict=True))
 
 
-def _listed(texts: Texts) -> list[str]:
+def _listed(texts: PairTexts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
@@ -103,59 +101,63 @@ def _check_count(texts: list[str], field: str) -> None:
 
 
 async def _scores(
-    request: Request, served: ServedState, body: PairFields, plan: PoolingPlan, pairs: list[Pair], prefix: str
-) -> tuple[Heading, list[float]]:
+    request: Request, pooling: ServingPooling, body: PairFields, plan: PoolingPlan, pairs: list[Pair], prefix: str
+) -> tuple[PoolingHeading, list[float]]:
     """One a pair: a cross-encoder's, or the cosine of two vectors.
 
     Raises: what the engine says, and InvalidRequest.
     """
-    given = served.template if served.config.chat_template else None
-    form = PairForm(plan, served.tokenizer, given, body.instruction, body.chat_template_kwargs)
+    given = pooling.prompts.template if pooling.has_own_template else None
+    form = PairForm(plan, pooling.prompts.tokenizer, given, body.instruction, body.chat_template_kwargs)
     if body.instruction is not None and not (plan.kind == "classify" and form.takes_instruction):
         raise InvalidRequest("instruction: this model reads pairs without one; leave it out", "instruction")
     if plan.kind == "classify":
-        prompts = await asyncio.to_thread(_pair_prompts, served, body, form, pairs)
-        found = await pooled(request, served, body, prompts, prefix=prefix, task="classify")
+        prompts = await asyncio.to_thread(_pair_prompts, pooling, body, form, pairs)
+        found = await pooling.pooled(request, body, prompts, prefix=prefix, task="classify")
         return found.head, [float(scores[0]) for scores in found.vectors]
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     limits = {two: body.max_tokens_per_doc for _, two in pairs} | {one: body.max_tokens_per_query for one, _ in pairs}
-    prompts = await asyncio.to_thread(_prompts, served, body, plan, [(text, limits[text]) for text in texts])
-    found = await pooled(request, served, body, prompts, prefix=prefix, task="embed", activate=True)
+    prompts = await asyncio.to_thread(_prompts, pooling, body, plan, [(text, limits[text]) for text in texts])
+    found = await pooling.pooled(request, body, prompts, prefix=prefix, task="embed", activate=True)
     vectors = dict(zip(texts, found.vectors, strict=True))
     return found.head, [_cosine(vectors[one], vectors[two]) for one, two in pairs]
 
 
-def _pair_prompts(served: ServedState, body: PairFields, form: PairForm, pairs: list[Pair]) -> list[wire.PoolingPrompt]:
+def _pair_prompts(
+    pooling: ServingPooling, body: PairFields, form: PairForm, pairs: list[Pair]
+) -> list[wire.PoolingPrompt]:
     """Raises: InvalidRequest for a text that cannot fit."""
-    limit, prompts = limit_of(served, body), []
+    limit, prompts = pooling.limit_of(body), []
     for one, two in pairs:
         if limit is None:
-            served.check_length(one)
-            served.check_length(two)
-        one = _cut(served, one, body.max_tokens_per_query)
-        two = _cut(served, two, body.max_tokens_per_doc)
+            pooling.prompts.check_length(one)
+            pooling.prompts.check_length(two)
+        one = _cut(pooling, one, body.max_tokens_per_query)
+        two = _cut(pooling, two, body.max_tokens_per_doc)
         prompts.append(wire.PoolingPrompt(*form.encode(one, two, limit, keep_of(body))))
     return prompts
 
 
-def _cut(served: ServedState, text: str, tokens: int) -> str:
+def _cut(pooling: ServingPooling, text: str, tokens: int) -> str:
     """The first so many tokens' text; 0: all of it."""
     if not tokens:
         return text
-    ids = served.tokenizer.encode(text, add_special_tokens=False)
-    return text if len(ids) <= tokens else served.tokenizer.decode(ids[:tokens])
+    ids = pooling.prompts.tokenizer.encode(text, add_special_tokens=False)
+    return text if len(ids) <= tokens else pooling.prompts.tokenizer.decode(ids[:tokens])
 
 
 def _prompts(
-    served: ServedState, body: PairFields, plan: PoolingPlan, texts: list[tuple[str, int]]
+    pooling: ServingPooling, body: PairFields, plan: PoolingPlan, texts: list[tuple[str, int]]
 ) -> list[wire.PoolingPrompt]:
     """Raises: InvalidRequest for a text that cannot fit."""
-    limit, prompts = limit_of(served, body), []
+    limit, prompts = pooling.limit_of(body), []
     for text, tokens in texts:
         if limit is None:
-            served.check_length(text)
-        text = _cut(served, text.lower() if plan.lower_case else text, tokens)
-        prompts.append(wire.PoolingPrompt(served.tokenizer.encode_cut(text, limit=limit, keep=keep_of(body))[0]))
+            pooling.prompts.check_length(text)
+        text = _cut(pooling, text.lower() if plan.lower_case else text, tokens)
+        prompts.append(
+            wire.PoolingPrompt(pooling.prompts.tokenizer.encode_cut(text, limit=limit, keep=keep_of(body))[0])
+        )
     return prompts
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from forearm import wire
-from forearm.api.engine_client.connection import Connection
+from forearm.api.engine_client.connection import EngineConnection
 from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.http.caller import Observer
 from forearm.api.http.errors import error_of
@@ -16,7 +16,7 @@ from forearm.errors import ForearmError
 class Vectors:
     """The texts of one HTTP request in a pooling engine: `all` gives what they become. One task waits."""
 
-    def __init__(self, connection: Connection, request: wire.Embed, observers: Sequence[Observer]) -> None:
+    def __init__(self, connection: EngineConnection, request: wire.Embed, observers: Sequence[Observer]) -> None:
         self._connection = connection
         self._request_id = request.request_id
         self._found: list[wire.Embedded | None] = [None] * len(request.prompts)
@@ -75,7 +75,7 @@ async def embed(engines: EngineClient, request: wire.Embed, observers: Sequence[
     Raises: InvalidRequest, Overloaded, EngineUnavailable.
     """
 
-    async def give(connection: Connection) -> Vectors:
+    async def give(connection: EngineConnection) -> Vectors:
         vectors = Vectors(connection, request, observers)
         try:
             connection.open[request.request_id] = vectors

@@ -14,7 +14,7 @@ from forearm.api.generation.response_bodies import encoder
 from forearm.api.http.errors import error_body
 from forearm.api.responses.output_items import Growing
 from forearm.api.responses.store import ResponseStore
-from forearm.api.responses.store_schema import RUNNING, News, Stored
+from forearm.api.responses.store_schema import RUNNING, News, StoredResponse
 from forearm.errors import EngineFailed, InvalidRequest, StoreFull
 from forearm.json_types import Json
 
@@ -40,11 +40,11 @@ class Job:
         """The response's."""
         return str(self.growing.reply["id"])
 
-    def stored(self) -> Stored:
+    def stored(self) -> StoredResponse:
         """As it now is."""
         reply = self.growing.reply
         items = json.dumps(self.items).encode()
-        return Stored(self.id, self.growing.status, encoder.encode(reply), items, reply["previous_response_id"])
+        return StoredResponse(self.id, self.growing.status, encoder.encode(reply), items, reply["previous_response_id"])
 
     async def keep(self, events: list[bytes]) -> None:
         """Store it, done. An answer is not lost because it cannot be stored."""
@@ -74,7 +74,7 @@ async def whole(job: Job) -> Json:
     Raises: EngineFailed, EngineUnavailable.
     """
     reason = None
-    async for piece in job.turn.parts():
+    async for piece in job.turn.pieces():
         job.growing.take(piece)
         reason = piece.finish_reason
     _finish(job, reason)
@@ -86,7 +86,7 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
     """Events of one message of the engine after the other; what breaks off is told too."""
     reason = None
     try:
-        async for piece in spaced(job.turn.parts(), job.turn.body.stream_interval):
+        async for piece in spaced(job.turn.pieces(), job.turn.body.stream_interval):
             new = job.growing.take(piece)
             reason = piece.finish_reason
             if new:

@@ -28,7 +28,7 @@ _RUN_ELSEWHERE = (
 _PACKED = "forearm-1:"
 
 
-class Conversation:
+class ItemsConversation:
     """The messages that items come to. What the model put out in one go is one message."""
 
     def __init__(self, instructions: str | None) -> None:

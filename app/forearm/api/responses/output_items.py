@@ -11,20 +11,20 @@ from dataclasses import dataclass
 import msgspec
 
 from forearm import wire
-from forearm.api.generation.chat_turn import TurnPiece
 from forearm.api.generation.logprobs import TokenNames, chat_logprobs
 from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.responses.input_items import pack_reasoning
 from forearm.api.responses.tools import Offered, custom_input
 from forearm.json_types import Json
+from forearm.text.outputs import Piece
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 
 _PADDED = 16  # characters: obfuscated deltas have lengths that are multiples of it
 
 
 @dataclass(frozen=True)
-class Form:
+class ResponseForm:
     """How one request's output is written."""
 
     names: TokenNames
@@ -35,10 +35,10 @@ class Form:
     obfuscated: bool
 
 
-class Output:
+class OutputItems:
     """The items of one response as they grow. Each method returns the events that tell of it."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: ResponseForm) -> None:
         self.items: list[Json] = []
         self._form = form
         self._open: Json | None = None  # the last item, while more comes to it
@@ -46,7 +46,7 @@ class Output:
         self._logprobs: list[Json] = []
         self._held: list[wire.PositionLogprobs] = []  # of tokens whose text has not come yet
 
-    def take(self, piece: TurnPiece) -> list[Json]:
+    def take(self, piece: Piece) -> list[Json]:
         """What the engine said."""
         events: list[Json] = []
         self._held += piece.logprobs or ()
@@ -173,9 +173,9 @@ class Output:
 class Growing:
     """One response from its first event to its last; `told`: whether anybody ever reads the events."""
 
-    def __init__(self, reply: Json, form: Form, told: bool = True) -> None:
+    def __init__(self, reply: Json, form: ResponseForm, told: bool = True) -> None:
         self.reply = reply  # the response object as it now is
-        self._output = Output(form)
+        self._output = OutputItems(form)
         self._told = told
         self._number = 0
 
@@ -189,7 +189,7 @@ class Growing:
         kinds = ["created", "queued"] if self.status == "queued" else ["created", "in_progress"]
         return self._written({"type": f"response.{kind}", "response": self.reply} for kind in kinds)
 
-    def take(self, piece: TurnPiece) -> list[bytes]:
+    def take(self, piece: Piece) -> list[bytes]:
         """What the engine said."""
         events: list[Json] = []
         if self.status == "queued":

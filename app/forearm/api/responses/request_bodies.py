@@ -12,8 +12,8 @@ from forearm.api.generation.request_bodies import (
     JsonObject,
     JsonObjects,
     Name,
+    PromptText,
     Some,
-    Text,
     few_members,
     needs,
 )
@@ -88,8 +88,8 @@ class ResponsesRequest(Body):
     model_config = needs("input", "previous_response_id")
 
     model: Name | None = None
-    input: Text | Some[dict[str, Any]] | None = None
-    instructions: Text | None = None
+    input: PromptText | Some[dict[str, Any]] | None = None
+    instructions: PromptText | None = None
     previous_response_id: Id | None = None
     background: bool | None = None
     store: bool | None = None

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-import time
-import uuid
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from msgspec import UNSET
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
-from forearm.api.generation.chat_turn import begin, rendered
-from forearm.api.generation.dependencies import Served
+from forearm.api.generation.dependencies import AppConfig, service
 from forearm.api.generation.response_bodies import ErrorBody, encoder
-from forearm.api.generation.serving_context import Served as ServedState
 from forearm.api.generation.sse import KEEP_ALIVE, EventStream, Manner, unless_gone
-from forearm.api.generation.translation import BoundedChat, complaining, owner_of
-from forearm.api.generation.usage import json_response, token_names
+from forearm.api.generation.translation import owner_of
+from forearm.api.generation.usage import json_response
 from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes, json_body
-from forearm.api.responses.background import Background, Job, followed, told, whole
+from forearm.api.responses.background import Background, followed, told, whole
 from forearm.api.responses.input_items import pack_reasoning
-from forearm.api.responses.output_items import Form, Growing
 from forearm.api.responses.request_bodies import ENCRYPTED, LOGPROBS, ResponsesRequest, check_include, check_responses
+from forearm.api.responses.serving_responses import ServingResponses
 from forearm.api.responses.store import ResponseStore
-from forearm.api.responses.to_chat import NAMES, Asked, asked, chat_of
+from forearm.api.responses.to_chat import asked
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound
 from forearm.json_types import Json
@@ -70,23 +65,27 @@ def _stored(request: Request) -> ResponseStore:
     return store
 
 
-Body = Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))]
+ResponsesBody = Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))]
 Kept = Annotated[ResponseStore | None, Depends(_kept)]
 Store = Annotated[ResponseStore, Depends(_stored)]
 Owner = Annotated[str, Depends(owner_of)]
+Serving = Annotated[ServingResponses, service("responses")]
 
 
 @router.post("/v1/responses", openapi_extra=describes(ResponsesRequest))
-async def create_response(request: Request, body: Body, served: Served, kept: Kept, owner: Owner) -> Response:
+async def create_response(
+    request: Request, body: ResponsesBody, serving: Serving, config: AppConfig, kept: Kept, owner: Owner
+) -> Response:
     """Answer, whole or as a stream of events; or in the background, for whoever fetches the response later.
 
     Raises: InvalidRequest (400), ModelNotFound or ResponseNotFound (404), Overloaded (429), EngineUnavailable (503),
     all before the first byte.
     """
     check_responses(body, kept is not None)
-    question = await asked(body, kept, owner, served.config.max_body_bytes)
-    job = await _job(request, question, served, kept if body.store in (None, True) else None, owner)
-    keep_alive_s = served.config.sse_keep_alive_interval_s
+    question = await asked(body, kept, owner, config.max_body_bytes)
+    store = kept if body.store in (None, True) else None
+    job = await serving.begin(question, caller_of(request.scope), store, owner)
+    keep_alive_s = config.sse_keep_alive_interval_s
     if body.background:
         assert job.store is not None
         background: Background = request.app.state.background
@@ -104,20 +103,22 @@ async def create_response(request: Request, body: Body, served: Served, kept: Ke
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=describes(ResponsesRequest))
-async def count_input_tokens(body: Body, served: Served, kept: Kept, owner: Owner) -> Response:
+async def count_input_tokens(
+    body: ResponsesBody, serving: Serving, config: AppConfig, kept: Kept, owner: Owner
+) -> Response:
     """How many tokens the input of such a request has.
 
     Raises: InvalidRequest, ModelNotFound, ResponseNotFound, EngineUnavailable.
     """
     check_responses(body, kept is not None)
-    served.model_name(body.model)
-    chat = await chat_of(await asked(body, kept, owner, served.config.max_body_bytes), served)
-    count = len((await complaining(rendered(served, chat), NAMES))[1])
+    count = await serving.count_tokens(await asked(body, kept, owner, config.max_body_bytes))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
 
 @router.get("/v1/responses/{response_id}")
-async def retrieve_response(request: Request, response_id: str, served: Served, store: Store, owner: Owner) -> Response:
+async def retrieve_response(
+    request: Request, response_id: str, config: AppConfig, store: Store, owner: Owner
+) -> Response:
     """A stored response as it now is; with `stream`, its events after `starting_after`, as they come.
 
     Raises: ResponseNotFound, InvalidRequest.
@@ -136,7 +137,7 @@ async def retrieve_response(request: Request, response_id: str, served: Served, 
     if not (await store.events(response_id, owner, -1))[0]:
         raise InvalidRequest("stream: this response was made without stream or background, and has no events", "stream")
     events = followed(store, response_id, owner, -1 if after is None else after)
-    return EventStream(events, _nothing, served.config.sse_keep_alive_interval_s, EVENTS)
+    return EventStream(events, _nothing, config.sse_keep_alive_interval_s, EVENTS)
 
 
 @router.post("/v1/responses/{response_id}/cancel")
@@ -184,89 +185,6 @@ async def list_input_items(request: Request, response_id: str, store: Store, own
     reply = {"object": "list", "data": page, "has_more": first + limit < len(items)}
     ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
     return json_response({**reply, **ends})
-
-
-async def _job(request: Request, question: Asked, served: ServedState, store: ResponseStore | None, owner: str) -> Job:
-    """The question in the engine.
-
-    Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
-    """
-    body = question.body
-    chat, caller = await chat_of(question, served), caller_of(request.scope)
-    reply = _reply(body, chat, served, store is not None)
-    for warning in question.tools.warnings:
-        served.say_once(f"responses: {warning}")
-    if question.tools.warnings:
-        reply["warnings"] = question.tools.warnings
-    if store is not None:
-        store.check(len(encoder.encode(reply)) + len(encoder.encode(question.own)))
-    turn = await complaining(begin(served, chat, caller, "responses"), NAMES)
-    if turn.head.warnings is not UNSET:
-        reply["warnings"] = turn.head.warnings
-    form = Form(
-        names=token_names(chat, served),
-        logprobs=body.wants_logprobs,
-        summary=body.reasoning is not None and body.reasoning.summarised,
-        packed=ENCRYPTED in (body.include or ()),
-        tools=question.tools,
-        obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,
-    )
-    growing = Growing(reply, form, told=bool(body.stream or body.background))
-    return Job(turn, growing, owner, question.own, store, caller.request_id)
-
-
-def _reply(body: ResponsesRequest, chat: BoundedChat, served: ServedState, stored: bool) -> Json:
-    """The response object of a request that has just been made: what was asked for, with defaults filled in.
-
-    Raises: ModelNotFound.
-    """
-    reasoning, text = body.reasoning, body.text
-    return {
-        "id": f"resp_{uuid.uuid4().hex}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "completed_at": None,
-        "status": "queued" if body.background else "in_progress",
-        "background": bool(body.background),
-        "error": None,
-        "incomplete_details": None,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
-        "metadata": body.metadata or {},
-        "model": served.model_name(body.model),
-        "output": [],
-        "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": body.previous_response_id,
-        "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {
-            "effort": None if reasoning is None else reasoning.effort,
-            "summary": None if reasoning is None else reasoning.summary or reasoning.generate_summary,
-        },
-        "safety_identifier": body.safety_identifier,
-        "service_tier": "default",
-        "store": stored,
-        "temperature": _default(served, "temperature") if chat.temperature is None else chat.temperature,
-        "text": {
-            "format": {"type": "text"} if text is None or text.format is None else text.format,
-            "verbosity": "medium" if text is None or text.verbosity is None else text.verbosity,
-        },
-        "tool_choice": body.tool_choice or "auto",
-        "tools": [_tool(tool) for tool in body.tools or ()],
-        "top_logprobs": body.top_logprobs or 0,
-        "top_p": _default(served, "top_p") if chat.top_p is None else chat.top_p,
-        "truncation": body.truncation or "disabled",
-        "usage": None,
-        "user": body.user,
-    }
-
-
-def _tool(tool: Json) -> Json:
-    return {"parameters": None, "strict": None, **tool} if tool.get("type") == "function" else tool
-
-
-def _default(served: ServedState, name: str) -> float:
-    return float(served.defaults.get(name, 1.0))
 
 
 def _included(reply: Json, include: list[str]) -> Json:

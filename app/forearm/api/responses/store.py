@@ -29,7 +29,7 @@ from forearm.api.responses.store_schema import (
     RUNS,
     SCHEMA,
     News,
-    Stored,
+    StoredResponse,
     add_events,
     add_output,
     fail,
@@ -73,7 +73,7 @@ class ResponseStore:
         if self._own_folder:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
-    async def add(self, one: Stored, owner: str, events: Sequence[bytes] = ()) -> None:
+    async def add(self, one: StoredResponse, owner: str, events: Sequence[bytes] = ()) -> None:
         """Keep it, and let go what is too much then.
 
         Raises: InvalidRequest if it is larger than the whole store; StoreFull.
@@ -104,18 +104,18 @@ class ResponseStore:
                 "store",
             )
 
-    async def get(self, response_id: str, owner: str) -> Stored:
+    async def get(self, response_id: str, owner: str) -> StoredResponse:
         """Raises: ResponseNotFound."""
         return await self._within(lambda store: self._one(store, response_id, owner))
 
-    async def chain(self, response_id: str, owner: str, most_bytes: int) -> list[Stored]:
+    async def chain(self, response_id: str, owner: str, most_bytes: int) -> list[StoredResponse]:
         """The conversation that ends with this response, the first one first.
 
         Raises: ResponseNotFound if one of it is not there; InvalidRequest if it is longer than `most_bytes`.
         """
 
-        def read(store: sqlite3.Connection) -> list[Stored]:
-            found: list[Stored] = []
+        def read(store: sqlite3.Connection) -> list[StoredResponse]:
+            found: list[StoredResponse] = []
             size = 0
             following: str | None = response_id
             while following is not None:
@@ -163,19 +163,19 @@ class ResponseStore:
 
         return await self._within(write)
 
-    async def cancel(self, response_id: str, owner: str) -> Stored:
+    async def cancel(self, response_id: str, owner: str) -> StoredResponse:
         """Nobody computes it any more; what has ended stays as it is.
 
         Raises: ResponseNotFound.
         """
 
-        def write(store: sqlite3.Connection) -> Stored:
+        def write(store: sqlite3.Connection) -> StoredResponse:
             one = self._one(store, response_id, owner)
             if one.status not in RUNNING:
                 return one
             reply = json.dumps({**json.loads(one.reply), "status": "cancelled"}).encode()
             set_status(store, response_id, "cancelled", reply)
-            return Stored(one.id, "cancelled", reply, one.items, one.previous)
+            return StoredResponse(one.id, "cancelled", reply, one.items, one.previous)
 
         return await self._within(write)
 
@@ -248,7 +248,7 @@ class ResponseStore:
             self._connection.close()
             self._connection = None
 
-    def _one(self, store: sqlite3.Connection, response_id: str, owner: str, touch: bool = True) -> Stored:
+    def _one(self, store: sqlite3.Connection, response_id: str, owner: str, touch: bool = True) -> StoredResponse:
         """Reading is use, unless it is not to `touch` it. What a dead worker has left is found to have failed.
 
         Raises: ResponseNotFound.
@@ -262,7 +262,7 @@ class ResponseStore:
         if row is None:
             raise ResponseNotFound(f"Response with id {response_id[:100]!r} not found.")
         *fields, beat = row
-        one = Stored(*fields)
+        one = StoredResponse(*fields)
         if one.status in RUNNING and beat < now - _DEAD_S:
             one = fail(store, one, "the process that computed this response has ended")
         if touch:

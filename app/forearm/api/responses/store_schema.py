@@ -28,7 +28,7 @@ CREATE TABLE events (
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredResponse:
     """A response: the object itself and its own input items, both as JSON, and the response it goes on from."""
 
     id: str
@@ -70,7 +70,7 @@ def is_told(store: sqlite3.Connection, news: News) -> bool:
     return True
 
 
-def fail(store: sqlite3.Connection, one: Stored, message: str) -> Stored:
+def fail(store: sqlite3.Connection, one: StoredResponse, message: str) -> StoredResponse:
     """A response that nobody computes any more, and a last event for those who follow it."""
     response = {**json.loads(one.reply), "status": "failed", "error": {"code": "server_error", "message": message}}
     reply = json.dumps(response).encode()
@@ -78,7 +78,7 @@ def fail(store: sqlite3.Connection, one: Stored, message: str) -> Stored:
     (last,) = store.execute("SELECT coalesce(max(last), -1) FROM events WHERE response = ?", (one.id,)).fetchone()
     event = {"type": "response.failed", "response": response, "sequence_number": last + 1}
     add_events(store, one.id, last + 1, [b"event: response.failed\ndata: " + json.dumps(event).encode() + b"\n\n"])
-    return Stored(one.id, "failed", reply, one.items, one.previous)
+    return StoredResponse(one.id, "failed", reply, one.items, one.previous)
 
 
 def set_status(store: sqlite3.Connection, response_id: str, status: str, reply: bytes) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forearm.api.generation.chat_turn import rendered
-from forearm.api.generation.serving_context import Served
+from forearm.api.generation.chat_turn import ServingChat
+from forearm.api.generation.prompt import PromptRenderer
 from forearm.api.generation.translation import BoundedChat, chat_request
 from forearm.api.responses.input_items import (
-    Conversation,
+    ItemsConversation,
     items_of,
     refuse,
     response_format,
@@ -20,7 +20,7 @@ from forearm.api.responses.input_items import (
 )
 from forearm.api.responses.request_bodies import ResponsesRequest
 from forearm.api.responses.store import ResponseStore
-from forearm.api.responses.store_schema import RUNNING, Stored
+from forearm.api.responses.store_schema import RUNNING, StoredResponse
 from forearm.api.responses.tools import Offered, chat_tool_choice, offered
 from forearm.json_types import Json
 
@@ -38,7 +38,7 @@ _ANSWER_SHARE = 4  # with truncation the context keeps room for the answer asked
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResponsesQuestion:
     """A request with its tools, its own items, ids and all, and the items of the conversation before."""
 
     body: ResponsesRequest
@@ -47,14 +47,14 @@ class Asked:
     past: list[Json]
 
 
-async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str, most_bytes: int) -> Asked:
+async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str, most_bytes: int) -> ResponsesQuestion:
     """Raises: InvalidRequest, ResponseNotFound."""
     tools = offered(body.tools or ())
     own, foreign = without_others_packed(items_of(body.input))
     if foreign:
         tools.warnings.append("input: encrypted_content of reasoning comes from another server; it was left out")
     if store is None:
-        return Asked(body, tools, own, [])
+        return ResponsesQuestion(body, tools, own, [])
     references = [number for number, item in enumerate(own) if item["type"] == "item_reference"]
     if len(references) > _MOST_REFERENCES:
         refuse(
@@ -62,7 +62,7 @@ async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str,
         )
     for number in references:
         own[number] = await store.output_item(str(own[number]["id"]), owner)
-    chain: list[Stored] = []
+    chain: list[StoredResponse] = []
     if body.previous_response_id is not None:
         chain = await store.chain(body.previous_response_id, owner, most_bytes)
     past: list[Json] = []
@@ -70,12 +70,16 @@ async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str,
         if one.status in RUNNING:
             refuse(f"previous_response_id: response {one.id!r} is {one.status}; wait for it", "previous_response_id")
         past += json.loads(one.items) + json.loads(one.reply)["output"]
-    return Asked(body, tools, own, past)
+    return ResponsesQuestion(body, tools, own, past)
 
 
-async def chat_of(request: Asked, served: Served) -> BoundedChat:
-    """Raises: InvalidRequest, EngineUnavailable."""
-    fields = _fields(request.body, request.tools.functions, served)
+async def chat_of(request: ResponsesQuestion, serving: ServingChat, prompts: PromptRenderer) -> BoundedChat:
+    """Return the request as a chat, cut to the context where it may be.
+
+    Raises: InvalidRequest, EngineUnavailable.
+    """
+    source = "" if prompts.template is None else prompts.template.source
+    fields = _fields(request.body, request.tools.functions, "verbosity" in source)
     items = [*request.past, *request.own]
     wheres = [f"previous[{n}]" for n in range(len(request.past))] + [f"input[{n}]" for n in range(len(request.own))]
     if request.body.reasoning is not None and request.body.reasoning.context == "current_turn":
@@ -83,7 +87,7 @@ async def chat_of(request: Asked, served: Served) -> BoundedChat:
 
     def chat(first: int) -> BoundedChat:
         """Of the items from this one on; what stands before the conversation stays."""
-        talk = Conversation(request.body.instructions)
+        talk = ItemsConversation(request.body.instructions)
         for number, (where, item) in enumerate(zip(wheres, items, strict=True)):
             if number >= first or item.get("role") in ("system", "developer"):
                 talk.take(where, item)
@@ -92,21 +96,24 @@ async def chat_of(request: Asked, served: Served) -> BoundedChat:
     if request.body.truncation != "auto":
         return chat(0)
     starts = [0, *(number for number, item in enumerate(items) if number and item.get("role") == "user")]
-    return await _fitted(served, chat, starts)
+    return await _fitted(serving, prompts, chat, starts)
 
 
-async def _fitted(served: Served, chat: Any, starts: Sequence[int]) -> BoundedChat:
+async def _fitted(serving: ServingChat, prompts: PromptRenderer, chat: Any, starts: Sequence[int]) -> BoundedChat:
     """The chat from the earliest of these starts that fits the context; from the last, where none does.
 
     Raises: InvalidRequest.
     """
-    context = served.engine.state.max_model_len
+    context = prompts.context
     low, high = 0, len(starts) - 1
     while low < high:
         middle = (low + high) // 2
         candidate: BoundedChat = chat(starts[middle])
         room = min(candidate.most_tokens or context, max(1, context // _ANSWER_SHARE))
-        if await _tokens(served, candidate, context) + room <= context:
+        # One with more letters than the context could ever hold need not be rendered.
+        letters = sum(len(_as_text(message.content or "")) for message in candidate.messages)
+        fits = letters <= context * prompts.tokenizer.longest_token
+        if fits and len(await serving.prompt(candidate)) + room <= context:
             high = middle
         else:
             low = middle + 1
@@ -114,29 +121,18 @@ async def _fitted(served: Served, chat: Any, starts: Sequence[int]) -> BoundedCh
     return fitted
 
 
-async def _tokens(served: Served, chat: BoundedChat, context: int) -> float:
-    """Of its prompt; endless where it has more letters than the context could ever hold, which nobody needs to render.
-
-    Raises: InvalidRequest.
-    """
-    letters = sum(len(_as_text(message.content or "")) for message in chat.messages)
-    if letters > context * served.tokenizer.longest_token:
-        return float("inf")
-    return len((await rendered(served, chat))[1])
-
-
 def _as_text(content: str | list[Json]) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def _fields(body: ResponsesRequest, tools: list[Json], served: Served) -> Json:
+def _fields(body: ResponsesRequest, tools: list[Json], knows_verbosity: bool) -> Json:
     """All of the chat but its messages. What the request has beyond OpenAI's fields is the chat's own.
 
     Raises: InvalidRequest.
     """
     choice = chat_tool_choice(body.tool_choice)
     text, reasoning = body.text, body.reasoning
-    kwargs = _template_kwargs(body, served)
+    kwargs = _template_kwargs(body, knows_verbosity)
     fields: Json = {
         **(body.model_extra or {}),
         "model": body.model,
@@ -156,7 +152,7 @@ def _fields(body: ResponsesRequest, tools: list[Json], served: Served) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _template_kwargs(body: ResponsesRequest, served: Served) -> Json:
+def _template_kwargs(body: ResponsesRequest, knows_verbosity: bool) -> Json:
     """Raises: InvalidRequest for a verbosity that the model's template knows nothing of."""
     kwargs = (body.model_extra or {}).get("chat_template_kwargs") or {}
     if not isinstance(kwargs, dict):
@@ -164,6 +160,6 @@ def _template_kwargs(body: ResponsesRequest, served: Served) -> Json:
     verbosity = None if body.text is None else body.text.verbosity
     if verbosity in (None, "medium"):
         return kwargs
-    if served.template is None or "verbosity" not in served.template.source:
+    if not knows_verbosity:
         refuse(f"text.verbosity: this model knows no verbosity {verbosity!r}; leave it out", "text.verbosity")
     return {"verbosity": verbosity, **kwargs}

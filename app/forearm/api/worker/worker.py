@@ -55,7 +55,7 @@ class DrainingServer(Server):
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(config=worker.config)
-        self._engine: EngineClient = worker.wsgi.state.served.engine
+        self._engine: EngineClient = worker.wsgi.state.services.engine
         self._master, self._drain_s = worker.ppid, worker.cfg.graceful_timeout - FINAL_ANSWERS_S
 
     async def _wait_tasks_to_complete(self) -> None:

@@ -1,0 +1,192 @@
+"""A request's prompt: a chat as the model's template renders it, or a text; in token ids, cut to the context."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Any
+
+from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.generation.request_bodies import ChatMessageBody, ChatRequest, GenerationBody
+from forearm.api.generation.template_messages import conversation
+from forearm.api.generation.unsupported import check_template
+from forearm.api.http.json_size import json_size
+from forearm.config.api_config import ApiConfig
+from forearm.errors import InvalidRequest
+from forearm.json_types import Json
+from forearm.text.templates.chat_template import ChatTemplate, UntrustedTemplates
+from forearm.text.tokenizer.tokenizer import Tokenizer
+
+# Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
+# every stream of this worker for more than 10 ms.
+_LONG_TEXT = 20_000
+# A text of this many times what the context can hold is not tokenised at all; one that is cut afterwards
+# (truncate_prompt_tokens) may be longer than the context.
+_HOPELESS = 4
+_WAITING = 64  # requests with a template of their own; later ones wait until a thread is free
+
+
+class PromptRenderer:
+    """Makes prompts of chats and texts. `tool_template`: for chats with tools, where the model has one of its own.
+
+    pools: the model makes vectors of texts, and so needs no template.
+    """
+
+    def __init__(
+        self,
+        config: ApiConfig,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        tool_template: ChatTemplate | None,
+        pools: bool,
+    ) -> None:
+        self._config = config
+        self._engine = engine
+        self.tokenizer = tokenizer
+        self.template = template
+        self._tool_template = tool_template
+        self._pools = pools
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have together. Raises: EngineUnavailable."""
+        return self._engine.state.max_model_len
+
+    @cached_property
+    def _untrusted_templates(self) -> UntrustedTemplates:
+        return UntrustedTemplates(self.tokenizer.backend.special_tokens_map)
+
+    @cached_property
+    def _template_threads(self) -> ThreadPoolExecutor:
+        """Threads that wait for untrusted templates, so that those of asyncio.to_thread do not."""
+        return ThreadPoolExecutor(_WAITING, "template")
+
+    async def chat(self, body: ChatRequest, tools: list[Json] | None) -> tuple[str, list[int]]:
+        """Return a chat's prompt, as text and as token ids. `tools`: those that the prompt tells of.
+
+        Raises: InvalidRequest, EngineUnavailable.
+        """
+        kwargs = dict(body.chat_template_kwargs or {})
+        if body.reasoning_effort is not None:  # "none" switches off thinking where models have that
+            kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+            kwargs.setdefault("enable_thinking", body.reasoning_effort != "none")
+        verbosity = (body.model_extra or {}).get("verbosity")
+        if verbosity is not None and self.template is not None and "verbosity" in self.template.names:
+            kwargs.setdefault("verbosity", verbosity)
+        text = await self.render(
+            body.messages,
+            chat_template=body.chat_template,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            kwargs=kwargs,
+            tools=tools,
+            documents=[one.model_dump() for one in body.documents] if body.documents else None,
+        )
+        return text, self.truncated(await self.encode(text, body.add_special_tokens), body)
+
+    async def render(
+        self,
+        messages: Sequence[ChatMessageBody],
+        *,
+        chat_template: str | None,
+        add_generation_prompt: bool | None,
+        continue_final_message: bool,
+        kwargs: dict[str, Any] | None,
+        tools: list[Json] | None = None,
+        documents: list[Json] | None = None,
+    ) -> str:
+        """Return the text of a chat's prompt; long ones are rendered on a thread.
+
+        Raises: InvalidRequest.
+        """
+        check_template(chat_template, add_generation_prompt, continue_final_message, self._config)
+        template = self._chosen_template(chat_template, tools)
+        as_parts = self._config.chat_template_content_format == "openai"
+        prompted = not continue_final_message if add_generation_prompt is None else add_generation_prompt
+
+        def rendered(tools_in: str, arguments: str, beside_calls: str | None) -> str:
+            return template.render(
+                conversation(messages, tools, template, as_parts, tools_in, arguments, beside_calls),
+                add_generation_prompt=prompted,
+                continue_final_message=continue_final_message,
+                tools=tools if template.shows_tools else None,
+                documents=documents,
+                kwargs={**(self._config.default_chat_template_kwargs or {}), **(kwargs or {})},
+            )
+
+        # Some templates know no system's message; DeepSeek's take arguments as they were written. Qwen3's first ones,
+        # which GGUF files still carry, look into the content beside calls.
+        tells_of_tools = bool(tools) and not template.shows_tools  # a message does
+        second = ("user", "object", None) if tells_of_tools else ("system", "text", None)
+        forms = (("system", "object", None), second, ("system", "object", ""))
+        in_some_form = partial(_in_some_form, rendered, forms)
+        if chat_template is not None:
+            return await asyncio.get_running_loop().run_in_executor(self._template_threads, in_some_form)
+        if json_size([messages, tools, documents, kwargs], _LONG_TEXT) < _LONG_TEXT:
+            return in_some_form()
+        return await asyncio.to_thread(in_some_form)
+
+    async def encode(self, text: str, add_special_tokens: bool, characters: int = 0) -> list[int]:
+        """Return a text's token ids. `characters`: of all texts of the request, where it has several.
+
+        Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it.
+        """
+        self.check_length(text)
+        if max(len(text), characters) < _LONG_TEXT:
+            return self.tokenizer.encode(text, add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
+
+    def check_length(self, text: str, param: str | None = None) -> None:
+        """Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it."""
+        if len(text) > _HOPELESS * self.context * self.tokenizer.longest_token:
+            raise InvalidRequest(
+                f"This model's maximum context length is {self.context} tokens. However, your text has {len(text)} "
+                f"characters, and no token has more than {self.tokenizer.longest_token}. Please shorten it.",
+                param,
+            )
+
+    def truncated(self, token_ids: list[int], body: GenerationBody) -> list[int]:
+        """Return the prompt cut to `truncate_prompt_tokens` (-1: what the context holds), on the left by default."""
+        limit = body.truncate_prompt_tokens
+        if limit is None:
+            return token_ids
+        if limit == -1:
+            limit = self.context - max(body.asked_max_tokens or 1, 1)
+        if len(token_ids) <= limit:
+            return token_ids
+        return token_ids[:limit] if body.truncation_side == "right" else token_ids[len(token_ids) - limit :]
+
+    def _chosen_template(self, given: str | None, tools: list[Json] | None) -> ChatTemplate:
+        """Return the request's own template, or the model's for such requests. Raises: InvalidRequest."""
+        if given is not None:
+            return self._untrusted_templates.template(given)
+        template = self.template if not tools or self._tool_template is None else self._tool_template
+        if template is None and self._pools:
+            raise InvalidRequest(
+                "this model has no chat template, and it makes vectors of texts: send input", "messages"
+            )
+        if template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use /v1/completions, or start the server with --chat-template",
+                "messages",
+            )
+        return template
+
+
+def _in_some_form(rendered: Callable[[str, str, str | None], str], forms: Sequence[tuple[str, str, str | None]]) -> str:
+    """Return a prompt in the first form that the template takes.
+
+    Raises: InvalidRequest, of the first form.
+    """
+    try:
+        return rendered(*forms[0])
+    except InvalidRequest as error:
+        if error.param != "messages" or len(forms) == 1:
+            raise
+        try:
+            return _in_some_form(rendered, forms[1:])
+        except InvalidRequest:
+            raise error from None

@@ -1,0 +1,85 @@
+"""The model that is served, as clients name it, and the heading of an answer."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from forearm import __version__
+from forearm.api.generation.request_bodies import GenerationBody
+from forearm.api.generation.response_bodies import ChunkHead
+from forearm.api.http.caller import Caller
+from forearm.config.api_config import ApiConfig
+from forearm.errors import ModelNotFound
+from forearm.text.grammars.lark import warnings_of
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The first members of an answer. The id is the client's own, where it (or its header) brought one.
+
+    warnings: what was asked of the answer and is imposed in part, or not at all.
+    """
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+    warnings: list[str] | UnsetType = UNSET
+
+    def under(self, grammar: str | None) -> Heading:
+        """Return the same over an answer that follows this grammar."""
+        return replace(self, warnings=warnings_of(grammar) or UNSET)
+
+    def of_chunks(self, kind: str) -> ChunkHead:
+        """Return the same over every chunk of a stream."""
+        return ChunkHead(
+            id=self.id,
+            object=kind,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.system_fingerprint,
+            warnings=self.warnings,
+        )
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The one model of this server. `names`: what clients may call it; the first one is used in answers.
+
+    fingerprint: changes with what may change answers (software, model, how it is computed), or as the operator says.
+    """
+
+    names: tuple[str, ...]
+    root: str
+    fingerprint: str | None
+    created: int
+
+    @classmethod
+    def of(cls, config: ApiConfig, defaults: dict[str, Any]) -> ServedModel:
+        """Return the model of this config; `defaults` are its sampling parameters."""
+        names = config.served_model_name or (config.model or Path(config.model_folder).name,)
+        about = f"{__version__} {config.model_folder} {config.computed_as} {defaults}"
+        fingerprint: str | None = f"forearm-{__version__}-{hashlib.sha256(about.encode()).hexdigest()[:8]}"
+        if config.fingerprint_mode in ("custom", "none"):
+            fingerprint = config.fingerprint_value if config.fingerprint_mode == "custom" else None
+        return cls(names, config.model or names[0], fingerprint, int(time.time()))
+
+    def name(self, asked: str | None) -> str:
+        """Return the name for the answer.
+
+        Raises: ModelNotFound.
+        """
+        if asked is not None and asked not in self.names:
+            raise ModelNotFound(f"The model `{asked}` does not exist.")
+        return asked or self.names[0]
+
+    def heading(self, prefix: str, body: GenerationBody, caller: Caller) -> Heading:
+        """Raises: ModelNotFound."""
+        name = self.name(body.model)
+        return Heading(f"{prefix}-{body.request_id or caller.request_id}", int(time.time()), name, self.fingerprint)

@@ -1,0 +1,59 @@
+"""The files of the worker that a live request enters."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import FrameType
+
+from tests.api.server import started
+from tests.house.test_code import PACKAGE, at
+from tests.house.test_path import request_path
+
+# What a streamed chat enters beside the path, and why it stands beside it. A file or folder of app/forearm.
+BESIDE = {
+    "api/http/": "before and after the route: request id, keys, limits, the body's bytes, figures",
+    "api/app.py": "makes the observers of each request",
+    "api/engine_client/connection.py": "the socket of the engine client",
+    "api/generation/dependencies.py": "hands the route its services",
+    "api/generation/request_bodies.py": "the fields of the body",
+    "api/generation/unsupported.py": "refuses fields that are not served",
+    "api/generation/served_model.py": "the heading of the answer",
+    "api/generation/tool_choice.py": "asks whether there are tools",
+    "api/generation/template_messages.py": "messages in the form that the template takes",
+    "api/generation/reasoning_constraints.py": "asks whether the answer is constrained",
+    "api/generation/response_format.py": "asks whether the answer has a format",
+    "api/generation/usage.py": "when usage is told",
+    "api/generation/logprobs.py": "how log-probabilities name tokens",
+    "api/generation/sse.py": "frames of events, signs of life",
+    "errors.py": "the default of an exception's fields",
+    "text/grammars/lark.py": "warnings of a grammar, of which there is none",
+    "text/templates/bounded_template.py": "bounds on what a template may do",
+    "text/tokenizer/bad_words.py": "asks whether words are forbidden",
+    "text/tokenizer/detokenizer.py": "token ids to text, for outputs.py",
+    "text/tool_parsers/": "reasoning and calls in the text, for outputs.py",
+}
+
+
+def test_a_streamed_chat_enters_the_files_of_the_path_and_few_beside(tmp_path: Path) -> None:
+    entered: set[str] = set()
+
+    def record(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            entered.add(frame.f_code.co_filename)
+
+    threading.setprofile(record)  # of threads that begin from now on: uvicorn's and those it starts
+    try:
+        with started(tmp_path) as server:
+            server.chat("hello", stream=True, max_tokens=3)
+            entered.clear()
+            reply = server.chat("hello", stream=True, max_tokens=3)
+            assert reply.text.endswith("data: [DONE]\n\n")
+            files = {at(Path(name)) for name in entered if Path(name).is_relative_to(PACKAGE)}
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+    worker, _, _, back = request_path()
+
+    assert sorted({*worker, *back} - files) == []
+    others = (file.removeprefix("app/forearm/") for file in files - {*worker, *back})
+    assert sorted(file for file in others if not file.startswith(tuple(BESIDE))) == []
