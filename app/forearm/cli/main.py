@@ -93,8 +93,10 @@ def generate(argv: Sequence[str]) -> int:
     if file:
         try:
             messages = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--messages {file}: {error}; name a file with a JSON list of chat messages") from None
+        except OSError as error:
+            raise ConfigError(f"--messages {file}: {error.strerror}; name a JSON list of chat messages") from None
+        except ValueError as error:
+            raise ConfigError(f"--messages {file}: it is not JSON: {error}") from None
     prompt = None if messages else line.rest.prompt or sys.stdin.read()
     names = ("max_tokens", "temperature", "top_p", "top_k")
     sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
