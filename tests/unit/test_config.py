@@ -203,7 +203,7 @@ def test_ranks_are_asked_for_as_in_vllm(argv: list[str]) -> None:
         (["--distributed-executor-backend", "ray"], r"--distributed-executor-backend ray: .* write mp or uni"),
         (["--kv-transfer-config", "{}"], r"--kv-transfer-config: KV blocks are not moved"),
         (["--enable-lora"], r"--enable-lora: LoRA adapters are not built yet"),
-        (["--load-format", "pt"], r"--load-format pt: weights come from safetensors"),
+        (["--load-format", "npcache"], r"--load-format npcache: weights come from safetensors"),
         (["--enable_sleep_mode"], r"--enable-sleep-mode"),
     ],
 )
