@@ -30,14 +30,15 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.accuracy_rows import ROWS, Row
-from bench.executors import FUSED, config_of, packed_rows
+from bench.executors import config_of, packed_rows
 from bench.ggml import rounded, write_gguf
 from bench.records import figure, record, run_of
 from bench.shapes import SHAPES, Shape
 
 from forearm import LLM, SamplingParams, _native
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.model.families.config import WeightFormat, uniform_formats
+from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.gguf.gguf_codes import BLOCK_TYPES, decode_rows
 
 Floats = npt.NDArray[np.float32]
@@ -81,8 +82,8 @@ def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: 
     """
     small = replace(shape, vocab=shape.hidden, layers=1, tied=False, architecture="llama")
     config = replace(config_of(small), final_norm=False)
-    formats = uniform_formats(config, WeightFormat("float32")) | _formats(matrices_of(shape), row)
-    executor = _native.Executor(config, formats, row.kv, tokens, 1, tokens, 4096, (), threads)
+    formats = uniform_formats(config, WeightFormat("float32")) | _formats(config, row)
+    executor = _native.Executor(config, matrices(config), formats, row.kv, tokens, 1, tokens, 4096, (), threads)
     x = activations_of(small.hidden, tokens)
     executor.load_matrix("embed", np.pad(x, ((0, small.hidden - tokens), (0, 0))), "float32")
     executor.load_matrix("head", np.eye(small.hidden, dtype=np.float32), "float32")
@@ -94,16 +95,14 @@ def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: 
     return _forward(executor, tokens) - x
 
 
-def _formats(parts: dict[str, tuple[int, int]], row: Row) -> dict[str, WeightFormat]:
+def _formats(config: ModelConfig, row: Row) -> dict[str, WeightFormat]:
     """Return the formats of the layer's packed matrices."""
-    found: dict[str, WeightFormat] = {}
-    for name, (_, columns) in parts.items():
-        layer, _, part = name.rpartition(".")
-        weights = row.weights
-        if isinstance(weights, str):
-            weights = BLOCK_TYPES[_type(weights, columns)].format
-        found[f"{layer}.{FUSED.get(part, part)}"] = weights
-    return found
+    weights = row.weights
+    return {
+        spec.name: BLOCK_TYPES[_type(weights, spec.k)].format if isinstance(weights, str) else weights
+        for spec in matrices(config)
+        if spec.name.startswith("layers.")
+    }
 
 
 def _type(kind: str, columns: int) -> str:

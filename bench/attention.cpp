@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kCacheBytes = int64_t{256} << 20;  // more than any cache
 constexpr int64_t kScratchBytes = 4 << 20;
 constexpr int kPasses = 7;
-constexpr int64_t kPromptTokens = 32;  // of an item of work (model/attention_plan.cpp)
+constexpr int64_t kPromptTokens = 32;  // of an item of work (model/mixers/attention_plan.cpp)
 constexpr const char* kNames[kDTypes] = {"f32", "f16", "bf16", "int8", "int4", "fp8_e4m3", "fp8_e5m2"};
 
 struct Shape {

@@ -8,12 +8,12 @@ import numpy as np
 from bench.shapes import POOL, Shape, bfloat16
 
 from forearm import _native
-from forearm.model.families.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.quantization import AT_LOAD
 
 KV_DTYPE = "bfloat16"
 FLOATS = ("float32", "float16", "bfloat16")
-FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "up"}
 PIECE_ROWS = 4096
 
 
@@ -24,12 +24,11 @@ def config_of(shape: Shape) -> ModelConfig:
         dtype="bfloat16",
         vocab_size=shape.vocab,
         hidden=shape.hidden,
-        intermediate=shape.intermediate,
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         max_positions=131072,
-        layers=(Layer(rope=0),) * shape.layers,
+        layers=(Layer(Attention(rope=0), FeedForward(shape.intermediate)),) * shape.layers,
         ropes=(Rope((shape.rope_theta**-pairs).astype(np.float32)),),
         qkv_bias=shape.architecture == "qwen2",
         tied_head=shape.tied,
@@ -52,15 +51,23 @@ def make_executor(
     config = config_of(shape)
     formats = formats_of(config, name)
     executor = _native.Executor(
-        config, formats, kv_dtype, step_tokens, sequences, sequences, config.max_positions, cores, threads
+        config,
+        matrices(config),
+        formats,
+        kv_dtype,
+        step_tokens,
+        sequences,
+        sequences,
+        config.max_positions,
+        cores,
+        threads,
     )
     pool = np.random.default_rng(0).normal(0, 1, POOL).astype(np.float32)
-    for matrix, (rows, columns) in packed_rows(shape).items():
-        layer, _, part = matrix.rpartition(".")
-        format = formats[f"{layer}.{FUSED[part]}" if part in FUSED else matrix]
-        for row in range(0, rows, PIECE_ROWS):
-            values = np.resize(pool[row % 1021 :], (min(PIECE_ROWS, rows - row), columns))
-            load_piece(executor, matrix, row, values, format)
+    for spec in matrices(config):
+        for part in spec.parts:
+            for row in range(0, part.rows, PIECE_ROWS):
+                values = np.resize(pool[row % 1021 :], (min(PIECE_ROWS, part.rows - row), spec.k))
+                load_piece(executor, part.name, row, values, formats[spec.name])
     load_vectors(executor, shape)
     executor.finish_loading()
     return executor
@@ -83,21 +90,8 @@ def load_piece(
 
 
 def packed_rows(shape: Shape) -> dict[str, tuple[int, int]]:
-    """The executor's names of the matrices, in its order."""
-    kv = shape.kv_heads * shape.head_dim
-    rows = {
-        "q": shape.hidden,
-        "k": kv,
-        "v": kv,
-        "o": shape.hidden,
-        "gate": shape.intermediate,
-        "up": shape.intermediate,
-    }
-    found = {"embed": (shape.vocab, shape.hidden)} | ({} if shape.tied else {"head": (shape.vocab, shape.hidden)})
-    for i in range(shape.layers):
-        found |= {f"layers.{i}.{part}": (n, shape.hidden) for part, n in rows.items()}
-        found[f"layers.{i}.down"] = (shape.hidden, shape.intermediate)
-    return found
+    """Return [rows, columns] of the matrices that are loaded, by the executor's names and in its order."""
+    return {part.name: (part.rows, spec.k) for spec in matrices(config_of(shape)) for part in spec.parts}
 
 
 def load_vectors(executor: _native.Executor, shape: Shape) -> None:

@@ -36,7 +36,8 @@ from bench.records import Figure, figure, figures_of, line_of, record, run_of
 from forearm import _native
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.weights import load_native
-from forearm.model.families.config import WeightFormat, uniform_formats
+from forearm.model.families.config import WeightFormat
+from forearm.model.families.matrices import uniform_formats
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.quantization.quantization import Asked
 from forearm.text.tokenizer.tokenizer import load_tokenizer

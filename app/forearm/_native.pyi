@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from forearm.engine.batch import Float32Array, Int32Array, UInt32Array, UInt64Array
 from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.model.families.matrices import MatrixSpec
 
 def tier() -> str:
     """Name of the kernel tier in use; chosen at the first call.
@@ -30,6 +31,25 @@ def operand_form(weight_dtype: str) -> str:
     """What the tier in use rounds activations to, to multiply them with weights of this dtype: "float32", "float16",
     "bfloat16" or "int8" (int8 and int4 weights of a format that is not `wide`)."""
 
+def scratch_bytes(
+    config: ModelConfig,
+    matrices: Sequence[MatrixSpec],
+    formats: Mapping[str, WeightFormat],
+    step_tokens: int,
+    step_logit_rows: int,
+    max_model_len: int,
+    threads: int,
+    any_tier: bool = False,
+) -> int:
+    """Executor.scratch_bytes of an executor like this, before it is made: of the tier in use, or, `any_tier`, the most
+    that it would be on a tier of any CPU.
+
+    Raises: ValueError as Executor does.
+    """
+
+def kv_block_bytes(config: ModelConfig, kv_dtype: str) -> int:
+    """Executor.kv_bytes_per_block of an executor like this."""
+
 def limits(cores: Sequence[int], threads: int, megabytes: int = 1024, seconds: float = 1.0) -> dict[str, float]:
     """What this machine can do, measured with the instructions of the tier in use.
 
@@ -44,9 +64,8 @@ class Executor:
     """One model in memory, its KV cache, its threads. Calls come from one thread at a time.
 
     config: read through the attributes of model/families/config.py's dataclass.
-    formats: of each packed matrix, by name: embed, positions, types, head, layers.{i}.{qkv,o,up,down}, dense.{i}. `up`
-    is gate and up. Every matrix of the model has one, and nothing else: families' uniform_formats gives the
-    names.
+    matrices: what families' matrices(config) lists: embed, positions, types, head, layers.{i}.{qkv,o,up,down},
+    dense.{i}. formats: of each of these, by name.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.
@@ -58,6 +77,7 @@ class Executor:
     def __init__(
         self,
         config: ModelConfig,
+        matrices: Sequence[MatrixSpec],
         formats: Mapping[str, WeightFormat],
         kv_dtype: str,
         step_tokens: int,

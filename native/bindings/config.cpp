@@ -28,11 +28,6 @@ Rope rope_of(const py::handle& rope) {
           rope.attr("interleaved").cast<bool>()};
 }
 
-LayerKind layer_of(const py::handle& layer) {
-  const py::object rope = layer.attr("rope");
-  return {rope.is_none() ? std::nullopt : std::optional<int>(rope.cast<int>()), layer.attr("window").cast<int64_t>()};
-}
-
 Activation activation_of(const std::string& name) {
   return one_of<Activation>("activation", name,
                             {{"none", Activation::none},
@@ -42,6 +37,32 @@ Activation activation_of(const std::string& name) {
                              {"gelu_erf", Activation::gelu_erf},
                              {"relu", Activation::relu},
                              {"relu_squared", Activation::relu_squared}});
+}
+
+LayerKind layer_of(const py::handle& layer) {
+  const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"), rope = mixer.attr("rope");
+  return {
+      {rope.is_none() ? std::nullopt : std::optional<int>(rope.cast<int>()), mixer.attr("window").cast<int64_t>()},
+      {feed_forward.attr("width").cast<int64_t>(), activation_of(feed_forward.attr("activation").cast<std::string>()),
+       feed_forward.attr("gated").cast<bool>()}};
+}
+
+MatrixSpec matrix_of(const py::handle& matrix) {
+  std::vector<MatrixPart> parts;
+  for (const py::handle& part : matrix.attr("parts"))
+    parts.push_back({part.attr("name").cast<std::string>(), part.attr("rows").cast<int64_t>()});
+  const Role role = one_of<Role>("role", matrix.attr("role").cast<std::string>(),
+                                 {{"embedding", Role::embedding},
+                                  {"table", Role::table},
+                                  {"head", Role::head},
+                                  {"mixer_in", Role::mixer_in},
+                                  {"mixer_out", Role::mixer_out},
+                                  {"feed_forward_in", Role::feed_forward_in},
+                                  {"feed_forward_out", Role::feed_forward_out},
+                                  {"pooler", Role::pooler}});
+  return {matrix.attr("name").cast<std::string>(), std::move(parts),
+          matrix.attr("k").cast<int64_t>(),        role,
+          matrix.attr("bias").cast<bool>(),        matrix.attr("interleaved").cast<bool>()};
 }
 
 DenseKind dense_of(const py::handle& dense) {
@@ -57,7 +78,6 @@ void read_kinds(const py::object& from, Config& c) {
       {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
   c.qk_norm = one_of<QkNorm>("qk_norm", name("qk_norm"),
                              {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}});
-  c.activation = activation_of(name("activation"));
   c.norm_residual =
       one_of<NormResidual>("norm_residual", name("norm_residual"),
                            {{"none", NormResidual::none}, {"first", NormResidual::first}, {"all", NormResidual::all}});
@@ -93,19 +113,19 @@ Formats formats_of(const py::object& from) {
   return formats;
 }
 
-Config config_of(const py::object& from) {
+Config config_of(const py::object& from, const py::object& matrices) {
   Config c{};
   const auto read = [&from]<class Value>(const char* field, Value& value) {
     value = from.attr(field).template cast<Value>();
   };
   read("vocab_size", c.vocab_size);
   read("hidden", c.hidden);
-  read("intermediate", c.intermediate);
   read("heads", c.heads);
   read("kv_heads", c.kv_heads);
   read("head_dim", c.head_dim);
   read("max_positions", c.max_positions);
   for (const py::handle& layer : from.attr("layers")) c.layers.push_back(layer_of(layer));
+  for (const py::handle& matrix : matrices) c.matrices.push_back(matrix_of(matrix));
   for (const py::handle& rope : from.attr("ropes")) c.ropes.push_back(rope_of(rope));
   read("learned_positions", c.learned_positions);
   read("position_offset", c.position_offset);
@@ -119,11 +139,6 @@ Config config_of(const py::object& from) {
   read("norm_plus_one", c.norm_plus_one);
   read("final_norm", c.final_norm);
   read_kinds(from, c);
-  read("gated", c.gated);
-  read("qkv_bias", c.qkv_bias);
-  read("o_bias", c.o_bias);
-  read("mlp_bias", c.mlp_bias);
-  read("head_bias", c.head_bias);
   read("tied_head", c.tied_head);
   read("attention_scale", c.attention_scale);
   read("attention_softcap", c.attention_softcap);

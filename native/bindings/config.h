@@ -8,9 +8,9 @@
 
 namespace forearm {
 
-// Reads the attributes of app/forearm/model/families/config.py's dataclass.
+// Reads the attributes of app/forearm/model/families/config.py's dataclass, and the list that matrices.py makes of it.
 // Throws std::invalid_argument naming a value that the executor does not know.
-Config config_of(const pybind11::object& config);
+Config config_of(const pybind11::object& config, const pybind11::object& matrices);
 
 // Reads a mapping of names to that file's WeightFormat.
 Formats formats_of(const pybind11::object& formats);

@@ -16,14 +16,14 @@
 #include "bindings/topology_py.h"
 #include "kernels/self_test.h"
 #include "model/executor.h"
-#include "model/limits.h"
+#include "model/machine_limits.h"
 
 namespace py = pybind11;
 
 namespace forearm {
 namespace {
 
-std::unique_ptr<Executor> make_executor(const py::object& config, const py::object& formats,
+std::unique_ptr<Executor> make_executor(const py::object& config, const py::object& matrices, const py::object& formats,
                                         const std::string& kv_dtype, int64_t step_tokens, int64_t step_sequences,
                                         int64_t step_logit_rows, int64_t max_model_len, std::vector<int> cores,
                                         int threads, std::vector<int> ranks) {
@@ -32,7 +32,20 @@ std::unique_ptr<Executor> make_executor(const py::object& config, const py::obje
   if (std::accumulate(ranks.begin(), ranks.end(), 0) != threads)
     throw std::invalid_argument("the threads of all ranks must add up to " + std::to_string(threads) +
                                 ", the value of `threads`");
-  return std::make_unique<Executor>(config_of(config), formats_of(formats), limits, std::move(cores), Ranks(ranks));
+  return std::make_unique<Executor>(config_of(config, matrices), formats_of(formats), limits, std::move(cores),
+                                    Ranks(ranks));
+}
+
+int64_t scratch_bytes(const py::object& config, const py::object& matrices, const py::object& formats,
+                      int64_t step_tokens, int64_t step_logit_rows, int64_t max_model_len, int threads, bool any_tier) {
+  const Limits limits{DType::f32, step_tokens, step_tokens, step_logit_rows, max_model_len};
+  const Config model = config_of(config, matrices);
+  check(model, limits);
+  return Scratch::bytes_for(model, limits, formats_of(formats), threads, any_tier);
+}
+
+int64_t kv_block_bytes(const py::object& config, const std::string& kv_dtype) {
+  return KvBlocks(config_of(config, py::tuple()), dtype_of(kv_dtype), 1).bytes_per_block();
 }
 
 void load_matrix(Executor& executor, const std::string& name, const py::array& data, const std::string& dtype,
@@ -155,8 +168,9 @@ void bind_executor(py::module_& module) {
   using namespace py::literals;
   py::class_<Executor> executor(module, "Executor");
   executor
-      .def(py::init(&make_executor), "config"_a, "formats"_a, "kv_dtype"_a, "step_tokens"_a, "step_sequences"_a,
-           "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a, "ranks"_a = std::vector<int>{})
+      .def(py::init(&make_executor), "config"_a, "matrices"_a, "formats"_a, "kv_dtype"_a, "step_tokens"_a,
+           "step_sequences"_a, "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a,
+           "ranks"_a = std::vector<int>{})
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
       .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)
       .def_property_readonly("kv_bytes_per_block", &Executor::kv_bytes_per_block)
@@ -198,6 +212,9 @@ PYBIND11_MODULE(_native, module) {
   module.def("tier_names", &forearm::names_of_tiers);
   module.def("quarantined", &forearm::quarantined_tiers);
   module.def("operand_form", &forearm::operand_form, "weight_dtype"_a);
+  module.def("scratch_bytes", &forearm::scratch_bytes, "config"_a, "matrices"_a, "formats"_a, "step_tokens"_a,
+             "step_logit_rows"_a, "max_model_len"_a, "threads"_a, "any_tier"_a = false);
+  module.def("kv_block_bytes", &forearm::kv_block_bytes, "config"_a, "kv_dtype"_a);
   module.def("limits", &forearm::limits, "cores"_a, "threads"_a, "megabytes"_a = 1024, "seconds"_a = 1.0);
   forearm::bind_executor(module);
   forearm::bind_topology(module);

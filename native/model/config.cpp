@@ -21,11 +21,25 @@ void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const LayerKind& layer = c.layers[i];
-    in_range("window", layer.window, 0, INT32_MAX);
-    if (layer.rope) in_range("rope of a layer", *layer.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+    const AttentionKind& mixer = layer.mixer;
+    in_range("window", mixer.window, 0, INT32_MAX);
+    if (mixer.rope) in_range("rope of a layer", *mixer.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+    in_range("width of a feed-forward", layer.feed_forward.width, 1, kLargest);
   }
   for (const Rope& rope : c.ropes)
     in_range("rotary dimension", 2 * static_cast<int64_t>(rope.inv_freq.size()), 2, c.head_dim);
+}
+
+void check_matrices(const Config& c) {
+  for (const MatrixSpec& matrix : c.matrices) {
+    in_range("columns of a matrix", matrix.k, 1, kLargest);
+    if (matrix.parts.empty()) refuse("the matrix '" + matrix.name + "' has no parts");
+    for (const MatrixPart& part : matrix.parts) {
+      in_range("rows of a matrix", part.rows, 1, int64_t{1} << 31);
+      if (matrix.interleaved && part.rows != matrix.parts[0].rows)
+        refuse("the parts of '" + matrix.name + "' alternate, so they must have the same rows");
+    }
+  }
 }
 
 void check_pooling(const Config& c) {
@@ -38,10 +52,16 @@ void check_pooling(const Config& c) {
 
 }  // namespace
 
+int64_t MatrixSpec::columns() const {
+  if (parts.size() == 1) return parts[0].rows;
+  int64_t all = 0;
+  for (const MatrixPart& part : parts) all += round_up(part.rows, kPanel);
+  return all;
+}
+
 void check(const Config& c, const Limits& limits) {
   in_range("vocab_size", c.vocab_size, 1, int64_t{1} << 26);
   in_range("hidden", c.hidden, 1, kLargest);
-  in_range("intermediate", c.intermediate, 1, kLargest);
   in_range("heads", c.heads, 1, 4096);
   in_range("kv_heads", c.kv_heads, 1, c.heads);
   in_range("head_dim", c.head_dim, 1, 4096);
@@ -51,6 +71,7 @@ void check(const Config& c, const Limits& limits) {
     refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of kv_heads (" + std::to_string(c.kv_heads) +
            ")");
   check_layers(c);
+  check_matrices(c);
   check_pooling(c);
   in_range("step_tokens", limits.step_tokens, 1, kLargest);
   in_range("step_sequences", limits.step_sequences, 1, kLargest);

@@ -22,9 +22,43 @@ struct Rope {
   bool interleaved = false;
 };
 
-struct LayerKind {
+struct AttentionKind {
   std::optional<int> rope;  // index into Config::ropes
   int64_t window = 0;       // 0: all keys
+};
+
+struct FeedForwardKind {
+  int64_t width;
+  Activation activation = Activation::silu;
+  bool gated = true;
+};
+
+struct LayerKind {
+  AttentionKind mixer;
+  FeedForwardKind feed_forward;
+};
+
+// What a packed matrix is for: app/forearm/model/families/matrices.py's Role.
+enum class Role { embedding, table, head, mixer_in, mixer_out, feed_forward_in, feed_forward_out, pooler };
+
+// Rows that are loaded by a name of their own.
+struct MatrixPart {
+  std::string name;
+  int64_t rows;
+};
+
+// One packed matrix: MatrixSpec in C++. Parts follow each other, each padded to whole panels, or their panels
+// alternate.
+struct MatrixSpec {
+  std::string name;
+  std::vector<MatrixPart> parts;
+  int64_t k;
+  Role role;
+  bool bias = false;
+  bool interleaved = false;
+
+  // Packed columns; a single part is not padded.
+  int64_t columns() const;
 };
 
 // A layer behind pooling: activation(W x + bias), then a LayerNorm where there is one.
@@ -36,8 +70,9 @@ struct DenseKind {
 };
 
 struct Config {
-  int64_t vocab_size, hidden, intermediate, heads, kv_heads, head_dim, max_positions;
+  int64_t vocab_size, hidden, heads, kv_heads, head_dim, max_positions;
   std::vector<LayerKind> layers;
+  std::vector<MatrixSpec> matrices;  // in the order in which they lie in memory
   std::vector<Rope> ropes;
   bool learned_positions = false;
   int64_t position_offset = 0;
@@ -55,9 +90,6 @@ struct Config {
   bool final_norm = true;
   QkNorm qk_norm = QkNorm::none;
 
-  Activation activation = Activation::silu;
-  bool gated = true;
-  bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
   bool tied_head = false;
 
   float attention_scale = 1.0f, attention_softcap = 0.0f;
@@ -81,7 +113,7 @@ struct Format {
   bool wide = false;     // activations are not rounded to int8
   bool ordered = false;  // columns of activations are permuted: Weights::load_codes' order
 };
-// By the names of the packed matrices: embed, positions, types, head, layers.{i}.{qkv,o,up,down}, dense.{i}.
+// By the names of the packed matrices.
 using Formats = std::map<std::string, Format>;
 
 // What one executor is made for.

@@ -22,7 +22,7 @@ Executor::Executor(Config config, const Formats& formats, const Limits& limits, 
       pool_(ranks.threads(), std::move(cores)),
       weights_(config_, formats, ranks_),
       kv_(config_, limits.kv_dtype, ranks_),
-      scratch_(config_, limits, weights_, kv_.padded_head_dim(), ranks_.threads()),
+      scratch_(config_, limits, matrix_inputs(config_, formats), kv_.padded_head_dim(), ranks_.threads()),
       forward_(config_, ranks_, weights_, kv_, scratch_, pool_),
       pooling_(config_, weights_, ranks_.threads()) {
   check_memory(0);

@@ -1,12 +1,19 @@
 #include "model/pooling.h"
 
 #include <algorithm>
+#include <string>
 
 namespace forearm {
 
 Pooling::Pooling(const Config& config, const Weights& weights, int threads)
     : c_(config), weights_(weights), width_(round_up(config.hidden, kPanel)) {
-  for (const DenseKind& kind : c_.dense) width_ = std::max(width_, round_up(kind.outputs, kPanel));
+  int64_t k = c_.hidden;
+  for (size_t i = 0; i < c_.dense.size(); ++i) {
+    const int64_t outputs = c_.dense[i].outputs;
+    layers_.push_back(&weights.linear("dense." + std::to_string(i), outputs, k));
+    width_ = std::max(width_, round_up(outputs, kPanel));
+    k = outputs;
+  }
   if (c_.pooled) rooms_.assign(static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(2 * width_)));
 }
 
@@ -34,23 +41,22 @@ void Pooling::pool(int member, const Operand& rows, Range part, float* out) {
 
 void Pooling::apply(size_t layer, float* from, float* to) const {
   const DenseKind& kind = c_.dense[layer];
-  const DenseWeights& dense = weights_.dense(layer);
+  const Linear& dense = *layers_[layer];
   const Operand out{to, width_, Form::f32_rows};
   GemmTask task{};
   task.a = {from, width_, Form::f32_rows};
   task.row_end = 1;
   task.w = dense.matrix.weights();
   task.n_end = dense.matrix.n;
-  task.bias = dense.bias.empty() ? nullptr : dense.bias.data();
+  task.bias = or_null(dense.bias);
   task.epilogue = kind.tanh ? Epilogue::softcap : Epilogue::activate;  // a cap of 1 is tanh itself
   task.activation = kind.activation;
   task.scale = task.softcap = 1.0f;
   task.out = out;
   kernels().gemm(task);
   if (!kind.norm) return;
-  const Norm& norm = dense.norm;
-  kernels().norm({to, width_, 0, 1, kind.outputs, norm.weight.data(), norm.bias.empty() ? nullptr : norm.bias.data(),
-                  c_.norm_eps, true, out});
+  const Norm& norm = weights_.pooler_norm(layer);
+  kernels().norm({to, width_, 0, 1, kind.outputs, norm.weight.data(), or_null(norm.bias), c_.norm_eps, true, out});
 }
 
 }  // namespace forearm

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace forearm {
 
@@ -20,6 +20,7 @@ class Pooling {
 
   const Config& c_;
   const Weights& weights_;
+  std::vector<const Linear*> layers_;
   int64_t width_ = 0;                      // of the widest vector, in whole lines
   std::vector<std::vector<float>> rooms_;  // by member: two vectors, zeros behind what is written
 };

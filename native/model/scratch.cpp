@@ -1,6 +1,7 @@
 #include "model/scratch.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "model/partition.h"
 #include "sampling/sampler.h"
@@ -48,6 +49,9 @@ namespace {
 // Partial results of attention take at most this: enough for a million tokens of context on 8 threads, Llama-8B's
 // heads.
 constexpr int64_t kMostPartialFloats = int64_t{16} << 20;
+// What a thread works in on any tier, at most: attend, and gemm for a k (tests/unit/engine/test_fit.py).
+constexpr int64_t kMostAttendBytes = 512 << 10;
+constexpr int64_t most_gemm_bytes(int64_t k) { return 2 * kPanel * round_up(k, 64); }
 
 // So that one long sequence keeps all threads busy: two items a thread, each cut into the chunks of the whole context.
 int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_head_dim, int threads) {
@@ -58,10 +62,36 @@ int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_he
 
 }  // namespace
 
-void Inputs::need(const Matrix& matrix) {
-  columns_ = matrix.k;
-  int64_t& groups = groups_[static_cast<size_t>(matrix.form())];
-  groups = std::max(groups, is_quantized(matrix.form()) ? matrix.groups() : 1);
+std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, bool any_tier) {
+  std::vector<MatrixInput> inputs;
+  for (const MatrixSpec& spec : c.matrices) {
+    const bool tied_head = spec.role == Role::embedding && c.tied_head && !c.pooled;
+    if (spec.role == Role::table || spec.role == Role::pooler || (spec.role == Role::embedding && !tied_head)) continue;
+    const auto format = formats.find(spec.name);
+    if (format == formats.end()) throw std::invalid_argument("there is no format for the matrix '" + spec.name + "'");
+    Matrix matrix;
+    matrix.shape(spec.name, spec.columns(), spec.k, format->second, {});
+    MatrixInput input{tied_head ? Role::head : spec.role,
+                      spec.k,
+                      matrix.form(),
+                      matrix.groups(),
+                      Site::is_direct(matrix),
+                      matrix.is_codes()};
+    if (any_tier) {
+      const bool int8 = matrix.is_int8_product();
+      input.form = int8 ? Form::i8_rows : Form::f32_rows;
+      // A tier may multiply float16 by scales of its own: prepared rows of 2 bytes beside the floats.
+      input.direct = !int8 && !matrix.format.ordered && format->second.dtype != DType::f16;
+    }
+    inputs.push_back(input);
+  }
+  return inputs;
+}
+
+void Inputs::need(const MatrixInput& input) {
+  columns_ = std::max(columns_, input.k);
+  int64_t& groups = groups_[static_cast<size_t>(input.form)];
+  groups = std::max(groups, is_quantized(input.form) ? input.groups : 1);
 }
 
 Operand Inputs::operand(const Matrix& matrix) const {
@@ -70,51 +100,55 @@ Operand Inputs::operand(const Matrix& matrix) const {
   return operand;
 }
 
-Scratch::Scratch(const Config& c, const Limits& limits, const Weights& weights, int64_t padded_head_dim, int threads)
-    : partial_floats(partials_wanted(c, limits, padded_head_dim, threads)) {
+Scratch::Scratch(const Config& c, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,
+                 int threads) {
+  need(c, limits, inputs, padded_head_dim, threads);
+  region_ = Region("the scratch of a step of " + std::to_string(limits.step_tokens) + " tokens and " +
+                       std::to_string(limits.step_logit_rows) + " logit rows",
+                   carve(nullptr, c, limits, threads));
+  carve(region_.data(), c, limits, threads);
+}
+
+int64_t Scratch::bytes_for(const Config& c, const Limits& limits, const Formats& formats, int threads, bool any_tier) {
+  Scratch scratch;
+  const std::vector<MatrixInput> inputs = matrix_inputs(c, formats, any_tier);
+  scratch.need(c, limits, inputs, round_up(c.head_dim, kPanel), threads);
+  if (any_tier) {
+    scratch.own_attend_bytes_ = std::max(scratch.own_attend_bytes_, kMostAttendBytes);
+    for (const MatrixInput& input : inputs)
+      scratch.own_gemm_bytes_ = std::max(scratch.own_gemm_bytes_, most_gemm_bytes(input.k));
+  }
+  return scratch.carve(nullptr, c, limits, threads);
+}
+
+// Which forms the matrices take, and how much room of its own a member needs.
+void Scratch::need(const Config& c, const Limits& limits, const std::vector<MatrixInput>& inputs,
+                   int64_t padded_head_dim, int threads) {
+  partial_floats = partials_wanted(c, limits, padded_head_dim, threads);
   cosines.resize(c.ropes.size());
   sines.resize(c.ropes.size());
   own_row_bytes_ = round_up(c.hidden * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
   own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
-  add_needs(weights, c.layers.size(), c.pooled, threads);
-  Carver sizes(nullptr);
-  carve(sizes, c, limits, threads);
-  region_ = Region("the scratch of a step of " + std::to_string(limits.step_tokens) + " tokens and " +
-                       std::to_string(limits.step_logit_rows) + " logit rows",
-                   sizes.bytes());
-  Carver pieces(region_.data());
-  carve(pieces, c, limits, threads);
-}
-
-// Which forms the matrices take, and how much room it takes to multiply codes.
-void Scratch::add_needs(const Weights& weights, size_t layers, bool pooled, int threads) {
-  const auto need = [&](Site& site, const Matrix& matrix) {
+  for (const MatrixInput& input : inputs) {
+    Site& site = input.role == Role::mixer_out ? attention : input.role == Role::feed_forward_out ? activated : stream;
     site.own.resize(static_cast<size_t>(threads));
-    site.shared.need(matrix);
-    site.prepares = site.prepares || !Site::is_direct(matrix);
-    for (Inputs& own : site.own) own.need(matrix);
-    if (matrix.is_codes())
-      own_gemm_bytes_ = std::max(own_gemm_bytes_, round_up(kernels().gemm_scratch_bytes(matrix.k), 128));
-  };
-  for (size_t i = 0; i < layers; ++i) {
-    const LayerWeights& layer = weights.layer(i);
-    need(stream, layer.qkv);
-    need(attention, layer.o);
-    need(stream, layer.up);
-    need(activated, layer.down);
+    site.shared.need(input);
+    site.prepares = site.prepares || !input.direct;
+    for (Inputs& own : site.own) own.need(input);
+    if (input.codes) own_gemm_bytes_ = std::max(own_gemm_bytes_, round_up(kernels().gemm_scratch_bytes(input.k), 128));
   }
-  if (!pooled) need(stream, weights.head());
 }
 
-void Scratch::carve(Carver& carver, const Config& c, const Limits& limits, int threads) {
+int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int threads) {
+  Carver carver(base);
   const int64_t tokens = round_up(limits.step_tokens, 2);
   residual = carver.floats(tokens, c.hidden);
   qkv = carver.floats(tokens, QkvColumns(c).end);
   projected = carver.floats(c.norm_after() || c.learned_positions || c.token_types > 0 ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
-  carve_sites(carver, c, limits);
+  carve_sites(carver, limits);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());
     cosines[i] = carver.take<float>(tokens * pairs * 4);
@@ -126,9 +160,10 @@ void Scratch::carve(Carver& carver, const Config& c, const Limits& limits, int t
   own_attend_ = carver.take_each(threads, own_attend_bytes_);
   own_gemm_ = carver.take_each(threads, own_gemm_bytes_);
   own_sampler_ = carver.take_each(threads, own_sampler_bytes_);
+  return carver.bytes();
 }
 
-void Scratch::carve_sites(Carver& carver, const Config& c, const Limits& limits) {
+void Scratch::carve_sites(Carver& carver, const Limits& limits) {
   const int64_t tokens = round_up(limits.step_tokens, 2);
   carver.take(stream.shared, std::max(tokens, limits.step_logit_rows));
   carver.take(attention.shared, tokens);
@@ -136,8 +171,8 @@ void Scratch::carve_sites(Carver& carver, const Config& c, const Limits& limits)
   for (Site* site : {&stream, &attention, &activated})
     for (Inputs& own : site->own) carver.take(own, kOwnRows);
   stream.raw = residual;
-  attention.raw = carver.floats(attention.prepares ? tokens : 0, c.heads * c.head_dim);
-  activated.raw = carver.floats(activated.prepares ? tokens : 0, c.intermediate);
+  for (Site* site : {&attention, &activated})
+    site->raw = carver.floats(site->prepares ? tokens : 0, site->shared.columns());
 }
 
 }  // namespace forearm

@@ -7,7 +7,7 @@
 
 #include "model/config.h"
 #include "model/memory.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace forearm {
 
@@ -18,14 +18,28 @@ constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) 
 
 constexpr size_t kForms = 7;
 
+// What a matrix needs of the rows that it is multiplied with.
+struct MatrixInput {
+  Role role;
+  int64_t k;
+  Form form;
+  int64_t groups;  // of a row, where the form is quantised
+  bool direct;     // what comes before can write the form by itself; else it writes floats, and rows are prepared
+  bool codes;      // weights are codes, which are widened or multiplied in scratch of the member
+};
+// Of every matrix that rows of a step are multiplied with. Throws std::invalid_argument if one has no format.
+// any_tier: for the largest form that some tier takes, not for that of the tier in use.
+std::vector<MatrixInput> matrix_inputs(const Config& config, const Formats& formats, bool any_tier = false);
+
 class Carver;
 
 // Rows that matrices are multiplied with, in each form that one of the matrices takes.
 class Inputs {
  public:
-  void need(const Matrix& matrix);
+  void need(const MatrixInput& input);
   // How `matrix` takes them.
   Operand operand(const Matrix& matrix) const;
+  int64_t columns() const { return columns_; }
 
  private:
   friend class Carver;
@@ -48,9 +62,13 @@ struct Site {
 
 class Scratch {
  public:
-  Scratch(const Config& config, const Limits& limits, const Weights& weights, int64_t padded_head_dim, int threads);
+  Scratch(const Config& config, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,
+          int threads);
 
   int64_t bytes() const { return region_.bytes(); }
+  // The same before anything is allocated. any_tier: as of matrix_inputs.
+  static int64_t bytes_for(const Config& config, const Limits& limits, const Formats& formats, int threads,
+                           bool any_tier);
 
   Operand residual;                    // [step_tokens, hidden], f32_rows: the residual stream
   Operand qkv;                         // [step_tokens, QkvColumns], f32_rows
@@ -59,7 +77,7 @@ class Scratch {
   Operand maxima;                      // [step_logit_rows, maxima_of(vocab_size)]: row_maxima of the logits
   Site stream;                         // [step_tokens or step_logit_rows, hidden]: raw is the residual
   Site attention;                      // [step_tokens, heads * head_dim]
-  Site activated;                      // [step_tokens, intermediate]
+  Site activated;                      // [step_tokens, width of the widest feed-forward]
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]
   int32_t* slots;                      // [step_tokens]
   float* partials;                     // [partial_floats]: attention of one chunk of keys each
@@ -72,9 +90,12 @@ class Scratch {
   void* sampler(int member) const { return own_sampler_ + member * own_sampler_bytes_; }
 
  private:
-  void carve(Carver& carver, const Config& config, const Limits& limits, int threads);
-  void carve_sites(Carver& carver, const Config& config, const Limits& limits);
-  void add_needs(const Weights& weights, size_t layers, bool pooled, int threads);
+  Scratch() = default;
+  // Returns the bytes of all pieces; `base` null: nothing is there yet.
+  int64_t carve(char* base, const Config& config, const Limits& limits, int threads);
+  void carve_sites(Carver& carver, const Limits& limits);
+  void need(const Config& config, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,
+            int threads);
 
   char *own_row_, *own_attend_, *own_gemm_, *own_sampler_;
   int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_;

@@ -117,6 +117,7 @@ def test_the_environment_is_read_in_tiers_alone() -> None:
 def test_native_is_imported_where_its_doors_are() -> None:
     doors = {
         "app/forearm/engine/executor.py",
+        "app/forearm/engine/host/memory_plan.py",
         "app/forearm/engine/host/placement.py",
         "app/forearm/model/checkpoint/weights.py",
     }

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Layer, ModelConfig
+from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
@@ -130,11 +130,11 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
         normed = norm(config, own, "input_norm", x, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
-        y = attention(config, layer, own, normed, positions, rounding)
+        y = attention(config, layer.mixer, own, normed, positions, rounding)
         x = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
         normed = norm(config, own, "pre_mlp_norm", x, rounding)
         x = normed if config.norm_residual == "all" else x
-        y = mlp(config, own, normed, rounding)
+        y = mlp(layer.feed_forward, own, normed, rounding)
         x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
     return norm(config, weights, "final_norm", x, rounding)
 
@@ -171,7 +171,7 @@ def pooled_tolerance(
 
 
 def attention(
-    config: ModelConfig, layer: Layer, w: dict[str, Array], x: Array, positions: npt.NDArray[np.int64], e: Rounding
+    config: ModelConfig, layer: Attention, w: dict[str, Array], x: Array, positions: npt.NDArray[np.int64], e: Rounding
 ) -> Array:
     """Attention of all tokens to all tokens that they see, [tokens, hidden]."""
     q = linear(x, w["q"], w.get("q.bias"), e)
@@ -207,13 +207,13 @@ def attention(
     return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e)
 
 
-def mlp(config: ModelConfig, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     """Two or three products with an activation between."""
     up = linear(x, w["up"], w.get("up.bias"), e)
-    if config.gated:
-        up = e.around(activated(config.activation, linear(x, w["gate"], w.get("gate.bias"), e)), e.sums, 8) * up
+    if own.gated:
+        up = e.around(activated(own.activation, linear(x, w["gate"], w.get("gate.bias"), e)), e.sums, 8) * up
     else:
-        up = activated(config.activation, up)
+        up = activated(own.activation, up)
     return linear(up, w["down"], w.get("down.bias"), e)
 
 
@@ -257,7 +257,7 @@ def rotated(config: ModelConfig, rope: int, x: Array, positions: npt.NDArray[np.
 
 
 def activated(name: str, x: Array) -> Array:
-    """The activation of that name (ModelConfig.activation)."""
+    """The activation of that name (FeedForward.activation)."""
     if name == "silu":
         return x / (1 + np.exp(-x))
     if name == "gelu_tanh":

@@ -12,19 +12,19 @@ from tests.kernels.sampling_reference import Line, arrays
 
 from forearm import _native
 from forearm.engine.batch import Int32Array
-from forearm.model.families.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
 
 CONFIG = ModelConfig(
     model_type="llama",
     dtype="float32",
     vocab_size=50,
     hidden=32,
-    intermediate=48,
     heads=2,
     kv_heads=1,
     head_dim=16,
     max_positions=128,
-    layers=(Layer(rope=0),),
+    layers=(Layer(Attention(rope=0), FeedForward(48)),),
     ropes=(Rope(np.ones(8, np.float32)),),
 )
 SHAPES = {
@@ -43,7 +43,8 @@ NORMS = ("final_norm", "layers.0.input_norm", "layers.0.pre_mlp_norm")
 
 def make(**changes: Any) -> _native.Executor:
     config = replace(CONFIG, **changes)
-    return _native.Executor(config, uniform_formats(config, WeightFormat("float32")), "float32", 8, 2, 2, 64, [], 2)
+    formats = uniform_formats(config, WeightFormat("float32"))
+    return _native.Executor(config, matrices(config), formats, "float32", 8, 2, 2, 64, [], 2)
 
 
 @pytest.fixture
@@ -67,8 +68,11 @@ def ints(*values: int) -> Int32Array:
     ("changes", "text"),
     [
         ({"heads": 3, "kv_heads": 2}, r"heads \(3\) is not a multiple of kv_heads \(2\)"),
-        ({"activation": "mish"}, "activation is 'mish'; known: none, tanh, silu"),
-        ({"layers": (Layer(rope=1),)}, "rope of a layer is 1"),
+        (
+            {"layers": (Layer(Attention(rope=0), FeedForward(48, "mish")),)},
+            "activation is 'mish'; known: none, tanh, silu",
+        ),
+        ({"layers": (Layer(Attention(rope=1), FeedForward(48)),)}, "rope of a layer is 1"),
         ({"head_dim": 8}, "rotary dimension is 16"),
         ({"learned_positions": True, "max_positions": 32}, "max_model_len is 64; the model has 32 learned positions"),
     ],
@@ -167,7 +171,7 @@ def test_what_a_block_held_before_does_not_reach_its_next_user(executor: _native
 def _random_model(vocab: int, rows: int, threads: int) -> _native.Executor:
     config = replace(CONFIG, vocab_size=vocab)
     formats = uniform_formats(config, WeightFormat("float32"))
-    made = _native.Executor(config, formats, "float32", rows, 1, rows, 64, [], threads)
+    made = _native.Executor(config, matrices(config), formats, "float32", rows, 1, rows, 64, [], threads)
     for i, (name, shape) in enumerate(SHAPES.items()):
         made.load_matrix(name, random(i, *((vocab, 32) if shape[0] == 50 else shape)), "float32")
     for name in NORMS:

@@ -12,19 +12,19 @@ import pytest
 
 from forearm import _native
 from forearm.engine.batch import Float32Array, Int32Array
-from forearm.model.families.config import Layer, ModelConfig, Rope, WeightFormat, uniform_formats
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
 
 CONFIG = ModelConfig(
     model_type="llama",
     dtype="float32",
     vocab_size=50,
     hidden=80,
-    intermediate=112,
     heads=4,
     kv_heads=2,
     head_dim=16,
     max_positions=128,
-    layers=(Layer(rope=0),),
+    layers=(Layer(Attention(rope=0), FeedForward(112)),),
     ropes=(Rope(np.ones(8, np.float32)),),
 )
 SHAPES = {
@@ -38,7 +38,7 @@ SHAPES = {
     "layers.0.up": (112, 80),
     "layers.0.down": (80, 112),
 }
-FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "up"}
+PACKED = {part.name: spec.name for spec in matrices(CONFIG) for part in spec.parts}
 # Activations rounded to int8 err by up to 1/254 of the largest of their row, about 1 % of a usual one; independent,
 # through six multiplications in a row, the worst of 50 logits.
 ROUNDED = 0.1
@@ -76,7 +76,7 @@ def coded(rng: np.random.Generator, weights: WeightFormat, rows: int, k: int, or
 
 
 def make(formats: dict[str, WeightFormat]) -> _native.Executor:
-    return _native.Executor(CONFIG, formats, "float32", 40, 2, 2, 64, [], 2)
+    return _native.Executor(CONFIG, matrices(CONFIG), formats, "float32", 40, 2, 2, 64, [], 2)
 
 
 def finish(executor: _native.Executor) -> _native.Executor:
@@ -105,7 +105,7 @@ def both(weights: WeightFormat, damaged: Path | None = None) -> tuple[_native.Ex
             of_codes.map_weights(str(damaged), "a model")
     orders: dict[str, Int32Array] = {}
     for name, (rows, k) in SHAPES.items():
-        matrix = FUSED.get(name.rpartition(".")[2], name.rpartition(".")[2])
+        matrix = PACKED[name]
         if weights.ordered and name != "embed":
             orders.setdefault(matrix, rng.permutation(k).astype(np.int32))
         part = coded(rng, weights, rows, k, orders.get(matrix))

@@ -9,7 +9,8 @@ import pytest
 from tests.model.test_same_tokens import SHAPES, Slice, Weights, prompt, run_alone, same, step
 
 from forearm import _native
-from forearm.model.families.config import WeightFormat, uniform_formats
+from forearm.model.families.config import WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
 
 LENGTH = 600  # two chunks of attention
 KINDS = [
@@ -24,7 +25,9 @@ TEAMS = [(1, 1), (2, 1), (1, 2, 2)]
 def make(kind: tuple[str, WeightFormat, str], ranks: Sequence[int]) -> _native.Executor:
     shape, weights, kv_dtype = kind
     formats = uniform_formats(SHAPES[shape], weights)
-    return _native.Executor(SHAPES[shape], formats, kv_dtype, 2048, 40, 40, 4096, [], sum(ranks), ranks)
+    return _native.Executor(
+        SHAPES[shape], matrices(SHAPES[shape]), formats, kv_dtype, 2048, 40, 40, 4096, [], sum(ranks), ranks
+    )
 
 
 def loaded(kind: tuple[str, WeightFormat, str], ranks: Sequence[int]) -> _native.Executor:
@@ -70,4 +73,4 @@ def test_ranks_that_are_not_the_threads_are_refused(ranks: tuple[int, ...], mess
     config = SHAPES["llama"]
     formats = uniform_formats(config, WeightFormat("float32"))
     with pytest.raises(ValueError, match=message):
-        _native.Executor(config, formats, "float32", 8, 2, 2, 64, [], 3, ranks)
+        _native.Executor(config, matrices(config), formats, "float32", 8, 2, 2, 64, [], 3, ranks)

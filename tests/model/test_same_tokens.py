@@ -11,14 +11,16 @@ import pytest
 
 from forearm import _native
 from forearm.model.families.config import (
+    Attention,
     DTypeName,
+    FeedForward,
     KvDTypeName,
     Layer,
     ModelConfig,
     Rope,
     WeightFormat,
-    uniform_formats,
 )
+from forearm.model.families.matrices import matrices, uniform_formats
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -28,17 +30,20 @@ def rope(head_dim: int) -> Rope:
     return Rope(inv_freq=(10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32))
 
 
+def layers(feed_forward: FeedForward, rope: int | None = 0, windows: tuple[int, int] = (0, 0)) -> tuple[Layer, ...]:
+    return tuple(Layer(Attention(rope, window), feed_forward) for window in windows)
+
+
 LLAMA = ModelConfig(
     model_type="llama",
     dtype="float32",
     vocab_size=301,
     hidden=96,
-    intermediate=176,
     heads=6,
     kv_heads=2,
     head_dim=16,
     max_positions=4096,
-    layers=(Layer(rope=0), Layer(rope=0)),
+    layers=layers(FeedForward(176)),
     ropes=(rope(16),),
     attention_scale=0.25,
 )
@@ -52,26 +57,24 @@ SHAPES = {
         norm_placement="sandwich",
         norm_plus_one=True,
         qk_norm="head",
-        layers=(Layer(rope=0, window=20), Layer(rope=0, window=700)),
+        layers=layers(FeedForward(176, "gelu_tanh"), windows=(20, 700)),
         attention_softcap=50.0,
         logits_softcap=30.0,
-        activation="gelu_tanh",
         tied_head=True,
     ),
     "opt": replace(
         LLAMA,
-        layers=(Layer(rope=None), Layer(rope=None)),
+        layers=layers(FeedForward(176, "relu", gated=False, bias=True), rope=None),
         ropes=(),
         learned_positions=True,
         position_offset=2,
         layer_norm=True,
-        activation="relu",
-        gated=False,
         qkv_bias=True,
         o_bias=True,
-        mlp_bias=True,
     ),
-    "odd heads": replace(LLAMA, head_dim=24, heads=3, kv_heads=3, ropes=(rope(24),), hidden=52, intermediate=100),
+    "odd heads": replace(
+        LLAMA, head_dim=24, heads=3, kv_heads=3, ropes=(rope(24),), hidden=52, layers=layers(FeedForward(100))
+    ),
 }
 
 
@@ -96,11 +99,11 @@ class Weights:
 
     def load(self) -> None:
         config = self.config
-        self.matrix("embed", config.vocab_size, config.hidden)
-        if config.learned_positions:
-            self.matrix("positions", config.max_positions + config.position_offset, config.hidden)
-        if not config.tied_head:
-            self.matrix("head", config.vocab_size, config.hidden)
+        for spec in matrices(config):
+            for part in spec.parts:
+                self.matrix(part.name, part.rows, spec.k)
+                if spec.bias:
+                    self.vector(part.name + ".bias", part.rows, 0.0)
         self.norm("final_norm")
         for i in range(len(config.layers)):
             self.layer(f"layers.{i}.")
@@ -108,25 +111,19 @@ class Weights:
 
     def layer(self, prefix: str) -> None:
         config = self.config
-        hidden, wide = config.hidden, config.intermediate
-        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        shapes = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q)}
-        mlp = {"up": (wide, hidden), "down": (hidden, wide)} | ({"gate": (wide, hidden)} if config.gated else {})
-        for name, (rows, columns) in (shapes | mlp).items():
-            self.matrix(prefix + name, rows, columns)
-        for name in [*"qkv" * config.qkv_bias, *"o" * config.o_bias, *(mlp if config.mlp_bias else ())]:
-            self.vector(f"{prefix}{name}.bias", (shapes | mlp)[name][0], 0.0)
         before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
         for name in {"pre": before, "post": after, "sandwich": before + after}[config.norm_placement]:
             self.norm(prefix + name)
         if config.qk_norm != "none":
             full = config.qk_norm == "full"
-            self.vector(prefix + "q_norm", q if full else config.head_dim, 1.0)
-            self.vector(prefix + "k_norm", kv if full else config.head_dim, 1.0)
+            for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
+                self.vector(prefix + name, config.head_dim * (heads if full else 1), 1.0)
 
 
 def make(config: ModelConfig, weights: WeightFormat, kv_dtype: KvDTypeName, threads: int) -> _native.Executor:
-    executor = _native.Executor(config, uniform_formats(config, weights), kv_dtype, 2048, 40, 40, 4096, [], threads)
+    executor = _native.Executor(
+        config, matrices(config), uniform_formats(config, weights), kv_dtype, 2048, 40, 40, 4096, [], threads
+    )
     Weights(executor, config).load()
     executor.allocate_kv(400)
     return executor

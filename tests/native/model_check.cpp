@@ -75,16 +75,15 @@ Config tiny() {
   Config c{};
   c.vocab_size = kVocab;
   c.hidden = 52;
-  c.intermediate = 88;
   c.heads = 4;
   c.kv_heads = 2;
   c.head_dim = 24;
   c.max_positions = 128;
   c.ropes.push_back({{1.0f, 0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f}, 1.0f, false});
-  c.layers = {{0, 0}, {0, 20}};
+  c.layers = {{{0, 0}, {88}}, {{0, 20}, {88}}};
   c.qk_norm = QkNorm::head;
-  c.qkv_bias = true;
   c.attention_scale = 0.2f;
+  c.matrices = dense_matrices(c, true);
   return c;
 }
 
@@ -109,9 +108,10 @@ void load(Executor& executor) {
       vector(layer + name + ".bias", rows, 0.0f);
     }
     matrix(layer + "o", c.hidden, q);
-    matrix(layer + "gate", c.intermediate, c.hidden);
-    matrix(layer + "up", c.intermediate, c.hidden);
-    matrix(layer + "down", c.hidden, c.intermediate);
+    const int64_t width = c.layers[i].feed_forward.width;
+    matrix(layer + "gate", width, c.hidden);
+    matrix(layer + "up", width, c.hidden);
+    matrix(layer + "down", c.hidden, width);
     vector(layer + "input_norm", c.hidden, 1.0f);
     vector(layer + "pre_mlp_norm", c.hidden, 1.0f);
     vector(layer + "q_norm", c.head_dim, 1.0f);
@@ -131,17 +131,11 @@ void step(Executor& executor, const std::vector<int32_t>& tokens, int64_t first,
   out.insert(out.end(), executor.logits(), executor.logits() + kVocab);
 }
 
-Formats with_head(const Format& format) {
-  Formats formats = uniform(tiny(), format);
-  formats["head"] = format;
-  return formats;
-}
-
 // Logits of the prompt's last token and of each decoded one: [1 + kDecoded, kVocab].
 // Of a model that pools: vectors of kTexts texts, all in one step if `chunks` is one.
 Logits generate(const Kind& kind, const Ranks& ranks, const std::vector<int64_t>& chunks) {
   if (kind.shape != Shape::decoder) return encode(kind, ranks, chunks.size() == 1);
-  Executor executor(tiny(), with_head(kind.format), {kind.kv, 64, 4, 4, 64}, {}, ranks);
+  Executor executor(tiny(), uniform(tiny(), kind.format), {kind.kv, 64, 4, 4, 64}, {}, ranks);
   load(executor);
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < kPrompt; ++i) tokens.push_back(i * 31 % kVocab);

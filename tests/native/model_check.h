@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dense_matrices.h"
 #include "model/executor.h"
 
 namespace forearm::checks {
@@ -40,9 +41,6 @@ class Random {
  private:
   uint64_t state_ = 1;
 };
-
-// Every matrix but the head in one format; layers behind pooling in float32.
-Formats uniform(const Config& config, const Format& format);
 
 // Vectors of kTexts texts, kVocab values each: all in one step, or each in its own.
 Logits encode(const Kind& kind, const Ranks& ranks, bool together);

@@ -16,16 +16,12 @@ Config tiny_encoder(Shape shape) {
   const bool bert = shape == Shape::bert;
   c.vocab_size = kVocab;
   c.hidden = 52;
-  c.intermediate = 88;
   c.heads = c.kv_heads = 4;
   c.head_dim = 13 + !bert;  // of BERT odd: nothing is rotated
   c.max_positions = kMost;
   c.layer_norm = true;
   c.norm_bias = bert;
   c.norm_residual = bert ? NormResidual::all : NormResidual::first;
-  c.activation = Activation::gelu_erf;
-  c.gated = !bert;
-  c.qkv_bias = c.o_bias = c.mlp_bias = bert;
   c.bidirectional = c.pooled = c.tied_head = true;
   c.attention_scale = 0.25f;
   c.learned_positions = bert;
@@ -33,20 +29,28 @@ Config tiny_encoder(Shape shape) {
   c.token_types = bert ? 2 : 0;
   if (!bert) c.ropes.push_back({{1.0f, 0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f}, 1.0f, false});
   const std::optional<int> rope = bert ? std::nullopt : std::optional<int>(0);
-  c.layers = {{rope, 0}, {rope, 9}};
+  const FeedForwardKind feed_forward{88, Activation::gelu_erf, !bert};
+  c.layers = {{{rope, 0}, feed_forward}, {{rope, 9}, feed_forward}};
   c.dense = {{70, true, false, Activation::none, true}, {kVocab, bert, true, Activation::gelu_erf, false}};
+  c.matrices = dense_matrices(c, bert, bert);
   return c;
 }
 
-// Loads every matrix and vector that the config has, with names as the executor's.
+// Loads every vector, and every matrix of the list, with names as the executor's.
 class Loader {
  public:
   explicit Loader(Executor& executor) : executor_(executor) {}
 
-  void matrix(const std::string& name, int64_t rows, int64_t k, bool bias = false) {
-    const std::vector<float> values = random_.floats(rows * k, 0.0f, 1.7f / std::sqrt(static_cast<float>(k)));
-    executor_.load_matrix(name, {values.data(), DType::f32, rows, k}, 0);
-    if (bias) vector(name + ".bias", rows, 0.0f);
+  // All whose name begins so, each with its bias.
+  void matrices(const std::string& prefix) {
+    for (const MatrixSpec& spec : executor_.config().matrices)
+      for (const MatrixPart& part : spec.parts) {
+        if (!part.name.starts_with(prefix)) continue;
+        const float scale = 1.7f / std::sqrt(static_cast<float>(spec.k));
+        const std::vector<float> values = random_.floats(part.rows * spec.k, 0.0f, scale);
+        executor_.load_matrix(part.name, {values.data(), DType::f32, part.rows, spec.k}, 0);
+        if (spec.bias) vector(part.name + ".bias", part.rows, 0.0f);
+      }
   }
   void norm(const std::string& name, int64_t n) {
     vector(name, n, 1.0f);
@@ -54,12 +58,7 @@ class Loader {
   }
   void layer(const std::string& name) {
     const Config& c = executor_.config();
-    const int64_t heads = c.heads * c.head_dim;
-    for (const char* one : {"q", "k", "v"}) matrix(name + one, heads, c.hidden, c.qkv_bias);
-    matrix(name + "o", c.hidden, heads, c.o_bias);
-    if (c.gated) matrix(name + "gate", c.intermediate, c.hidden, c.mlp_bias);
-    matrix(name + "up", c.intermediate, c.hidden, c.mlp_bias);
-    matrix(name + "down", c.hidden, c.intermediate, c.mlp_bias);
+    matrices(name);
     norm(name + "input_norm", c.hidden);
     norm(name + "pre_mlp_norm", c.hidden);
   }
@@ -76,17 +75,13 @@ class Loader {
 void load(Executor& executor) {
   const Config& c = executor.config();
   Loader loader(executor);
-  loader.matrix("embed", c.vocab_size, c.hidden);
-  if (c.learned_positions) loader.matrix("positions", c.max_positions + c.position_offset, c.hidden);
-  if (c.token_types > 0) loader.matrix("types", c.token_types, c.hidden);
+  for (const char* name : {"embed", "positions", "types"}) loader.matrices(name);
   for (size_t i = 0; i < c.layers.size(); ++i) loader.layer("layers." + std::to_string(i) + ".");
   loader.norm("final_norm", c.hidden);
-  int64_t width = c.hidden;
   for (size_t i = 0; i < c.dense.size(); ++i) {
     const std::string name = "dense." + std::to_string(i);
-    loader.matrix(name, c.dense[i].outputs, width, c.dense[i].bias);
+    loader.matrices(name);
     if (c.dense[i].norm) loader.norm(name + ".norm", c.dense[i].outputs);
-    width = c.dense[i].outputs;
   }
   executor.finish_loading();
   executor.allocate_kv(kTexts + kAll / kBlockTokens + 1);
@@ -116,16 +111,6 @@ void step(Executor& executor, int64_t first, int64_t end, Logits& out) {
 }
 
 }  // namespace
-
-Formats uniform(const Config& c, const Format& format) {
-  Formats formats{{"embed", format}};
-  for (size_t i = 0; i < c.layers.size(); ++i)
-    for (const char* name : {"qkv", "o", "up", "down"}) formats["layers." + std::to_string(i) + "." + name] = format;
-  if (c.learned_positions) formats["positions"] = {DType::f32};
-  if (c.token_types > 0) formats["types"] = {DType::f32};
-  for (size_t i = 0; i < c.dense.size(); ++i) formats["dense." + std::to_string(i)] = {DType::f32};
-  return formats;
-}
 
 Logits encode(const Kind& kind, const Ranks& ranks, bool together) {
   const Config config = tiny_encoder(kind.shape);

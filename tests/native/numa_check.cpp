@@ -41,47 +41,26 @@ Config sized() {
   Config c{};
   c.vocab_size = 2048;
   c.hidden = 1024;
-  c.intermediate = 2816;
   c.heads = 8;
   c.kv_heads = 4;
   c.head_dim = 64;
   c.max_positions = 128;
   c.ropes.push_back({std::vector<float>(32, 0.25f), 1.0f, false});
-  c.layers = {{0, 0}, {0, 0}};
+  c.layers = {{{0, 0}, {2816}}, {{0, 0}, {2816}}};
   c.attention_scale = 0.125f;
+  c.matrices = dense_matrices(c);
   return c;
-}
-
-Formats formats(const Format& format) {
-  Formats all{{"embed", format}, {"head", format}};
-  for (const char* layer : {"layers.0.", "layers.1."})
-    for (const char* name : {"qkv", "o", "up", "down"}) all[std::string(layer) + name] = format;
-  return all;
-}
-
-std::vector<std::string> parts() {
-  std::vector<std::string> names{"embed", "head"};
-  for (const char* layer : {"layers.0.", "layers.1."})
-    for (const char* name : {"q", "k", "v", "o", "gate", "up", "down"}) names.push_back(std::string(layer) + name);
-  return names;
-}
-
-int64_t rows_of(const Config& c, const std::string& part) {
-  const std::string name = part.substr(part.rfind('.') + 1);
-  if (name == "embed" || name == "head") return c.vocab_size;
-  if (name == "q") return c.heads * c.head_dim;
-  if (name == "k" || name == "v") return c.kv_heads * c.head_dim;
-  return name == "gate" || name == "up" ? c.intermediate : c.hidden;
 }
 
 void load(Executor& executor) {
   const Config& c = executor.config();
   Random random;
-  for (const std::string& part : parts()) {
-    const int64_t rows = rows_of(c, part), k = executor.matrix_of(part).k;
-    const std::vector<float> values = random.floats(rows * k, 0.0f, 1.7f / std::sqrt(static_cast<float>(k)));
-    executor.load_matrix(part, {values.data(), DType::f32, rows, k}, 0);
-  }
+  for (const MatrixSpec& spec : c.matrices)
+    for (const MatrixPart& part : spec.parts) {
+      const float scale = 1.7f / std::sqrt(static_cast<float>(spec.k));
+      const std::vector<float> values = random.floats(part.rows * spec.k, 0.0f, scale);
+      executor.load_matrix(part.name, {values.data(), DType::f32, part.rows, spec.k}, 0);
+    }
   for (const char* name :
        {"final_norm", "layers.0.input_norm", "layers.0.pre_mlp_norm", "layers.1.input_norm", "layers.1.pre_mlp_norm"})
     executor.load_vector(name, random.floats(c.hidden, 1.0f, 0.3f).data(), c.hidden);
@@ -133,10 +112,8 @@ class Pages {
 
 Pages weight_pages(const Executor& executor, int rank) {
   Pages pages;
-  for (const std::string& part : parts()) {
-    const std::string name = part.substr(part.rfind('.') + 1);
-    if (name == "k" || name == "v" || name == "gate") continue;  // of the same matrix as q and up
-    const Matrix& matrix = executor.matrix_of(part);
+  for (const MatrixSpec& spec : executor.config().matrices) {
+    const Matrix& matrix = executor.matrix_of(spec.parts[0].name);
     matrix.each_piece(matrix.columns_of(executor.ranks().members(rank)),
                       [&](const char* begin, const char* end) { pages.add(begin, end); });
   }
@@ -212,18 +189,18 @@ bool same_bits(const Logits& a, const Logits& b) {
 void check_format(const char* name, const Format& format, DType kv, const Machine& m, const std::string& folder) {
   const Limits limits{kv, 128, 2, 2, 128};
   const std::string what = name, path = folder + "/" + name;
-  Executor alone(sized(), formats(format), limits, {}, 1);
+  Executor alone(sized(), uniform(sized(), format), limits, {}, 1);
   load(alone);
   const Logits expected = generate(alone);
   {
-    Executor executor(sized(), formats(format), limits, m.cores, Ranks(m.ranks));
+    Executor executor(sized(), uniform(sized(), format), limits, m.cores, Ranks(m.ranks));
     load(executor);
     expect(same_bits(generate(executor), expected), what + ": the logits of ranks are those of one thread");
     check_threads(executor, m);
     check_pages(executor, m, what);
     executor.save_weights(path, what);
   }
-  Executor mapped(sized(), formats(format), limits, m.cores, Ranks(m.ranks));
+  Executor mapped(sized(), uniform(sized(), format), limits, m.cores, Ranks(m.ranks));
   mapped.map_weights(path, what);
   expect(same_bits(generate(mapped), expected), what + " from a file: the logits are the same");
   check_pages(mapped, m, what + " from a file");

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.weights import PIECE_BYTES
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost
-from forearm.plan.host import EngineHost
+from forearm.plan.host import THIS, EngineHost
 from forearm.plan.load import ClosedLoad, OpenLoad, RequestTokens, Slo, at_batch, at_rate, most_requests_s, pooled
 from forearm.plan.work import by_format, work_of
 
@@ -113,7 +113,8 @@ def _tokens(lengths: RequestTokens) -> int:
 def _fit(engine: EngineHost, model: ModelHeaders) -> Fit:
     drafting = drafting_asked(engine.config)
     draft = draft_checkpoint(engine.config, drafting, model.draft) if drafting and model.draft else None
-    return fit(engine.config, model.folder, engine.memory, engine.placed.threads, draft)
+    elsewhere = engine.name != THIS
+    return fit(engine.config, model.folder, engine.memory, engine.placed.threads, draft, any_tier=elsewhere)
 
 
 def _with(host: EngineHost, engine: EngineHost, engines: int, model: ModelHeaders, wish: Wish) -> Outlook:

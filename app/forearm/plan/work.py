@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.host.memory_plan import kv_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.checkpoint.formats import described, packed_bytes, packed_name
+from forearm.model.checkpoint.formats import described, spec_bytes
 from forearm.model.families.config import WeightFormat
-
-Shapes = dict[WeightFormat, list[tuple[int, ...]]]
+from forearm.model.families.matrices import MatrixSpec, matrices
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Matrices:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionWork:
     """Layers with one window. window: keys a query sees; 0: all. Sums over the layers."""
 
     window: int
@@ -37,7 +38,7 @@ class StepWork:
 
     body: tuple[Matrices, ...]
     head: tuple[Matrices, ...]
-    attention: tuple[Attention, ...]
+    attention: tuple[AttentionWork, ...]
     layers: int
 
     @property
@@ -47,44 +48,44 @@ class StepWork:
 
 
 def work_of(checkpoint: Checkpoint) -> StepWork:
-    """The work of a step of this model as it is served."""
-    body: Shapes = defaultdict(list)
-    head: Shapes = defaultdict(list)
+    """The work of a step of this model as it is served; of experts, those that a token is multiplied with."""
+    body: dict[WeightFormat, list[MatrixSpec]] = defaultdict(list)
+    head: dict[WeightFormat, list[MatrixSpec]] = defaultdict(list)
     config = checkpoint.config
-    tables = {"positions", "types"} | (set() if config.tied_head and not config.pooled else {"embed"})
-    for part, _ in checkpoint.sources:
-        name = packed_name(part.name)
-        if len(part.shape) != 2 or name in tables:
-            continue  # of which a token reads one row
-        (head if name in ("embed", "head") else body)[checkpoint.formats[name]].append(part.shape)
-    return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(checkpoint.config.layers))
+    for spec in matrices(config):
+        multiplied = config.tied_head and not config.pooled if spec.role == "embedding" else spec.role != "table"
+        if multiplied:  # of tables a token reads one row
+            (head if spec.role in ("embedding", "head") else body)[checkpoint.formats[spec.name]].append(spec)
+    return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(config.layers))
 
 
 def by_format(checkpoint: Checkpoint) -> dict[str, int]:
     """Bytes of packed matrices by what they are kept in, and of vectors."""
     found: dict[str, int] = defaultdict(int)
-    for part, _ in checkpoint.sources:
-        if len(part.shape) == 1:
-            found["vectors"] += 4 * part.shape[0]
-        else:
-            format = checkpoint.formats[packed_name(part.name)]
-            found[described(format)] += packed_bytes(format, *part.shape)
+    for spec in matrices(checkpoint.config):
+        format = checkpoint.formats[spec.name]
+        found[described(format)] += spec_bytes(spec, format)
+    found["vectors"] = sum(4 * part.shape[0] for part, _ in checkpoint.sources if not part.matrix)
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _matrices(found: Shapes) -> tuple[Matrices, ...]:
+def _matrices(found: dict[WeightFormat, list[MatrixSpec]]) -> tuple[Matrices, ...]:
     return tuple(
-        Matrices(format, sum(rows * k for rows, k in shapes), sum(packed_bytes(format, *shape) for shape in shapes))
-        for format, shapes in found.items()
+        Matrices(
+            format,
+            sum(spec.rows * spec.k * spec.active for spec in specs),
+            sum(spec_bytes(spec, format) * spec.active // spec.experts for spec in specs),
+        )
+        for format, specs in found.items()
     )
 
 
-def _attention(checkpoint: Checkpoint) -> tuple[Attention, ...]:
+def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
     config = checkpoint.config
-    a_layer = config.kv_bytes_per_token[checkpoint.kv_dtype] // (1 if config.pooled else len(config.layers))
-    windows = [layer.window for layer in config.layers]
+    a_layer = kv_bytes(checkpoint) // BLOCK_TOKENS // (1 if config.pooled else len(config.layers))
+    windows = [layer.mixer.window for layer in config.layers]
     return tuple(
-        Attention(
+        AttentionWork(
             window, windows.count(window), windows.count(window) * config.heads * config.head_dim,
             windows.count(window) * a_layer,
         )

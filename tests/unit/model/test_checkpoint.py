@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 
+from forearm.engine.host.memory_plan import kv_bytes
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 
@@ -56,7 +57,7 @@ def test_a_kv_cache_of_8_bits_takes_a_byte_a_value_and_int8_a_scale_a_head(
     checkpoint = open_checkpoint(llama(tmp_path), kv_dtype=asked)
 
     assert checkpoint.kv_dtype == dtype
-    assert checkpoint.config.kv_bytes_per_token[checkpoint.kv_dtype] == bytes_a_token
+    assert kv_bytes(checkpoint) == 32 * bytes_a_token
 
 
 def test_an_unknown_kv_dtype_is_refused_with_the_list(tmp_path: Path) -> None:

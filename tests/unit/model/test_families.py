@@ -93,8 +93,8 @@ def test_end_tokens_of_a_multimodal_wrapper_count(tmp_path: Path) -> None:
 def test_gemma_3_sees_everything_on_every_sixth_layer_with_stretched_angles(tmp_path: Path) -> None:
     config = read(tmp_path, "gemma-3-4b-it")
 
-    assert [layer.window for layer in config.layers[:7]] == [1024] * 5 + [0] + [1024]
-    full, local = config.ropes[config.layers[5].rope or 0], config.ropes[config.layers[0].rope or 0]
+    assert [layer.mixer.window for layer in config.layers[:7]] == [1024] * 5 + [0] + [1024]
+    full, local = config.ropes[config.layers[5].mixer.rope or 0], config.ropes[config.layers[0].mixer.rope or 0]
     assert full.inv_freq[0] == pytest.approx(1 / 8)
     assert local.inv_freq[0] == 1.0
     assert config.heads == 8  # transformers' default: the file leaves it out
@@ -111,20 +111,20 @@ def test_gemma_scales_embeddings_by_a_root_in_the_weights_dtype(tmp_path: Path) 
 def test_a_missing_window_of_mistral_is_4096_and_null_is_none(tmp_path: Path) -> None:
     published = {k: v for k, v in PUBLISHED["Mistral-7B-v0.1"].items() if k != "sliding_window"}
 
-    assert read_config(folder_of(tmp_path, published)).layers[0].window == 4096
-    assert read_config(folder_of(tmp_path, published | {"sliding_window": None})).layers[0].window == 0
+    assert read_config(folder_of(tmp_path, published)).layers[0].mixer.window == 4096
+    assert read_config(folder_of(tmp_path, published | {"sliding_window": None})).layers[0].mixer.window == 0
 
 
 def test_a_window_of_qwen_counts_only_if_it_is_switched_on(tmp_path: Path) -> None:
     off = read(tmp_path, "DeepSeek-R1-Distill-Qwen-1.5B")
     on = read(tmp_path, "DeepSeek-R1-Distill-Qwen-1.5B", use_sliding_window=True)
 
-    assert {layer.window for layer in off.layers} == {0}
-    assert [layer.window for layer in on.layers] == [0] * 21 + [4096] * 7
+    assert {layer.mixer.window for layer in off.layers} == {0}
+    assert [layer.mixer.window for layer in on.layers] == [0] * 21 + [4096] * 7
 
 
 def test_smollm3_sees_no_positions_on_every_fourth_layer(tmp_path: Path) -> None:
-    assert [layer.rope for layer in read(tmp_path, "SmolLM3-3B").layers[:8]] == [0, 0, 0, None] * 2
+    assert [layer.mixer.rope for layer in read(tmp_path, "SmolLM3-3B").layers[:8]] == [0, 0, 0, None] * 2
 
 
 def test_phi_4_mini_takes_long_factors_only_when_it_serves_long_contexts(tmp_path: Path) -> None:

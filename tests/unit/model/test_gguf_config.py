@@ -80,7 +80,7 @@ def test_sizes_and_ends_are_the_metadata_s(tmp_path: Path) -> None:
     config = opened(tmp_path).config
 
     assert (config.vocab_size, config.hidden, config.head_dim, config.kv_heads) == (VOCAB, HIDDEN, 64, 2)
-    assert (config.max_positions, config.intermediate, len(config.layers)) == (64, MIDDLE, 1)
+    assert (config.max_positions, config.layers[0].feed_forward.width, len(config.layers)) == (64, MIDDLE, 1)
     assert config.eos_token_ids == (1, 2)  # the one that is named, and a control token known to end a turn
     assert config.ropes[0].interleaved
 
@@ -113,7 +113,7 @@ def test_a_window_makes_a_llama_a_mistral(tmp_path: Path) -> None:
     config = opened(tmp_path, **{"llama.attention.sliding_window": 32}).config
 
     assert config.model_type == "mistral"
-    assert [layer.window for layer in config.layers] == [32]
+    assert [layer.mixer.window for layer in config.layers] == [32]
 
 
 def test_keys_that_are_not_known_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -95,7 +95,7 @@ def test_embeddinggemma_sees_both_ways_half_a_window_far_and_only_where_it_pools
     config = read_config(tmp_path, pooled=True)
 
     assert config.bidirectional
-    assert [layer.window for layer in config.layers[:6]] == [257] * 5 + [0]
+    assert [layer.mixer.window for layer in config.layers[:6]] == [257] * 5 + [0]
     with pytest.raises(ConfigError, match="use_bidirectional_attention"):
         read_config(write(tmp_path, ENCODERS["embeddinggemma-300m"] | {"architectures": ["Gemma3ForCausalLM"]}))
 

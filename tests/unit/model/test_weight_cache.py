@@ -22,6 +22,7 @@ from forearm.model.checkpoint import weights
 from forearm.model.checkpoint.checkpoint import open_checkpoint, stored_bytes
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.checkpoint.weight_cache import PAGE_BYTES, check_source, key_of, map_weights, save_weights
+from forearm.model.families.matrices import matrices
 from forearm.model.quantization.quantization import Asked
 
 AS_IT_IS = Asked()
@@ -212,8 +213,9 @@ def test_no_bit_of_a_kept_file_can_turn_unseen(tmp_path: Path) -> None:
         turned[bit // 8] ^= 1 << bit % 8
         path.write_bytes(turned)
         executor = _native.Executor(
-            checkpoint.config, checkpoint.formats, checkpoint.kv_dtype, 8, 1, 8, checkpoint.max_model_len, (), 2, ()
-        )
+            checkpoint.config, matrices(checkpoint.config), checkpoint.formats, checkpoint.kv_dtype, 8, 1, 8,
+            checkpoint.max_model_len, (), 2, (),
+        )  # fmt: skip
         assert not map_weights(executor, path, key), f"bit {bit} of {8 * len(content)}"
 
 

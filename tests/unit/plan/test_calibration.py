@@ -9,7 +9,7 @@ from forearm.model.families.config import WeightFormat
 from forearm.model.quantization.quantization import AT_LOAD
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Achieved, Cost, Rates
-from forearm.plan.work import Attention, Matrices, StepWork
+from forearm.plan.work import AttentionWork, Matrices, StepWork
 
 ONE = Plan(1, (), (), 1, (), (1,))
 INT4 = AT_LOAD["int4"]
@@ -33,7 +33,7 @@ def test_gptqs_int4_is_timed_as_the_one_of_its_group_and_an_odd_group_is_left_ou
 
 
 def test_what_was_timed_is_what_is_predicted_with() -> None:
-    work = StepWork((Matrices(INT4, 10**9, 10**9 // 2),), (), (Attention(0, 1, 1, 1),), 1)
+    work = StepWork((Matrices(INT4, 10**9, 10**9 // 2),), (), (AttentionWork(0, 1, 1, 1),), 1)
     peak = Rates(1e6, 1000.0, 1000.0, 1000.0)
     timed = Rates(1e6, 1000.0, 1000.0, 1000.0, achieved={INT4: Achieved(few=100.0, many=200.0)})
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.formats import packed_bytes, packed_name, plan_formats
-from forearm.model.checkpoint.names import Part, parts
+from forearm.model.checkpoint.formats import plan_formats, spec_bytes
+from forearm.model.checkpoint.names import TensorPart, parts
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.unread import check_unread, some
 from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
 from forearm.model.families.families import read_config
 from forearm.model.families.keys import read_json
+from forearm.model.families.matrices import matrices
 from forearm.model.families.switches import DTYPES, KV_DTYPES
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_config import gguf_config, gguf_quantisation
@@ -49,19 +50,15 @@ class Checkpoint:
     weight_dtype: DTypeName
     kv_dtype: KvDTypeName
     max_model_len: int
-    sources: tuple[tuple[Part, Stored], ...]
+    sources: tuple[tuple[TensorPart, Stored], ...]
     formats: dict[str, WeightFormat]
     method: str = ""
 
     @property
     def packed_bytes(self) -> int:
         """Bytes the weights take in memory, at most; vectors are float32, in whole panels of 16."""
-        return sum(
-            4 * -(-part.shape[0] // 16) * 16
-            if len(part.shape) == 1
-            else packed_bytes(self.formats[packed_name(part.name)], part.shape[0], part.shape[1])
-            for part, _ in self.sources
-        )
+        vectors = sum(4 * -(-part.shape[0] // 16) * 16 for part, _ in self.sources if not part.matrix)
+        return vectors + sum(spec_bytes(spec, self.formats[spec.name]) for spec in matrices(self.config))
 
     @property
     def stored_bytes(self) -> int:
@@ -121,7 +118,7 @@ def open_checkpoint(
         kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=max_model_len or config.max_positions,
         sources=tuple(sorted(found, key=_place)),
-        formats=plan_formats(found, weight_dtype, quantization, quantised is not None),
+        formats=plan_formats(matrices(config), found, weight_dtype, quantization, quantised is not None),
         method="" if quantised is None else quantised[0],
     )
 
@@ -134,12 +131,12 @@ def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:
 
 def _match(
     folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], find: Find
-) -> tuple[list[tuple[Part, Stored]], set[str]]:
+) -> tuple[list[tuple[TensorPart, Stored]], set[str]]:
     """Pair every part with its tensor or quantised matrix; also return the names of all tensors that they read.
 
     Raises: ConfigError naming what is missing or has another shape than config.json makes it.
     """
-    by_name: dict[str, list[Part]] = defaultdict(list)
+    by_name: dict[str, list[TensorPart]] = defaultdict(list)
     for part in parts(config, tensors.keys()):
         by_name[part.stored].append(part)
     shapes = {name: (_rows(sharing), *sharing[0].shape[1:]) for name, sharing in by_name.items()}
@@ -159,7 +156,7 @@ def _match(
     return [(part, coded[name] or tensors[name]) for name, sharing in by_name.items() for part in sharing], used
 
 
-def _rows(sharing: list[Part]) -> int:
+def _rows(sharing: list[TensorPart]) -> int:
     """Rows that a tensor must have for these parts of it."""
     known = [part.of_rows for part in sharing if part.of_rows is not None]
     return known[0] if known else sum(part.shape[0] for part in sharing)
@@ -178,14 +175,14 @@ def _check(tensor: StoredTensor, expected: tuple[int, ...]) -> None:
     _ = tensor.float_dtype
 
 
-def _place(source: tuple[Part, Stored]) -> tuple[str, int, int]:
+def _place(source: tuple[TensorPart, Stored]) -> tuple[str, int, int]:
     """Where the most of it lies."""
     part, stored = source
     tensor = stored.tensors[0] if isinstance(stored, CodedMatrix) else stored
     return str(tensor.path), tensor.begin, part.row
 
 
-def stored_bytes(part: Part, stored: Stored) -> int:
+def stored_bytes(part: TensorPart, stored: Stored) -> int:
     """Bytes of the files that this part is read from."""
     tensors = stored.tensors if isinstance(stored, CodedMatrix) else (stored,)
     rows = stored.shape[0]

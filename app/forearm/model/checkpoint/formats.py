@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.names import Part
+from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.families.config import DTypeName, WeightFormat
+from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
 from forearm.model.quantization.quantization import Asked
 
@@ -16,20 +17,12 @@ _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 # The most values of k that a layout keeps together (kernels.h, Layout), and their bytes.
 _QUANTUM = {"int8": (8, 8), "int4": (16, 8), "fp8_e4m3": (4, 4), "fp8_e5m2": (4, 4), "float32": (4, 16)}
 _HALF = (4, 8)
-_FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "up"}
-_EMBEDDINGS = ("embed", "head")
 
-Source = tuple[Part, StoredTensor | CodedMatrix]
-
-
-def packed_name(part: str) -> str:
-    """The packed matrix that a part belongs to: q, k and v are one, gate and up another."""
-    layer, _, matrix = part.rpartition(".")
-    return f"{layer}.{_FUSED[matrix]}" if matrix in _FUSED else part
+Source = tuple[TensorPart, StoredTensor | CodedMatrix]
 
 
 def plan_formats(
-    sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+    specs: Sequence[MatrixSpec], sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
 ) -> dict[str, WeightFormat]:
     """The format of each packed matrix: the checkpoint's where that is quantised, else what was asked.
 
@@ -37,9 +30,13 @@ def plan_formats(
     """
     members: dict[str, list[Source]] = defaultdict(list)
     for part, stored in sources:
-        if len(part.shape) == 2:
-            members[packed_name(part.name)].append((part, stored))
-    return {name: _format(name, of, weight_dtype, asked, quantised) for name, of in members.items()}
+        members[part.matrix].append((part, stored))
+    return {spec.name: _format(spec, members[spec.name], weight_dtype, asked, quantised) for spec in specs}
+
+
+def spec_bytes(spec: MatrixSpec, format: WeightFormat) -> int:
+    """Bytes of a matrix of the list with all its experts, at most; each part begins with a panel."""
+    return spec.experts * sum(packed_bytes(format, part.rows, spec.k) for part in spec.parts)
 
 
 def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
@@ -77,9 +74,9 @@ def described(format: WeightFormat) -> str:
 
 
 def _format(
-    name: str, members: Iterable[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+    spec: MatrixSpec, members: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
 ) -> WeightFormat:
-    if name.startswith("dense."):
+    if spec.role == "pooler":
         return WeightFormat("float32")  # small, and the last thing that is computed
     coded = [stored for _, stored in members if isinstance(stored, CodedMatrix)]
     floats = [stored.name for _, stored in members if isinstance(stored, StoredTensor)]
@@ -91,7 +88,7 @@ def _format(
     if coded:
         return common_format(coded)
     at_load = None if quantised else asked.at_load
-    if name in _EMBEDDINGS:
+    if spec.role in ("embedding", "head"):
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
         return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
-    return WeightFormat(weight_dtype) if at_load is None or name in ("positions", "types") else at_load
+    return WeightFormat(weight_dtype) if at_load is None or spec.role == "table" else at_load

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.names import Part, layers_prefix
+from forearm.model.checkpoint.names import TensorPart, layers_prefix
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import ModelConfig
 
@@ -69,7 +69,7 @@ def check_unread(
     config: ModelConfig,
     tensors: Mapping[str, StoredTensor],
     used: Collection[str],
-    parts: Collection[Part],
+    parts: Collection[TensorPart],
     *,
     predicted_layers: int = 0,
     ignore: bool = False,

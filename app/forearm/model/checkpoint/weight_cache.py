@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 KEPT = 3
 PAGES, PAGE_BYTES = 4, 4096  # of each tensor in the key: from its begin to its end
 _END, _RECORD = ".weights", ".source"
-# native/model/packed_file.cpp: magic, sizes of identity, small part and region, hash; the region at a multiple of 2 MB.
+# native/model/weights/packed_file.cpp: magic, sizes of identity, small part and region, hash; the region at a multiple
+# of 2 MB.
 _HEAD, _CHUNK_BYTES, _REGION_UNIT = struct.Struct("<8s4Q"), 4 << 20, 2 << 20
 
 

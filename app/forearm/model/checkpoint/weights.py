@@ -19,11 +19,12 @@ from tqdm import tqdm
 from forearm import _native
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, stored_bytes
-from forearm.model.checkpoint.formats import is_codes, packed_bytes, packed_name, summary
-from forearm.model.checkpoint.names import Part
+from forearm.model.checkpoint.formats import is_codes, spec_bytes, summary
+from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
 from forearm.model.families.config import WeightFormat
+from forearm.model.families.matrices import matrices
 from forearm.model.quantization.codes import CodedMatrix, Codes, expressed
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def load_native(
     """
     executor = _native.Executor(
         checkpoint.config,
+        matrices(checkpoint.config),
         checkpoint.formats,
         checkpoint.kv_dtype,
         step_tokens,
@@ -100,7 +102,7 @@ def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPo
     files = Files()
     for part, stored in checkpoint.sources:
         if isinstance(stored, CodedMatrix):
-            decoded = _decoded(part, stored, checkpoint.formats[packed_name(part.name)], files, decoders)
+            decoded = _decoded(part, stored, checkpoint.formats[part.matrix], files, decoders)
             for row, rows in decoded:
                 executor.load_codes(part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, row)
             bar.update(stored_bytes(part, stored))
@@ -112,7 +114,9 @@ def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPo
             _load_matrix(executor, part, stored, files, bar)
 
 
-def _load_matrix(executor: _native.Executor, part: Part, tensor: StoredTensor, files: Files, bar: tqdm[Never]) -> None:
+def _load_matrix(
+    executor: _native.Executor, part: TensorPart, tensor: StoredTensor, files: Files, bar: tqdm[Never]
+) -> None:
     rows = part.shape[0]
     mapping = files.mapping(tensor.path)
     row_bytes = (tensor.end - tensor.begin) // tensor.shape[0]
@@ -125,7 +129,7 @@ def _load_matrix(executor: _native.Executor, part: Part, tensor: StoredTensor, f
 
 
 def _decoded(
-    part: Part, matrix: CodedMatrix, format: WeightFormat, files: Files, decoders: ThreadPoolExecutor
+    part: TensorPart, matrix: CodedMatrix, format: WeightFormat, files: Files, decoders: ThreadPoolExecutor
 ) -> Iterator[tuple[int, Codes]]:
     """Rows of a part in the format it is kept in, slice by slice, each with the number of its first."""
     rows, k = part.shape
@@ -159,6 +163,6 @@ def _log_arithmetic(checkpoint: Checkpoint) -> None:
         checkpoint.config.dtype, checkpoint.weight_dtype, form, why, checkpoint.kv_dtype, tier,
     )  # fmt: skip
     if any(is_codes(format) for format in checkpoint.formats.values()):
-        kept = [(checkpoint.formats[packed_name(p.name)], *p.shape) for p, _ in checkpoint.sources if len(p.shape) == 2]
-        sizes = [(format, packed_bytes(format, rows, k)) for format, rows, k in kept]
+        kept = [(checkpoint.formats[spec.name], spec) for spec in matrices(checkpoint.config)]
+        sizes = [(format, spec_bytes(spec, format)) for format, spec in kept]
         log.info("weights, %s: %s", checkpoint.method or "rounded while loading", summary(sizes))

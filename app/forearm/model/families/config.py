@@ -44,11 +44,32 @@ class WeightFormat:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """What may differ from layer to layer."""
+class Attention:
+    """A mixer: softmax attention over the keys and values of the tokens before. What may differ from layer to layer."""
 
     rope: int | None  # index into ModelConfig.ropes; None: no positions (SmolLM3's NoPE layers, OPT)
     window: int = 0  # keys j with i - j < window are visible; 0: all
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A feed-forward: down(activation(gate(x)) * up(x)), or, not gated (OPT), down(activation(up(x))).
+
+    bias: each of its matrices has one.
+    """
+
+    width: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: the mixer looks at other tokens, the feed-forward at each one alone."""
+
+    mixer: Attention
+    feed_forward: FeedForward
 
 
 @dataclass(frozen=True)
@@ -69,13 +90,12 @@ class Dense:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A dense transformer. Everything that changes the maths is here, nothing about files or threads."""
+    """A transformer: everything that changes the maths, nothing about files or threads."""
 
     model_type: str
     dtype: DTypeName  # of the checkpoint
     vocab_size: int
     hidden: int
-    intermediate: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -98,11 +118,8 @@ class ModelConfig:
     final_norm: bool = True
     qk_norm: Literal["none", "head", "full"] = "none"
 
-    activation: Activation = "silu"
-    gated: bool = True  # gate * up; else up alone (OPT)
     qkv_bias: bool = False
     o_bias: bool = False
-    mlp_bias: bool = False
     head_bias: bool = False
     tied_head: bool = False
 
@@ -121,24 +138,3 @@ class ModelConfig:
     bos_token_id: int | None = None
     # Where this model's tensors are called otherwise than Llama's, or one layer's otherwise than others': see names.py.
     names: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def kv_bytes_per_token(self) -> dict[KvDTypeName, int]:
-        """Bytes of keys and values one token takes, by KV dtype; heads padded to 16 values as the cache stores them.
-
-        int8 has a float32 scale for each key and value of a head. Of a pooled model all layers share one cache.
-        """
-        padded = -(-self.head_dim // 16) * 16
-        vectors = 2 * (1 if self.pooled else len(self.layers)) * self.kv_heads
-        values = vectors * padded
-        floats: dict[KvDTypeName, int] = {"float32": 4 * values, "float16": 2 * values, "bfloat16": 2 * values}
-        return floats | {"int8": values + 4 * vectors, "fp8_e4m3": values, "fp8_e5m2": values}
-
-
-def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
-    """One format for every packed matrix of the executor (its `formats`, native/model/weights.cpp)."""
-    names = ["embed", *(["positions"] if config.learned_positions else []), *([] if config.tied_head else ["head"])]
-    names += ["types"] if config.token_types else []
-    names += [f"layers.{i}.{name}" for i in range(len(config.layers)) for name in ("qkv", "o", "up", "down")]
-    dense = [f"dense.{i}" for i in range(len(config.dense))]
-    return dict.fromkeys(names, weights) | dict.fromkeys(dense, WeightFormat("float32"))

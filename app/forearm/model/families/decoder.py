@@ -11,7 +11,7 @@ import numpy as np
 
 from forearm.errors import ConfigError
 from forearm.model.families import switches
-from forearm.model.families.config import Activation, DTypeName, Layer, ModelConfig, Rope
+from forearm.model.families.config import Activation, Attention, DTypeName, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import Lengths, position_limit, rope
 
@@ -59,7 +59,7 @@ class Request:
         return replace(self, keys=self.keys.with_defaults(**defaults))
 
 
-def sizes(request: Request, head_dim: int, intermediate: int, kv_heads: int) -> dict[str, Any]:
+def sizes(request: Request, head_dim: int, kv_heads: int) -> dict[str, Any]:
     """The sizes every family has, as arguments of ModelConfig."""
     keys = request.keys
     return {
@@ -67,7 +67,6 @@ def sizes(request: Request, head_dim: int, intermediate: int, kv_heads: int) -> 
         "dtype": request.checkpoint_dtype,
         "vocab_size": keys.integer("vocab_size"),
         "hidden": keys.integer("hidden_size"),
-        "intermediate": intermediate,
         "heads": keys.integer("num_attention_heads"),
         "kv_heads": kv_heads,
         "head_dim": head_dim,
@@ -79,26 +78,32 @@ def decoder(
     request: Request,
     *,
     windows: Sequence[int] | None = None,
-    layers: tuple[Layer, ...] | None = None,
+    mixers: Sequence[Attention] | None = None,
     ropes: tuple[Rope, ...] | None = None,
+    act: Activation | None = None,
+    mlp_bias: bool = False,
     partial: bool = False,
     interleaved: bool = False,
     **differs: Any,
 ) -> ModelConfig:
     """A Llama: RMSNorm before each half, rotated q and k, a gated MLP. `differs` are fields of ModelConfig.
 
-    windows: one a layer, 0 for none. layers, ropes: where one rope for all does not do.
+    windows: one a layer, 0 for none. mixers, ropes: where one rope for all does not do. act: the feed-forward's
+    activation; None: what hidden_act names.
     partial: the family rotates only partial_rotary_factor of a head.
     """
     keys = request.keys
     heads = keys.integer("num_attention_heads")
     head_dim = keys.integer("head_dim", keys.integer("hidden_size") // heads)
-    common = sizes(request, head_dim, keys.integer("intermediate_size"), keys.integer("num_key_value_heads", heads))
+    feed_forward = FeedForward(
+        keys.integer("intermediate_size"), act or activation(keys, "hidden_act", "silu"), bias=mlp_bias
+    )
+    mixers = mixers or [Attention(rope=0, window=window) for window in windows or [0] * request.layers]
+    common = sizes(request, head_dim, keys.integer("num_key_value_heads", heads))
     common |= {
         "norm_eps": keys.number("rms_norm_eps", 1e-6),
-        "activation": activation(keys, "hidden_act", "silu"),
         "tied_head": keys.flag("tie_word_embeddings"),
-        "layers": layers or tuple(Layer(rope=0, window=w) for w in windows or [0] * request.layers),
+        "layers": tuple(Layer(mixer, feed_forward) for mixer in mixers),
     }
     if ropes is None:
         angles, max_positions = flat_rope(request, head_dim, partial=partial, interleaved=interleaved)
@@ -117,7 +122,7 @@ def gemma(request: Request, **differs: Any) -> ModelConfig:
     common: dict[str, Any] = {
         "norm_placement": "sandwich",
         "norm_plus_one": True,
-        "activation": activation(keys, "hidden_activation", "gelu_pytorch_tanh"),
+        "act": activation(keys, "hidden_activation", "gelu_pytorch_tanh"),
         "attention_scale": keys.positive("query_pre_attn_scalar") ** -0.5,
         "embedding_scale": _rounded(math.sqrt(keys.integer("hidden_size")), request),
         "qkv_bias": bias,

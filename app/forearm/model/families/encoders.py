@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from forearm.model.families import switches
-from forearm.model.families.config import Layer, ModelConfig, Rope
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import Request, activation, positions, sizes
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import Lengths, rope
@@ -64,22 +64,24 @@ def modernbert(request: Request) -> ModelConfig:
     default = [switches.SLIDING if i % every else switches.FULL for i in range(request.layers)]
     slides = [kind == switches.SLIDING for kind in switches.layer_types(keys, default)]
     window = keys.integer("local_attention") // 2 + 1  # |i - j| <= half of it
-    bias, mlp_bias = keys.flag("attention_bias"), keys.flag("mlp_bias")
+    bias = keys.flag("attention_bias")
+    gelu = activation(keys, "hidden_activation", "gelu")
+    feed_forward = FeedForward(keys.integer("intermediate_size"), gelu, bias=keys.flag("mlp_bias"))
     for key in ("classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings"):
         keys.get(key)  # pooling.py's, or of a head for pretraining
     return ModelConfig(
-        **sizes(request, hidden // heads, keys.integer("intermediate_size"), heads),
+        **sizes(request, hidden // heads, heads),
         max_positions=positions(request),
-        layers=tuple(Layer(rope=1 if slide else 0, window=window if slide else 0) for slide in slides),
+        layers=tuple(
+            Layer(Attention(rope=1, window=window) if slide else Attention(rope=0), feed_forward) for slide in slides
+        ),
         ropes=_modern_ropes(request, hidden // heads),
         layer_norm=True,
         norm_bias=keys.flag("norm_bias"),
         norm_eps=keys.number("norm_eps"),
         norm_residual="first",
-        activation=activation(keys, "hidden_activation", "gelu"),
         qkv_bias=bias,
         o_bias=bias,
-        mlp_bias=mlp_bias,
         bidirectional=True,
         pooled=True,
         tied_head=True,
@@ -96,23 +98,22 @@ def _bert(request: Request, first_position: int) -> ModelConfig:
     keys.get("tie_word_embeddings")  # of a head that is not served
     hidden, heads, layers = keys.integer("hidden_size"), keys.integer("num_attention_heads"), request.layers
     rows = keys.integer("max_position_embeddings")
+    gelu = activation(keys, "hidden_act", "gelu")
+    feed_forward = FeedForward(keys.integer("intermediate_size"), gelu, gated=False, bias=True)
     own = {f"layers.{i}.input_norm": f"encoder.layer.{i - 1}.output.LayerNorm" for i in range(1, layers)}
     names = _BERT_LAYER | own | {"layers.0.input_norm": "embeddings.LayerNorm"}
     return ModelConfig(
-        **sizes(request, hidden // heads, keys.integer("intermediate_size"), heads),
+        **sizes(request, hidden // heads, heads),
         max_positions=positions(replace(request, allow_longer=False), rows - first_position, rows - first_position),
-        layers=tuple(Layer(rope=None) for _ in range(layers)),
+        layers=(Layer(Attention(rope=None), feed_forward),) * layers,
         learned_positions=True,
         position_offset=first_position,
         token_types=keys.integer("type_vocab_size", 2),
         layer_norm=True,
         norm_eps=keys.number("layer_norm_eps", 1e-12),
         norm_residual="all",
-        activation=activation(keys, "hidden_act", "gelu"),
-        gated=False,
         qkv_bias=True,
         o_bias=True,
-        mlp_bias=True,
         bidirectional=True,
         pooled=True,
         tied_head=True,

@@ -14,7 +14,7 @@ from typing import Any
 
 from forearm.errors import ConfigError
 from forearm.model.families import switches
-from forearm.model.families.config import DTypeName, Layer, ModelConfig
+from forearm.model.families.config import Attention, DTypeName, FeedForward, Layer, ModelConfig
 from forearm.model.families.decoder import (
     Request,
     activation,
@@ -145,7 +145,7 @@ def gemma3(request: Request) -> ModelConfig:
     windows = [w // 2 + 1 if both_ways and w else w for w in windows]
     return gemma(
         request,
-        layers=tuple(Layer(rope=1 if w else 0, window=w) for w in windows),
+        mixers=[Attention(rope=1 if w else 0, window=w) for w in windows],
         ropes=gemma3_ropes(request),
         qk_norm="head",
         bidirectional=both_ways,
@@ -178,7 +178,7 @@ def smollm3(request: Request) -> ModelConfig:
     bias = keys.flag("attention_bias")
     return decoder(
         request,
-        layers=tuple(Layer(rope=0 if r else None, window=w) for r, w in zip(rotated, windows, strict=True)),
+        mixers=[Attention(rope=0 if r else None, window=w) for r, w in zip(rotated, windows, strict=True)],
         qkv_bias=bias,
         o_bias=bias,
         mlp_bias=keys.flag("mlp_bias"),
@@ -214,20 +214,19 @@ def opt(request: Request) -> ModelConfig:
     hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     switches.check_opt(keys, hidden)
     bias = keys.flag("enable_bias", True)
+    relu = activation(keys, "activation_function", "relu")
+    feed_forward = FeedForward(keys.integer("ffn_dim"), relu, gated=False, bias=bias)
     return ModelConfig(
-        **sizes(request, hidden // heads, keys.integer("ffn_dim"), heads),
+        **sizes(request, hidden // heads, heads),
         max_positions=positions(replace(request, allow_longer=False)),  # there are no rows beyond
-        layers=tuple(Layer(rope=None) for _ in range(request.layers)),
+        layers=(Layer(Attention(rope=None), feed_forward),) * request.layers,
         learned_positions=True,
         position_offset=2,
         layer_norm=True,
         norm_eps=1e-5,  # torch's default for LayerNorm; OPT has no key for it
         final_norm=not keys.flag("_remove_final_layer_norm"),
-        activation=activation(keys, "activation_function", "relu"),
-        gated=False,
         qkv_bias=bias,
         o_bias=bias,
-        mlp_bias=bias,
         tied_head=keys.flag("tie_word_embeddings", True),
         names=_OPT_NAMES,
     )

@@ -188,7 +188,7 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
     for angles in config.ropes:
         if config.head_dim % 2 or 2 * len(angles.inv_freq) > config.head_dim:
             raise keys.wrong("head_dim", "even, and at least the rotated part of a head")
-    if any(layer.window < 0 for layer in config.layers):
+    if any(layer.mixer.window < 0 for layer in config.layers):
         raise keys.wrong("sliding_window", "at least 1, or null")
 
 

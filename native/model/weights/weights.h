@@ -5,33 +5,31 @@
 #include <vector>
 
 #include "model/config.h"
-#include "model/matrix.h"
 #include "model/memory.h"
 #include "model/partition.h"
+#include "model/weights/matrix.h"
 #include "threads/pool.h"
 
 namespace forearm {
+
+inline const float* or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
+// A matrix and what is added to its products, in packed order, padded to whole panels; empty: nothing.
+struct Linear {
+  Matrix matrix;
+  std::vector<float> bias;
+};
 
 // weight empty: there is no such norm (or bias) in this model.
 struct Norm {
   std::vector<float> weight, bias;
   bool in_residual = false;  // what it gives replaces the residual
+
+  const Norm* if_there() const { return weight.empty() ? nullptr : this; }
 };
 
-// A layer behind pooling.
-struct DenseWeights {
-  Matrix matrix;
-  std::vector<float> bias;
-  Norm norm;
-};
-
-struct LayerWeights {
-  Matrix qkv;  // QkvColumns
-  Matrix o;
-  Matrix up;  // gated: panel 2p is gate, 2p + 1 up
-  Matrix down;
-  std::vector<float> qkv_bias, o_bias, up_bias, down_bias;  // packed order, padded to whole panels; empty: none
-  Norm input_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm, q_norm, k_norm;
+struct LayerNorms {
+  Norm input, post_attention, pre_mlp, post_mlp, q, k;
 };
 
 class Weights {
@@ -58,14 +56,12 @@ class Weights {
   void finish();
 
   int64_t bytes() const { return region_.bytes() + vector_bytes_; }
-  const Matrix& head() const { return head_.empty() ? embed_ : head_; }
-  const Matrix& embed() const { return embed_; }
-  const Matrix& positions() const { return positions_; }
-  const LayerWeights& layer(size_t i) const { return layers_[i]; }
-  const Matrix& types() const { return types_; }
+  // The packed matrix of this name. Throws std::invalid_argument if the list has none, or one of another shape than
+  // `columns` and `k`, which are what the rest of the config makes it.
+  const Linear& linear(const std::string& name, int64_t columns, int64_t k) const;
+  const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
   const Norm& final_norm() const { return final_norm_; }
-  const DenseWeights& dense(size_t i) const { return dense_[i]; }
-  const std::vector<float>& head_bias() const { return head_bias_; }
+  const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
 
  private:
   // Where rows of a checkpoint's matrix or bias stand in a packed one.
@@ -74,28 +70,25 @@ class Weights {
     PanelMap panels;
     int64_t column(int64_t row) const { return (panels.step * (row / kPanel) + panels.offset) * kPanel + row % kPanel; }
   };
-  struct MatrixPart {
+  struct MatrixRows {
     Matrix* matrix;
     Place place;
     std::vector<bool> loaded;  // by row
   };
-  struct VectorPart {
+  struct VectorValues {
     std::vector<float>* values;
     Place place;
     float plus;  // added to each value: 1 where a family stores norms minus one
     bool loaded;
   };
 
-  MatrixPart& part_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
+  MatrixRows& rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
   template <class Pack>
-  void pack_panels(MatrixPart& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
-  void declare_layer(const Config& config, size_t index, int threads);
-  void declare_dense(const Config& config, int threads);
-  void declare_norms(const Config& config, LayerWeights& layer, const std::string& prefix);
+  void pack_panels(MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
+  void declare(const MatrixSpec& spec, Formats& formats);
+  void declare_norms(const Config& config, size_t layer);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
-  void declare_part(const std::string& name, Matrix& matrix, Place place);
-  void declare_bias(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
-  void shape(Matrix& matrix, const std::string& name, int64_t n, int64_t k, Partition partition);
+  void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();
   void copy_to_ranks(const Region& file, Pool& pool);
   std::string identity(const std::string& key) const;
@@ -103,14 +96,12 @@ class Weights {
   void each_small(const Visit& visit);
 
   const Ranks ranks_;
-  Formats formats_;  // that no matrix has taken yet; empty after construction
-  Matrix embed_, positions_, types_, head_;
-  std::vector<LayerWeights> layers_;
-  std::vector<DenseWeights> dense_;
+  std::map<std::string, Linear> linears_;
+  std::vector<LayerNorms> layers_;
+  std::vector<Norm> pooler_norms_;
   Norm final_norm_;
-  std::vector<float> head_bias_;
-  std::map<std::string, MatrixPart> matrices_;
-  std::map<std::string, VectorPart> vectors_;
+  std::map<std::string, MatrixRows> matrices_;
+  std::map<std::string, VectorValues> vectors_;
   std::vector<Matrix*> shaped_;  // in the order of the region
   Region region_;
   int64_t vector_bytes_ = 0;

@@ -1,4 +1,4 @@
-#include "model/attention_plan.h"
+#include "model/mixers/attention_plan.h"
 
 #include <algorithm>
 

@@ -75,6 +75,10 @@ class Matrix {
   int64_t group() const { return format.group == 0 ? k : std::min(format.group, k); }
   int64_t groups() const { return (k + group() - 1) / group(); }
   Layout layout() const { return kernels().layout[static_cast<int>(format.dtype)]; }
+  // Whether rows are rounded to int8 to be multiplied with it.
+  bool is_int8_product() const {
+    return is_codes() && !is_fp8(format.dtype) && !format.wide && format.dtype != DType::f16_scaled;
+  }
   // What it is multiplied with.
   Form form() const;
   PackedWeights weights() const;

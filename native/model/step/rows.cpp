@@ -1,23 +1,21 @@
 // What is multiplied: rows normed, rounded, quantised, put in order. No barrier: rows are taken a few at a time,
 // and who is done waits for the count of those that are ready.
-#include "model/forward.h"
+#include "model/step/step.h"
 
 namespace forearm {
 
-// The residual stream, normalised if there is a norm.
-Operand Forward::stream(Walk& w, const Norm* add, const Norm& norm, const Matrix& matrix) {
-  const Norm* before = norm.weight.empty() ? nullptr : &norm;
+Operand Step::stream(StepWalk& w, const Norm* add, const Norm& norm, const Matrix& matrix) {
+  const Norm* before = norm.if_there();
   const bool as_it_is = !add && !before && matrix.form() == Form::f32_rows && !matrix.format.ordered;
-  return as_it_is ? s_.residual : prepare(w, {s_.stream, w.rows, add, before}, matrix);
+  return as_it_is ? scratch.residual : prepare_stream(w, add, before, matrix);
 }
 
-// What attention or the MLP's first half has written.
-Operand Forward::output(Walk& w, const Site& site, const Matrix& matrix) {
+Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix) {
   return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, w.rows}, matrix);
 }
 
 // Few rows: every member makes its own copy and needs to wait for nobody. Not where the residual changes: once.
-Operand Forward::prepare(Walk& w, const Source& source, const Matrix& matrix) {
+Operand Step::prepare(StepWalk& w, const Source& source, const Matrix& matrix) {
   const int64_t rows = source.rows;
   const bool changes = source.add || (source.norm && source.norm->in_residual);
   if (rows <= kOwnRows && rows * matrix.k <= kOwnValues && !changes) {
@@ -26,43 +24,43 @@ Operand Forward::prepare(Walk& w, const Source& source, const Matrix& matrix) {
     return out;
   }
   const Operand out = source.site.shared.operand(matrix);
-  const int64_t eighth = rows / (8 * pool_.threads()), unit = std::max<int64_t>(1, round_up(eighth, 2));
+  const int64_t eighth = rows / (8 * pool.threads()), unit = std::max<int64_t>(1, round_up(eighth, 2));
   for (int64_t first = unit * next(w); first < rows; first = unit * next(w)) {
     const Range part{first, std::min(first + unit, rows)};
     make_rows(w, source, part, matrix, out);
-    pool_.add(ready(w.phase), part.size());
+    pool.add(ready(w.phase), part.size());
   }
-  pool_.wait_for(ready(w.phase), rows);
+  pool.wait_for(ready(w.phase), rows);
   ++w.phase;
   return out;
 }
 
-void Forward::make_rows(const Walk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out) {
+void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out) {
   const Operand& raw = source.site.raw;
   auto* x = static_cast<float*>(raw.data);
   const int32_t* order = matrix.order.empty() ? nullptr : matrix.order.data();
   if (source.add) add_projected(*source.add, rows);
-  if (source.norm && source.norm->in_residual) normalise(*source.norm, x, rows, s_.residual);
+  if (source.norm && source.norm->in_residual) normalise(*source.norm, x, rows, scratch.residual);
   if (!source.norm || source.norm->in_residual)
-    return k_.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out});
+    return kernel.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out});
   if (Site::is_direct(matrix)) return normalise(*source.norm, x, rows, out);
-  float* own = s_.row(w.member);
+  float* own = scratch.row(w.member);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     normalise(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0: the one row is every row
-    k_.quantize({own, 0, r, r + 1, matrix.k, order, out});
+    kernel.quantize({own, 0, r, r + 1, matrix.k, order, out});
   }
 }
 
 // residual += scale * norm(projected)
-void Forward::add_projected(const Norm& norm, Range rows) {
-  k_.add_norm({{projected_row(0), s_.projected.stride, rows.begin, rows.end, c_.hidden, norm.weight.data(),
-                or_null(norm.bias), c_.norm_eps, c_.layer_norm, s_.residual},
-               c_.residual_scale});
+void Step::add_projected(const Norm& norm, Range rows) {
+  kernel.add_norm({{projected_row(0), scratch.projected.stride, rows.begin, rows.end, config.hidden, norm.weight.data(),
+                    or_null(norm.bias), config.norm_eps, config.layer_norm, scratch.residual},
+                   config.residual_scale});
 }
 
-void Forward::normalise(const Norm& norm, const float* x, Range rows, const Operand& out) {
-  k_.norm({x, s_.residual.stride, rows.begin, rows.end, c_.hidden, norm.weight.data(), or_null(norm.bias), c_.norm_eps,
-           c_.layer_norm, out});
+void Step::normalise(const Norm& norm, const float* x, Range rows, const Operand& out) {
+  kernel.norm({x, scratch.residual.stride, rows.begin, rows.end, config.hidden, norm.weight.data(), or_null(norm.bias),
+               config.norm_eps, config.layer_norm, out});
 }
 
 }  // namespace forearm

@@ -1,6 +1,6 @@
-// How a multiplication is divided among the members. Included by the parts of Forward that multiply.
+// How a multiplication is divided among the members. Included by what multiplies.
 #pragma once
-#include "model/forward.h"
+#include "model/step/step.h"
 
 namespace forearm {
 
@@ -13,12 +13,12 @@ constexpr int64_t kBlockRows = 48;  // a multiple of every tile's height
 // Of a block of rows: a quarter of 2 MiB. 256 KiB or 1 MiB, 96 or 384 rows are the same within 1 % (2048 rows, a Xeon).
 constexpr int64_t kNearBytes = 512 << 10, kLeastRows = 192;
 
-// The whole multiplication that `task` describes but for the matrix and the columns, divided among the members.
 template <class Done>
-void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, GemmTask task, const Done& done) {
+void Step::multiply(StepWalk& w, const Linear& linear, GemmTask task, const Done& done) {
+  const Matrix& matrix = linear.matrix;
   task.w = matrix.weights();
-  task.bias = or_null(bias);
-  task.scratch = s_.gemm(w.member);
+  task.bias = or_null(linear.bias);
+  task.scratch = scratch.gemm(w.member);
   if (task.row_end <= kStaticRows)
     multiply_few(w, matrix, task, done);
   else
@@ -26,32 +26,32 @@ void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<float>& 
   ++w.phase;
 }
 
-inline void Forward::multiply(Walk& w, const Matrix& matrix, const std::vector<float>& bias, const GemmTask& task) {
-  multiply(w, matrix, bias, task, [](Range, int64_t, Range) {});
+inline void Step::multiply(StepWalk& w, const Linear& linear, const GemmTask& task) {
+  multiply(w, linear, task, [](Range, int64_t, Range) {});
 }
 
 // A member's own columns piece by piece, then pieces that its mates have not come to yet: a core that other work
 // holds up (HTTP on a small machine, a hypervisor) does not hold up the step.
 template <class Done>
-void Forward::multiply_few(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
-  const int64_t mates = ranks_.members(ranks_.of(w.member)).size(), piece = piece_columns(task.row_end);
+void Step::multiply_few(const StepWalk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
+  const int64_t mates = ranks.members(ranks.of(w.member)).size(), piece = piece_columns(task.row_end);
   for (int i = 0; i <= std::min<int64_t>(kHelped, mates - 1); ++i) {
-    const int owner = ranks_.mate(w.member, i);
+    const int owner = ranks.mate(w.member, i);
     const Range columns = matrix.partition[static_cast<size_t>(owner)];
     for (;;) {
       task.n_begin = columns.begin + piece * take(w.phase, owner);
       if (task.n_begin >= columns.end) break;
       task.n_end = std::min(task.n_begin + piece, columns.end);
-      k_.gemm(task);
+      kernel.gemm(task);
       done({0, task.row_end}, 0, {task.n_begin, task.n_end});
     }
   }
 }
 
 template <class Done>
-void Forward::multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
+void Step::multiply_many(const StepWalk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
   const auto column_blocks = [](int64_t columns) { return (columns + kBlockColumns - 1) / kBlockColumns; };
-  const auto columns_of = [&](int rank) { return matrix.columns_of(ranks_.members(rank)); };
+  const auto columns_of = [&](int rank) { return matrix.columns_of(ranks.members(rank)); };
   const int64_t rows = task.row_end, row_bytes = task.a.stride * form_bytes(task.a.form);
   const int64_t blocks = row_blocks(rows, row_bytes, column_blocks(matrix.n));
   hand_out(
@@ -64,7 +64,7 @@ void Forward::multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task,
         task.row_end = part.end;
         task.n_begin = columns.begin + i % in_block * kBlockColumns;
         task.n_end = std::min(task.n_begin + kBlockColumns, columns.end);
-        k_.gemm(task);
+        kernel.gemm(task);
         done(part, i / in_block, {task.n_begin, task.n_end});
       });
 }
@@ -72,7 +72,7 @@ void Forward::multiply_many(const Walk& w, const Matrix& matrix, GemmTask& task,
 // Columns that a member takes at once: those of whole tiles, or what one fetches ahead is not what the next one takes.
 // Up to three rows have tiles of up to eight panels, more of 6, 4, 3 or 2. With twelve panels instead of eight a step
 // of eight rows takes 2 to 4 % less (int8, three panels a tile), one of four 5 to 12 % (int4, six; AVX-512, a Xeon).
-inline int64_t Forward::piece_columns(int64_t rows) {
+inline int64_t Step::piece_columns(int64_t rows) {
   constexpr int64_t kFew = 8 * kPanel, kMore = 12 * kPanel;
   static_assert(kFew % kMaximumLogits == 0 && kMore % kMaximumLogits == 0, "maxima of the head are of whole pieces");
   return rows <= 3 ? kFew : kMore;
@@ -80,10 +80,10 @@ inline int64_t Forward::piece_columns(int64_t rows) {
 
 // Blocks of rows that stay in a core's second-level cache while all columns pass by, one block after another; no fewer
 // than keep everybody busy. Each one reads the weights again.
-inline int64_t Forward::row_blocks(int64_t rows, int64_t row_bytes, int64_t column_blocks) const {
+inline int64_t Step::row_blocks(int64_t rows, int64_t row_bytes, int64_t column_blocks) const {
   const int64_t near_rows = std::max(kNearBytes / row_bytes, kLeastRows);
-  int64_t blocks = std::min<int64_t>((rows + near_rows - 1) / near_rows, kRowBlocksPerThread * pool_.threads());
-  while (column_blocks * blocks < 4 * pool_.threads() && rows > 2 * blocks * kBlockRows) blocks *= 2;
+  int64_t blocks = std::min<int64_t>((rows + near_rows - 1) / near_rows, kRowBlocksPerThread * pool.threads());
+  while (column_blocks * blocks < 4 * pool.threads() && rows > 2 * blocks * kBlockRows) blocks *= 2;
   return blocks;
 }
 

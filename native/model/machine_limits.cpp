@@ -1,4 +1,4 @@
-#include "model/limits.h"
+#include "model/machine_limits.h"
 
 #include <algorithm>
 #include <atomic>

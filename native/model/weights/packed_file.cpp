@@ -1,4 +1,4 @@
-#include "model/packed_file.h"
+#include "model/weights/packed_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -3,8 +3,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "model/packed_file.h"
-#include "model/weights.h"
+#include "model/weights/packed_file.h"
+#include "model/weights/weights.h"
 
 namespace forearm {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/matrix.h"
+#include "model/weights/matrix.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,0 +1,105 @@
+"""The matrices of a model: the one list that names, formats, memory, plan and the native executor read.
+
+The executor keeps some matrices of a checkpoint as one: q, k and v are multiplied with the same rows, and so are gate
+and up. Nothing but this file knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from forearm.model.families.config import Layer, ModelConfig, WeightFormat
+
+# embedding, table: rows are looked up; a tied head multiplies with the embedding. head: logits. *_in: multiplied with
+# the normed residual; *_out: with what the mixer or the feed-forward has made of it, and added to the residual.
+# pooler: a layer behind pooling.
+Role = Literal[
+    "embedding", "table", "head", "mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "pooler"
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """Rows of a packed matrix that are a matrix of their own in a checkpoint.
+
+    name: by which rows are loaded (_native.pyi). stored: Llama's name of the module, in its layer; a family may have
+    another one (ModelConfig.names, names.py).
+    """
+
+    name: str
+    stored: str
+    rows: int
+
+    @property
+    def key(self) -> str:
+        """Return the name without its layer."""
+        return self.name.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """One packed matrix of the executor, of one or several matrices of a checkpoint.
+
+    Parts follow each other, each from a whole panel on; or their panels alternate where they are `interleaved`.
+    bias: each part has one. experts: how many of this shape there are; active: of which a token is multiplied with.
+    """
+
+    name: str
+    parts: tuple[MatrixPart, ...]
+    k: int
+    role: Role
+    bias: bool = False
+    interleaved: bool = False
+    experts: int = 1
+    active: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of all parts together."""
+        return sum(part.rows for part in self.parts)
+
+
+def matrices(config: ModelConfig) -> list[MatrixSpec]:
+    """Return every packed matrix of a model, in the order in which they lie in memory."""
+    width = config.hidden
+    found = [_single("embed", "embed_tokens", config.vocab_size, width, "embedding")]
+    if config.learned_positions:
+        rows = config.max_positions + config.position_offset
+        found.append(_single("positions", "embed_positions", rows, width, "table"))
+    if config.token_types:
+        found.append(_single("types", "token_type_embeddings", config.token_types, width, "table"))
+    if not config.tied_head:
+        found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias))
+    for i, layer in enumerate(config.layers):
+        found += _attention(config, f"layers.{i}.")
+        found += _feed_forward(config, layer, f"layers.{i}.")
+    for i, dense in enumerate(config.dense):
+        found.append(_single(f"dense.{i}", dense.stored, dense.outputs, width, "pooler", dense.bias))
+        width = dense.outputs
+    return found
+
+
+def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
+    """Return one format for every packed matrix of the executor; layers behind pooling are float32."""
+    return {m.name: WeightFormat("float32") if m.role == "pooler" else weights for m in matrices(config)}
+
+
+def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = False) -> MatrixSpec:
+    return MatrixSpec(name, (MatrixPart(name, stored, rows),), k, role, bias)
+
+
+def _attention(config: ModelConfig, layer: str) -> Iterator[MatrixSpec]:
+    query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    joint = tuple(MatrixPart(layer + n, f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key)))
+    yield MatrixSpec(f"{layer}qkv", joint, config.hidden, "mixer_in", config.qkv_bias)
+    yield _single(f"{layer}o", "self_attn.o_proj", config.hidden, query, "mixer_out", config.o_bias)
+
+
+def _feed_forward(config: ModelConfig, layer: Layer, prefix: str) -> Iterator[MatrixSpec]:
+    own = layer.feed_forward
+    names = ("gate", "up") if own.gated else ("up",)
+    parts = tuple(MatrixPart(prefix + name, f"mlp.{name}_proj", own.width) for name in names)
+    yield MatrixSpec(f"{prefix}up", parts, config.hidden, "feed_forward_in", own.bias, interleaved=own.gated)
+    yield _single(f"{prefix}down", "mlp.down_proj", config.hidden, own.width, "feed_forward_out", own.bias)

@@ -1,0 +1,39 @@
+#include "model/feed_forward/feed_forward.h"
+
+#include <string>
+
+#include "model/step/multiply.h"
+
+namespace forearm {
+
+FeedForward::FeedForward(const Weights& weights, Step& step) : weights_(weights), step_(step) {
+  const Config& c = step.config;
+  for (size_t i = 0; i < c.layers.size(); ++i) {
+    const FeedForwardKind& kind = c.layers[i].feed_forward;
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    const int64_t columns = kind.gated ? 2 * round_up(kind.width, kPanel) : kind.width;
+    layers_.push_back(
+        {weights.linear(layer + "up", columns, c.hidden), weights.linear(layer + "down", c.hidden, kind.width)});
+  }
+}
+
+const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
+  const auto& [up, down] = layers_[layer];
+  const FeedForwardKind& kind = step_.config.layers[layer].feed_forward;
+  const LayerNorms& norms = weights_.norms(layer);
+  GemmTask task{};
+  task.a = step_.stream(w, add, norms.pre_mlp, up.matrix);
+  task.row_end = w.rows;
+  task.epilogue = kind.gated ? Epilogue::gated : Epilogue::activate;
+  task.activation = kind.activation;
+  task.scale = 1.0f;
+  task.out = step_.scratch.activated.target(down.matrix);
+  step_.multiply(w, up, task);
+  step_.barrier(w);
+  const Norm* after = norms.post_mlp.if_there();
+  step_.project_back(w, step_.output(w, step_.scratch.activated, down.matrix), down, after);
+  step_.barrier(w);
+  return after;
+}
+
+}  // namespace forearm

@@ -1,0 +1,222 @@
+#include "model/mixers/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "model/step/multiply.h"
+
+namespace forearm {
+
+Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
+    : config_(step.config),
+      weights_(weights),
+      kv_(kv),
+      step_(step),
+      at_(config_),
+      units_(config_),
+      plan_(config_, kv, step.scratch.partial_floats, step.pool.threads()),
+      last_plan_(config_, kv, step.scratch.partial_floats, step.pool.threads()),
+      finished_(std::make_unique<std::atomic<int64_t>[]>(
+          static_cast<size_t>(Step::kRowBlocksPerThread * step.pool.threads() * units_.count()))) {
+  for (size_t i = 0; i < config_.layers.size(); ++i) {
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    layers_.push_back({weights.linear(layer + "qkv", at_.end, config_.hidden),
+                       weights.linear(layer + "o", config_.hidden, config_.heads * config_.head_dim)});
+  }
+}
+
+void Attention::plan() {
+  plan_.make(step_.batch());
+  last_plan_.make_for_logits(step_.batch());
+}
+
+void Attention::begin(const StepWalk& w) {
+  const Range rows = step_.mine(w, step_.batch().tokens);
+  angles(rows);
+  each_slot(rows, [&](int64_t r, int64_t block, int64_t offset) {
+    step_.scratch.slots[r] = static_cast<int32_t>(block * kBlockTokens + offset);
+  });
+  const int rank = step_.ranks.of(w.member);
+  const Range mates = step_.ranks.members(rank);
+  each_slot(share(step_.batch().tokens, 2, w.member - mates.begin, mates.size()),
+            [&](int64_t, int64_t block, int64_t offset) {
+              if (offset == 0) kv_.clear(block, rank);
+            });
+}
+
+// visit(row, block, offset in it): where keys and values of these rows go.
+template <class Visit>
+void Attention::each_slot(Range rows, const Visit& visit) const {
+  const Batch& batch = step_.batch();
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    const int32_t* blocks = batch.block + batch.block_start[s];
+    const int64_t first = std::max<int64_t>(rows.begin, batch.start[s]);
+    const int64_t end = std::min<int64_t>(rows.end, batch.start[s + 1]);
+    for (int64_t r = first; r < end; ++r)
+      visit(r, int64_t{blocks[batch.position[r] / kBlockTokens]}, batch.position[r] % kBlockTokens);
+  }
+}
+
+// The angle is the float32 product that transformers takes; cosine and sine of it are exact to a float.
+void Attention::angles(Range rows) {
+  for (size_t i = 0; i < config_.ropes.size(); ++i) {
+    const Rope& rope = config_.ropes[i];
+    const size_t pairs = rope.inv_freq.size();
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      float* cosines = step_.scratch.cosines[i] + r * static_cast<int64_t>(pairs);
+      float* sines = step_.scratch.sines[i] + r * static_cast<int64_t>(pairs);
+      for (size_t p = 0; p < pairs; ++p) {
+        const float angle = static_cast<float>(step_.batch().position[r]) * rope.inv_freq[p];
+        cosines[p] = static_cast<float>(std::cos(static_cast<double>(angle))) * rope.scale;
+        sines[p] = static_cast<float>(std::sin(static_cast<double>(angle))) * rope.scale;
+      }
+    }
+  }
+}
+
+const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
+  const auto& [qkv, o] = layers_[layer];
+  const LayerNorms& norms = weights_.norms(layer);
+  project_qkv(w, layer, step_.stream(w, add, norms.input, qkv.matrix));
+  step_.barrier(w);
+  attend(w, layer);
+  if (layer + 1 == layers_.size()) keep_logit_rows(w);
+  step_.barrier(w);
+  const Norm* after = norms.post_attention.if_there();
+  step_.project_back(w, step_.output(w, step_.scratch.attention, o.matrix), o, after);
+  step_.barrier(w);
+  return after;
+}
+
+void Attention::project_qkv(StepWalk& w, size_t layer, const Operand& in) {
+  const int64_t tokens = step_.batch().tokens;
+  GemmTask task{};
+  task.a = in;
+  task.row_end = tokens;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = step_.scratch.qkv;
+  const Linear& qkv = layers_[layer].qkv;
+  if (config_.qk_norm != QkNorm::full)
+    return step_.multiply(w, qkv, task, [this, layer](Range rows, int64_t row_block, Range columns) {
+      finish_columns(layer, rows, row_block, columns);
+    });
+  step_.multiply(w, qkv, task);
+  step_.barrier(w);  // the norm is over all heads of a row
+  finish_heads(layer, step_.mine(w, tokens), {0, config_.heads}, {0, config_.kv_heads});
+}
+
+// These columns are there. Whoever brings the last ones of a unit of heads finishes it.
+void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Range columns) {
+  units_.each(columns, [&](int64_t index, int64_t count) {
+    const HeadUnit& unit = units_[index];
+    std::atomic<int64_t>& finished = finished_[static_cast<size_t>(row_block * units_.count() + index)];
+    if (finished.fetch_add(count, std::memory_order_acq_rel) + count < unit.columns) return;
+    finished.store(0, std::memory_order_relaxed);  // for the next layer, which is barriers away
+    finish_heads(layer, rows, unit.query, unit.kv);
+  });
+}
+
+// Norms and rotates these rows of these heads, and stores keys and values.
+void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
+  if (rows.size() == 0) return;
+  normalise_heads(weights_.norms(layer), rows, query, kv);
+  if (const auto rope = config_.layers[layer].mixer.rope) {
+    rotate(static_cast<size_t>(*rope), rows, query.begin * config_.head_dim, query.size());
+    rotate(static_cast<size_t>(*rope), rows, at_.key + kv.begin * config_.head_dim, kv.size());
+  }
+  for (int64_t h = kv.begin; h < kv.end; ++h)
+    step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h),
+                           qkv_at(rows.begin, at_.key + h * config_.head_dim),
+                           qkv_at(rows.begin, at_.value + h * config_.head_dim), step_.scratch.qkv.stride, rows.size(),
+                           config_.head_dim, h, step_.scratch.slots + rows.begin});
+}
+
+void Attention::normalise_heads(const LayerNorms& norms, Range rows, Range query, Range kv) {
+  const auto per_head = [&](const Norm& norm, int64_t column, int64_t heads) {
+    if (heads == 0) return;
+    step_.kernel.head_norm({qkv_at(rows.begin, column), step_.scratch.qkv.stride, rows.size(), heads, config_.head_dim,
+                            norm.weight.data(), config_.norm_eps});
+  };
+  const auto whole = [&](const Norm& norm, int64_t column, int64_t heads) {
+    Operand out = step_.scratch.qkv;
+    out.data = qkv_at(0, column);
+    step_.kernel.norm({qkv_at(0, column), step_.scratch.qkv.stride, rows.begin, rows.end, heads * config_.head_dim,
+                       norm.weight.data(), nullptr, config_.norm_eps, false, out});
+  };
+  if (config_.qk_norm == QkNorm::head) {
+    per_head(norms.q, query.begin * config_.head_dim, query.size());
+    per_head(norms.k, at_.key + kv.begin * config_.head_dim, kv.size());
+  } else if (config_.qk_norm == QkNorm::full) {  // rows are divided, so these are all heads
+    whole(norms.q, 0, config_.heads);
+    whole(norms.k, at_.key, config_.kv_heads);
+  }
+}
+
+void Attention::rotate(size_t rope, Range rows, int64_t column, int64_t heads) {
+  if (heads == 0) return;
+  const auto pairs = static_cast<int64_t>(config_.ropes[rope].inv_freq.size());
+  step_.kernel.rope({qkv_at(rows.begin, column), step_.scratch.qkv.stride, rows.size(), heads, config_.head_dim,
+                     2 * pairs, step_.scratch.cosines[rope] + rows.begin * pairs,
+                     step_.scratch.sines[rope] + rows.begin * pairs, config_.ropes[rope].interleaved});
+}
+
+void Attention::attend(StepWalk& w, size_t layer) {
+  const AttentionPlan& plan = layer + 1 == layers_.size() ? last_plan_ : plan_;
+  step_.hand_out(
+      w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
+      [&](int rank, int64_t i) { attend_one(w.member, layer, plan, plan.work(rank)[static_cast<size_t>(i)]); });
+  ++w.phase;
+}
+
+// The residual of the rows that want logits becomes its first rows, in each member's columns: ascending, so that a row
+// is read before it is written. Attention's output has these rows alone already (AttentionPlan::make_for_logits).
+void Attention::keep_logit_rows(StepWalk& w) {
+  w.rows = step_.batch().logits;
+  const Range columns = share(config_.hidden, kPanel, w.member, step_.pool.threads());
+  for (int64_t i = 0; i < w.rows; ++i) {
+    const float* from = step_.residual_row(step_.batch().logit_row[i]);
+    if (step_.batch().logit_row[i] != i)
+      std::copy(from + columns.begin, from + columns.end, step_.residual_row(i) + columns.begin);
+  }
+}
+
+void Attention::attend_one(int member, size_t layer, const AttentionPlan& plan, const AttentionWork& work) {
+  const AttentionItem& item = plan.item(work);
+  const int64_t window = config_.layers[layer].mixer.window;
+  AttendTask task{};
+  task.cache = kv_.layer(static_cast<int64_t>(layer), item.kv_head);
+  task.blocks = step_.batch().block + item.first_block;
+  task.q = qkv_at(item.row, 0);
+  task.q_stride = step_.scratch.qkv.stride;
+  task.head_dim = config_.head_dim;
+  task.kv_head = item.kv_head;
+  task.group = config_.group();
+  task.token_end = item.tokens;
+  task.first_position = item.first_position;
+  task.window = window;
+  task.keys = item.keys;
+  task.scale = config_.attention_scale;
+  task.softcap = config_.attention_softcap;
+  task.chunk_begin = item.chunk_begin(window);
+  task.chunk_end = item.chunk_end(window);
+  task.out = step_.scratch.attention.target(layers_[layer].o.matrix);
+  task.out_row = item.out_row;
+  task.scratch = step_.scratch.attend(member);
+  if (!work.split) return step_.kernel.attend(task);
+
+  const int64_t first = task.chunk_begin, chunks = task.chunk_end - first;
+  if (work.chunk < first || work.chunk >= task.chunk_end) return;
+  const int64_t stride = item.tokens * plan.floats_per_token();
+  float* partials = step_.scratch.partials + item.partials;
+  task.chunk_begin = work.chunk;
+  task.chunk_end = work.chunk + 1;
+  task.partials = partials + work.chunk * stride;
+  step_.kernel.attend(task);
+  if (!plan.finish_chunk(work, chunks)) return;
+  task.partials = partials + first * stride;
+  step_.kernel.merge({task, chunks, stride});
+}
+
+}  // namespace forearm

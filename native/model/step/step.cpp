@@ -1,0 +1,38 @@
+#include "model/step/step.h"
+
+#include "model/step/multiply.h"
+
+namespace forearm {
+
+Step::Step(const Config& c, const Ranks& r, Scratch& s, Pool& p, int64_t layer_phases)
+    : config(c),
+      ranks(r),
+      scratch(s),
+      pool(p),
+      kernel(kernels()),
+      layer_phases_(layer_phases),
+      counters_(std::make_unique<Counter[]>(static_cast<size_t>(2 * layer_phases * (p.threads() + 1)))) {}
+
+void Step::enter_layer(StepWalk& w, size_t layer) {
+  w.phase = layer % 2 ? layer_phases_ : 0;
+  clear_counters(w.member, layer % 2 ? 0 : layer_phases_);
+}
+
+void Step::clear_counters(int member, int64_t first_phase) {
+  for (int64_t phase = first_phase; phase < first_phase + layer_phases_; ++phase) {
+    counter(phase, member).store(0, std::memory_order_relaxed);
+    if (member == 0) ready(phase).store(0, std::memory_order_relaxed);
+  }
+}
+
+void Step::project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed) {
+  GemmTask task{};
+  task.a = in;
+  task.row_end = w.rows;
+  task.epilogue = normed ? Epilogue::store : Epilogue::add;
+  task.scale = normed ? 1.0f : config.residual_scale;
+  task.out = normed ? scratch.projected : scratch.residual;
+  multiply(w, linear, task);
+}
+
+}  // namespace forearm

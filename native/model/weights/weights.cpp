@@ -1,0 +1,195 @@
+#include "model/weights/weights.h"
+
+#include <stdexcept>
+
+namespace forearm {
+namespace {
+
+// "layers.3.q (rows 64 to 127)": what is missing from row `first` on.
+std::string missing_rows(const std::string& name, const std::vector<bool>& loaded) {
+  size_t first = 0;
+  while (loaded[first]) ++first;
+  size_t last = loaded.size() - 1;
+  while (loaded[last]) --last;
+  if (first == 0 && last + 1 == loaded.size()) return name;
+  return name + " (rows " + std::to_string(first) + " to " + std::to_string(last) + ")";
+}
+
+}  // namespace
+
+Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
+    : ranks_(ranks), layers_(c.layers.size()), pooler_norms_(c.dense.size()) {
+  Formats left = formats;
+  for (const MatrixSpec& spec : c.matrices) declare(spec, left);
+  if (!left.empty())
+    throw std::invalid_argument("there is a format for '" + left.begin()->first + "'; this model has no such matrix");
+  for (size_t i = 0; i < layers_.size(); ++i) declare_norms(c, i);
+  if (c.final_norm) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  for (size_t i = 0; i < c.dense.size(); ++i)
+    if (c.dense[i].norm)
+      declare_norm(c, "dense." + std::to_string(i) + ".norm", pooler_norms_[i], c.dense[i].outputs, c.norm_bias);
+  place_matrices();
+}
+
+// Takes the format of the matrix out of `formats`.
+void Weights::declare(const MatrixSpec& spec, Formats& formats) {
+  const auto format = formats.extract(spec.name);
+  if (format.empty()) throw std::invalid_argument("there is no format for the matrix '" + spec.name + "'");
+  Linear& linear = linears_[spec.name];
+  // Columns of the head, which may be the embedding, are cut where its maxima are.
+  const bool looked_up = spec.role == Role::embedding || spec.role == Role::table || spec.role == Role::head;
+  const auto parts = static_cast<int64_t>(spec.parts.size());
+  const int64_t unit = looked_up ? kMaximumLogits : spec.interleaved ? parts * kPanel : kPanel;
+  const int64_t columns = spec.columns();
+  linear.matrix.shape(spec.name, columns, spec.k, format.mapped(), split_columns(columns, unit, ranks_.threads()));
+  shaped_.push_back(&linear.matrix);
+  int64_t panel = 0;
+  for (int64_t i = 0; i < parts; ++i) {
+    const MatrixPart& part = spec.parts[static_cast<size_t>(i)];
+    const Place place{part.rows, spec.interleaved ? PanelMap{parts, i} : PanelMap{1, panel}};
+    matrices_.emplace(part.name, MatrixRows{&linear.matrix, place, std::vector<bool>(static_cast<size_t>(part.rows))});
+    if (spec.bias) declare_vector(part.name + ".bias", linear.bias, round_up(columns, kPanel), place);
+    panel += round_up(part.rows, kPanel) / kPanel;
+  }
+}
+
+void Weights::declare_norms(const Config& c, size_t layer) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  LayerNorms& norms = layers_[layer];
+  const bool biases = c.layer_norm && c.norm_bias;
+  if (c.norm_before()) {
+    declare_norm(c, prefix + "input_norm", norms.input, c.hidden, biases);
+    declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, biases);
+    norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
+    norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);
+  }
+  if (c.norm_after()) {
+    declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
+    declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
+  }
+  if (c.qk_norm == QkNorm::none) return;
+  const bool full = c.qk_norm == QkNorm::full;
+  declare_norm(c, prefix + "q_norm", norms.q, full ? c.heads * c.head_dim : c.head_dim, false);
+  declare_norm(c, prefix + "k_norm", norms.k, full ? c.kv_heads * c.head_dim : c.head_dim, false);
+}
+
+void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {
+  declare_vector(name, norm.weight, n, {n, {}});
+  vectors_.at(name).plus = c.norm_plus_one ? 1.0f : 0.0f;
+  if (with_bias) declare_vector(name + ".bias", norm.bias, n, {n, {}});
+}
+
+void Weights::declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place) {
+  if (values.empty()) vector_bytes_ += padded * 4;
+  values.resize(static_cast<size_t>(padded));
+  vectors_.emplace(name, VectorValues{&values, place, 0.0f, false});
+}
+
+const Linear& Weights::linear(const std::string& name, int64_t columns, int64_t k) const {
+  const auto found = linears_.find(name);
+  if (found == linears_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
+  const Matrix& matrix = found->second.matrix;
+  if (matrix.n != columns || matrix.k != k)
+    throw std::invalid_argument("the matrix '" + name + "' is [" + std::to_string(matrix.n) + ", " +
+                                std::to_string(matrix.k) + "]; the model makes it [" + std::to_string(columns) + ", " +
+                                std::to_string(k) + "]");
+  return found->second;
+}
+
+void Weights::place_matrices() {
+  Pieces pieces;
+  for (Matrix* matrix : shaped_) matrix->place(pieces);
+  region_ = Region("the model's packed weights", pieces.bytes());
+  for (Matrix* matrix : shaped_) matrix->settle(region_.data());
+  for (int rank = 0; rank < ranks_.count() && ranks_.count() > 1; ++rank)
+    for (const Matrix* matrix : shaped_)
+      matrix->each_piece(matrix->columns_of(ranks_.members(rank)), [&](char* at, char*) { region_.split_page(at); });
+}
+
+// Throws if rows row .. row + rows - 1 of width k are not rows of that matrix.
+Weights::MatrixRows& Weights::rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k) {
+  const auto found = matrices_.find(name);
+  if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
+  if (mapped_) throw std::invalid_argument("'" + name + "' can't be loaded: the weights are mapped from a file");
+  MatrixRows& part = found->second;
+  if (k != part.matrix->k || row < 0 || rows < 1 || row + rows > part.place.rows)
+    throw std::invalid_argument("'" + name + "' is [" + std::to_string(part.place.rows) + ", " +
+                                std::to_string(part.matrix->k) + "]; rows " + std::to_string(row) + " to " +
+                                std::to_string(row + rows - 1) + " of width " + std::to_string(k) + " do not fit");
+  return part;
+}
+
+// pack(first row of the panel, how many, room) for each panel that the rows touch. Each member has a share of them, so
+// that a piece of a large matrix, which lies in the columns of few, keeps all busy; pages are where their readers are,
+// since these have touched them before.
+template <class Pack>
+void Weights::pack_panels(MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack) {
+  if (!part.matrix->touched) pool.run([&](int member) { part.matrix->touch(member); });
+  part.matrix->touched = true;
+  const int64_t end = row + rows, panel = row / kPanel, panels = (end - 1) / kPanel + 1 - panel;
+  pool.run([&](int member) {
+    PackRoom room;
+    const Range own = share(panels, 1, member, pool.threads());
+    for (int64_t p = panel + own.begin; p < panel + own.end; ++p) {
+      const int64_t first = std::max(p * kPanel, row);
+      pack(first, std::min((p + 1) * kPanel, end) - first, room);
+    }
+  });
+  std::fill_n(part.loaded.begin() + row, rows, true);
+}
+
+void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool) {
+  MatrixRows& part = rows_for(name, row, tensor.rows, tensor.k);
+  part.matrix->check_floats();
+  const int64_t row_bytes = tensor.k * dtype_bytes(tensor.dtype);
+  pack_panels(part, row, tensor.rows, pool, [&](int64_t first, int64_t count, PackRoom& room) {
+    const char* rows = static_cast<const char*>(tensor.data) + (first - row) * row_bytes;
+    part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, part.place.panels, room);
+  });
+}
+
+void Weights::load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row,
+                         Pool& pool) {
+  MatrixRows& part = rows_for(name, row, codes.rows, codes.k);
+  Matrix& matrix = *part.matrix;
+  matrix.check_codes(codes);
+  matrix.set_order(order);
+  const int64_t groups = matrix.groups();
+  const auto from = [](auto* values, int64_t at) { return values ? values + at : nullptr; };
+  pack_panels(part, row, codes.rows, pool, [&](int64_t first, int64_t count, PackRoom&) {
+    const int64_t at = first - row, scales = at * groups;
+    matrix.pack(CodeRows{codes.codes + at * codes.k, count, codes.k, codes.scales + scales, from(codes.zeros, scales),
+                         from(codes.offsets, scales)},
+                first, part.place.panels);
+  });
+}
+
+const Matrix& Weights::matrix_of(const std::string& part) const {
+  const auto found = matrices_.find(part);
+  if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + part + "'");
+  return *found->second.matrix;
+}
+
+void Weights::load_vector(const std::string& name, const float* data, int64_t n) {
+  const auto found = vectors_.find(name);
+  if (found == vectors_.end()) throw std::invalid_argument("this model has no vector '" + name + "'");
+  VectorValues& part = found->second;
+  if (n != part.place.rows)
+    throw std::invalid_argument("'" + name + "' has " + std::to_string(part.place.rows) + " values; " +
+                                std::to_string(n) + " were given");
+  for (int64_t i = 0; i < n; ++i) (*part.values)[static_cast<size_t>(part.place.column(i))] = data[i] + part.plus;
+  part.loaded = true;
+}
+
+void Weights::finish() {
+  std::string missing;
+  const auto add = [&missing](const std::string& name) { missing += (missing.empty() ? "" : ", ") + name; };
+  for (const auto& [name, part] : matrices_)
+    if (std::find(part.loaded.begin(), part.loaded.end(), false) != part.loaded.end())
+      add(missing_rows(name, part.loaded));
+  for (const auto& [name, part] : vectors_)
+    if (!part.loaded) add(name);
+  if (!missing.empty()) throw std::invalid_argument("these tensors are missing: " + missing);
+}
+
+}  // namespace forearm
