@@ -73,7 +73,7 @@ def test_an_index_names_files_of_its_folder_alone(tmp_path: Path, name: Any) -> 
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
 
-    with pytest.raises(ConfigError, match=r"index\.json.*is not the name of a safetensors file"):
+    with pytest.raises(ConfigError, match=r"index\.json.*is not the name of a weight file"):
         open_checkpoint(folder)
 
 
