@@ -20,7 +20,7 @@ BESIDE = {
     "api/generation/unsupported.py": "refuses fields that are not served",
     "api/generation/served_model.py": "the heading of the answer",
     "api/generation/tool_choice.py": "asks whether there are tools",
-    "api/generation/template_messages.py": "messages in the form that the template takes",
+    "text/templates/messages.py": "messages in the form that the template takes",
     "api/generation/reasoning_constraints.py": "asks whether the answer is constrained",
     "api/generation/response_format.py": "asks whether the answer has a format",
     "api/generation/usage.py": "when usage is told",

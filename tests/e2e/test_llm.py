@@ -123,6 +123,32 @@ def test_a_chat_is_the_template_and_then_generate(llm: LLM) -> None:
     assert answers == [answers[0]] * 4
 
 
+CALLS = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content.strip() }}"
+    "{% for c in m.tool_calls %}{{ c.function.name }} {{ c.function.arguments.city }}{% endfor %}\n{% endfor %}"
+)
+
+
+def test_calls_made_earlier_are_given_as_the_template_takes_them(llm: LLM) -> None:
+    """As the API does: no content beside calls, arguments as JSON text, and templates that look into both."""
+    call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    messages = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}]
+
+    (chat,) = llm.chat(messages, GREEDY, use_tqdm=False, chat_template=CALLS)
+
+    assert chat.prompt is not None
+    assert chat.prompt.endswith("assistant: weather Oslo")
+
+
+def test_a_template_without_tools_is_told_of_them_by_a_message(llm: LLM) -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+
+    (chat,) = llm.chat(QUESTION, GREEDY, use_tqdm=False, tools=[tool], chat_template="{{ messages[0].content }}")
+
+    assert chat.prompt is not None
+    assert '"name": "weather"' in chat.prompt
+
+
 def test_without_parameters_the_models_own_advice_is_taken(llm: LLM) -> None:
     default = llm.get_default_sampling_params()
 

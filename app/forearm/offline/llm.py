@@ -37,6 +37,7 @@ from forearm.offline.shared_loop import LoopConnection, SharedLoop
 from forearm.text.grammars.constraints import constraint_request
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.templates.chat_template import ChatTemplate, TemplateMessage, find_chat_template
+from forearm.text.templates.messages import render_chat
 from forearm.text.tokenizer.bad_words import bad_words_token_ids
 from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from forearm.wire import SamplingParams as EngineParams
@@ -176,11 +177,12 @@ class LLM(PoolingCalls):
         if template is None:
             raise InvalidRequest("this model has no chat template; give one with chat_template", "chat_template")
         rendered = [
-            template.render(
+            render_chat(
+                template,
                 conversation,
+                tools,
                 add_generation_prompt=add_generation_prompt and not continue_final_message,
                 continue_final_message=continue_final_message,
-                tools=tools,
                 kwargs=chat_template_kwargs,
             )
             for conversation in given

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any
 
 from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.generation.request_bodies import ChatMessageBody, ChatRequest, GenerationBody
-from forearm.api.generation.template_messages import conversation
 from forearm.api.generation.unsupported import check_template
-from forearm.api.http.json_size import json_size
+from forearm.api.http.json_size import MOST_CHARACTERS, json_size
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.templates.chat_template import ChatTemplate, UntrustedTemplates
+from forearm.text.templates.messages import render_chat
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
 # Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
@@ -107,27 +107,22 @@ class PromptRenderer:
         as_parts = self._config.chat_template_content_format == "openai"
         prompted = not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
-        def rendered(tools_in: str, arguments: str, beside_calls: str | None) -> str:
-            return template.render(
-                conversation(messages, tools, template, as_parts, tools_in, arguments, beside_calls),
-                add_generation_prompt=prompted,
-                continue_final_message=continue_final_message,
-                tools=tools if template.shows_tools else None,
-                documents=documents,
-                kwargs={**(self._config.default_chat_template_kwargs or {}), **(kwargs or {})},
-            )
-
-        # Some templates know no system's message; DeepSeek's take arguments as they were written. Qwen3's first ones,
-        # which GGUF files still carry, look into the content beside calls.
-        tells_of_tools = bool(tools) and not template.shows_tools  # a message does
-        second = ("user", "object", None) if tells_of_tools else ("system", "text", None)
-        forms = (("system", "object", None), second, ("system", "object", ""))
-        in_some_form = partial(_in_some_form, rendered, forms)
+        rendered = partial(
+            render_chat,
+            template,
+            [_as_json(number, message) for number, message in enumerate(messages)],
+            tools,
+            add_generation_prompt=prompted,
+            continue_final_message=continue_final_message,
+            as_parts=as_parts,
+            documents=documents,
+            kwargs={**(self._config.default_chat_template_kwargs or {}), **(kwargs or {})},
+        )
         if chat_template is not None:
-            return await asyncio.get_running_loop().run_in_executor(self._template_threads, in_some_form)
+            return await asyncio.get_running_loop().run_in_executor(self._template_threads, rendered)
         if json_size([messages, tools, documents, kwargs], _LONG_TEXT) < _LONG_TEXT:
-            return in_some_form()
-        return await asyncio.to_thread(in_some_form)
+            return rendered()
+        return await asyncio.to_thread(rendered)
 
     async def encode(self, text: str, add_special_tokens: bool, characters: int = 0) -> list[int]:
         """Return a text's token ids. `characters`: of all texts of the request, where it has several.
@@ -176,17 +171,17 @@ class PromptRenderer:
         return template
 
 
-def _in_some_form(rendered: Callable[[str, str, str | None], str], forms: Sequence[tuple[str, str, str | None]]) -> str:
-    """Return a prompt in the first form that the template takes.
-
-    Raises: InvalidRequest, of the first form.
-    """
-    try:
-        return rendered(*forms[0])
-    except InvalidRequest as error:
-        if error.param != "messages" or len(forms) == 1:
-            raise
-        try:
-            return _in_some_form(rendered, forms[1:])
-        except InvalidRequest:
-            raise error from None
+def _as_json(number: int, message: ChatMessageBody) -> Json:
+    """Return a message as a JSON object. Raises: InvalidRequest for a call with arguments that are too long."""
+    plain = {**message.model_dump(exclude={"content"}), "content": message.content}
+    calls = plain.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        written = function.get("arguments") if isinstance(function, dict) else None
+        if isinstance(written, str) and len(written) > MOST_CHARACTERS:
+            raise InvalidRequest(
+                f"messages[{number}].tool_calls has arguments of {len(written)} characters; the limit is "
+                f"{MOST_CHARACTERS}",
+                "messages",
+            )
+    return plain

@@ -1,13 +1,12 @@
-"""A chat's messages as templates take them."""
+"""A chat's messages in the form that its template takes, and the prompt that the template makes of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-from forearm.api.generation.request_bodies import ChatMessageBody
-from forearm.api.http.json_size import MOST_CHARACTERS
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.templates.chat_template import ChatTemplate
@@ -17,31 +16,82 @@ _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _REASONING = ("reasoning", "reasoning_content")
 
 
-def conversation(
-    messages: Sequence[ChatMessageBody],
-    tools: list[Json] | None,
+class _Form(NamedTuple):
+    """A form of messages, of which templates take one or another.
+
+    tools_in: the role whose first message tells of tools. arguments: of calls made earlier, each an object or text.
+    beside_calls: the content of a message that only calls.
+    """
+
+    tools_in: str = "system"
+    arguments: str = "object"
+    beside_calls: str | None = None
+
+
+def render_chat(
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    as_parts: bool = False,
+    documents: list[Json] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> str:
+    """Return a chat's prompt, with the messages in the first form that the template takes.
+
+    messages: as in OpenAI's API. tools: told of by a message where the template knows none. as_parts: contents are
+    lists of parts. kwargs: the template's other variables.
+    Raises: InvalidRequest naming the message, or with the template's complaint about the first form.
+    """
+    # Some templates know no system's message; DeepSeek's take arguments as they were written. Qwen3's first ones,
+    # which GGUF files still carry, look into the content beside calls.
+    tells_of_tools = bool(tools) and not template.shows_tools  # a message does
+    others = (_Form(tools_in="user") if tells_of_tools else _Form(arguments="text"), _Form(beside_calls=""))
+
+    def rendered(form: _Form) -> str:
+        return template.render(
+            _conversation(messages, tools, template, as_parts, form),
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools if template.shows_tools else None,
+            documents=documents,
+            kwargs=kwargs,
+        )
+
+    try:
+        return rendered(_Form())
+    except InvalidRequest as error:
+        if error.param != "messages":
+            raise
+        for form in others:
+            with suppress(InvalidRequest):
+                return rendered(form)
+        raise
+
+
+def _conversation(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
     template: ChatTemplate,
     as_parts: bool,
-    tools_in: str,
-    arguments: str,
-    beside_calls: str | None,
+    form: _Form,
 ) -> list[Json]:
-    """The messages; where the template knows no tools, they tell of them.
+    """Return the messages in this form; where the template knows no tools, they tell of them.
 
-    as_parts: contents are lists of parts. tools_in: the role whose first message tells of tools. arguments: of calls
-    made earlier, each an object or text. beside_calls: the content of a message that only calls.
     Raises: InvalidRequest naming the message.
     """
     plain = [_plain(number, message, as_parts) for number, message in enumerate(messages)]
     try:
         for message in plain:
-            _renamed(message, template, arguments)
+            _renamed(message, template, form.arguments)
             if message.get("tool_calls") and message["content"] is None:
-                message["content"] = beside_calls
+                message["content"] = form.beside_calls
         if tools and template.shows_tools_of_messages:
             return with_tools_key(plain, tools)
         if tools and not template.shows_tools:
-            return with_tools(plain, tools, tools_in)
+            return with_tools(plain, tools, form.tools_in)
         called = any(message.get("tool_calls") for message in plain)
         return as_text(plain) if called and not template.knows_calls else plain
     except RecursionError:
@@ -49,7 +99,7 @@ def conversation(
 
 
 def _renamed(message: Json, template: ChatTemplate, arguments: str) -> None:
-    """What this template calls otherwise, or takes in another form."""
+    """Change the names and forms of a message's members to those of this template."""
     if message["role"] == "developer" and "developer" not in template.source:
         message["role"] = "system"  # OpenAI's newer name of it
     if "thinking" in template.source and message.get("reasoning") is not None:
@@ -59,12 +109,12 @@ def _renamed(message: Json, template: ChatTemplate, arguments: str) -> None:
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
 
 
-def _plain(number: int, message: ChatMessageBody, as_parts: bool) -> Json:
-    """One message. Reasoning has both of its names: templates read either.
+def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
+    """Return one message with its content as text. Reasoning has both of its names: templates read either.
 
     Raises: InvalidRequest for a part that is not text.
     """
-    plain = {**message.model_dump(exclude={"content"}), "content": _content(number, message.content, as_parts)}
+    plain = {**message, "content": _content(number, message.get("content"), as_parts)}
     if plain.get("tool_calls"):
         if not isinstance(plain["tool_calls"], list):
             raise InvalidRequest(f"messages[{number}].tool_calls must be a list", "messages")
@@ -94,25 +144,19 @@ def _part_text(number: int, part: Json) -> str:
 
 
 def _tool_call(number: int, call: Any) -> Any:
-    """A call made earlier: its arguments are JSON text in the API and an object in templates.
+    """Return a call made earlier with its arguments as an object, as templates take them; the API has JSON text.
 
     Raises: InvalidRequest.
     """
     try:
         written = call["function"].get("arguments")
-        if isinstance(written, str) and len(written) > MOST_CHARACTERS:
-            raise InvalidRequest(
-                f"messages[{number}].tool_calls has arguments of {len(written)} characters; the limit is "
-                f"{MOST_CHARACTERS}",
-                "messages",
-            )
         return {**call, "function": {**call["function"], "arguments": _arguments(written)}}
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error
 
 
 def _arguments(written: Any) -> Json:
-    """The object that a call's arguments are.
+    """Return a call's arguments as an object.
 
     What the model wrote need not be one, and an answer that max_tokens cut off ends within it. The client, who only
     sends it back, is not blamed: the model is shown what it wrote, in a form that every template takes.
