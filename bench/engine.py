@@ -34,7 +34,7 @@ from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, Shape
 
 from forearm import _native
-from forearm.engine.batch import Int32Array
+from forearm.array_types import Int32Array
 
 BLOCK = 32
 STEP_TOKENS = 2048

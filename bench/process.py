@@ -22,7 +22,8 @@ from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, _native, wire
-from forearm.engine.batch import Batch, Int32Array, Sampled, Sampling, ScoredTokens
+from forearm.array_types import Int32Array
+from forearm.engine.batch import Batch, Sampled, Sampling, ScoredTokens
 from forearm.engine.executor import Executor, NativeExecutor
 from forearm.engine.inbox import From
 from forearm.engine.step import Stepper

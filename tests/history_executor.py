@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling, ScoredTokens
+from forearm.array_types import Float32Array, Int32Array
+from forearm.engine.batch import Batch, Sampled, Sampling, ScoredTokens
 from forearm.engine.blocks import BLOCK_TOKENS
 
 _UNWRITTEN = -1

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from forearm.engine.batch import Float32Array, Int32Array, UInt32Array, UInt64Array
+from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array, UInt32Array, UInt64Array
 from forearm.model.families.config import ModelConfig, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 
@@ -114,9 +114,9 @@ class Executor:
     def load_codes(
         self,
         name: str,
-        codes: npt.NDArray[np.int8] | npt.NDArray[np.uint8],
+        codes: Int8Array | UInt8Array,
         scales: Float32Array,
-        zeros: npt.NDArray[np.int8] | None = None,
+        zeros: Int8Array | None = None,
         offsets: Float32Array | None = None,
         order: Int32Array | None = None,
         row: int = 0,
@@ -245,20 +245,20 @@ class Kernels:
         """
     def quantize(
         self, x: Float32Array, group: int, order: Int32Array | None = None
-    ) -> tuple[npt.NDArray[np.int8], Float32Array, Int32Array]:
+    ) -> tuple[Int8Array, Float32Array, Int32Array]:
         """Rows as int8 activations: codes [rows, dim], scales and sums of codes [rows, groups]."""
     def round(
         self, w: Float32Array, dtype: str, group: int, scale_dtype: str = "float32"
-    ) -> tuple[npt.NDArray[np.int8], Float32Array]:
+    ) -> tuple[Int8Array, Float32Array]:
         """Weights [rows, k] as "int8" or "int4": codes [rows, k], scales [rows, groups]."""
     def gemm_codes(
         self,
         a: Float32Array,
-        codes: npt.NDArray[np.int8],
+        codes: Int8Array,
         scales: Float32Array,
         dtype: str,
         group: int,
-        zeros: npt.NDArray[np.int8] | None = None,
+        zeros: Int8Array | None = None,
         offsets: Float32Array | None = None,
         scale_dtype: str = "float32",
     ) -> Float32Array:

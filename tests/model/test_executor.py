@@ -11,7 +11,7 @@ from tests.kernels.float64 import random
 from tests.kernels.sampling_reference import Line, arrays
 
 from forearm import _native
-from forearm.engine.batch import Int32Array
+from forearm.array_types import Int32Array
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
 from forearm.model.families.matrices import matrices, uniform_formats
 

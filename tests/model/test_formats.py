@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from forearm import _native
-from forearm.engine.batch import Float32Array, Int32Array
+from forearm.array_types import Float32Array, Int32Array
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
 from forearm.model.families.matrices import matrices, uniform_formats
 

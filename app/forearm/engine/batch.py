@@ -12,12 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from forearm.array_types import Float32Array, Int32Array, UInt32Array, UInt64Array
 from forearm.engine.sequence import Slice
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
-UInt32Array = npt.NDArray[np.uint32]
-UInt64Array = npt.NDArray[np.uint64]
 # The tokens of a sequence that a step computes, the position of the first, and the KV blocks of the sequence.
 TokenSpan = tuple["array[int]", int, "array[int]"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling, ScoredTokens
+from forearm.array_types import Float32Array, Int32Array
+from forearm.engine.batch import Batch, Sampled, Sampling, ScoredTokens
 
 if TYPE_CHECKING:
     from forearm import _native

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from forearm.engine.batch import Batch, Float32Array, Int32Array, int32, pack
+from forearm.array_types import Float32Array, Int32Array
+from forearm.engine.batch import Batch, int32, pack
 from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.sequence import PooledRows, PoolingTask, Slice
 from forearm.engine.step import SliceOutcome

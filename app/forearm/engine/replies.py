@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from forearm import wire
+from forearm.array_types import Float32Array
 from forearm.engine.advance import Growth
-from forearm.engine.batch import Float32Array
 from forearm.engine.sequence import Request, Sequence
 from forearm.errors import ForearmError
 

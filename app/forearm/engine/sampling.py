@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from forearm.engine.batch import Int32Array, Sampled, Sampling, ScoredTokens, UInt32Array, csr, int32
+from forearm.array_types import Int32Array, UInt32Array
+from forearm.engine.batch import Sampled, Sampling, ScoredTokens, csr, int32
 from forearm.engine.sequence import Columns, SampleRow, Sequence
 from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forearm.engine.batch import Float32Array, Sampled, pack
+from forearm.array_types import Float32Array
+from forearm.engine.batch import Sampled, pack
 from forearm.engine.constraints.output_constraint import AllowedTokens
 from forearm.engine.executor import Executor
 from forearm.engine.metrics.step_trace import StepTrace

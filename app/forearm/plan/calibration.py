@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from forearm.engine.batch import Int32Array
+from forearm.array_types import Int32Array
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import open_checkpoint

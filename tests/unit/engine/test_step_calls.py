@@ -10,7 +10,8 @@ import numpy as np
 from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client
 
-from forearm.engine.batch import Batch, Float32Array, Int32Array, Sampled, Sampling
+from forearm.array_types import Float32Array, Int32Array
+from forearm.engine.batch import Batch, Sampled, Sampling
 from forearm.engine.scheduler import StepLimits
 
 STREAMS = 32

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from forearm.array_types import UInt32Array
 from forearm.errors import ConstraintFailed, EngineFailed, InvalidRequest, Overloaded
 from forearm.text.grammars.grammar_tokens import COMPILE_S, compiled, explained, tokenizer_text
 from forearm.text.sandbox.deep_threads import deep_threads
@@ -27,7 +27,6 @@ from forearm.text.sandbox.deep_threads import deep_threads
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-UInt32Array = npt.NDArray[np.uint32]
 
 _NOT_ALLOWED = "Parser Error: token "  # how llguidance begins to say it; its other errors are limits
 _THREADS = 2  # one slow grammar does not hold up the others

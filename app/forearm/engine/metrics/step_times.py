@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Float64Array = npt.NDArray[np.float64]
+from forearm.array_types import Float64Array
 
 PROMPT_TILE = 16  # tokens; matrices are multiplied by panels of 16 rows (kernels.h)
 _FIRST_PROMPT_TOKENS = 32  # of a step beside streams, before any prompt was measured

@@ -21,6 +21,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from forearm.array_types import Float32Array, UInt8Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.torch_file import read_torch_file
 from forearm.model.families.config import DTypeName
@@ -82,7 +83,7 @@ class Files:
         uint16."""
         return self.mapping(tensor.path).array(tensor)
 
-    def floats(self, tensor: StoredTensor) -> npt.NDArray[np.float32]:
+    def floats(self, tensor: StoredTensor) -> Float32Array:
         """All of a float tensor as float32, in its shape."""
         return widened(self.array(tensor), tensor.float_dtype)
 
@@ -118,7 +119,7 @@ class Mapping:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map.madvise(mmap.MADV_SEQUENTIAL)
 
-    def rows(self, tensor: StoredTensor, begin: int, end: int) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:
+    def rows(self, tensor: StoredTensor, begin: int, end: int) -> Float32Array | npt.NDArray[np.uint16]:
         """Rows begin .. end - 1 of a matrix (a vector is one row), without a copy where its bytes are aligned.
 
         float32, or uint16 holding the bits of float16 or bfloat16.
@@ -135,7 +136,7 @@ class Mapping:
         kind = np.dtype(_KINDS[tensor.dtype])
         return self.bytes(tensor).view(kind).reshape(tensor.shape)
 
-    def bytes(self, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
+    def bytes(self, tensor: StoredTensor) -> UInt8Array:
         """All of a tensor's bytes, copied only where they do not begin at a multiple of eight."""
         raw = np.frombuffer(self._map, np.uint8, tensor.end - tensor.begin, tensor.begin)
         return raw if tensor.begin % 8 == 0 else raw.copy()
@@ -152,7 +153,7 @@ class Mapping:
         self._map.close()
 
 
-def widened(values: npt.NDArray[np.float32] | npt.NDArray[np.uint16], dtype: str) -> npt.NDArray[np.float32]:
+def widened(values: Float32Array | npt.NDArray[np.uint16], dtype: str) -> Float32Array:
     """float32 values of float32, or of the bits of float16 or bfloat16. Exact; a new array."""
     if dtype == "float16":
         return values.view(np.float16).astype(np.float32)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
+from forearm.array_types import Float32Array
 
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared"]
 NormPlacement = Literal["pre", "post", "sandwich"]
@@ -23,7 +22,7 @@ class Rope:
     inv_freq: float32 [rotary_dim / 2].
     """
 
-    inv_freq: npt.NDArray[np.float32]
+    inv_freq: Float32Array
     scale: float = 1.0
     interleaved: bool = False
 

@@ -31,7 +31,7 @@ _MOST_LAYERS = 1024  # the largest models of today have some 130
 
 
 @dataclass(frozen=True)
-class Request:
+class FamilyInputs:
     """What a family function reads: config.json, and what the engine was asked for.
 
     checkpoint_dtype: what the files hold. weight_dtype: what weights will have in memory; None: the same.
@@ -54,17 +54,17 @@ class Request:
             raise self.keys.wrong("num_hidden_layers", f"1 to {_MOST_LAYERS}")
         return layers
 
-    def with_defaults(self, **defaults: Any) -> Request:
-        """The same request where these stand for keys that config.json leaves out."""
+    def with_defaults(self, **defaults: Any) -> FamilyInputs:
+        """The same inputs where these stand for keys that config.json leaves out."""
         return replace(self, keys=self.keys.with_defaults(**defaults))
 
 
-def sizes(request: Request, head_dim: int, kv_heads: int) -> dict[str, Any]:
+def sizes(inputs: FamilyInputs, head_dim: int, kv_heads: int) -> dict[str, Any]:
     """The sizes every family has, as arguments of ModelConfig."""
-    keys = request.keys
+    keys = inputs.keys
     return {
         "model_type": "",
-        "dtype": request.checkpoint_dtype,
+        "dtype": inputs.checkpoint_dtype,
         "vocab_size": keys.integer("vocab_size"),
         "hidden": keys.integer("hidden_size"),
         "heads": keys.integer("num_attention_heads"),
@@ -75,7 +75,7 @@ def sizes(request: Request, head_dim: int, kv_heads: int) -> dict[str, Any]:
 
 
 def decoder(
-    request: Request,
+    inputs: FamilyInputs,
     *,
     windows: Sequence[int] | None = None,
     mixers: Sequence[Attention] | None = None,
@@ -92,31 +92,31 @@ def decoder(
     activation; None: what hidden_act names.
     partial: the family rotates only partial_rotary_factor of a head.
     """
-    keys = request.keys
+    keys = inputs.keys
     heads = keys.integer("num_attention_heads")
     head_dim = keys.integer("head_dim", keys.integer("hidden_size") // heads)
     feed_forward = FeedForward(
         keys.integer("intermediate_size"), act or activation(keys, "hidden_act", "silu"), bias=mlp_bias
     )
-    mixers = mixers or [Attention(rope=0, window=window) for window in windows or [0] * request.layers]
-    common = sizes(request, head_dim, keys.integer("num_key_value_heads", heads))
+    mixers = mixers or [Attention(rope=0, window=window) for window in windows or [0] * inputs.layers]
+    common = sizes(inputs, head_dim, keys.integer("num_key_value_heads", heads))
     common |= {
         "norm_eps": keys.number("rms_norm_eps", 1e-6),
         "tied_head": keys.flag("tie_word_embeddings"),
         "layers": tuple(Layer(mixer, feed_forward) for mixer in mixers),
     }
     if ropes is None:
-        angles, max_positions = flat_rope(request, head_dim, partial=partial, interleaved=interleaved)
+        angles, max_positions = flat_rope(inputs, head_dim, partial=partial, interleaved=interleaved)
         ropes = (angles,)
     else:
-        max_positions = positions(request)
+        max_positions = positions(inputs)
     return ModelConfig(**common | {"ropes": ropes, "max_positions": max_positions} | differs)
 
 
-def gemma(request: Request, **differs: Any) -> ModelConfig:
+def gemma(inputs: FamilyInputs, **differs: Any) -> ModelConfig:
     """What Gemma 2 and 3 share: four norms of 1 + weight a layer, scaled embeddings, tanh GELU, a tied head."""
-    request = request.with_defaults(tie_word_embeddings=True, query_pre_attn_scalar=256)
-    keys = request.keys
+    inputs = inputs.with_defaults(tie_word_embeddings=True, query_pre_attn_scalar=256)
+    keys = inputs.keys
     keys.get("hidden_act")  # older files repeat hidden_activation here
     bias = keys.flag("attention_bias")
     common: dict[str, Any] = {
@@ -124,12 +124,12 @@ def gemma(request: Request, **differs: Any) -> ModelConfig:
         "norm_plus_one": True,
         "act": activation(keys, "hidden_activation", "gelu_pytorch_tanh"),
         "attention_scale": keys.positive("query_pre_attn_scalar") ** -0.5,
-        "embedding_scale": _rounded(math.sqrt(keys.integer("hidden_size")), request),
+        "embedding_scale": _rounded(math.sqrt(keys.integer("hidden_size")), inputs),
         "qkv_bias": bias,
         "o_bias": bias,
         "names": {"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
     }
-    return decoder(request, **common | differs)
+    return decoder(inputs, **common | differs)
 
 
 def activation(keys: Keys, key: str, default: str) -> Activation:
@@ -143,33 +143,33 @@ def activation(keys: Keys, key: str, default: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def windows_of(request: Request, slides: Sequence[bool]) -> list[int]:
+def windows_of(inputs: FamilyInputs, slides: Sequence[bool]) -> list[int]:
     """The window of each layer: `sliding_window` where it slides, else 0. `slides` where there is no layer_types."""
-    keys = request.keys
+    keys = inputs.keys
     window = keys.optional_integer("sliding_window") or 0
     kinds = switches.layer_types(keys, [switches.SLIDING if s else switches.FULL for s in slides])
     return [window if kind == switches.SLIDING else 0 for kind in kinds]
 
 
-def positions(request: Request, own: int | None = None, longest: int | None = None) -> int:
+def positions(inputs: FamilyInputs, own: int | None = None, longest: int | None = None) -> int:
     """The model's own context length, in tokens: max_position_embeddings if scaling does not make it another.
 
     Raises: ConfigError if more was asked for than the model's positions reach.
     """
-    own = own or request.keys.integer("max_position_embeddings")
+    own = own or inputs.keys.integer("max_position_embeddings")
     longest = longest or own
-    asked = request.max_model_len
-    if asked is not None and asked > longest and not request.allow_longer:
+    asked = inputs.max_model_len
+    if asked is not None and asked > longest and not inputs.allow_longer:
         raise ConfigError(
-            f"max_model_len = {asked} is more than the {longest} positions that {request.keys.source} gives the model; "
+            f"max_model_len = {asked} is more than the {longest} positions that {inputs.keys.source} gives the model; "
             f"lower --max-model-len to at most {longest} (or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1, at the cost of sense)"
         )
     return own
 
 
-def flat_rope(request: Request, head_dim: int, *, partial: bool, interleaved: bool) -> tuple[Rope, int]:
+def flat_rope(inputs: FamilyInputs, head_dim: int, *, partial: bool, interleaved: bool) -> tuple[Rope, int]:
     """The angles that all layers share, and the model's own context length in tokens."""
-    keys = request.keys
+    keys = inputs.keys
     settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
     switches.check_flat(settings)
     theta = settings.number("rope_theta", keys.number("rope_theta", 10_000.0))
@@ -180,28 +180,28 @@ def flat_rope(request: Request, head_dim: int, *, partial: bool, interleaved: bo
     if fraction != 1.0 and not partial:
         where = settings if "partial_rotary_factor" in settings else keys
         raise where.wrong("partial_rotary_factor", "1.0 in this family")
-    lengths = lengths_of(request, settings)
+    lengths = lengths_of(inputs, settings)
     own, longest = position_limit(settings, lengths)
     angles = rope(settings, theta, int(head_dim * fraction), lengths, interleaved=interleaved)
-    return angles, positions(request, own, longest)
+    return angles, positions(inputs, own, longest)
 
 
-def lengths_of(request: Request, settings: Keys) -> Lengths:
+def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
     """The lengths rope scaling speaks of. A top-level original_max_position_embeddings (Phi-3) goes first."""
-    keys = request.keys
+    keys = inputs.keys
     most = keys.integer("max_position_embeddings")
     name = "original_max_position_embeddings"
     original = keys.integer(name, settings.integer(name, most))
-    return Lengths(max_positions=most, original=original, max_model_len=request.max_model_len or most)
+    return Lengths(max_positions=most, original=original, max_model_len=inputs.max_model_len or most)
 
 
-def gemma3_ropes(request: Request) -> tuple[Rope, Rope]:
+def gemma3_ropes(inputs: FamilyInputs) -> tuple[Rope, Rope]:
     """Angles of the layers that see everything, and of those with a window.
 
     Older files: rope_theta and rope_scaling for the first, rope_local_base_freq for the second; newer ones have
     rope_parameters by layer type.
     """
-    keys = request.keys
+    keys = inputs.keys
     empty = Keys({}, keys.source)
     nested = keys.object("rope_parameters") or empty
     full = keys.object("rope_scaling") or nested.object(switches.FULL) or empty
@@ -211,14 +211,14 @@ def gemma3_ropes(request: Request) -> tuple[Rope, Rope]:
     def angles(settings: Keys, key: str, theta: float) -> Rope:
         switches.check_flat(settings)
         theta = settings.number("rope_theta", keys.number(key, theta))
-        return rope(settings, theta, head_dim, lengths_of(request, settings))
+        return rope(settings, theta, head_dim, lengths_of(inputs, settings))
 
     return angles(full, "rope_theta", 1e6), angles(local, "rope_local_base_freq", 1e4)
 
 
-def _rounded(value: float, request: Request) -> float:
+def _rounded(value: float, inputs: FamilyInputs) -> float:
     """`value` in the weights' dtype: Gemma multiplies embeddings by a tensor of it (sqrt(3072) is 55.5 in bfloat16)."""
-    dtype = request.weight_dtype or request.checkpoint_dtype
+    dtype = inputs.weight_dtype or inputs.checkpoint_dtype
     if dtype == "float16":
         return float(np.float16(value))
     if dtype == "bfloat16":  # to nearest, ties to even, on the upper 16 bits of the float32

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
-from forearm.model.families.decoder import Request, activation, positions, sizes
+from forearm.model.families.decoder import FamilyInputs, activation, positions, sizes
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import Lengths, rope
 
@@ -41,27 +41,27 @@ _MODERN = {
 }
 
 
-def bert(request: Request) -> ModelConfig:
+def bert(inputs: FamilyInputs) -> ModelConfig:
     """BERT: MiniLM, bge-*-en, e5-*, mxbai, ms-marco rerankers."""
-    return _bert(request.with_defaults(max_position_embeddings=512), first_position=0)
+    return _bert(inputs.with_defaults(max_position_embeddings=512), first_position=0)
 
 
-def roberta(request: Request) -> ModelConfig:
+def roberta(inputs: FamilyInputs) -> ModelConfig:
     """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT whose positions begin behind the padding token's id."""
-    request = request.with_defaults(pad_token_id=1, max_position_embeddings=512)
-    return _bert(request, first_position=request.keys.integer("pad_token_id") + 1)
+    inputs = inputs.with_defaults(pad_token_id=1, max_position_embeddings=512)
+    return _bert(inputs, first_position=inputs.keys.integer("pad_token_id") + 1)
 
 
-def modernbert(request: Request) -> ModelConfig:
+def modernbert(inputs: FamilyInputs) -> ModelConfig:
     """ModernBERT: pre-norm, rotary angles, a gated MLP, a window to both sides on two layers of three."""
-    request = request.with_defaults(
+    inputs = inputs.with_defaults(
         hidden_activation="gelu", max_position_embeddings=8192, local_attention=128, global_attn_every_n_layers=3,
         norm_eps=1e-5,
     )  # fmt: skip
-    keys = request.keys
+    keys = inputs.keys
     hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     every = keys.integer("global_attn_every_n_layers")
-    default = [switches.SLIDING if i % every else switches.FULL for i in range(request.layers)]
+    default = [switches.SLIDING if i % every else switches.FULL for i in range(inputs.layers)]
     slides = [kind == switches.SLIDING for kind in switches.layer_types(keys, default)]
     window = keys.integer("local_attention") // 2 + 1  # |i - j| <= half of it
     bias = keys.flag("attention_bias")
@@ -70,12 +70,12 @@ def modernbert(request: Request) -> ModelConfig:
     for key in ("classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings"):
         keys.get(key)  # pooling.py's, or of a head for pretraining
     return ModelConfig(
-        **sizes(request, hidden // heads, heads),
-        max_positions=positions(request),
+        **sizes(inputs, hidden // heads, heads),
+        max_positions=positions(inputs),
         layers=tuple(
             Layer(Attention(rope=1, window=window) if slide else Attention(rope=0), feed_forward) for slide in slides
         ),
-        ropes=_modern_ropes(request, hidden // heads),
+        ropes=_modern_ropes(inputs, hidden // heads),
         layer_norm=True,
         norm_bias=keys.flag("norm_bias"),
         norm_eps=keys.number("norm_eps"),
@@ -89,22 +89,22 @@ def modernbert(request: Request) -> ModelConfig:
     )
 
 
-def _bert(request: Request, first_position: int) -> ModelConfig:
-    keys = request.keys
+def _bert(inputs: FamilyInputs, first_position: int) -> ModelConfig:
+    keys = inputs.keys
     if keys.text("position_embedding_type", "absolute") != "absolute":
         raise keys.wrong("position_embedding_type", "absolute: relative positions are not supported")
     if keys.flag("is_decoder"):
         raise keys.wrong("is_decoder", "false: only encoders are served")
     keys.get("tie_word_embeddings")  # of a head that is not served
-    hidden, heads, layers = keys.integer("hidden_size"), keys.integer("num_attention_heads"), request.layers
+    hidden, heads, layers = keys.integer("hidden_size"), keys.integer("num_attention_heads"), inputs.layers
     rows = keys.integer("max_position_embeddings")
     gelu = activation(keys, "hidden_act", "gelu")
     feed_forward = FeedForward(keys.integer("intermediate_size"), gelu, gated=False, bias=True)
     own = {f"layers.{i}.input_norm": f"encoder.layer.{i - 1}.output.LayerNorm" for i in range(1, layers)}
     names = _BERT_LAYER | own | {"layers.0.input_norm": "embeddings.LayerNorm"}
     return ModelConfig(
-        **sizes(request, hidden // heads, heads),
-        max_positions=positions(replace(request, allow_longer=False), rows - first_position, rows - first_position),
+        **sizes(inputs, hidden // heads, heads),
+        max_positions=positions(replace(inputs, allow_longer=False), rows - first_position, rows - first_position),
         layers=(Layer(Attention(rope=None), feed_forward),) * layers,
         learned_positions=True,
         position_offset=first_position,
@@ -121,15 +121,15 @@ def _bert(request: Request, first_position: int) -> ModelConfig:
     )
 
 
-def _modern_ropes(request: Request, head_dim: int) -> tuple[Rope, Rope]:
+def _modern_ropes(inputs: FamilyInputs, head_dim: int) -> tuple[Rope, Rope]:
     """Angles of the layers that see everything, and of those with a window.
 
     Older files: global_rope_theta and local_rope_theta; newer ones have rope_parameters by layer type.
     """
-    keys = request.keys
+    keys = inputs.keys
     nested = keys.object("rope_parameters") or Keys({}, keys.source)
     most = keys.integer("max_position_embeddings")
-    lengths = Lengths(max_positions=most, original=most, max_model_len=request.max_model_len or most)
+    lengths = Lengths(max_positions=most, original=most, max_model_len=inputs.max_model_len or most)
 
     def angles(kind: str, key: str, theta: float) -> Rope:
         settings = nested.object(kind) or Keys({}, keys.source)
@@ -142,7 +142,7 @@ def _modern_ropes(request: Request, head_dim: int) -> tuple[Rope, Rope]:
     )
 
 
-ENCODERS: dict[str, Callable[[Request], ModelConfig]] = {
+ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "bert": bert,
     "roberta": roberta,
     "xlm-roberta": roberta,

@@ -16,7 +16,7 @@ from forearm.errors import ConfigError
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, DTypeName, FeedForward, Layer, ModelConfig
 from forearm.model.families.decoder import (
-    Request,
+    FamilyInputs,
     activation,
     decoder,
     gemma,
@@ -59,8 +59,8 @@ def read_config(
 
     inner = with_rope(outer.object("text_config") or outer, rope)
     dtype = switches.checkpoint_dtype(inner, outer, folder)
-    request = Request(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
-    config = computed(families[model_type], request)
+    inputs = FamilyInputs(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
+    config = computed(families[model_type], inputs)
     check_rope(inner, rope)
     ends = {token for keys in (inner, outer, generation_keys(folder)) for token in eos_ids(keys, config.vocab_size)}
     config = replace(
@@ -74,91 +74,89 @@ def read_config(
     return config
 
 
-def computed(family: Family, request: Request) -> ModelConfig:
+def computed(family: Family, inputs: FamilyInputs) -> ModelConfig:
     """The model of this family. Raises: ConfigError, also where its sizes cannot be divided by each other."""
-    switches.check_bounds(request.keys)
+    switches.check_bounds(inputs.keys)
     try:
-        return family(request)
+        return family(inputs)
     except ArithmeticError as problem:
         raise ConfigError(
-            f"{request.keys.source}: its sizes make no model ({problem}); see hidden_size and num_attention_heads"
+            f"{inputs.keys.source}: its sizes make no model ({problem}); see hidden_size and num_attention_heads"
         ) from None
 
 
-def llama(request: Request) -> ModelConfig:
+def llama(inputs: FamilyInputs) -> ModelConfig:
     """Llama 2 and 3, TinyLlama, R1-Distill-Llama, SmolLM 1 and 2, Yi, Hermes."""
-    bias = request.keys.flag("attention_bias")
-    return decoder(request, qkv_bias=bias, o_bias=bias, mlp_bias=request.keys.flag("mlp_bias"))
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(inputs, qkv_bias=bias, o_bias=bias, mlp_bias=inputs.keys.flag("mlp_bias"))
 
 
-def mistral(request: Request) -> ModelConfig:
+def mistral(inputs: FamilyInputs) -> ModelConfig:
     """Mistral 7B, Nemo, Small. Without the key the window is 4096; with null there is none."""
-    window = request.keys.optional_integer("sliding_window", 4096) or 0
-    return decoder(request, windows=[window] * request.layers)
+    window = inputs.keys.optional_integer("sliding_window", 4096) or 0
+    return decoder(inputs, windows=[window] * inputs.layers)
 
 
-def qwen2(request: Request) -> ModelConfig:
+def qwen2(inputs: FamilyInputs) -> ModelConfig:
     """Qwen2 and 2.5, R1-Distill-Qwen: Llama with biases on q, k, v."""
-    return decoder(request, windows=_qwen_windows(request), qkv_bias=True)
+    return decoder(inputs, windows=_qwen_windows(inputs), qkv_bias=True)
 
 
-def qwen3(request: Request) -> ModelConfig:
+def qwen3(inputs: FamilyInputs) -> ModelConfig:
     """Qwen3: q and k are normalised per head; head_dim is 128 where not given."""
-    request = request.with_defaults(head_dim=128)
-    bias = request.keys.flag("attention_bias")
-    return decoder(request, windows=_qwen_windows(request), qk_norm="head", qkv_bias=bias, o_bias=bias)
+    inputs = inputs.with_defaults(head_dim=128)
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(inputs, windows=_qwen_windows(inputs), qk_norm="head", qkv_bias=bias, o_bias=bias)
 
 
-def phi3(request: Request) -> ModelConfig:
+def phi3(inputs: FamilyInputs) -> ModelConfig:
     """Phi-3, 3.5, Phi-4 and Phi-4-mini: Llama with fused tensors; longrope, partly rotated heads."""
-    request = request.with_defaults(rms_norm_eps=1e-5, original_max_position_embeddings=4096)
-    window = request.keys.optional_integer("sliding_window") or 0
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, original_max_position_embeddings=4096)
+    window = inputs.keys.optional_integer("sliding_window") or 0
     fused = dict.fromkeys("qkv", "self_attn.qkv_proj") | dict.fromkeys(("gate", "up"), "mlp.gate_up_proj")
-    return decoder(request, windows=[window] * request.layers, partial=True, names=fused)
+    return decoder(inputs, windows=[window] * inputs.layers, partial=True, names=fused)
 
 
-def gemma2(request: Request) -> ModelConfig:
+def gemma2(inputs: FamilyInputs) -> ModelConfig:
     """Gemma 2: norms around both halves, softcaps, a window on every other layer."""
-    request = request.with_defaults(head_dim=256, num_key_value_heads=4, sliding_window=4096)
+    inputs = inputs.with_defaults(head_dim=256, num_key_value_heads=4, sliding_window=4096)
     return gemma(
-        request,
-        windows=windows_of(request, [i % 2 == 0 for i in range(request.layers)]),
-        attention_softcap=request.keys.optional_number("attn_logit_softcapping", 50.0) or 0.0,
-        logits_softcap=request.keys.optional_number("final_logit_softcapping", 30.0) or 0.0,
+        inputs,
+        windows=windows_of(inputs, [i % 2 == 0 for i in range(inputs.layers)]),
+        attention_softcap=inputs.keys.optional_number("attn_logit_softcapping", 50.0) or 0.0,
+        logits_softcap=inputs.keys.optional_number("final_logit_softcapping", 30.0) or 0.0,
     )
 
 
-def gemma3(request: Request) -> ModelConfig:
+def gemma3(inputs: FamilyInputs) -> ModelConfig:
     """Gemma 3 text, alone or inside the multimodal model: q and k norms; layers with a window have their own angles."""
-    request = request.with_defaults(
+    inputs = inputs.with_defaults(
         vocab_size=262_208, num_attention_heads=8, num_key_value_heads=4, head_dim=256, sliding_window=4096,
         max_position_embeddings=131_072, sliding_window_pattern=6,
     )  # fmt: skip
-    keys = request.keys
+    keys = inputs.keys
     if keys.optional_number("attn_logit_softcapping"):
         raise keys.wrong("attn_logit_softcapping", "null: transformers' Gemma 3 does not apply it")
     pattern = keys.integer("_sliding_window_pattern", keys.integer("sliding_window_pattern"))
-    windows = windows_of(request, [(i + 1) % pattern != 0 for i in range(request.layers)])
-    both_ways = request.pooled and keys.flag(
-        "use_bidirectional_attention"
-    )  # EmbeddingGemma: half a window to each side
+    windows = windows_of(inputs, [(i + 1) % pattern != 0 for i in range(inputs.layers)])
+    both_ways = inputs.pooled and keys.flag("use_bidirectional_attention")  # EmbeddingGemma: half a window to each side
     windows = [w // 2 + 1 if both_ways and w else w for w in windows]
     return gemma(
-        request,
+        inputs,
         mixers=[Attention(rope=1 if w else 0, window=w) for w in windows],
-        ropes=gemma3_ropes(request),
+        ropes=gemma3_ropes(inputs),
         qk_norm="head",
         bidirectional=both_ways,
         logits_softcap=keys.optional_number("final_logit_softcapping") or 0.0,
     )
 
 
-def olmo2(request: Request) -> ModelConfig:
+def olmo2(inputs: FamilyInputs) -> ModelConfig:
     """OLMo 2: norms after each half alone, q and k normalised over all heads at once."""
-    request = request.with_defaults(rms_norm_eps=1e-5)
-    bias = request.keys.flag("attention_bias")
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5)
+    bias = inputs.keys.flag("attention_bias")
     return decoder(
-        request,
+        inputs,
         norm_placement="post",
         qk_norm="full",
         qkv_bias=bias,
@@ -167,17 +165,17 @@ def olmo2(request: Request) -> ModelConfig:
     )
 
 
-def smollm3(request: Request) -> ModelConfig:
+def smollm3(inputs: FamilyInputs) -> ModelConfig:
     """SmolLM3: every fourth layer sees no positions."""
-    request = request.with_defaults(tie_word_embeddings=True, rope_theta=2e6, num_key_value_heads=4)
-    keys = request.keys
+    inputs = inputs.with_defaults(tie_word_embeddings=True, rope_theta=2e6, num_key_value_heads=4)
+    keys = inputs.keys
     every = keys.integer("no_rope_layer_interval", 4)
-    rotated = switches.rope_layers(keys, [(i + 1) % every != 0 for i in range(request.layers)])
+    rotated = switches.rope_layers(keys, [(i + 1) % every != 0 for i in range(inputs.layers)])
     slides = keys.flag("use_sliding_window")
-    windows = windows_of(request, [not r for r in rotated]) if slides else [0] * request.layers
+    windows = windows_of(inputs, [not r for r in rotated]) if slides else [0] * inputs.layers
     bias = keys.flag("attention_bias")
     return decoder(
-        request,
+        inputs,
         mixers=[Attention(rope=0 if r else None, window=w) for r, w in zip(rotated, windows, strict=True)],
         qkv_bias=bias,
         o_bias=bias,
@@ -185,12 +183,12 @@ def smollm3(request: Request) -> ModelConfig:
     )
 
 
-def granite(request: Request) -> ModelConfig:
+def granite(inputs: FamilyInputs) -> ModelConfig:
     """Granite 3 and 4 dense: Llama with four multipliers."""
-    keys = request.keys
+    keys = inputs.keys
     bias = keys.flag("attention_bias")
     return decoder(
-        request,
+        inputs,
         qkv_bias=bias,
         o_bias=bias,
         mlp_bias=keys.flag("mlp_bias"),
@@ -201,25 +199,25 @@ def granite(request: Request) -> ModelConfig:
     )
 
 
-def ernie4_5(request: Request) -> ModelConfig:
+def ernie4_5(inputs: FamilyInputs) -> ModelConfig:
     """ERNIE 4.5 dense: Llama whose angles turn neighbouring values (2i, 2i + 1)."""
-    request = request.with_defaults(tie_word_embeddings=True, rms_norm_eps=1e-5, head_dim=128)
-    bias = request.keys.flag("use_bias")
-    return decoder(request, interleaved=True, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
+    inputs = inputs.with_defaults(tie_word_embeddings=True, rms_norm_eps=1e-5, head_dim=128)
+    bias = inputs.keys.flag("use_bias")
+    return decoder(inputs, interleaved=True, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
 
 
-def opt(request: Request) -> ModelConfig:
+def opt(inputs: FamilyInputs) -> ModelConfig:
     """OPT: learned positions from row 2 on, LayerNorm, biases, a plain MLP. Not opt-350m (norms after, projections)."""
-    keys = request.keys
+    keys = inputs.keys
     hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     switches.check_opt(keys, hidden)
     bias = keys.flag("enable_bias", True)
     relu = activation(keys, "activation_function", "relu")
     feed_forward = FeedForward(keys.integer("ffn_dim"), relu, gated=False, bias=bias)
     return ModelConfig(
-        **sizes(request, hidden // heads, heads),
-        max_positions=positions(replace(request, allow_longer=False)),  # there are no rows beyond
-        layers=(Layer(Attention(rope=None), feed_forward),) * request.layers,
+        **sizes(inputs, hidden // heads, heads),
+        max_positions=positions(replace(inputs, allow_longer=False)),  # there are no rows beyond
+        layers=(Layer(Attention(rope=None), feed_forward),) * inputs.layers,
         learned_positions=True,
         position_offset=2,
         layer_norm=True,
@@ -245,16 +243,16 @@ _OPT_NAMES = {
 }
 
 
-def _qwen_windows(request: Request) -> list[int]:
+def _qwen_windows(inputs: FamilyInputs) -> list[int]:
     """Qwen slides only if use_sliding_window says so, and then from layer max_window_layers on."""
-    if not request.keys.flag("use_sliding_window"):
-        return [0] * request.layers
-    request = request.with_defaults(sliding_window=4096)
-    first = request.keys.integer("max_window_layers", 28)
-    return windows_of(request, [i >= first for i in range(request.layers)])
+    if not inputs.keys.flag("use_sliding_window"):
+        return [0] * inputs.layers
+    inputs = inputs.with_defaults(sliding_window=4096)
+    first = inputs.keys.integer("max_window_layers", 28)
+    return windows_of(inputs, [i >= first for i in range(inputs.layers)])
 
 
-Family = Callable[[Request], ModelConfig]
+Family = Callable[[FamilyInputs], ModelConfig]
 FAMILIES: dict[str, Family] = {
     "llama": llama,
     "mistral": mistral,

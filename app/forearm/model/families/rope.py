@@ -20,13 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from forearm.array_types import Float32Array
 from forearm.errors import ConfigError
 from forearm.model.families.config import Rope
 from forearm.model.families.keys import Keys
 
-Float32Array = npt.NDArray[np.float32]
 _MOST_THETA = 1e15  # the largest of today's models is 1e9
 
 

@@ -13,18 +13,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from forearm.array_types import Float32Array, Int8Array, UInt8Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import WeightFormat
 from forearm.model.quantization.codes import CodedMatrix, Codes, Find
 
-Bytes = npt.NDArray[np.uint8]
-Signed = npt.NDArray[np.int8]
-Floats = npt.NDArray[np.float32]
 # (codes [blocks, values of a block], scales [blocks, groups of a block], offsets the same or None)
-Decoded = tuple[Signed, Floats, Floats | None]
+Decoded = tuple[Int8Array, Float32Array, Float32Array | None]
 
 FLOATS = ("F32", "F16", "BF16")
 _PART_VALUES = 1 << 18  # decoded at a time: their bytes and what is made of them stay in a core's cache
@@ -38,15 +35,15 @@ class BlockType:
 
     bytes: int
     format: WeightFormat
-    decode: Callable[[Bytes], Decoded]
+    decode: Callable[[UInt8Array], Decoded]
 
 
-def _half(blocks: Bytes, at: int) -> Floats:
+def _half(blocks: UInt8Array, at: int) -> Float32Array:
     """The float16 at this byte of each block, [n, 1]."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
 
 
-def _nibbles(packed: Bytes) -> Bytes:
+def _nibbles(packed: UInt8Array) -> UInt8Array:
     """[n, parts, w] -> [n, parts, 2, w]: the low halves of w bytes, then their high halves."""
     codes = np.empty((*packed.shape[:2], 2, packed.shape[2]), np.uint8)
     np.bitwise_and(packed, 15, out=codes[:, :, 0])
@@ -54,59 +51,59 @@ def _nibbles(packed: Bytes) -> Bytes:
     return codes
 
 
-def _pairs(packed: Bytes) -> Bytes:
+def _pairs(packed: UInt8Array) -> UInt8Array:
     """[n, parts, w] -> [n, parts, 4, w]: bits 0 and 1 of w bytes, then bits 2 and 3, ..."""
     return (packed[:, :, None] >> np.array([[0], [2], [4], [6]], np.uint8)) & np.uint8(3)
 
 
-def _bits(packed: Bytes, place: int) -> Bytes:
+def _bits(packed: UInt8Array, place: int) -> UInt8Array:
     """[n, w] -> [n, 8, w]: bit 0 of w bytes, then bit 1, ..., each moved to `place`."""
     bits = (packed[:, None] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     return bits << np.uint8(place)
 
 
-def _minus(codes: Bytes, zero: int) -> Signed:
+def _minus(codes: UInt8Array, zero: int) -> Int8Array:
     """[n, ...] unsigned codes less `zero`, as [n, values]."""
     signed = codes.reshape(len(codes), -1).view(np.int8)
     signed -= np.int8(zero)
     return signed
 
 
-def _q4_0(blocks: Bytes) -> Decoded:
+def _q4_0(blocks: UInt8Array) -> Decoded:
     return _minus(_nibbles(blocks[:, None, 2:]), 8), _half(blocks, 0), None
 
 
-def _q4_1(blocks: Bytes) -> Decoded:
+def _q4_1(blocks: UInt8Array) -> Decoded:
     scale = _half(blocks, 0)
     return _minus(_nibbles(blocks[:, None, 4:]), 8), scale, _half(blocks, 2) + 8 * scale
 
 
-def _fifth_bits(packed: Bytes) -> Bytes:
+def _fifth_bits(packed: UInt8Array) -> UInt8Array:
     """uint8 [n, 4] -> [n, 32]: bit i of the 32 is the fifth of value i."""
     return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
-def _q5_0(blocks: Bytes) -> Decoded:
+def _q5_0(blocks: UInt8Array) -> Decoded:
     codes = _nibbles(blocks[:, None, 6:]).reshape(-1, 32) | _fifth_bits(blocks[:, 2:6])
     return _minus(codes, 16), _half(blocks, 0), None
 
 
-def _q5_1(blocks: Bytes) -> Decoded:
+def _q5_1(blocks: UInt8Array) -> Decoded:
     codes = _nibbles(blocks[:, None, 8:]).reshape(-1, 32) | _fifth_bits(blocks[:, 4:8])
     return _minus(codes, 0), _half(blocks, 0), _half(blocks, 2)
 
 
-def _q8_0(blocks: Bytes) -> Decoded:
+def _q8_0(blocks: UInt8Array) -> Decoded:
     return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _half(blocks, 0), None
 
 
-def _q2_k(blocks: Bytes) -> Decoded:
+def _q2_k(blocks: UInt8Array) -> Decoded:
     codes = _pairs(blocks[:, 16:80].reshape(-1, 2, 32))
     scales = _half(blocks, 80) * (blocks[:, :16] & 15)
     return _minus(codes, 0), scales, -_half(blocks, 82) * (blocks[:, :16] >> 4)
 
 
-def _q3_k(blocks: Bytes) -> Decoded:
+def _q3_k(blocks: UInt8Array) -> Decoded:
     """A code's high bit, in hmask, stands for +4: without it the code is 4 less."""
     codes = _pairs(blocks[:, 32:96].reshape(-1, 2, 32)).reshape(-1, 8, 32) | _bits(blocks[:, :32], 2)
     packed = blocks[:, 96:108]
@@ -116,7 +113,7 @@ def _q3_k(blocks: Bytes) -> Decoded:
     return _minus(codes, 4), _half(blocks, 108) * scales, None
 
 
-def _six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+def _six_bit_scales(packed: UInt8Array) -> tuple[UInt8Array, UInt8Array]:
     """12 bytes [n, 12] -> 8 scales and 8 minima of 6 bits."""
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([first & 63, (high & 15) | ((first >> 2) & 48)], axis=1)
@@ -124,38 +121,38 @@ def _six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _q4_k(blocks: Bytes) -> Decoded:
+def _q4_k(blocks: UInt8Array) -> Decoded:
     six, minima = _six_bit_scales(blocks[:, 4:16])
     scales = _half(blocks, 0) * six
     codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32))
     return _minus(codes, 8), scales, 8 * scales - _half(blocks, 2) * minima
 
 
-def _q5_k(blocks: Bytes) -> Decoded:
+def _q5_k(blocks: UInt8Array) -> Decoded:
     six, minima = _six_bit_scales(blocks[:, 4:16])
     codes = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32) | _bits(blocks[:, 16:48], 4)
     return _minus(codes, 0), _half(blocks, 0) * six, -_half(blocks, 2) * minima
 
 
-def _q6_k(blocks: Bytes) -> Decoded:
+def _q6_k(blocks: UInt8Array) -> Decoded:
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
     codes = low | (_pairs(blocks[:, 128:192].reshape(-1, 2, 32)) << np.uint8(4))
     scales = _half(blocks, 208) * np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
     return _minus(codes, 32), scales, None
 
 
-def _iq4_nl(blocks: Bytes) -> Decoded:
+def _iq4_nl(blocks: UInt8Array) -> Decoded:
     return _IQ4[_nibbles(blocks[:, None, 2:])].reshape(-1, 32), _half(blocks, 0), None
 
 
-def _iq4_xs(blocks: Bytes) -> Decoded:
+def _iq4_xs(blocks: UInt8Array) -> Decoded:
     high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
     six = (low | (high.astype(np.uint8) << np.uint8(4))).view(np.int8) - np.int8(32)
     return _IQ4[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))].reshape(-1, 256), _half(blocks, 0) * six, None
 
 
-def _mxfp4(blocks: Bytes) -> Decoded:
+def _mxfp4(blocks: UInt8Array) -> Decoded:
     """Codes are twice the values; the scale is a power of two, 2^(e - 127), halved."""
     scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
     return _MXFP4[_nibbles(blocks[:, None, 1:])].reshape(-1, 32), scales.astype(np.float32), None
@@ -209,7 +206,7 @@ def _read(tensor: StoredTensor, files: Files, begin: int, end: int) -> Codes:
     return decode_rows(tensor.dtype, stored, columns)
 
 
-def decode_rows(dtype: str, stored: Bytes, columns: int) -> Codes:
+def decode_rows(dtype: str, stored: UInt8Array, columns: int) -> Codes:
     """Rows of a tensor, uint8 [rows, bytes of a row], in BLOCK_TYPES[dtype].format. A part at a time, in cache."""
     kind, rows = BLOCK_TYPES[dtype], len(stored)
     groups = columns // kind.format.group

@@ -18,7 +18,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families import switches
 from forearm.model.families.config import DTypeName, ModelConfig, Rope
-from forearm.model.families.decoder import Request
+from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.families import FAMILIES, computed
 from forearm.model.families.generation import eos_ids
 from forearm.model.families.keys import Keys
@@ -74,8 +74,8 @@ def gguf_config(
     metadata = _Metadata.of(gguf)
     model_type, values = _values(metadata)
     keys = with_rope(Keys(values, str(gguf.path)), rope)
-    request = Request(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer)
-    config = computed(FAMILIES[model_type], request)
+    inputs = FamilyInputs(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer)
+    config = computed(FAMILIES[model_type], inputs)
     check_rope(keys, rope)
     config = replace(
         config,
@@ -86,7 +86,7 @@ def gguf_config(
         eos_token_ids=_ends(metadata.keys, config.vocab_size),
         bos_token_id=metadata.keys.optional_integer("tokenizer.ggml.bos_token_id"),
     )
-    switches.check_sizes(config, request.keys)
+    switches.check_sizes(config, inputs.keys)
     metadata.check_unread()
     return config
 

@@ -11,10 +11,10 @@ from forearm.model.families.config import Dense, ModelConfig
 from forearm.model.families.keys import read_json
 from forearm.model.pooling.pooling import PoolingPlan
 
-Tensors = dict[str, StoredTensor]
 
-
-def with_pooling(folder: Path, config: ModelConfig, tensors: Tensors, plan: PoolingPlan) -> tuple[ModelConfig, Tensors]:
+def with_pooling(
+    folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], plan: PoolingPlan
+) -> tuple[ModelConfig, dict[str, StoredTensor]]:
     """The config that computes the plan, and all tensors by the names it has for them.
 
     Raises: ConfigError naming what is missing.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Int8Array = npt.NDArray[np.int8]
+from forearm.array_types import Int8Array, UInt8Array
 
 
 def unpacked(words: npt.NDArray[Any], bits: int) -> Int8Array:
@@ -21,7 +21,7 @@ def unpacked(words: npt.NDArray[Any], bits: int) -> Int8Array:
     return nibbles(stored).view(np.int8) - np.int8(8)
 
 
-def nibbles(stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def nibbles(stored: UInt8Array) -> UInt8Array:
     """Low, then high half of each byte: uint8 [..., 2 n]."""
     out = np.empty((*stored.shape[:-1], 2 * stored.shape[-1]), np.uint8)
     np.bitwise_and(stored, 15, out=out[..., 0::2])
@@ -29,6 +29,6 @@ def nibbles(stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return out
 
 
-def translated(values: npt.NDArray[np.uint8], table: bytes) -> Int8Array:
+def translated(values: UInt8Array, table: bytes) -> Int8Array:
     """table[v] for every value, as int8. (numpy's own look-up makes 8-byte indices first.)"""
     return np.frombuffer(values.tobytes().translate(table), np.int8).reshape(values.shape)

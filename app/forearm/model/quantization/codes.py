@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import DTypeName, WeightFormat
-
-Float32Array = npt.NDArray[np.float32]
-Int8Array = npt.NDArray[np.int8]
-Int32Array = npt.NDArray[np.int32]
 
 _SCALES: dict[str, DTypeName] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -27,7 +23,7 @@ class Codes:
     codes: [rows, k], int8, or the bytes of fp8 as uint8. scales, zeros, offsets: [rows, groups].
     """
 
-    codes: Int8Array | npt.NDArray[np.uint8]
+    codes: Int8Array | UInt8Array
     scales: Float32Array
     zeros: Int8Array | None = None
     offsets: Float32Array | None = None
@@ -59,7 +55,7 @@ Raises: ConfigError naming the tensor that is missing or has another shape, or w
 
 
 @dataclass(frozen=True)
-class Tensors:
+class CheckpointTensors:
     """A checkpoint's tensors by name, taken with the dtype and shape that a format gives them."""
 
     stored: Mapping[str, StoredTensor]

@@ -15,21 +15,13 @@ from functools import partial
 
 import numpy as np
 
+from forearm.array_types import Int8Array, Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import unpacked
-from forearm.model.quantization.codes import (
-    CodedMatrix,
-    Codes,
-    Find,
-    Int8Array,
-    Int32Array,
-    Tensors,
-    scale_dtype,
-    whole_groups,
-)
+from forearm.model.quantization.codes import CheckpointTensors, CodedMatrix, Codes, Find, scale_dtype, whole_groups
 from forearm.model.quantization.fp8 import MX_SCALES, fp8_matrix, mxfp4_matrix
 from forearm.model.quantization.gptq import sorted_columns
 
@@ -57,7 +49,7 @@ class _Scheme:
     int8_activations: bool
 
 
-def compressed_tensors(settings: Keys, tensors: Tensors, wide: bool | None) -> Find:
+def compressed_tensors(settings: Keys, tensors: CheckpointTensors, wide: bool | None) -> Find:
     """Matrices of a compressed-tensors checkpoint.
 
     wide: see WeightFormat; None is what the checkpoint says of each group.
@@ -157,7 +149,7 @@ def _scheme_of(module: str, schemes: list[_Scheme]) -> _Scheme:
 
 
 def _matrix(
-    scheme: _Scheme, tensors: Tensors, files: Files, module: str, shape: tuple[int, int], wide: bool
+    scheme: _Scheme, tensors: CheckpointTensors, files: Files, module: str, shape: tuple[int, int], wide: bool
 ) -> CodedMatrix:
     rows, k = shape
     if scheme.kind == "float" and scheme.bits == 8:
@@ -195,7 +187,7 @@ def _matrix(
     return CodedMatrix(module, shape, format, used, read, order)
 
 
-def _order(tensors: Tensors, files: Files, module: str, k: int, group: int) -> Int32Array | None:
+def _order(tensors: CheckpointTensors, files: Files, module: str, k: int, group: int) -> Int32Array | None:
     if not tensors.has(f"{module}.weight_g_idx"):
         return None
     stored = tensors.take(f"{module}.weight_g_idx", ("I32", "I64"), (k,))

@@ -10,18 +10,17 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from forearm.array_types import Float32Array, UInt8Array
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import nibbles, translated
 from forearm.model.quantization.codes import (
+    CheckpointTensors,
     CodedMatrix,
     Codes,
     Find,
-    Float32Array,
-    Tensors,
     groups_of,
     scale_dtype,
     whole_groups,
@@ -34,7 +33,7 @@ _SCALE_NAMES = ("weight_scale_inv", "weight_scale")  # blocks (it multiplies all
 _IGNORED = ("input_scale", "activation_scale", "input_scale_ub")
 
 
-def fp8(settings: Keys, tensors: Tensors) -> Find:
+def fp8(settings: Keys, tensors: CheckpointTensors) -> Find:
     """Matrices of a checkpoint with quant_method fp8 or fbgemm_fp8."""
     block = settings.get("weight_block_size")
     if block is not None and not (
@@ -51,7 +50,9 @@ def fp8(settings: Keys, tensors: Tensors) -> Find:
     return matrix
 
 
-def fp8_matrix(tensors: Tensors, module: str, shape: tuple[int, int], block: tuple[int, int] | None) -> CodedMatrix:
+def fp8_matrix(
+    tensors: CheckpointTensors, module: str, shape: tuple[int, int], block: tuple[int, int] | None
+) -> CodedMatrix:
     """A matrix of E4M3 with one scale, one a row, or one a block of [rows, columns]."""
     rows, k = shape
     codes = tensors.take(f"{module}.weight", ("F8_E4M3",), shape)
@@ -78,7 +79,7 @@ def _fp8_rows(
     return Codes(files.array(codes)[begin:end], np.ascontiguousarray(stored.reshape(-1, groups)[of_row]))
 
 
-def mxfp4(tensors: Tensors, wide: bool) -> Find:
+def mxfp4(tensors: CheckpointTensors, wide: bool) -> Find:
     """Matrices with quant_method mxfp4: NAME_blocks uint8 [rows, k / 32, 16] and NAME_scales [rows, k / 32]."""
 
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
@@ -112,7 +113,7 @@ def _mxfp4_rows(codes: StoredTensor, scales: StoredTensor, files: Files, begin: 
     return Codes(twice, powers_of_two(files.array(scales)[begin:end]) * np.float32(0.5))
 
 
-def powers_of_two(exponents: npt.NDArray[np.uint8]) -> Float32Array:
+def powers_of_two(exponents: UInt8Array) -> Float32Array:
     """2^(e - 127) as float32; 255 is NaN."""
     powers = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
     return np.where(exponents == 255, np.float32(np.nan), powers).astype(np.float32)

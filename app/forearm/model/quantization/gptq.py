@@ -12,24 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from forearm.array_types import Float32Array, Int8Array, Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import unpacked
-from forearm.model.quantization.codes import (
-    CodedMatrix,
-    Codes,
-    Find,
-    Float32Array,
-    Int8Array,
-    Int32Array,
-    Tensors,
-    scale_dtype,
-    whole_groups,
-)
+from forearm.model.quantization.codes import CheckpointTensors, CodedMatrix, Codes, Find, scale_dtype, whole_groups
 
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # the row of a group of eight that is the i-th lowest nibble
 
@@ -47,7 +37,7 @@ class _Packed:
 class _Gptq:
     """What GPTQ's settings say of all matrices."""
 
-    tensors: Tensors
+    tensors: CheckpointTensors
     bits: int
     group: int
     symmetric: bool
@@ -56,7 +46,7 @@ class _Gptq:
     files: Files
 
 
-def gptq(settings: Keys, tensors: Tensors, wide: bool) -> Find:
+def gptq(settings: Keys, tensors: CheckpointTensors, wide: bool) -> Find:
     """Matrices of a GPTQ checkpoint. wide: see WeightFormat.
 
     Raises: ConfigError naming the key that asks for what is not supported.
@@ -149,7 +139,7 @@ def _order(form: _Gptq, module: str, k: int, group: int) -> Int32Array | None:
     return sorted_columns(stored, form.files.array(stored), group)
 
 
-def sorted_columns(stored: StoredTensor, g_idx: npt.NDArray[np.int32], group: int) -> Int32Array | None:
+def sorted_columns(stored: StoredTensor, g_idx: Int32Array, group: int) -> Int32Array | None:
     """The columns in the order of their groups, int32 [k]; None where they are in order already.
 
     Raises: ConfigError if the groups are not `group` columns each.
@@ -166,7 +156,7 @@ def _columns(files: Files, stored: StoredTensor, begin: int, end: int) -> Float3
     return np.ascontiguousarray(widened(files.array(stored)[:, begin:end], stored.float_dtype).T)
 
 
-def awq(settings: Keys, tensors: Tensors, wide: bool) -> Find:
+def awq(settings: Keys, tensors: CheckpointTensors, wide: bool) -> Find:
     """Matrices of an AWQ checkpoint (AutoAWQ's gemm). wide: see WeightFormat.
 
     Raises: ConfigError naming the key that asks for what is not supported.
@@ -188,7 +178,7 @@ def awq(settings: Keys, tensors: Tensors, wide: bool) -> Find:
     return matrix
 
 
-def _awq_matrix(tensors: Tensors, group: int, wide: bool, module: str, shape: tuple[int, int]) -> CodedMatrix:
+def _awq_matrix(tensors: CheckpointTensors, group: int, wide: bool, module: str, shape: tuple[int, int]) -> CodedMatrix:
     rows, k = shape
     group = whole_groups(module, k, group)
     groups = -(-k // group) if group else 1
@@ -210,7 +200,7 @@ def _awq_rows(packed: _Packed, files: Files, begin: int, end: int) -> Codes:
     )
 
 
-def _awq_unpacked(words: npt.NDArray[np.int32], begin: int, end: int) -> Int8Array:
+def _awq_unpacked(words: Int32Array, begin: int, end: int) -> Int8Array:
     """int32 [k, all rows / 8] -> rows begin .. end - 1, each value less 8: int8 [rows, k]."""
     first, last = begin // 8, -(-end // 8)
     stored = np.ascontiguousarray(words[:, first:last].T)

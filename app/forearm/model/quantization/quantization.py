@@ -12,7 +12,7 @@ from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.gguf.gguf_codes import gguf_matrices
-from forearm.model.quantization.codes import Find, Tensors
+from forearm.model.quantization.codes import CheckpointTensors, Find
 from forearm.model.quantization.compressed_tensors import compressed_tensors
 from forearm.model.quantization.fp8 import fp8, mxfp4
 from forearm.model.quantization.gptq import awq, gptq
@@ -101,7 +101,7 @@ def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
     # auto is int8 where the checkpoint does not say, as with vLLM on CPUs: with int4 it moves the demo model's
     # perplexity by less than 0.1 % (bench/accuracy.py: int4 +3.35 % with int8, +3.23 % with float activations).
     wide = asked.wide
-    stored = Tensors(tensors)
+    stored = CheckpointTensors(tensors)
     make: dict[str, Callable[[], Find]] = {
         "gptq": lambda: gptq(settings, stored, wide),
         "awq": lambda: awq(settings, stored, wide),
