@@ -106,7 +106,7 @@ def test_missing_tensors_are_listed_with_their_rows() -> None:
         ("layers.0.z", (1, 32), "float32", 0, "no matrix 'layers.0.z'"),
         ("embed", (1, 31), "float32", 0, r"'embed' is \[50, 32\]"),
         ("embed", (2, 32), "float32", 49, r"rows 49 to 50"),
-        ("embed", (1, 32), "bfloat16", 0, "said to be bfloat16, but its array is float32"),
+        ("embed", (1, 32), "bfloat16", 0, "has dtype bfloat16, but its array is float32"),
     ],
 )
 def test_a_matrix_that_does_not_fit_is_named(

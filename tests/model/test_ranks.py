@@ -68,7 +68,7 @@ def test_a_file_of_packed_weights_is_for_any_ranks(
     assert same(run_alone(second, prompt(1, 90), [90]), run_alone(first, prompt(1, 90), [90]))
 
 
-@pytest.mark.parametrize(("ranks", "message"), [((1, 1), "3 threads together"), ((3, 0), "a rank has 0 threads")])
+@pytest.mark.parametrize(("ranks", "message"), [((1, 1), "must add up to 3"), ((3, 0), "a rank has 0 threads")])
 def test_ranks_that_are_not_the_threads_are_refused(ranks: tuple[int, ...], message: str) -> None:
     config = SHAPES["llama"]
     formats = uniform_formats(config, WeightFormat("float32"))
