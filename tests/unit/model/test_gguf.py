@@ -84,10 +84,10 @@ def test_damage_is_refused_or_changes_a_value_but_never_breaks_the_reader(tmp_pa
 @pytest.mark.parametrize(
     ("at", "stored", "message"),
     [
-        (0, b"GGML", r"is no GGUF file \(it starts with b'GGML'\)"),
+        (0, b"GGML", r"is not a GGUF file \(it starts with b'GGML'\)"),
         (4, struct.pack("<I", 1), "version 1 GGUF file"),
         (4, struct.pack(">I", 3), "big-endian GGUF file"),
-        (8, struct.pack("<Q", 1 << 60), "damaged: 1152921504606846976 things"),
+        (8, struct.pack("<Q", 1 << 60), "damaged: 1152921504606846976 items"),
         (16, struct.pack("<Q", 1 << 40), "damaged"),
     ],
 )

@@ -261,7 +261,7 @@ def test_a_sorted_checkpoint_that_was_not_sorted_has_no_order(tmp_path: Path) ->
     [
         ("awq", None, "--quantization awq: the checkpoint is not quantised; int8, int4"),
         ("int8", gptq(4, 32, sym=True).settings, r"--quantization int8: the checkpoint is quantised already \(gptq\)"),
-        ("awq", gptq(4, 32, sym=True).settings, r"quantised already \(gptq\), and is served as it is"),
+        ("awq", gptq(4, 32, sym=True).settings, r"quantised already \(gptq\) and keeps its format"),
     ],
 )
 def test_a_quantization_that_the_checkpoint_has_not_is_refused(

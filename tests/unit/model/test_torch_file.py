@@ -173,7 +173,7 @@ def test_tensors_stay_within_their_storages(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "whole.bin") as whole:
         [data] = [whole.read(name) for name in whole.namelist() if name.endswith("data.pkl")]
 
-    with pytest.raises(ConfigError, match="tensor weight ends behind its storage"):
+    with pytest.raises(ConfigError, match="tensor weight ends after its storage"):
         read_torch_file(archive(tmp_path / "short.bin", data, bytes(15)))
     with pytest.raises(ConfigError, match="storage '0' is missing"):
         read_torch_file(archive(tmp_path / "without.bin", data))

@@ -245,5 +245,5 @@ def test_a_key_twice_with_two_values_is_refused(tmp_path: Path) -> None:
     open_checkpoint(folder)  # the same twice says nothing else
 
     (folder / "config.json").write_text(text.replace("{", '{"hidden_size": 25, ', 1))
-    with pytest.raises(ConfigError, match=r"config\.json: 'hidden_size' is there twice"):
+    with pytest.raises(ConfigError, match=r"config\.json: 'hidden_size' appears twice"):
         open_checkpoint(folder)

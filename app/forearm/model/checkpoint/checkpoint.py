@@ -1,7 +1,7 @@
-"""A model folder, opened: its config, the formats it will have in memory, every tensor found and checked. Headers only,
-and the order of columns where a checkpoint has sorted them.
+"""Opens a model folder: reads its config, finds and checks every tensor, chooses the formats it will have in memory.
 
-This is what the engine plans with before anything big is read: sizes in bytes, context length, end tokens.
+Only headers are read, and the order of columns where a checkpoint has sorted them (g_idx). The engine plans memory with
+the result before it reads any weights: sizes in bytes, context length, end-of-text tokens.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Stored = StoredTensor | CodedMatrix
 class Checkpoint:
     """One model folder (or .gguf file) and how it is to be served.
 
-    weight_dtype: of matrices that have no codes.
-    max_model_len: longest sequence, tokens.
-    sources: what to load, each with the tensor or quantised matrix it comes from, in the order of the files' bytes.
-    formats: of each packed matrix, by the executor's name.
-    method: quant_method of the checkpoint; empty where it has floats.
+    weight_dtype: the dtype of matrices that are not quantised.
+    max_model_len: the longest sequence, in tokens.
+    sources: every part to load with the tensor or quantised matrix that holds it, in the order of the files' bytes.
+    formats: the format of each packed matrix, by the executor's name for it.
+    method: the checkpoint's quant_method; empty if its weights are floats.
     """
 
     folder: Path
@@ -56,13 +56,13 @@ class Checkpoint:
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes the weights take in memory, at most; vectors are float32, in whole panels of 16."""
+        """Upper bound of the bytes that the weights take in memory; vectors are float32, padded to panels of 16."""
         vectors = sum(4 * -(-part.shape[0] // 16) * 16 for part, _ in self.sources if not part.matrix)
         return vectors + sum(spec_bytes(spec, self.formats[spec.name]) for spec in matrices(self.config))
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that loading reads."""
+        """Bytes of the files that loading reads."""
         return sum(stored_bytes(part, stored) for part, stored in self.sources)
 
 
@@ -80,14 +80,14 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
-    folder: or a .gguf file, which has both.
-    dtype: auto (the checkpoint's), or bfloat16, float16, half, float32, float.
-    kv_dtype: auto (as dtype), or one of those, int8, fp8 (fp8_e4m3), fp8_e4m3, fp8_e5m2.
-    max_model_len: None is the model's own context length; more than it is refused unless allow_longer.
-    quantization: what was asked; a quantised checkpoint is served as it is.
-    pooling: texts become vectors as it says; None: text is generated.
+    folder: a model folder, or a .gguf file, which holds config and tensors in one.
+    dtype: auto (the checkpoint's dtype), bfloat16, float16, half, float32 or float.
+    kv_dtype: auto (the same as dtype), one of the names of dtype, int8, fp8 (fp8_e4m3), fp8_e4m3 or fp8_e5m2.
+    max_model_len: None selects the model's own context length; a longer one is refused unless allow_longer is set.
+    quantization: the --quantization settings; a quantised checkpoint keeps the format it is stored in.
+    pooling: how texts become vectors; None: the model generates text.
     rope: changes to the rotary angles, by config.json's names (overrides.py).
-    ignore_unread: tensors that nothing reads are left out even where they would change the model.
+    ignore_unread: leave tensors that nothing reads out even if they would change the model.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
@@ -132,9 +132,9 @@ def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:
 def _match(
     folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], find: Find
 ) -> tuple[list[tuple[TensorPart, Stored]], set[str]]:
-    """Pair every part with its tensor or quantised matrix; also return the names of all tensors that they read.
+    """Pair every part with its tensor or quantised matrix; also return the names of all tensors that are read.
 
-    Raises: ConfigError naming what is missing or has another shape than config.json makes it.
+    Raises: ConfigError naming tensors that are missing, or one whose shape does not follow from config.json.
     """
     by_name: dict[str, list[TensorPart]] = defaultdict(list)
     for part in parts(config, tensors.keys()):
@@ -157,7 +157,7 @@ def _match(
 
 
 def _rows(sharing: list[TensorPart]) -> int:
-    """Rows that a tensor must have for these parts of it."""
+    """Number of rows that a tensor must have so that these parts fit it."""
     known = [part.of_rows for part in sharing if part.of_rows is not None]
     return known[0] if known else sum(part.shape[0] for part in sharing)
 
@@ -176,14 +176,14 @@ def _check(tensor: StoredTensor, expected: tuple[int, ...]) -> None:
 
 
 def _place(source: tuple[TensorPart, Stored]) -> tuple[str, int, int]:
-    """Where the most of it lies."""
+    """Sort key of a source: file, first byte and first row of the tensor that holds most of its bytes."""
     part, stored = source
     tensor = stored.tensors[0] if isinstance(stored, CodedMatrix) else stored
     return str(tensor.path), tensor.begin, part.row
 
 
 def stored_bytes(part: TensorPart, stored: Stored) -> int:
-    """Bytes of the files that this part is read from."""
+    """Bytes of the files that are read for this part."""
     tensors = stored.tensors if isinstance(stored, CodedMatrix) else (stored,)
     rows = stored.shape[0]
     return sum(tensor.end - tensor.begin for tensor in tensors) * part.shape[0] // rows

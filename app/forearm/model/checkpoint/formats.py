@@ -1,4 +1,4 @@
-"""In which format each packed matrix is kept, and how many bytes that takes."""
+"""The number format of each packed matrix in memory, and the bytes it takes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Source = tuple[TensorPart, StoredTensor | CodedMatrix]
 def plan_formats(
     specs: Sequence[MatrixSpec], sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
 ) -> dict[str, WeightFormat]:
-    """The format of each packed matrix: the checkpoint's where that is quantised, else what was asked.
+    """Return the format of each packed matrix: the checkpoint's if it is quantised, else the one that was asked for.
 
-    Raises: ConfigError naming parts of one matrix that have no common format.
+    Raises: ConfigError naming the parts of a packed matrix that have no common format.
     """
     members: dict[str, list[Source]] = defaultdict(list)
     for part, stored in sources:
@@ -35,12 +35,12 @@ def plan_formats(
 
 
 def spec_bytes(spec: MatrixSpec, format: WeightFormat) -> int:
-    """Bytes of a matrix of the list with all its experts, at most; each part begins with a panel."""
+    """Upper bound of the bytes of a packed matrix with all its experts; each part begins at a panel."""
     return spec.experts * sum(packed_bytes(format, part.rows, spec.k) for part in spec.parts)
 
 
 def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
-    """Bytes of a packed matrix, at most: rows in panels of 16, columns in the layout's quantum, scales by panel."""
+    """Upper bound of a packed matrix's bytes: rows in panels of 16, columns in the layout's quantum, and scales."""
     values, item = _QUANTUM.get(format.dtype, _HALF)
     padded = -(-rows // _PANEL) * _PANEL
     codes = padded * -(-k // values) * item
@@ -53,12 +53,12 @@ def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
 
 
 def is_codes(format: WeightFormat) -> bool:
-    """Whether it has codes and scales; else floats."""
+    """Return whether the format stores codes with scales, rather than floats."""
     return format.dtype not in ("float32", "float16", "bfloat16")
 
 
 def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
-    """Formats with their bytes, most first, for a log line."""
+    """Text for a log line: each format with its bytes, the largest first."""
     total: dict[str, int] = defaultdict(int)
     for format, size in matrices:
         total[described(format)] += size
@@ -67,7 +67,7 @@ def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
 
 
 def described(format: WeightFormat) -> str:
-    """As in a log line: int4 in groups of 128."""
+    """Name of a format in a log line, such as "int4 in groups of 128"."""
     group = f" in groups of {format.group}" if format.group else ""
     wide = " (activations not rounded)" if format.wide and format.dtype in ("int8", "int4") else ""
     return f"{format.dtype}{group}{wide}"

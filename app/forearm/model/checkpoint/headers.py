@@ -1,7 +1,8 @@
-"""A model's headers without its weights: what checkpoint.py opens to plan with, from the hub by range requests.
+"""A model's headers without its weights, fetched from the hub by HTTP range requests, for `forearm plan`.
 
-A file of the hub becomes a sparse one of the same size: its header is there, the rest is a hole that takes no room and
-is never read. Only what a checkpoint's opening reads of the data (orders of columns, factors of angles) is fetched too.
+Each weight file of the hub becomes a sparse local file of the same size: it holds the header, and the rest is a hole
+that takes no disk space and is never read. The few small tensors that opening a checkpoint reads (orders of columns,
+factors of rotary angles) are fetched as well.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ SETTINGS = (
     "config.json", "generation_config.json", "*.index.json", "quant*_config.json", "hf_quant_config.json",
     "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]*/config.json",
 )  # fmt: skip
-MOST_SETTINGS_BYTES = 64 << 20  # of an index: a hundred bytes a tensor
+MOST_SETTINGS_BYTES = 64 << 20  # bound for an index, which has about 100 bytes a tensor
 FIRST_BYTES = 256 << 10  # holds the header of most safetensors files
-FIRST_GGUF_BYTES, MOST_GGUF_BYTES = 8 << 20, 256 << 20  # a vocabulary and its merges
+FIRST_GGUF_BYTES, MOST_GGUF_BYTES = 8 << 20, 256 << 20  # the header holds the vocabulary and its merges
 MOST_FILES = 5000
 AT_ONCE = 8
-TIMEOUT_S = 30.0  # without a byte
+TIMEOUT_S = 30.0  # without receiving a byte
 # Tensors whose data the opening of a checkpoint reads.
 _READ = ("*.g_idx", "*.weight_g_idx", "rope_freqs.weight", "rope_factors_*.weight")
 
 
 @dataclass(frozen=True)
 class _Repository:
-    """A model on the hub."""
+    """A model repository on the hub, at one revision."""
 
     model: str
     revision: str
     token: str
 
     def files(self) -> list[RepoFile]:
-        """All of them, with sizes.
+        """List all files of the repository with their sizes.
 
-        Raises: ConfigError naming a path that leads out of the folder, or if there are too many.
+        Raises: ConfigError naming a path that leads out of the folder, or the number of files if there are too many.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
@@ -64,7 +65,7 @@ class _Repository:
         return files
 
     def read(self, name: str, begin: int, end: int) -> bytes:
-        """Bytes begin .. end - 1 of a file, or as many as it has."""
+        """Read bytes begin .. end - 1 of a file; fewer if the file is shorter."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import (  # type: ignore[attr-defined]  # named in its __init__, without __all__
             build_hf_headers,
@@ -86,10 +87,10 @@ class _Repository:
 
 
 def find_headers(model: str, into: Path, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
-    """The folder or .gguf file of MODEL (hub.find_model's), with weights or without: open_checkpoint can't tell.
+    """Return the folder or .gguf file of MODEL (see hub.find_model), possibly without weights, for open_checkpoint.
 
-    into: an empty folder, for headers from the hub; a model that is in the cache is opened there.
-    Raises: ConfigError that says what there is not, and what to do.
+    into: an empty folder that receives headers from the hub; a model that is in the cache is opened there instead.
+    Raises: ConfigError naming what was not found, and the remedy.
     """
     found = local_model(model) or _cached(model, revision, download_dir)
     if found is not None:
@@ -106,7 +107,7 @@ def find_headers(model: str, into: Path, *, revision: str = "", download_dir: st
 
 
 def _cached(model: str, revision: str, download_dir: str) -> Path | None:
-    """Where the cache has all of it; None where weights are missing."""
+    """Return the model's place in the hub's cache; None if any of its weights are missing there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -126,9 +127,9 @@ def _cached(model: str, revision: str, download_dir: str) -> Path | None:
 
 
 def _fetch(repository: _Repository, model: str, quantisation: str, into: Path) -> Path:
-    """Settings and headers.
+    """Fetch the settings and headers of a repository into a folder.
 
-    Raises: ConfigError if there are none; httpx2.RequestError, huggingface_hub's errors.
+    Raises: ConfigError if the repository has none; httpx2.RequestError and huggingface_hub's errors.
     """
     files = repository.files()
     if quantisation:
@@ -141,7 +142,9 @@ def _fetch(repository: _Repository, model: str, quantisation: str, into: Path) -
     top = [file for file in files if not any(fnmatchcase(file.path, pattern) for pattern in IGNORED)]
     for file in (f for f in top if any(fnmatchcase(f.path, pattern) for pattern in SETTINGS)):
         if file.size > MOST_SETTINGS_BYTES:
-            raise ConfigError(f"model {model!r}: {file.path} has {file.size} bytes; no settings are so long")
+            raise ConfigError(
+                f"model {model!r}: {file.path} has {file.size} bytes; a settings file may have {MOST_SETTINGS_BYTES}"
+            )
         (into / file.path).parent.mkdir(parents=True, exist_ok=True)
         (into / file.path).write_bytes(repository.read(file.path, 0, file.size))
     weights = [file for file in top if fnmatchcase(file.path, "*.safetensors")]
@@ -159,18 +162,19 @@ def _fetch(repository: _Repository, model: str, quantisation: str, into: Path) -
 
 
 def _fetch_safetensors(repository: _Repository, file: RepoFile, path: Path) -> None:
-    """A sparse file with the header of one on the hub."""
+    """Write a sparse file with the header of a safetensors file on the hub."""
     head = repository.read(file.path, 0, min(FIRST_BYTES, file.size))
     length = 8 + struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
     if len(head) < length <= min(MAX_HEADER_BYTES, file.size):
         head += repository.read(file.path, len(head), length)
-    _write_sparse(path, head[:length], file.size)  # what is no header, read_tensors refuses by name
+    _write_sparse(path, head[:length], file.size)  # read_tensors refuses by name what is not a header
 
 
 def _fetch_gguf(repository: _Repository, file: RepoFile, path: Path) -> None:
-    """The same of a .gguf file. Its header does not say how long it is: more is fetched until it is whole.
+    """Write a sparse file with the header of a .gguf file on the hub.
 
-    Raises: ConfigError if no header is as long.
+    A GGUF header does not state its own length, so more bytes are fetched until it can be read whole.
+    Raises: ConfigError if the header is not complete within MOST_GGUF_BYTES.
     """
     head, wanted = b"", FIRST_GGUF_BYTES
     while True:
@@ -187,7 +191,7 @@ def _fetch_gguf(repository: _Repository, file: RepoFile, path: Path) -> None:
 
 
 def _fetch_data(repository: _Repository, into: Path, tensors: Sequence[StoredTensor]) -> None:
-    """The few small tensors that are read to plan."""
+    """Fetch the data of the few small tensors that planning reads."""
     wanted = [tensor for tensor in tensors if any(fnmatchcase(tensor.name, pattern) for pattern in _READ)]
 
     def fetch(tensor: StoredTensor) -> None:

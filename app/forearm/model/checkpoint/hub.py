@@ -1,5 +1,7 @@
-"""MODEL -> a local folder or .gguf file: a path, a Hugging Face id (downloaded, or from the cache), the demo model; and
-what else is named so: a tokenizer."""
+"""Resolves MODEL to a local folder or .gguf file: a path, a Hugging Face id (downloaded or cached) or the demo model.
+
+The name of a tokenizer is resolved in the same way.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from forearm.model.families.keys import check_regular
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "demo_model"
 
-# What serving reads; pytorch_model.bin (torch_file.py) where there are no safetensors. Mistral's consolidated files
-# repeat the weights under other names; of folders only those that sentence-transformers numbers (1_Pooling) belong to
-# the model.
+# Files that serving reads; pytorch_model.bin (torch_file.py) only if there are no safetensors files. Mistral's
+# consolidated files repeat the weights under other names. Subfolders belong to the model only where
+# sentence-transformers numbers them (1_Pooling).
 _TEXT = ["*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
 _ALLOW = ["*.safetensors", *_TEXT]
 _TORCH = ["pytorch_model.bin", "pytorch_model-?????-of-?????.bin"]  # and their index, which _TEXT has
@@ -25,16 +27,16 @@ _ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
 def find_model(model: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
-    """The folder (or .gguf file) of MODEL; a Hugging Face id is downloaded, with a progress bar.
+    """Return the folder (or .gguf file) of MODEL; a Hugging Face id is downloaded, with a progress bar.
 
-    A connection that breaks goes on inside the file; a download that was stopped goes on with the files it lacks.
+    After a broken connection a download resumes inside the file; an interrupted one resumes with the missing files.
 
-    model: a folder, a .gguf file, a Hugging Face id, owner/name:Q4_K_M for the .gguf of that quantisation in a
-    repository, or empty: the demo model.
-    revision: branch, tag, commit; empty: main.
-    download_dir: empty is Hugging Face's cache (HF_HOME). token: empty is HF_TOKEN or the stored login.
-    With HF_HUB_OFFLINE=1 only the cache is looked at.
-    Raises: ConfigError that says what there is not, and what to do.
+    model: a folder, a .gguf file, a Hugging Face id, owner/name:Q4_K_M for the .gguf file of that quantisation in a
+    repository, or empty for the demo model.
+    revision: branch, tag or commit; empty: main.
+    download_dir: empty selects Hugging Face's cache (HF_HOME). token: empty selects HF_TOKEN or the stored login.
+    With HF_HUB_OFFLINE=1 only the cache is searched.
+    Raises: ConfigError naming what was not found, and the remedy.
     """
     local = local_model(model)
     if local is not None:
@@ -53,20 +55,20 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
 
 
 def find_tokenizer(name: str, *, revision: str = "", download_dir: str = "", token: str = "") -> Path:
-    """As find_model, but of a Hugging Face id without the weights, and it need not have any.
+    """Return the folder (or .gguf file) of a tokenizer; of a Hugging Face id the weights are not downloaded.
 
-    Raises: ConfigError that says what there is not, and what to do.
+    The arguments are those of find_model. Raises: ConfigError naming what was not found, and the remedy.
     """
     local = local_model(name, "tokenizer")
     if local is not None:
         return local
-    if ":" in name:  # a .gguf has its tokenizer within
+    if ":" in name:  # a .gguf file contains its tokenizer
         return find_model(name, revision=revision, download_dir=download_dir, token=token)
     return _download(name, revision or "main", download_dir, token, _TEXT, "tokenizer")
 
 
 def no_safetensors(model: str, revision: str) -> ConfigError:
-    """For a repository that has no weights which are served."""
+    """Return the error for a repository without weights that can be served."""
     return ConfigError(
         f"model {model!r}, revision {revision}, has neither safetensors files nor pytorch_model.bin. "
         f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
@@ -75,10 +77,10 @@ def no_safetensors(model: str, revision: str) -> ConfigError:
 
 
 def local_model(model: str, kind: str = "model") -> Path | None:
-    """MODEL where it is no Hugging Face id: a path, or the demo model; None: ask the hub.
+    """Return the place of MODEL if it is a path or the demo model; None for a Hugging Face id.
 
-    kind: what messages call it.
-    Raises: ConfigError if it is neither.
+    kind: the noun for it in messages.
+    Raises: ConfigError if it is none of these.
     """
     if not model:
         return _demo()
@@ -87,9 +89,9 @@ def local_model(model: str, kind: str = "model") -> Path | None:
         return _gguf_within(_closed(path.resolve()))
     if path.exists():
         if path.suffix == ".gguf":
-            return path.absolute()  # not where a link of the hub's cache points to: there it has another name
+            return path.absolute()  # the hub's cache links to files with other names: the link keeps the .gguf name
         raise ConfigError(
-            f"{kind} {model!r} is a file; give the folder of a model, with its config.json and all else, or a .gguf"
+            f"{kind} {model!r} is a file; give the folder of a model, with its config.json and weights, or a .gguf"
         )
     if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
         raise ConfigError(f"{kind} {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
@@ -97,9 +99,9 @@ def local_model(model: str, kind: str = "model") -> Path | None:
 
 
 def _closed(folder: Path) -> Path:
-    """The folder, where no link in it leads out of it (of the hub's cache: out of the model's part of the cache), and
-    nothing in it is a pipe or a device.
+    """Return the folder after checking that none of its links lead out of it, and that it holds no pipe or device.
 
+    In the hub's cache, links may lead to the model's part of the cache.
     Raises: ConfigError naming the link: an unpacked archive may have one to any file of this machine.
     """
     own = folder.parents[1] if folder.parent.name == "snapshots" else folder
@@ -114,13 +116,13 @@ def _closed(folder: Path) -> Path:
 
 
 def gguf_patterns(quantisation: str) -> list[str]:
-    """Names that files of one quantisation have, whole or split, alone or in a folder."""
+    """Return patterns for the names of one quantisation's files: whole or split, at the top or in a folder."""
     spellings = sorted({quantisation, quantisation.upper(), quantisation.lower()})
     return [f"*[-._/]{spelling}{end}" for spelling in spellings for end in (".gguf", "-?????-of-?????.gguf")]
 
 
 def find_file(folder: Path, model: str, patterns: list[str]) -> Path:
-    """The file of that quantisation, the first part of a split one.
+    """Return the file that matches one of the patterns; of a split file, the first part.
 
     Raises: ConfigError if there is none.
     """
@@ -131,9 +133,9 @@ def find_file(folder: Path, model: str, patterns: list[str]) -> Path:
 
 
 def _gguf_within(folder: Path) -> Path:
-    """The .gguf file of a folder that has nothing else to serve, the first part of a split one; else the folder.
+    """Return the only .gguf file of a folder without safetensors (of a split file, the first part); else the folder.
 
-    Raises: ConfigError where there are several.
+    Raises: ConfigError if there are several.
     """
     found = sorted(folder.glob("*.gguf"))
     if not found or any(folder.glob("*.safetensors")):
@@ -151,7 +153,7 @@ def _demo() -> Path:
 
 
 def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str], kind: str = "model") -> Path:
-    # Imported here: a local folder needs none of it, and it takes a third of a second.
+    # Imported here: a local folder does not need it, and the import takes a third of a second.
     from huggingface_hub import snapshot_download
 
     with explained(model, revision, kind):
@@ -169,7 +171,7 @@ def _download(model: str, revision: str, download_dir: str, token: str, allow: l
 
 @contextmanager
 def explained(model: str, revision: str, kind: str = "model") -> Iterator[None]:
-    """What the hub refuses within, as a ConfigError with the remedy."""
+    """Turn errors that the hub raises inside the block into a ConfigError with the remedy."""
     from huggingface_hub import errors
 
     where = f"{kind} {model!r}, revision {revision}"
@@ -187,7 +189,7 @@ def explained(model: str, revision: str, kind: str = "model") -> Iterator[None]:
         raise ConfigError(f"{where}: the hub has no such revision; see https://huggingface.co/{model}/tree") from None
     except errors.LocalEntryNotFoundError as problem:
         raise ConfigError(
-            f"{where} is not in the cache (or not wholly), and the hub can't be reached: {_reason(problem)}. Unset "
+            f"{where} is not in the cache (or only in part), and the hub can't be reached: {_reason(problem)}. Unset "
             "HF_HUB_OFFLINE if it is set, check the network, or give a local folder"
         ) from None
     except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as problem:

@@ -1,6 +1,6 @@
-"""Names of the executor's tensors in a checkpoint: Llama's, and what a family changes.
+"""Names of the executor's tensors in a checkpoint: Llama's names, and the ones that a family changes.
 
-Llama's names of matrices stand in the list of matrices (matrices.py), those of vectors here.
+The list of matrices (matrices.py) holds Llama's names of matrices; this file holds those of vectors.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import MatrixSpec, matrices
 
-# Canonical name (as _native.pyi has them) -> Llama's. ModelConfig.names overrides entries, also of one layer alone
-# ("layers.0.input_norm", without the layers' prefix).
+# Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
+# ("layers.0.input_norm", whose value is the name without the layers' prefix).
 _VECTORS = {
     "final_norm": "norm",
     "layers": "layers",
@@ -29,7 +29,7 @@ _NORMS = {
     "post": ("post_attention_norm", "post_mlp_norm"),
     "sandwich": ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm"),
 }
-# Where a model's tensors start: a causal model, multimodal ones (transformers 5, then 4), a bare model.
+# Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "")
 
 
@@ -37,9 +37,9 @@ _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "bert."
 class TensorPart:
     """One matrix or vector of the executor: rows row .. row + shape[0] - 1 of the checkpoint's tensor `stored`.
 
-    Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it; but where
-    `of_rows` says how many it has, each takes what it wants. at: the executor's row that the first one becomes.
-    matrix: the packed matrix that rows go into; empty for a vector.
+    Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it, unless
+    `of_rows` gives the tensor's number of rows: then each part may take any of them. at: the executor's row of the
+    first row. matrix: the packed matrix that the rows go into; empty for a vector.
     """
 
     name: str
@@ -52,9 +52,9 @@ class TensorPart:
 
 
 def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
-    """Everything the executor of `config` needs, and where in a checkpoint with tensors `stored` it is.
+    """Return every matrix and vector that the executor of `config` needs, with its place in the tensors `stored`.
 
-    Raises: ConfigError if the embedding is under none of the known names.
+    Raises: ConfigError if the embedding has none of the known names.
     """
     specs = matrices(config)
     prefix = _prefix(config, stored)
@@ -82,7 +82,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
-    """Parts of one packed matrix, each with its bias; those that share a tensor take its rows in order."""
+    """Yield the parts of one packed matrix with their biases; parts that share a tensor take its rows in order."""
     row, last = 0, ""
     layer = spec.name.rpartition(".")[0]
     if layer:
@@ -99,7 +99,7 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
 
 
 def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embed: str) -> Iterator[TensorPart]:
-    """Parts of a layer behind pooling. Rows of the output head are the embedding's where there is no other."""
+    """Yield the parts of a layer after pooling. Rows of a tied output head are taken from the embedding."""
     dense = config.dense[int(spec.name.rpartition(".")[2])]
     if dense.rows:
         head = f"{_head(config, stored)}.weight"
@@ -115,7 +115,7 @@ def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embe
 
 
 def layers_prefix(config: ModelConfig, stored: Collection[str]) -> str:
-    """Return what the names of a layer's tensors begin with, before its number."""
+    """Return the prefix of the names of layers' tensors, up to the layer's number."""
     return f"{_prefix(config, stored)}{config.names.get('layers', 'layers')}."
 
 

@@ -1,6 +1,6 @@
-"""The weight files of a model folder: what tensors there are, and their bytes, memory-mapped.
+"""The weight files of a model folder: their tensors by name, and the bytes, memory-mapped.
 
-safetensors files, or where there are none `pytorch_model.bin` (torch_file.py). The format of safetensors:
+Reads safetensors files, or `pytorch_model.bin` (torch_file.py) if there are none. The format of safetensors:
 8 bytes of little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, the data.
 Source: the safetensors format, version 0.x (github.com/huggingface/safetensors, README).
 """
@@ -43,20 +43,20 @@ _KINDS: dict[str, type[np.generic]] = {name: kind for name, (_, kind) in _FLOATS
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where one tensor lies. begin, end: bytes from the start of the file."""
+    """A tensor of a weight file and its place there. begin, end: bytes from the start of the file."""
 
     name: str
     path: Path
-    dtype: str  # as the format has it: F32, F16, BF16, I64, ...
+    dtype: str  # the file format's name: F32, F16, BF16, I64, ...
     shape: tuple[int, ...]
     begin: int
     end: int
 
     @property
     def float_dtype(self) -> DTypeName:
-        """Its dtype as forearm calls it.
+        """The dtype by forearm's name.
 
-        Raises: ConfigError if it is not a float the executor reads.
+        Raises: ConfigError if it is not a float that the executor reads.
         """
         if self.dtype not in _FLOATS:
             raise ConfigError(
@@ -68,27 +68,29 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Files:
-    """Files mapped as they are asked for: a quantised matrix may have its scales in another file than its codes."""
+    """Weight files, each mapped at its first use; scales and codes of a matrix may lie in different files."""
 
     _mappings: dict[Path, Mapping] = field(default_factory=dict)
 
     def mapping(self, path: Path) -> Mapping:
-        """That file, mapped once."""
+        """Return the mapping of a file, which is made once."""
         if path not in self._mappings:
             self._mappings[path] = Mapping(path)
         return self._mappings[path]
 
     def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
-        """All of a tensor in its shape, without a copy where its bytes are aligned; 8-bit floats are uint8, bfloat16
-        uint16."""
+        """Return a whole tensor in its shape, without a copy if its bytes are aligned.
+
+        8-bit floats come as uint8, float16 and bfloat16 as uint16.
+        """
         return self.mapping(tensor.path).array(tensor)
 
     def floats(self, tensor: StoredTensor) -> Float32Array:
-        """All of a float tensor as float32, in its shape."""
+        """Return a whole float tensor as float32, in its shape."""
         return widened(self.array(tensor), tensor.float_dtype)
 
     def release(self, tensor: StoredTensor) -> None:
-        """Give back the pages of this tensor."""
+        """Release the pages of a tensor from memory."""
         self.mapping(tensor.path).release(tensor.begin, tensor.end)
 
 
@@ -104,7 +106,7 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def first_float_dtype(folder: Path) -> DTypeName:
-    """The dtype of the first float tensor; for config.json files that do not say."""
+    """Return the dtype of the first float tensor, for config.json files that do not name one."""
     for tensor in read_tensors(folder).values():
         if tensor.dtype in _FLOATS:
             return tensor.float_dtype
@@ -112,7 +114,7 @@ def first_float_dtype(folder: Path) -> DTypeName:
 
 
 class Mapping:
-    """One file mapped into memory, read front to back; what was read can be let go of."""
+    """One file mapped into memory and read front to back; pages that were read can be released."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -120,9 +122,9 @@ class Mapping:
         self._map.madvise(mmap.MADV_SEQUENTIAL)
 
     def rows(self, tensor: StoredTensor, begin: int, end: int) -> Float32Array | npt.NDArray[np.uint16]:
-        """Rows begin .. end - 1 of a matrix (a vector is one row), without a copy where its bytes are aligned.
+        """Return rows begin .. end - 1 of a matrix (a vector is one row), without a copy if its bytes are aligned.
 
-        float32, or uint16 holding the bits of float16 or bfloat16.
+        The values are float32, or uint16 with the bits of float16 or bfloat16.
         """
         width = tensor.shape[-1]
         kind = np.dtype(_FLOATS[tensor.dtype][1])
@@ -132,29 +134,29 @@ class Mapping:
         return aligned.view(kind).reshape(end - begin, width)
 
     def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
-        """All of a tensor in its shape; see Files.array."""
+        """Return a whole tensor in its shape; see Files.array."""
         kind = np.dtype(_KINDS[tensor.dtype])
         return self.bytes(tensor).view(kind).reshape(tensor.shape)
 
     def bytes(self, tensor: StoredTensor) -> UInt8Array:
-        """All of a tensor's bytes, copied only where they do not begin at a multiple of eight."""
+        """Return a tensor's bytes, copied only if they do not begin at a multiple of eight."""
         raw = np.frombuffer(self._map, np.uint8, tensor.end - tensor.begin, tensor.begin)
         return raw if tensor.begin % 8 == 0 else raw.copy()
 
     def release(self, begin: int, end: int) -> None:
-        """Give back the pages that lie wholly within these bytes of the file: they have been read."""
+        """Release the pages that lie wholly within these bytes of the file, once they have been read."""
         page = mmap.PAGESIZE
         first, last = -(-begin // page) * page, end // page * page
         if last > first:
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def close(self) -> None:
-        """Unmap, once no array of `rows` is left."""
+        """Unmap the file; no array of `rows` may be in use any more."""
         self._map.close()
 
 
 def widened(values: Float32Array | npt.NDArray[np.uint16], dtype: str) -> Float32Array:
-    """float32 values of float32, or of the bits of float16 or bfloat16. Exact; a new array."""
+    """Return float32 or the bits of float16 or bfloat16 as a new float32 array; the conversion is exact."""
     if dtype == "float16":
         return values.view(np.float16).astype(np.float32)
     if dtype == "bfloat16":
@@ -196,7 +198,7 @@ def _nothing_here(folder: Path) -> str:
     if not pickles:
         return f"{folder} has no safetensors files; is it a model folder?"
     return (
-        f"{folder} has its weights only as {pickles[0]}, a pickle of a form that is not read here: it could run code. "
+        f"{folder} has its weights only as {pickles[0]}, a pickle of a kind that is not read: it could run code. "
         "Take a revision that has safetensors (for a Hugging Face id often --revision refs/pr/1), or convert: "
         'python -c "from transformers import AutoModelForCausalLM as M; '
         f"M.from_pretrained('{folder}').save_pretrained('{folder}')\" where torch is installed"
@@ -214,7 +216,7 @@ def _read_torch(path: Path) -> dict[str, StoredTensor]:
 def _read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of one file, in the order of its bytes.
 
-    As strict as the safetensors library: every byte of the data belongs to one tensor, in an order without holes.
+    The check is as strict as the safetensors library's: every byte of the data belongs to exactly one tensor.
     Raises: ConfigError naming the file and what is wrong with it.
     """
     check_regular(path)
@@ -241,7 +243,7 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
 def joined(tensors: dict[str, StoredTensor], more: dict[str, StoredTensor]) -> None:
     """Add the tensors of another file of the same model.
 
-    Raises: ConfigError naming a tensor that both have: which one was meant, nothing says.
+    Raises: ConfigError naming a tensor that both files have, because nothing tells which one is meant.
     """
     for name in sorted(tensors.keys() & more.keys()):
         raise ConfigError(
@@ -275,7 +277,7 @@ _ITEM_BITS = {
 
 
 def _stored(path: Path, name: str, entry: object, data: int) -> StoredTensor:
-    """One entry of a header; `data` is where the data begins in the file."""
+    """Return the tensor of one header entry; `data` is the byte of the file at which the data begins."""
     if not isinstance(entry, dict):
         raise ConfigError(f"{path}: tensor {name}: its header is damaged ({entry!r:.100}); download it again")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -299,7 +301,7 @@ def _bytes_of(tensor: StoredTensor) -> tuple[int, int]:
 
 
 def _check_places(path: Path, found: list[StoredTensor], data: int, size: int) -> None:
-    """Refuse tensors that overlap, leave a hole, or end elsewhere than the file does."""
+    """Refuse tensors that overlap or leave a hole, and data that ends before or after the end of the file."""
     at = data
     for tensor in found:
         if tensor.begin != at:

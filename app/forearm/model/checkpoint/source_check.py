@@ -1,9 +1,9 @@
 """python -m forearm.model.checkpoint.source_check RECORD FILE...: check that a checkpoint's files are unchanged.
 
-The digest of all their bytes is compared with the one in RECORD, or written there where there is none. Runs beside an
-engine that has mapped weights packed earlier (weight_cache.py), as a process so that neither the engine's threads nor
-its interpreter's lock wait for it: it has a core only while nobody else wants one, and keeps nothing in the page cache.
-Exit status 0: they are the same; CHANGED: they are not.
+The digest of all their bytes is compared with the one in RECORD, or written to RECORD if that does not exist. The check
+runs next to an engine that has mapped weights packed earlier (weight_cache.py). It is a process of its own so that
+neither the engine's threads nor its interpreter lock wait for it; it is scheduled only on idle cores (SCHED_IDLE) and
+leaves nothing in the page cache. Exit status 0: the files are unchanged; CHANGED: they differ from the record.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare or write the record. Returns: the exit status."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # with the engine's thread that waits for this
+    """Compare the files with the record, or write it. Returns: the exit status."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the kernel kills this process with the engine
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     record, files = Path(argv[0]), [Path(name) for name in argv[1:]]
     digest = digest_of(files)

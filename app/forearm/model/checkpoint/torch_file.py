@@ -1,8 +1,8 @@
-"""Tensors of a `pytorch_model.bin` file: where their bytes lie, read without running a pickle.
+"""Tensors of a `pytorch_model.bin` file and the places of their bytes, found without running its pickle.
 
 torch.save writes a zip archive since torch 1.6: `data.pkl`, a pickle of the state dict, and one uncompressed member
-`data/KEY` for each storage. A pickle is a program; here the few opcodes that state dicts are made of are interpreted,
-and the few names that they call are known: everything else is refused by its name, and nothing is ever imported or
+`data/KEY` for each storage. A pickle is a program. This file interprets the few opcodes that state dicts are made of
+and knows the few names that they call; everything else is refused by its name, and nothing is ever imported or
 called. Source: the modules torch.serialization and torch._utils of torch 2.13; opcodes: Python's pickletools.
 """
 
@@ -31,7 +31,7 @@ _LOCAL_HEADER_BYTES = 30  # of a zip member, before its name and extra field (AP
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor lies in its file. dtype: as safetensors calls it; begin, end: bytes from the start of the file."""
+    """A tensor's place in its file. dtype: safetensors' name for it; begin, end: bytes from the start of the file."""
 
     name: str
     dtype: str
@@ -68,7 +68,7 @@ class _Tensor:
 
 
 class _Mark:
-    """What MARK leaves on the stack."""
+    """The entry that opcode MARK puts on the stack."""
 
 
 _ORDERED_DICT = _Name("collections", "OrderedDict")
@@ -77,9 +77,9 @@ _REBUILD_PARAMETER = _Name("torch._utils", "_rebuild_parameter")
 
 
 def read_torch_file(path: Path) -> list[TensorPlace]:
-    """Return the tensors of one file, in the order of its bytes. Tied tensors have the same bytes.
+    """Return the tensors of one file, in the order of its bytes. Tied tensors share their bytes.
 
-    Raises: ConfigError naming the file, and what in it is damaged or is no part of a plain state dict.
+    Raises: ConfigError naming the file, and the damage or the object that a plain state dict does not contain.
     """
     check_regular(path)
     try:
@@ -133,17 +133,17 @@ def _begin(file: Any, members: dict[str, zipfile.ZipInfo], storage: _Storage, pa
 
 
 def _stored(path: Path, name: str, tensor: _Tensor, begin: int, members: dict[str, zipfile.ZipInfo]) -> TensorPlace:
-    """Return the tensor's place in the file. Raises: ConfigError where it goes beyond its storage, or the file ends."""
+    """Return the tensor's place in the file. Raises: ConfigError if it ends after its storage or the file."""
     storage = tensor.storage
     first = begin + tensor.offset * storage.item_bytes
     end = first + math.prod(tensor.shape) * storage.item_bytes
     if end > min(begin + members[storage.key].file_size, path.stat().st_size):
-        raise ConfigError(f"{path} is cut short: tensor {name} ends behind its storage; download it again")
+        raise ConfigError(f"{path} is cut short: tensor {name} ends after its storage; download it again")
     return TensorPlace(name, storage.dtype, tensor.shape, first, end)
 
 
 class _StateDict:
-    """Interprets the pickle of a state dict."""
+    """An interpreter for the pickle of a state dict."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -159,14 +159,14 @@ class _StateDict:
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             raise ConfigError(f"{self._path}: its pickle is damaged ({problem!r:.100}); download it again") from None
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-            raise self._refused("an object that is no state dict")
+            raise self._refused("an object that is not a state dict")
         tensors = {name: value for name, value in state.items() if isinstance(value, _Tensor)}
         if not tensors:
             raise self._refused("no tensor at its top level (a training checkpoint?)")
         return tensors
 
     def _step(self, name: str, argument: Any) -> None:
-        """Do one opcode."""
+        """Execute one opcode."""
         stack = self._stack
         if name in ("PROTO", "FRAME", "STOP"):
             return
@@ -205,14 +205,14 @@ class _StateDict:
             raise self._refused(f"opcode {name}")
 
     def _marked(self) -> list[Any]:
-        """Take what lies above the last mark off the stack, and the mark."""
+        """Pop the values above the last mark, and the mark, from the stack; return the values."""
         at = max(place for place, one in enumerate(self._stack) if isinstance(one, _Mark))
         values = self._stack[at + 1 :]
         del self._stack[at:]
         return values
 
     def _storage(self, persistent: Any) -> _Storage:
-        """Return the storage of a persistent id: ("storage", class, key, location, values)."""
+        """Return the storage that a persistent id names: ("storage", class, key, location, values)."""
         kind, storage, key, *_ = persistent
         if kind != "storage" or not isinstance(storage, _Name) or not isinstance(key, str):
             raise self._refused(f"a persistent id {persistent!r:.100}")
@@ -221,7 +221,7 @@ class _StateDict:
         return _Storage(key, *_STORAGES[storage.name])
 
     def _called(self, function: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return what a known function makes of its arguments."""
+        """Return the result of a call of one of the known functions."""
         if function == _ORDERED_DICT and arguments == ():
             return {}
         if function == _REBUILD_PARAMETER and isinstance(arguments[0], _Tensor):
@@ -238,7 +238,7 @@ class _StateDict:
         return _Tensor(storage, offset, tuple(shape))
 
     def _build(self, state: Any) -> None:
-        """Take the attributes of a state dict, `_metadata` of its modules: they do not matter."""
+        """Accept and ignore the attributes of a state dict: `_metadata` of its modules."""
         if not isinstance(self._stack[-1], dict) or not isinstance(state, dict):
             raise self._refused(f"a state of {type(self._stack[-1]).__name__}")
 

@@ -1,5 +1,7 @@
-"""Tensors of a checkpoint that nothing reads: what real checkpoints carry along passes, what would change the model is
-refused, the rest is told in one line.
+"""Tensors of a checkpoint that nothing reads.
+
+Those known to be of no use to text are ignored, those that would change the model are refused, and all others are
+named in one log line.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from forearm.model.families.config import ModelConfig
 
 log = logging.getLogger(__name__)
 
-# Tensors that a checkpoint may hold and text does not need: parts of names, from a dot on.
+# Tensors that a checkpoint may hold and that text does not need: parts of their names that follow a dot.
 _CARRIED = (
     "rotary_emb.inv_freq",
     "rotary_emb.cos_cached",
     "rotary_emb.sin_cached",
-    "attention.bias",  # masks of the first GPTs, as tensors
+    "attention.bias",  # causal masks that the first GPTs stored as tensors
     "attention.masked_bias",
     "attn.bias",
     "attn.masked_bias",
@@ -53,12 +55,12 @@ _CARRIED = (
     "kv_scale",
     "k_proj.output_scale",
     "v_proj.output_scale",
-    "rope_freqs.weight",  # GGUF's: gguf_config.py has read them
+    "rope_freqs.weight",  # in GGUF files: gguf_config.py has read them
     "rope_factors_long.weight",
     "rope_factors_short.weight",
     "attn_rot_embd.weight",
 )
-# Heads of pretraining.
+# Heads for pretraining, which a pooling model does not compute.
 _NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.")
 _TIED = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
 _SHOWN = 5
@@ -74,10 +76,10 @@ def check_unread(
     predicted_layers: int = 0,
     ignore: bool = False,
 ) -> None:
-    """Refuse tensors that would change the model if they were read, and warn of others, in one line.
+    """Refuse tensors that would change the model if they were read, and name the others in one log line.
 
-    used: names of tensors that are read. predicted_layers: layers behind the model's own that predict further tokens
-    (num_nextn_predict_layers), which are not computed. ignore: refuse nothing.
+    used: names of tensors that are read. predicted_layers: number of layers after the model's own that predict further
+    tokens (num_nextn_predict_layers) and are not computed. ignore: refuse nothing.
     Raises: ConfigError naming the tensors and the keys that may be wrong.
     """
     unread = unread_names(config, tensors, used)
@@ -105,7 +107,7 @@ def check_unread(
 
 
 def some(names: list[str]) -> str:
-    """Return the first names, how many more there are, and the verb for them."""
+    """Return the first names, the number of further ones, and the verb: "a, b and 3 more are"."""
     shown = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
         return f"{shown} and {len(names) - _SHOWN} more are"
@@ -113,7 +115,7 @@ def some(names: list[str]) -> str:
 
 
 def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection[str]) -> list[str]:
-    """Return names of tensors that nothing reads, less those that are known to be of no use to text."""
+    """Return the names of tensors that nothing reads, without those known to be of no use to text."""
     tied = set(_TIED) if config.tied_head else set()
     carried = tuple(f".{name}" for name in (*_CARRIED, *(_NOT_POOLED if config.pooled else ())))
     names = set(tensors) - set(used) - tied
@@ -121,7 +123,7 @@ def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection
 
 
 def _changes(name: str, modules: Collection[str], in_layer: bool) -> bool:
-    """Whether the model would compute something else with it: a bias or norm beside what is computed."""
+    """Return whether a tensor would change the results: a bias or norm that belongs to what is computed."""
     module, _, kind = name.rpartition(".")
     if module in modules and kind == "bias":
         return True
@@ -129,7 +131,7 @@ def _changes(name: str, modules: Collection[str], in_layer: bool) -> bool:
 
 
 def _is_empty_bias(name: str, tensor: StoredTensor, modules: Collection[str]) -> bool:
-    """Whether it is a bias of zeros: GPTQ's tools give one to each matrix."""
+    """Return whether a tensor is a bias of zeros, which GPTQ's tools write for every matrix."""
     module, _, kind = name.rpartition(".")
     return module in modules and kind == "bias" and not Files().mapping(tensor.path).bytes(tensor).any()
 

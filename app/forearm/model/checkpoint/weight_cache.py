@@ -1,12 +1,13 @@
-"""Packed weights on disk (--weight-cache): the next start maps them, and reads, decodes and packs nothing.
+"""Packed weights on disk (--weight-cache): the next start maps them instead of reading, decoding and packing weights.
 
-A file belongs to one checkpoint (its files' names, sizes, times and headers, pages of each tensor, and config.json),
-one set of formats and one tier's layout; the executor checks the last two, and every byte by hash. A damaged file is
-made anew. Of each model the KEPT files used last stay, for those who serve it in several formats; older ones are
-deleted.
+A file belongs to one checkpoint (names, sizes, times and headers of its files, some pages of each tensor, and
+config.json), one set of formats and one tier's layout; the executor checks the last two, and every byte by hash. A
+damaged file is written again. For each model the KEPT most recently used files stay, for users who serve it in several
+formats; older ones are deleted.
 
-Names and times say little: `cp -p` and images with fixed times replace a checkpoint and leave both. The pages in the
-key tell another model at once; a few changed bytes between them are found beside serving (source_check.py).
+Names and times alone do not identify a checkpoint: `cp -p` and images with fixed times can replace it and leave both
+unchanged. The pages in the key detect another model at once; a few changed bytes between them are found while serving
+(source_check.py).
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ from forearm.model.quantization.codes import CodedMatrix
 log = logging.getLogger(__name__)
 
 KEPT = 3
-PAGES, PAGE_BYTES = 4, 4096  # of each tensor in the key: from its begin to its end
+PAGES, PAGE_BYTES = 4, 4096  # of each tensor in the key, spread evenly from its first to its last byte
 _END, _RECORD = ".weights", ".source"
-# native/model/weights/packed_file.cpp: magic, sizes of identity, small part and region, hash; the region at a multiple
-# of 2 MB.
+# Header of native/model/weights/packed_file.cpp: magic, sizes of identity, small part and region, hash; the region
+# begins at a multiple of 2 MB.
 _HEAD, _CHUNK_BYTES, _REGION_UNIT = struct.Struct("<8s4Q"), 4 << 20, 2 << 20
 
 
 class Packed(Protocol):
-    """What is needed of the executor (_native.pyi)."""
+    """The methods of the executor that the weight cache calls (_native.pyi)."""
 
     def save_weights(self, path: str, key: str) -> None:
-        """Raises: RuntimeError naming the file and the system's reason."""
+        """Write the weights. Raises: RuntimeError naming the file and the system's reason."""
         ...
 
     def map_weights(self, path: str, key: str) -> None:
-        """Raises: ValueError saying why the file is of no use."""
+        """Map the weights. Raises: ValueError with the reason why the file cannot be used."""
         ...
 
 
 def key_of(checkpoint: Checkpoint) -> str:
-    """Text that is another one when the checkpoint's files, or how they are read, are."""
+    """Return a text that identifies the checkpoint's files and the way they are read."""
     files = [_identity(path, tensors) for path, tensors in _tensors_by_file(checkpoint).items()]
     config = checkpoint.folder / "config.json"
     settings = _digest(config.read_bytes()) if config.is_file() else ""
@@ -66,13 +67,13 @@ def key_of(checkpoint: Checkpoint) -> str:
 
 
 def cache_file(directory: Path, checkpoint: Checkpoint, key: str, tier: str) -> Path:
-    """Where the weights of this checkpoint are kept: readable name, model, key."""
+    """Return the path of this checkpoint's packed weights; its name has a readable part, the model and the key."""
     name = re.sub(r"[^\w.-]", "_", checkpoint.folder.name)
     return directory / f"{name}-{_model(checkpoint)}-{_digest(f'{tier} {key}'.encode())}{_END}"
 
 
 def map_weights(executor: Packed, path: Path, key: str) -> bool:
-    """Map the weights at `path` into the executor; False, with a line in the log, if they have to be loaded."""
+    """Map the weights at `path` into the executor; return False, with a log line, if they must be loaded instead."""
     if not path.exists():
         log.info("weight cache: %s is not there yet", path)
         return False
@@ -82,20 +83,20 @@ def map_weights(executor: Packed, path: Path, key: str) -> bool:
     except (OSError, ValueError) as problem:
         log.warning("weight cache: %s; it is made anew", problem)
         return False
-    os.utime(path)  # used last
+    os.utime(path)  # the time of last use, by which _others sorts
     log.info("weight cache: %s is mapped", path)
     return True
 
 
 def save_weights(executor: Packed, path: Path, key: str) -> None:
-    """Write the executor's weights to `path`, and delete what is too old; a warning if that can't be done."""
+    """Write the executor's weights to `path` and delete the model's oldest files; log a warning if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _writing(path.parent):
             executor.save_weights(str(path), key)
         for old in _others(path)[KEPT - 1 :]:
             _drop(old)
-            log.info("weight cache: %s is deleted; of a model the last %d stay", old, KEPT)
+            log.info("weight cache: %s is deleted; the last %d files of a model are kept", old, KEPT)
     except (OSError, RuntimeError) as problem:
         log.warning("weight cache: nothing is kept: %s", problem)
         return
@@ -104,12 +105,12 @@ def save_weights(executor: Packed, path: Path, key: str) -> None:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock with all who write into it; the first one deletes what a killed process has left."""
+    """Hold the folder's shared lock while writing; the first writer deletes partial files of killed processes."""
     lock = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # there are file systems without locks
+        with contextlib.suppress(OSError):  # some file systems have no locks
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for partial in folder.glob(f"*{_END}.??????"):  # as mkstemp names what is not whole yet
+            for partial in folder.glob(f"*{_END}.??????"):  # mkstemp's names for files that are still being written
                 partial.unlink(missing_ok=True)
                 log.info("weight cache: %s, which was never finished, is deleted", partial)
         with contextlib.suppress(OSError):
@@ -120,8 +121,9 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def check_source(path: Path, checkpoint: Checkpoint, outdated: Callable[[], object]) -> None:
-    """Read all of the checkpoint's files beside serving; if they are not those that `path` was made of, delete it and
-    call `outdated`, from a thread.
+    """Check all of the checkpoint's files in the background while serving (source_check.py).
+
+    If they are not the files that `path` was made from, delete it and call `outdated` from a thread.
     """
     record = path.with_suffix(_RECORD)
     files = map(str, _tensors_by_file(checkpoint))
@@ -149,7 +151,7 @@ def _drop(path: Path) -> None:
 
 
 def _check_padding(path: Path) -> None:
-    """Refuse bits between what the executor has checked: nothing reads them, but a file that has them is not whole.
+    """Refuse a file whose padding is not zero: the executor does not check the padding, and such a file is damaged.
 
     Raises: ValueError.
     """
@@ -167,14 +169,14 @@ def _check_padding(path: Path) -> None:
 
 
 def _others(path: Path) -> list[Path]:
-    """Other files of the same model, those used last first."""
+    """Return the other files of the same model, the most recently used first."""
     same = path.name.removesuffix(_END).rpartition("-")[0]
     found = [other for other in path.parent.glob(f"*{_END}") if other.name.rpartition("-")[0] == same and other != path]
     return sorted(found, key=lambda other: other.stat().st_mtime, reverse=True)
 
 
 def _tensors_by_file(checkpoint: Checkpoint) -> dict[Path, list[tuple[int, int]]]:
-    """Where each tensor lies that is read, by file: first byte, end."""
+    """Return the (first byte, end) of every tensor that is read, by file."""
     found: dict[Path, set[tuple[int, int]]] = defaultdict(set)
     for _, stored in checkpoint.sources:
         for tensor in stored.tensors if isinstance(stored, CodedMatrix) else (stored,):
@@ -183,7 +185,7 @@ def _tensors_by_file(checkpoint: Checkpoint) -> dict[Path, list[tuple[int, int]]
 
 
 def _identity(path: Path, tensors: list[tuple[int, int]]) -> list[str | int]:
-    """A file's name, size, time, header, and PAGES of each tensor."""
+    """Return a file's name, size and time, and the digest of its header and of PAGES pages of each tensor."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         status = os.fstat(file.fileno())

@@ -1,8 +1,8 @@
-"""A checkpoint -> packed weights in the native executor, piece by piece in the order of the files' bytes.
+"""Loads a checkpoint into the native executor as packed weights, piece by piece in the order of the files' bytes.
 
-The files are memory-mapped; the executor packs a piece of at most 64 MiB at a time, and its pages are let go of at
-once. So loading needs the packed weights and little more, whatever the size of the files, and reads the disk in one
-direction. Quantised matrices are decoded first, to a byte a value, by several threads, in slices that fit a core's
+The files are memory-mapped; the executor packs at most 64 MiB at a time, and the pages are released at once. Loading
+therefore needs little more memory than the packed weights, whatever the size of the files, and reads the disk
+sequentially. Quantised matrices are first decoded to one byte a value by several threads, in slices that fit a core's
 cache.
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 << 20
-SLICE_BYTES = 2 << 20  # decoded; a core's second-level cache
-MOST_DECODERS = 8  # threads; numpy lets go of the interpreter while it computes
+SLICE_BYTES = 2 << 20  # of decoded values; they fit a core's second-level cache
+MOST_DECODERS = 8  # threads; numpy releases the GIL while it computes
 
 
 def load_native(
@@ -50,12 +50,12 @@ def load_native(
     weight_cache: str = "",
     outdated: Callable[[], object] = lambda: None,
 ) -> _native.Executor:
-    """A native executor with all weights packed; its KV cache is still to be allocated.
+    """Return a native executor with all weights packed; the caller allocates its KV cache.
 
-    progress: a bar on stderr with bytes and bytes per second.
-    weight_cache: a folder where packed weights are kept; empty: nowhere.
-    outdated: called from a thread if the kept weights turn out to be those of other files.
-    Raises: ConfigError for weights that are no numbers; ValueError or MemoryError from the executor (see _native.pyi).
+    progress: show a bar on stderr with bytes and bytes per second.
+    weight_cache: the folder that keeps packed weights between starts; empty: none.
+    outdated: called from a thread if the kept weights turn out to belong to other files.
+    Raises: ConfigError for weights that are not numbers; ValueError or MemoryError from the executor.
     """
     executor = _native.Executor(
         checkpoint.config,
@@ -93,7 +93,7 @@ def _load_all(checkpoint: Checkpoint, executor: _native.Executor, threads: int, 
     ):
         try:
             _load(checkpoint, executor, decoders, bar)
-        except ValueError as problem:  # sizes were checked before: a scale that is no number, say
+        except ValueError as problem:  # such as a scale that is not a number: sizes were checked before
             raise ConfigError(f"{checkpoint.folder} can't be loaded: {problem}; download it again") from None
     executor.finish_loading()
 
@@ -131,12 +131,12 @@ def _load_matrix(
 def _decoded(
     part: TensorPart, matrix: CodedMatrix, format: WeightFormat, files: Files, decoders: ThreadPoolExecutor
 ) -> Iterator[tuple[int, Codes]]:
-    """Rows of a part in the format it is kept in, slice by slice, each with the number of its first."""
+    """Yield the rows of a part in its format in memory, slice by slice, each with the number of its first row."""
     rows, k = part.shape
     step = max(1, SLICE_BYTES // k)
     starts = range(0, rows, step)
     for tensor in matrix.tensors:
-        files.mapping(tensor.path)  # by this thread, not by all of them at once
+        files.mapping(tensor.path)  # mapped here, because the decoders would all map it at once
 
     def read(row: int) -> Codes:
         own = matrix.read(files, part.row + row, part.row + min(row + step, rows))
@@ -151,7 +151,7 @@ def _decoded(
 
 
 def _log_arithmetic(checkpoint: Checkpoint) -> None:
-    """One line on what is multiplied with what: a CPU without bfloat16 products takes another path by itself."""
+    """Log the dtypes of weights and products: a CPU without bfloat16 products multiplies in another dtype."""
     form, tier = _native.operand_form(checkpoint.weight_dtype), _native.tier()
     why = ""
     if checkpoint.weight_dtype == "bfloat16" and form == "float32":

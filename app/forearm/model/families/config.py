@@ -1,4 +1,4 @@
-"""ModelConfig: sizes and switches of one model, as the native executor reads them; families.py fills it."""
+"""ModelConfig: the sizes and switches of one model that the native executor reads; families.py fills it in."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Rope:
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How one packed matrix is kept in memory and multiplied (native/kernels/kernels.h, PackedWeights).
+    """The number format of one packed matrix in memory (native/kernels/kernels.h, PackedWeights).
 
-    Codes: w = scale * (code - zero) or scale * code + offset, one scale for `group` values of a row.
+    For codes, w = scale * (code - zero) or scale * code + offset, with one scale for `group` values of a row.
     """
 
     dtype: DTypeName | CodeName
@@ -39,12 +39,12 @@ class WeightFormat:
     scale_dtype: DTypeName = "float32"
     zero: Literal["none", "int8", "float32"] = "none"  # symmetric, zero points, offsets
     wide: bool = False  # activations stay 16 or 32 bits wide (W4A16); else int8, a scale for each token and group
-    ordered: bool = False  # columns were sorted at load: load_codes' `order`
+    ordered: bool = False  # columns were sorted while loading: `order` of load_codes
 
 
 @dataclass(frozen=True)
 class Attention:
-    """A mixer: softmax attention over the keys and values of the tokens before. What may differ from layer to layer."""
+    """A mixer: softmax attention. Its fields are the properties that may differ from layer to layer."""
 
     rope: int | None  # index into ModelConfig.ropes; None: no positions (SmolLM3's NoPE layers, OPT)
     window: int = 0  # keys j with i - j < window are visible; 0: all
@@ -52,9 +52,9 @@ class Attention:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """A feed-forward: down(activation(gate(x)) * up(x)), or, not gated (OPT), down(activation(up(x))).
+    """A feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated (OPT).
 
-    bias: each of its matrices has one.
+    bias: each of its matrices has a bias.
     """
 
     width: int
@@ -65,7 +65,7 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: the mixer looks at other tokens, the feed-forward at each one alone."""
+    """One layer: a mixer, which combines tokens, and a feed-forward, which treats each token alone."""
 
     mixer: Attention
     feed_forward: FeedForward
@@ -73,10 +73,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Dense:
-    """A layer behind pooling: activation(W x + bias), then a LayerNorm where `norm` names one.
+    """A layer after pooling: activation(W x + bias), followed by a LayerNorm if `norm` names one.
 
-    stored, norm: modules of the checkpoint. rows: instead, rows of the matrix `stored`, ascending (a reranker's "no"
-    and "yes" in its output head).
+    stored, norm: modules of the checkpoint. rows: if given, W is these rows of the output head, in ascending order (a
+    reranker's tokens "no" and "yes").
     """
 
     outputs: int
@@ -89,7 +89,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A transformer: everything that changes the maths, nothing about files or threads."""
+    """A transformer: all that changes its results, and nothing about files or threads."""
 
     model_type: str
     dtype: DTypeName  # of the checkpoint
@@ -103,14 +103,14 @@ class ModelConfig:
     ropes: tuple[Rope, ...] = ()
     learned_positions: bool = False
     position_offset: int = 0  # OPT's learned positions start at row 2
-    token_types: int = 0  # rows of their embedding (BERT)
-    bidirectional: bool = False  # every token sees the whole prompt; windows reach to both sides
+    token_types: int = 0  # rows of the token type embedding (BERT)
+    bidirectional: bool = False  # every token attends to the whole prompt; windows reach to both sides
 
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
-    # Norms before a half of a layer that replace the residual: "first" is a norm of the embeddings, "all" is BERT: its
-    # norm after each half is the norm before the next one.
+    # Norms whose output replaces the residual: "first" is the norm of the embeddings; "all" is BERT, whose norm after
+    # each half of a layer is computed as the norm before the next half.
     norm_residual: Literal["none", "first", "all"] = "none"
     norm_placement: NormPlacement = "pre"
     norm_plus_one: bool = False  # weights are stored minus one (Gemma)
@@ -129,11 +129,11 @@ class ModelConfig:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
 
-    # Rows come out as the final norm leaves them, to be pooled: no head, and prompts are computed whole.
+    # The executor returns the outputs of the final norm, to be pooled: there is no head, and prompts are not chunked.
     pooled: bool = False
     dense: tuple[Dense, ...] = ()
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
-    # Where this model's tensors are called otherwise than Llama's, or one layer's otherwise than others': see names.py.
+    # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py.
     names: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What decoder families share: sizes, layers, angles. families.py calls these with what differs."""
+"""The parts that decoder families share: sizes, layers, rotary angles. families.py passes what differs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-_MOST_LAYERS = 1024  # the largest models of today have some 130
+_MOST_LAYERS = 1024  # the largest models of 2026 have about 130
 
 
 @dataclass(frozen=True)
 class FamilyInputs:
-    """What a family function reads: config.json, and what the engine was asked for.
+    """The inputs of a family function: config.json, and the settings that change the model.
 
-    checkpoint_dtype: what the files hold. weight_dtype: what weights will have in memory; None: the same.
-    max_model_len: the longest sequence to serve, in tokens; None: the model's own. allow_longer: even beyond what the
-    model was made for. pooled: for vectors instead of text.
+    checkpoint_dtype: the dtype of the files. weight_dtype: the dtype of weights in memory; None: the same.
+    max_model_len: the longest sequence to serve, in tokens; None: the model's own. allow_longer: permit a length beyond
+    the model's own. pooled: the model computes vectors instead of text.
     """
 
     keys: Keys
@@ -48,19 +48,19 @@ class FamilyInputs:
 
     @property
     def layers(self) -> int:
-        """How many layers the model has. Raises: ConfigError before a list of billions is made."""
+        """Number of layers. Raises: ConfigError if it is out of range, before a list of that length is made."""
         layers = self.keys.integer("num_hidden_layers")
         if not 0 < layers <= _MOST_LAYERS:
             raise self.keys.wrong("num_hidden_layers", f"1 to {_MOST_LAYERS}")
         return layers
 
     def with_defaults(self, **defaults: Any) -> FamilyInputs:
-        """The same inputs where these stand for keys that config.json leaves out."""
+        """Return the same inputs with these values for keys that config.json leaves out."""
         return replace(self, keys=self.keys.with_defaults(**defaults))
 
 
 def sizes(inputs: FamilyInputs, head_dim: int, kv_heads: int) -> dict[str, Any]:
-    """The sizes every family has, as arguments of ModelConfig."""
+    """Return the sizes that every family has, as arguments of ModelConfig."""
     keys = inputs.keys
     return {
         "model_type": "",
@@ -86,11 +86,11 @@ def decoder(
     interleaved: bool = False,
     **differs: Any,
 ) -> ModelConfig:
-    """A Llama: RMSNorm before each half, rotated q and k, a gated MLP. `differs` are fields of ModelConfig.
+    """Return a Llama: RMSNorm before each half of a layer, rotated q and k, a gated MLP.
 
-    windows: one a layer, 0 for none. mixers, ropes: where one rope for all does not do. act: the feed-forward's
-    activation; None: what hidden_act names.
-    partial: the family rotates only partial_rotary_factor of a head.
+    windows: the window of each layer, 0 for none. mixers, ropes: given if the layers do not all have the same angles.
+    act: the feed-forward's activation; None: the one that hidden_act names. partial: only partial_rotary_factor of a
+    head is rotated. differs: other fields of ModelConfig.
     """
     keys = inputs.keys
     heads = keys.integer("num_attention_heads")
@@ -114,10 +114,10 @@ def decoder(
 
 
 def gemma(inputs: FamilyInputs, **differs: Any) -> ModelConfig:
-    """What Gemma 2 and 3 share: four norms of 1 + weight a layer, scaled embeddings, tanh GELU, a tied head."""
+    """Return a Gemma 2 or 3: four norms of 1 + weight in each layer, scaled embeddings, tanh GELU, a tied head."""
     inputs = inputs.with_defaults(tie_word_embeddings=True, query_pre_attn_scalar=256)
     keys = inputs.keys
-    keys.get("hidden_act")  # older files repeat hidden_activation here
+    keys.get("hidden_act")  # marks it as read: older files repeat hidden_activation in it
     bias = keys.flag("attention_bias")
     common: dict[str, Any] = {
         "norm_placement": "sandwich",
@@ -133,9 +133,9 @@ def gemma(inputs: FamilyInputs, **differs: Any) -> ModelConfig:
 
 
 def activation(keys: Keys, key: str, default: str) -> Activation:
-    """The activation that config.json names.
+    """Return the activation that config.json names.
 
-    Raises: ConfigError if the executor does not have it.
+    Raises: ConfigError if the executor does not compute it.
     """
     name = keys.text(key, default)
     if name not in ACTIVATIONS:
@@ -144,7 +144,7 @@ def activation(keys: Keys, key: str, default: str) -> Activation:
 
 
 def windows_of(inputs: FamilyInputs, slides: Sequence[bool]) -> list[int]:
-    """The window of each layer: `sliding_window` where it slides, else 0. `slides` where there is no layer_types."""
+    """Return each layer's window: sliding_window, or 0 for full attention. `slides` stands for missing layer_types."""
     keys = inputs.keys
     window = keys.optional_integer("sliding_window") or 0
     kinds = switches.layer_types(keys, [switches.SLIDING if s else switches.FULL for s in slides])
@@ -152,9 +152,10 @@ def windows_of(inputs: FamilyInputs, slides: Sequence[bool]) -> list[int]:
 
 
 def positions(inputs: FamilyInputs, own: int | None = None, longest: int | None = None) -> int:
-    """The model's own context length, in tokens: max_position_embeddings if scaling does not make it another.
+    """Return the model's own context length in tokens: `own`, or max_position_embeddings if that is None.
 
-    Raises: ConfigError if more was asked for than the model's positions reach.
+    longest: the length that --max-model-len may ask for; None: the model's own.
+    Raises: ConfigError if max_model_len is longer.
     """
     own = own or inputs.keys.integer("max_position_embeddings")
     longest = longest or own
@@ -162,13 +163,13 @@ def positions(inputs: FamilyInputs, own: int | None = None, longest: int | None 
     if asked is not None and asked > longest and not inputs.allow_longer:
         raise ConfigError(
             f"max_model_len = {asked} is more than the {longest} positions that {inputs.keys.source} gives the model; "
-            f"lower --max-model-len to at most {longest} (or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1, at the cost of sense)"
+            f"lower --max-model-len to at most {longest} (or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1; outputs may be wrong)"
         )
     return own
 
 
 def flat_rope(inputs: FamilyInputs, head_dim: int, *, partial: bool, interleaved: bool) -> tuple[Rope, int]:
-    """The angles that all layers share, and the model's own context length in tokens."""
+    """Return the rotary angles that all layers share, and the model's own context length in tokens."""
     keys = inputs.keys
     settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
     switches.check_flat(settings)
@@ -187,7 +188,7 @@ def flat_rope(inputs: FamilyInputs, head_dim: int, *, partial: bool, interleaved
 
 
 def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
-    """The lengths rope scaling speaks of. A top-level original_max_position_embeddings (Phi-3) goes first."""
+    """Return the lengths that rope scaling depends on; a top-level original_max_position_embeddings has precedence."""
     keys = inputs.keys
     most = keys.integer("max_position_embeddings")
     name = "original_max_position_embeddings"
@@ -196,9 +197,9 @@ def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
 
 
 def gemma3_ropes(inputs: FamilyInputs) -> tuple[Rope, Rope]:
-    """Angles of the layers that see everything, and of those with a window.
+    """Return the rotary angles of layers with full attention, and of layers with a window.
 
-    Older files: rope_theta and rope_scaling for the first, rope_local_base_freq for the second; newer ones have
+    Older files have rope_theta and rope_scaling for the first and rope_local_base_freq for the second; newer files have
     rope_parameters by layer type.
     """
     keys = inputs.keys
@@ -217,7 +218,7 @@ def gemma3_ropes(inputs: FamilyInputs) -> tuple[Rope, Rope]:
 
 
 def _rounded(value: float, inputs: FamilyInputs) -> float:
-    """`value` in the weights' dtype: Gemma multiplies embeddings by a tensor of it (sqrt(3072) is 55.5 in bfloat16)."""
+    """Round to the weights' dtype, as Gemma rounds its scale of embeddings: sqrt(3072) is 55.5 in bfloat16."""
     dtype = inputs.weight_dtype or inputs.checkpoint_dtype
     if dtype == "float16":
         return float(np.float16(value))

@@ -1,7 +1,7 @@
-"""Encoders: BERT, RoBERTa, XLM-RoBERTa and ModernBERT -> ModelConfig, one short function a family.
+"""Encoders: config.json of BERT, RoBERTa, XLM-RoBERTa and ModernBERT -> ModelConfig, one function for each family.
 
-A norm after each half of a layer is a norm before the next half that also replaces the residual: so BERT is built from
-what decoders have (ModelConfig.norm_residual).
+A norm after a half of a layer equals a norm before the next half whose output also replaces the residual. BERT is
+therefore computed with the same steps as decoders (ModelConfig.norm_residual).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def bert(inputs: FamilyInputs) -> ModelConfig:
 
 
 def roberta(inputs: FamilyInputs) -> ModelConfig:
-    """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT whose positions begin behind the padding token's id."""
+    """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT with positions from the padding token's id + 1 on."""
     inputs = inputs.with_defaults(pad_token_id=1, max_position_embeddings=512)
     return _bert(inputs, first_position=inputs.keys.integer("pad_token_id") + 1)
 
 
 def modernbert(inputs: FamilyInputs) -> ModelConfig:
-    """ModernBERT: pre-norm, rotary angles, a gated MLP, a window to both sides on two layers of three."""
+    """ModernBERT: pre-norm, rotary angles, a gated MLP, a window to both sides in two of three layers."""
     inputs = inputs.with_defaults(
         hidden_activation="gelu", max_position_embeddings=8192, local_attention=128, global_attn_every_n_layers=3,
         norm_eps=1e-5,
@@ -63,12 +63,12 @@ def modernbert(inputs: FamilyInputs) -> ModelConfig:
     every = keys.integer("global_attn_every_n_layers")
     default = [switches.SLIDING if i % every else switches.FULL for i in range(inputs.layers)]
     slides = [kind == switches.SLIDING for kind in switches.layer_types(keys, default)]
-    window = keys.integer("local_attention") // 2 + 1  # |i - j| <= half of it
+    window = keys.integer("local_attention") // 2 + 1  # tokens i and j see each other if |i - j| <= local_attention / 2
     bias = keys.flag("attention_bias")
     gelu = activation(keys, "hidden_activation", "gelu")
     feed_forward = FeedForward(keys.integer("intermediate_size"), gelu, bias=keys.flag("mlp_bias"))
     for key in ("classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings"):
-        keys.get(key)  # pooling.py's, or of a head for pretraining
+        keys.get(key)  # read by pooling.py, or of a head for pretraining
     return ModelConfig(
         **sizes(inputs, hidden // heads, heads),
         max_positions=positions(inputs),
@@ -95,7 +95,7 @@ def _bert(inputs: FamilyInputs, first_position: int) -> ModelConfig:
         raise keys.wrong("position_embedding_type", "absolute: relative positions are not supported")
     if keys.flag("is_decoder"):
         raise keys.wrong("is_decoder", "false: only encoders are served")
-    keys.get("tie_word_embeddings")  # of a head that is not served
+    keys.get("tie_word_embeddings")  # marks it as read: it concerns a head that is not served
     hidden, heads, layers = keys.integer("hidden_size"), keys.integer("num_attention_heads"), inputs.layers
     rows = keys.integer("max_position_embeddings")
     gelu = activation(keys, "hidden_act", "gelu")
@@ -122,9 +122,9 @@ def _bert(inputs: FamilyInputs, first_position: int) -> ModelConfig:
 
 
 def _modern_ropes(inputs: FamilyInputs, head_dim: int) -> tuple[Rope, Rope]:
-    """Angles of the layers that see everything, and of those with a window.
+    """Return the rotary angles of layers with full attention, and of layers with a window.
 
-    Older files: global_rope_theta and local_rope_theta; newer ones have rope_parameters by layer type.
+    Older files have global_rope_theta and local_rope_theta; newer files have rope_parameters by layer type.
     """
     keys = inputs.keys
     nested = keys.object("rope_parameters") or Keys({}, keys.source)

@@ -1,8 +1,8 @@
-"""config.json -> ModelConfig: one short function a family, in a table by `model_type`.
+"""config.json -> ModelConfig: one short function for each family, in a table by `model_type`.
 
-What a key's absence means is the default of transformers' configuration class, given here where real checkpoints leave
-the key out (missing is not null: see keys.py). A switch that the executor does not compute is a ConfigError that names
-key and value; keys that this version has never heard of are listed in one log line (switches.py).
+A key that real checkpoints leave out has the default of transformers' configuration class (a missing key is not the
+same as null: see keys.py). A switch that the executor does not compute raises a ConfigError that names key and value;
+unknown keys are listed in one log line (switches.py).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def read_config(
     pooled: bool = False,
     rope: dict[str, Any] | None = None,
 ) -> ModelConfig:
-    """The model in `folder` (config.json and generation_config.json), for weights of this dtype and this length.
+    """Return the model in `folder` (config.json and generation_config.json) for one weight dtype and maximum length.
 
-    Both matter to the maths: Gemma rounds a scale to the weights' dtype, and `dynamic` and `longrope` choose their
-    angles by the length (rope.py). Tokens that end a text are the union of what both files say.
+    Both change the results: Gemma rounds a scale to the weights' dtype, and `dynamic` and `longrope` choose their
+    angles by the length (rope.py). The end-of-text tokens are the union of those in both files.
 
-    weight_dtype: None is the checkpoint's. max_model_len: in tokens; None is the model's own. allow_longer: it may be
-    more than the model was made for. pooled: for vectors instead of text (pooling.py). rope: changes to
-    the rotary angles (overrides.py).
+    weight_dtype: None selects the checkpoint's. max_model_len: in tokens; None selects the model's own. allow_longer:
+    permit a length beyond the model's own. pooled: the model computes vectors instead of text (pooling.py). rope:
+    changes to the rotary angles (overrides.py).
     Raises: ConfigError naming the key and the value that are missing, wrong or not supported.
     """
     outer = read_json(folder / "config.json")
@@ -75,13 +75,13 @@ def read_config(
 
 
 def computed(family: Family, inputs: FamilyInputs) -> ModelConfig:
-    """The model of this family. Raises: ConfigError, also where its sizes cannot be divided by each other."""
+    """Return the model of a family. Raises: ConfigError, also for sizes that do not divide each other."""
     switches.check_bounds(inputs.keys)
     try:
         return family(inputs)
     except ArithmeticError as problem:
         raise ConfigError(
-            f"{inputs.keys.source}: its sizes make no model ({problem}); see hidden_size and num_attention_heads"
+            f"{inputs.keys.source}: its sizes do not fit together ({problem}); see hidden_size, num_attention_heads"
         ) from None
 
 
@@ -92,7 +92,7 @@ def llama(inputs: FamilyInputs) -> ModelConfig:
 
 
 def mistral(inputs: FamilyInputs) -> ModelConfig:
-    """Mistral 7B, Nemo, Small. Without the key the window is 4096; with null there is none."""
+    """Mistral 7B, Nemo, Small. The window is 4096 if sliding_window is missing, and none if it is null."""
     window = inputs.keys.optional_integer("sliding_window", 4096) or 0
     return decoder(inputs, windows=[window] * inputs.layers)
 
@@ -103,14 +103,14 @@ def qwen2(inputs: FamilyInputs) -> ModelConfig:
 
 
 def qwen3(inputs: FamilyInputs) -> ModelConfig:
-    """Qwen3: q and k are normalised per head; head_dim is 128 where not given."""
+    """Qwen3: q and k are normalised per head; head_dim is 128 if it is missing."""
     inputs = inputs.with_defaults(head_dim=128)
     bias = inputs.keys.flag("attention_bias")
     return decoder(inputs, windows=_qwen_windows(inputs), qk_norm="head", qkv_bias=bias, o_bias=bias)
 
 
 def phi3(inputs: FamilyInputs) -> ModelConfig:
-    """Phi-3, 3.5, Phi-4 and Phi-4-mini: Llama with fused tensors; longrope, partly rotated heads."""
+    """Phi-3, 3.5, Phi-4 and Phi-4-mini: Llama with fused tensors, longrope and partly rotated heads."""
     inputs = inputs.with_defaults(rms_norm_eps=1e-5, original_max_position_embeddings=4096)
     window = inputs.keys.optional_integer("sliding_window") or 0
     fused = dict.fromkeys("qkv", "self_attn.qkv_proj") | dict.fromkeys(("gate", "up"), "mlp.gate_up_proj")
@@ -129,7 +129,7 @@ def gemma2(inputs: FamilyInputs) -> ModelConfig:
 
 
 def gemma3(inputs: FamilyInputs) -> ModelConfig:
-    """Gemma 3 text, alone or inside the multimodal model: q and k norms; layers with a window have their own angles."""
+    """Gemma 3's text model, alone or inside the multimodal one: q and k norms; sliding layers have their own angles."""
     inputs = inputs.with_defaults(
         vocab_size=262_208, num_attention_heads=8, num_key_value_heads=4, head_dim=256, sliding_window=4096,
         max_position_embeddings=131_072, sliding_window_pattern=6,
@@ -152,7 +152,7 @@ def gemma3(inputs: FamilyInputs) -> ModelConfig:
 
 
 def olmo2(inputs: FamilyInputs) -> ModelConfig:
-    """OLMo 2: norms after each half alone, q and k normalised over all heads at once."""
+    """OLMo 2: norms only after each half of a layer; q and k are normalised over all heads together."""
     inputs = inputs.with_defaults(rms_norm_eps=1e-5)
     bias = inputs.keys.flag("attention_bias")
     return decoder(
@@ -166,7 +166,7 @@ def olmo2(inputs: FamilyInputs) -> ModelConfig:
 
 
 def smollm3(inputs: FamilyInputs) -> ModelConfig:
-    """SmolLM3: every fourth layer sees no positions."""
+    """SmolLM3: every fourth layer has no positions (NoPE)."""
     inputs = inputs.with_defaults(tie_word_embeddings=True, rope_theta=2e6, num_key_value_heads=4)
     keys = inputs.keys
     every = keys.integer("no_rope_layer_interval", 4)
@@ -200,14 +200,14 @@ def granite(inputs: FamilyInputs) -> ModelConfig:
 
 
 def ernie4_5(inputs: FamilyInputs) -> ModelConfig:
-    """ERNIE 4.5 dense: Llama whose angles turn neighbouring values (2i, 2i + 1)."""
+    """ERNIE 4.5 dense: Llama with interleaved rotary angles (values 2i and 2i + 1 form a pair)."""
     inputs = inputs.with_defaults(tie_word_embeddings=True, rms_norm_eps=1e-5, head_dim=128)
     bias = inputs.keys.flag("use_bias")
     return decoder(inputs, interleaved=True, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
 
 
 def opt(inputs: FamilyInputs) -> ModelConfig:
-    """OPT: learned positions from row 2 on, LayerNorm, biases, a plain MLP. Not opt-350m (norms after, projections)."""
+    """OPT except opt-350m: learned positions from row 2 on, LayerNorm, biases, a feed-forward without gate."""
     keys = inputs.keys
     hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     switches.check_opt(keys, hidden)
@@ -216,7 +216,7 @@ def opt(inputs: FamilyInputs) -> ModelConfig:
     feed_forward = FeedForward(keys.integer("ffn_dim"), relu, gated=False, bias=bias)
     return ModelConfig(
         **sizes(inputs, hidden // heads, heads),
-        max_positions=positions(replace(inputs, allow_longer=False)),  # there are no rows beyond
+        max_positions=positions(replace(inputs, allow_longer=False)),  # the table of positions has no further rows
         layers=(Layer(Attention(rope=None), feed_forward),) * inputs.layers,
         learned_positions=True,
         position_offset=2,
@@ -244,7 +244,7 @@ _OPT_NAMES = {
 
 
 def _qwen_windows(inputs: FamilyInputs) -> list[int]:
-    """Qwen slides only if use_sliding_window says so, and then from layer max_window_layers on."""
+    """Return each layer's window: if use_sliding_window is set, layers from max_window_layers on have one."""
     if not inputs.keys.flag("use_sliding_window"):
         return [0] * inputs.layers
     inputs = inputs.with_defaults(sliding_window=4096)

@@ -1,5 +1,4 @@
-"""generation_config.json, or a .gguf file's own keys: how a model is sampled where a request does not say, and the
-tokens that end a text."""
+"""Sampling defaults and end-of-text tokens of a model, from generation_config.json or a .gguf file's own keys."""
 
 from __future__ import annotations
 
@@ -14,9 +13,10 @@ from forearm.model.gguf.gguf import is_gguf, read_gguf_file
 FILE = "generation_config.json"
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
 
-# A .gguf file comes without the authors' file. Sampled at temperature 1 from the whole vocabulary, a small quantized
-# model talks nonsense, so what the file's own keys leave open is as llama.cpp has it (common_params_sampling in
-# common/common.h), whose defaults Ollama takes over. The key's name after "general.sampling.": llama-arch.cpp.
+# A .gguf file has no generation_config.json. Sampled at temperature 1 from the whole vocabulary, a small quantized
+# model produces nonsense, so parameters that the file's own keys leave open have llama.cpp's defaults
+# (common_params_sampling in common/common.h), which Ollama uses too. The keys after "general.sampling." are those of
+# llama-arch.cpp.
 _GGUF_DEFAULTS: dict[str, float | int] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 _GGUF_KEYS = {
     "temperature": "temp",
@@ -28,10 +28,10 @@ _GGUF_KEYS = {
 
 
 def sampling_defaults(model: Path, generation_config: str, override: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what requests leave to the server, by the names of SamplingParams.
+    """Return the server's defaults for requests, by the names of SamplingParams.
 
-    model: its folder or .gguf file. generation_config: auto (the model's own), vllm (none), or a folder.
-    override: changes to it, by generation_config.json's names.
+    model: a folder or .gguf file. generation_config: auto (the model's own), vllm (none), or a folder.
+    override: changes to these defaults, by generation_config.json's names.
 
     Raises: ConfigError.
     """
@@ -49,12 +49,12 @@ def sampling_defaults(model: Path, generation_config: str, override: Mapping[str
 
 
 def generation_defaults(folder: Path) -> dict[str, float | int]:
-    """Defaults for SamplingParams' fields of the same names, and `max_tokens` from max_new_tokens.
+    """Return a model's defaults for SamplingParams' fields of the same names, and `max_tokens` from max_new_tokens.
 
-    As in vLLM, what the file does not say is left to SamplingParams. `do_sample` false without a temperature is greedy.
-    Of a .gguf file: its general.sampling keys, and llama.cpp's defaults for the others.
+    As in vLLM, values that the file does not have are left to SamplingParams, and `do_sample` false without a
+    temperature is greedy. A .gguf file has its general.sampling keys, and llama.cpp's defaults for the others.
 
-    Raises: ConfigError if the file is there and can't be read.
+    Raises: ConfigError if the file exists and can't be read.
     """
     if is_gguf(folder):
         return _gguf_defaults(folder)
@@ -76,14 +76,14 @@ def _gguf_defaults(path: Path) -> dict[str, float | int]:
         stored = f"general.sampling.{key}"
         if stored in keys:
             read = keys.integer if name == "top_k" else keys.number
-            defaults[name] = max(read(stored), 0)  # llama.cpp: a number below 0 switches off, as 0 does
+            defaults[name] = max(read(stored), 0)  # in llama.cpp a value below 0 switches the parameter off, as 0 does
     return defaults
 
 
 def eos_ids(keys: Keys, vocab_size: int, key: str = "eos_token_id") -> tuple[int, ...]:
-    """Return the ids that end a text, of config.json, generation_config.json or a GGUF key.
+    """Return the ids of end-of-text tokens from a key of config.json, generation_config.json or GGUF metadata.
 
-    Raises: ConfigError for an id beyond the vocabulary: no text would ever end.
+    Raises: ConfigError for an id outside the vocabulary, with which no text would ever end.
     """
     ids = keys.ids(key)
     if not all(0 <= token < vocab_size for token in ids):
@@ -92,5 +92,5 @@ def eos_ids(keys: Keys, vocab_size: int, key: str = "eos_token_id") -> tuple[int
 
 
 def generation_keys(folder: Path) -> Keys:
-    """Return what generation_config.json says; nothing where there is none."""
+    """Return the keys of generation_config.json; none if the file does not exist."""
     return read_json(folder / FILE) if (folder / FILE).exists() else Keys({}, str(folder / FILE))

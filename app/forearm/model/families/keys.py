@@ -1,4 +1,4 @@
-"""A JSON object of a model folder, read key by key: what is wrong is a ConfigError that names file, key and value."""
+"""A JSON object of a model folder, read key by key; a wrong value raises a ConfigError naming file, key and value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MOST = sys.float_info.max
 
 
 class Keys:
-    """One JSON object and which of its keys were read.
+    """One JSON object and the set of its keys that were read.
 
-    A key that is absent gives the default; so does null, but for the `optional_` readers, where null is an answer
-    (Mistral's `sliding_window: null` means none, its absence 4096).
+    A reader returns the default for an absent key and for null. Only the `optional_` readers tell the two apart
+    (Mistral's `sliding_window: null` means no window, its absence 4096).
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
@@ -28,7 +28,7 @@ class Keys:
         self.read: set[str] = set()
 
     def with_defaults(self, **defaults: Any) -> Keys:
-        """The same object with these values where a key is absent. Keys read there count as read here."""
+        """Return the object with these values for absent keys; keys that are read from it count as read here too."""
         filled = Keys(defaults | self.values, self.source)
         filled.read = self.read
         return filled
@@ -37,12 +37,12 @@ class Keys:
         return key in self.values
 
     def get(self, key: str) -> Any:
-        """The value as it stands; None if absent."""
+        """Return the value unchecked; None if the key is absent."""
         self.read.add(key)
         return self.values.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number."""
+        """Return a whole number."""
         value = self._or_default(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -57,20 +57,20 @@ class Keys:
         return self.integer(key)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number."""
+        """Return a finite number."""
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(key, "a number")
         try:
             found = float(value)
-        except OverflowError:  # 400 digits
+        except OverflowError:  # a whole number beyond 1.8e308
             found = math.inf
         if not math.isfinite(found):
             raise self.wrong(key, "a finite number")
         return found
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """Return a number above 0."""
         found = self.number(key, default)
         if found <= 0:
             raise self.wrong(key, "more than 0")
@@ -83,28 +83,28 @@ class Keys:
         return self.number(key)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """true or false."""
+        """Return true or false."""
         value = self._or_default(key, default)
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
+        """Return a string."""
         value = self._or_default(key, default)
         if not isinstance(value, str):
             raise self.wrong(key, "a string")
         return value
 
     def numbers(self, key: str, length: int) -> list[float]:
-        """A list of `length` numbers."""
+        """Return a list of `length` numbers."""
         value = self.get(key)
         if not isinstance(value, list) or len(value) != length or not all(map(_is_finite, value)):
             raise self.wrong(key, f"a list of {length} numbers")
         return [float(v) for v in value]
 
     def ids(self, key: str) -> tuple[int, ...]:
-        """Token ids: a number, a list of numbers, null or nothing."""
+        """Return token ids, written as a number, a list of numbers or null; none if the key is absent."""
         value = self.get(key)
         if value is None:
             return ()
@@ -114,14 +114,14 @@ class Keys:
         return tuple(ids)
 
     def object(self, key: str) -> Keys | None:
-        """A nested object; None where it is absent, null or empty."""
+        """Return a nested object; None if it is absent, null or empty."""
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
             raise self.wrong(key, "an object")
         return Keys(value, f"{self.source}: {key}") if value else None
 
     def wrong(self, key: str, remedy: str) -> ConfigError:
-        """The error to raise for the value of `key`; `remedy` says what it should be."""
+        """Return the error to raise for the value of `key`; `remedy` describes a right value."""
         if key not in self.values:
             return ConfigError(f"{self.source}: {key} is missing; it should be {remedy}")
         shown = json.dumps(self.values[key])
@@ -134,27 +134,27 @@ class Keys:
 
 
 def _is_finite(value: object) -> bool:
-    """Whether it is a number that a float holds."""
+    """Return whether a value is a number within the range of a float."""
     return isinstance(value, (int, float)) and abs(value) < _MOST
 
 
 def _agreeing(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys and values, of which some real files have one twice.
+    """Return the object of these keys and values; some real files repeat a key.
 
-    Raises: ConfigError if the values of a key differ: JSON does not say which one counts.
+    Raises: ConfigError if a key has two different values, because JSON does not define which one counts.
     """
     made: dict[str, Any] = {}
     for key, value in pairs:
         if key in made and made[key] != value:
-            raise ConfigError(f"{path}: {key!r:.200} is there twice, with different values; remove the wrong one")
+            raise ConfigError(f"{path}: {key!r:.200} appears twice, with different values; remove the wrong one")
         made[key] = value
     return made
 
 
 def read_json(path: Path) -> Keys:
-    """The object in a JSON file.
+    """Return the object in a JSON file.
 
-    Raises: ConfigError if the file is not there or is not a JSON object.
+    Raises: ConfigError if the file is missing or is not a JSON object.
     """
     check_regular(path)
     try:
@@ -171,9 +171,9 @@ def read_json(path: Path) -> Keys:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe, a socket or a device, whose opening or reading might never end.
+    """Refuse a pipe, a socket or a device, because opening or reading it might never end.
 
-    Raises: ConfigError. A file that is not there is for who opens it.
+    Raises: ConfigError. A missing file passes: the caller that opens it reports it.
     """
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a regular file; a model's files are read from a disk")

@@ -1,7 +1,7 @@
-"""The matrices of a model: the one list that names, formats, memory, plan and the native executor read.
+"""The list of a model's matrices, which names, formats, memory plan, `forearm plan` and the native executor read.
 
-The executor keeps some matrices of a checkpoint as one: q, k and v are multiplied with the same rows, and so are gate
-and up. Nothing but this file knows which.
+The executor keeps some matrices of a checkpoint as one, because they are multiplied with the same rows: q, k and v, and
+gate and up. Only this file knows which.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal
 
 from forearm.model.families.config import Layer, ModelConfig, WeightFormat
 
-# embedding, table: rows are looked up; a tied head multiplies with the embedding. head: logits. *_in: multiplied with
-# the normed residual; *_out: with what the mixer or the feed-forward has made of it, and added to the residual.
-# pooler: a layer behind pooling.
+# embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
+# *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
+# the residual. pooler: a layer after pooling.
 Role = Literal[
     "embedding", "table", "head", "mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "pooler"
 ]  # fmt: skip
@@ -22,10 +22,10 @@ Role = Literal[
 
 @dataclass(frozen=True)
 class MatrixPart:
-    """Rows of a packed matrix that are a matrix of their own in a checkpoint.
+    """Rows of a packed matrix that a checkpoint stores as a matrix of its own.
 
-    name: by which rows are loaded (_native.pyi). stored: Llama's name of the module, in its layer; a family may have
-    another one (ModelConfig.names, names.py).
+    name: the executor's name, for loading the rows (_native.pyi). stored: Llama's name of the module in its layer; a
+    family may have another one (ModelConfig.names, names.py).
     """
 
     name: str
@@ -40,10 +40,10 @@ class MatrixPart:
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """One packed matrix of the executor, of one or several matrices of a checkpoint.
+    """One packed matrix of the executor, made of one or several matrices of a checkpoint.
 
-    Parts follow each other, each from a whole panel on; or their panels alternate where they are `interleaved`.
-    bias: each part has one. experts: how many of this shape there are; active: of which a token is multiplied with.
+    Parts follow each other, each beginning at a panel; the panels of `interleaved` parts alternate. bias: each part has
+    a bias. experts: number of matrices of this shape; active: number of them that a token is multiplied with.
     """
 
     name: str
@@ -82,7 +82,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
 
 
 def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
-    """Return one format for every packed matrix of the executor; layers behind pooling are float32."""
+    """Return one format for every packed matrix of the executor; layers after pooling are float32."""
     return {m.name: WeightFormat("float32") if m.role == "pooler" else weights for m in matrices(config)}
 
 

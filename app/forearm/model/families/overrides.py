@@ -12,7 +12,7 @@ ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
 def rope_changes(config: EngineConfig) -> dict[str, Any]:
-    """Return what the settings change, by config.json's names."""
+    """Return the changed keys and their values, by config.json's names."""
     changes = {name: value for name, value in (config.hf_overrides or {}).items() if name in ROPE}
     if config.rope_scaling is not None:
         changes["rope_scaling"] = config.rope_scaling
@@ -22,9 +22,9 @@ def rope_changes(config: EngineConfig) -> dict[str, Any]:
 
 
 def with_rope(keys: Keys, changes: dict[str, Any] | None) -> Keys:
-    """Return config.json's keys with these settings of the angles; what they leave open stays as the file has it.
+    """Return config.json's keys with these changes to the rotary angles; other settings stay as they are in the file.
 
-    Raises: ConfigError where the model's layers have different angles, or settings are no object.
+    Raises: ConfigError if the layers of the model have different angles, or the settings are not an object.
     """
     if not changes:
         return keys
@@ -49,6 +49,6 @@ def with_rope(keys: Keys, changes: dict[str, Any] | None) -> Keys:
 
 
 def check_rope(keys: Keys, changes: dict[str, Any] | None) -> None:
-    """Raises: ConfigError where changes to the angles were asked for and the model's family has none of that kind."""
+    """Refuse changes to the rotary angles that the model's family does not read. Raises: ConfigError."""
     if changes and "rope_scaling" not in keys.read:
         raise ConfigError(f"{keys.source}: this model has no rotary angles that {', '.join(changes)} could change")

@@ -1,12 +1,11 @@
-"""Rotary angles: config.json's rope settings -> inverse frequencies and the factor on cos and sin.
+"""Rotary angles: inverse frequencies and the factor on cos and sin, computed from config.json's rope settings.
 
 Every step is rounded to float32 where transformers rounds it: at position 100 000 one unit in the last place of a
 frequency is already an angle of 0.006.
 
-`dynamic` and `longrope` depend on the length of the sequence. Here they are decided once, from the `max_model_len`
-that the engine serves, and not request by request: keys already in the cache stay valid, and the same request gives
-the same tokens whatever its length so far. An engine that serves no more than the trained length has the trained
-frequencies.
+`dynamic` and `longrope` depend on the length of the sequence. Here they are computed once, for the `max_model_len`
+that the engine serves, and not for each request: keys already in the cache stay valid, and the same request gives the
+same tokens whatever its length so far. An engine that serves at most the trained length uses the trained frequencies.
 
 Sources: Su et al. 2021, arXiv:2104.09864 (rope); Peng et al. 2023, arXiv:2309.00071 (yarn); Ding et al. 2024,
 arXiv:2402.13753 (longrope); the definitions are those of transformers' modeling_rope_utils.py.
@@ -26,26 +25,26 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import Rope
 from forearm.model.families.keys import Keys
 
-_MOST_THETA = 1e15  # the largest of today's models is 1e9
+_MOST_THETA = 1e15  # the largest of models of 2026 is 1e9
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths that scaling speaks of, in tokens."""
+    """The lengths that rope scaling depends on, in tokens."""
 
     max_positions: int  # max_position_embeddings
-    original: int  # original_max_position_embeddings: what the model was first trained on
+    original: int  # original_max_position_embeddings: the length of the first training
     max_model_len: int  # the longest sequence this engine serves
 
 
 def rope(settings: Keys, theta: float, rotary_dim: int, lengths: Lengths, *, interleaved: bool = False) -> Rope:
-    """The angles of one set of rope settings (`rope_parameters`, or `rope_scaling` of older files).
+    """Return the angles of one set of rope settings (`rope_parameters`, or `rope_scaling` of older files).
 
     Raises: ConfigError if `rope_type` is unknown or one of its keys is missing or wrong.
     """
     if not 1 < theta <= _MOST_THETA:
         raise ConfigError(f"{settings.source}: the base of its angles (rope_theta) is {theta:g}; it should be above 1")
-    with np.errstate(all="ignore"):  # what is no angle is refused below
+    with np.errstate(all="ignore"):  # results that are not angles are refused below
         inv_freq, scale = _KINDS[_kind(settings)](settings, theta, rotary_dim, lengths)
     if not (np.isfinite(inv_freq).all() and (inv_freq > 0).all() and 0 < scale < math.inf):
         raise ConfigError(
@@ -56,11 +55,11 @@ def rope(settings: Keys, theta: float, rotary_dim: int, lengths: Lengths, *, int
 
 
 def position_limit(settings: Keys, lengths: Lengths) -> tuple[int, int]:
-    """(context length by default, the longest one may ask for), in tokens.
+    """Return the default context length and the longest one that a user may ask for, in tokens.
 
-    As vLLM has it: linear and dynamic reach factor times the trained length, yarn factor times the original one, and
-    longrope's and llama3's max_position_embeddings count the scaling already. Only yarn is also the default length:
-    the others are asked for with --max-model-len.
+    As in vLLM, linear and dynamic reach factor times the trained length, yarn factor times the original one, and
+    max_position_embeddings of longrope and llama3 includes the scaling already. Only yarn's length is also the default;
+    the others must be asked for with --max-model-len.
     """
     kind = _kind(settings)
     if kind in ("linear", "dynamic"):
@@ -74,14 +73,14 @@ def position_limit(settings: Keys, lengths: Lengths) -> tuple[int, int]:
 def _kind(settings: Keys) -> str:
     kind = settings.text("rope_type", settings.text("type", "default"))
     if kind == "su" or (kind == "yarn" and "short_factor" in settings):
-        return "longrope"  # what early Phi-3 files call it
+        return "longrope"  # the name in early Phi-3 files
     if kind not in _KINDS:
         raise settings.wrong("rope_type" if "rope_type" in settings else "type", f"one of {', '.join(_KINDS)}")
     return kind
 
 
 def _powers(theta: float, dim: int) -> Float32Array:
-    """theta^(2i / dim), float32 [dim / 2], from exponents rounded to float32."""
+    """Return theta^(2i / dim), float32 [dim / 2], from exponents rounded to float32."""
     exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     return np.power(np.float64(np.float32(theta)), exponents.astype(np.float64)).astype(np.float32)
 
@@ -99,7 +98,7 @@ def _linear(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[F
 
 
 def _dynamic(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
-    """NTK-aware: theta grows with the length beyond max_position_embeddings; up to it nothing changes."""
+    """NTK-aware scaling: theta grows with the length beyond max_position_embeddings and is unchanged up to it."""
     factor = settings.positive("factor")
     length = max(lengths.max_model_len, lengths.max_positions)
     growth = factor * length / lengths.max_positions - (factor - 1)
@@ -109,7 +108,7 @@ def _dynamic(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[
 
 
 def _llama3(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
-    """Stretches only wavelengths longer than the trained context, so that near tokens keep their angles."""
+    """Llama 3's scaling: stretches only wavelengths longer than the trained context; near tokens keep their angles."""
     factor = np.float32(settings.positive("factor"))
     low, high = settings.positive("low_freq_factor"), settings.positive("high_freq_factor")
     if high <= low:
@@ -124,7 +123,7 @@ def _llama3(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[F
 
 
 def _yarn(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
-    """Interpolates slow pairs, keeps fast ones, and a ramp between: by turns made over the original context."""
+    """YaRN: interpolates slow pairs, keeps fast ones, with a ramp between, by rotations over the original context."""
     factor = _yarn_factor(settings, lengths)
 
     def pair(turns: float) -> float:
@@ -158,7 +157,7 @@ def _yarn_scale(settings: Keys, factor: float) -> float:
 
 
 def _longrope(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
-    """One factor a pair, from the list for sequences within the original length or from that for longer ones."""
+    """LongRoPE: a factor for each pair; lengths within the original one and longer lengths have a list each."""
     factor = settings.positive("factor", lengths.max_positions / lengths.original)
     default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(lengths.original))
     short = settings.numbers("short_factor", dim // 2)

@@ -1,4 +1,4 @@
-"""What config.json may say that changes the maths: checked here, refused by name where the executor can't do it."""
+"""Checks of config.json's keys that change the results: values that the executor does not compute are refused."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ KV_DTYPES: dict[str, KvDTypeName] = {
     "fp8_e5m2": "fp8_e5m2",
 }
 
-# Keys that change the maths, with the only values under which it is what the executor computes; for keys that the
-# family itself did not read.
+# Keys that change the results, with the only values that the executor computes. They are checked if the family itself
+# did not read them.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (None, False),
     "add_cross_attention": (None, False),
@@ -57,7 +57,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "interpolate_factor": (None, 1),
 }
 
-# Keys that say nothing about inference, or only about training, files and tokenizers.
+# Keys that do not change inference: they concern training, files and tokenizers.
 _IGNORED = {
     "_attn_implementation", "_attn_implementation_autoset", "_diffusers_version", "_name_or_path",
     "activation_dropout", "architectures", "attention_dropout", "attention_probs_dropout_prob", "classifier_bias",
@@ -86,8 +86,10 @@ _IGNORED = {
 
 
 def check_architecture(keys: Keys, pooled: bool = False) -> None:
-    """Refuse what is not a causal language model (a classifier's head, say, has other tensors); or, `pooled`, one that
-    has another head than those that are served."""
+    """Refuse an architecture that is not a causal language model, such as a classifier, whose head has other tensors.
+
+    pooled: permit the heads of embedding models, masked language models and classifiers too.
+    """
     names = keys.get("architectures") or []
     if not isinstance(names, list):
         raise keys.wrong("architectures", "a list of one name")
@@ -97,11 +99,11 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
             raise keys.wrong("architectures", f"a ...{', ...'.join(served[2:])} or ...{served[0]}")
         return
     if names and not any(str(n).endswith(("ForCausalLM", "ForConditionalGeneration")) for n in names):
-        raise keys.wrong("architectures", "a ...ForCausalLM; other heads are not served")
+        raise keys.wrong("architectures", "a ...ForCausalLM; models with other heads are not served")
 
 
 def checkpoint_dtype(inner: Keys, outer: Keys, folder: Path) -> DTypeName:
-    """What the weights are stored in: config.json's word, or else the first tensor's."""
+    """Return the dtype of the stored weights: the one in config.json, or else the first tensor's."""
     for keys in (inner, outer):
         for key in ("dtype", "torch_dtype"):
             if keys.get(key) is not None:
@@ -113,9 +115,9 @@ def checkpoint_dtype(inner: Keys, outer: Keys, folder: Path) -> DTypeName:
 
 
 def check_unread(outer: Keys, inner: Keys) -> None:
-    """Refuse what changes the maths, log once what is unknown.
+    """Refuse unread keys that change the results, and log the unknown keys in one line.
 
-    Raises: ConfigError naming the first key that asks for what the executor does not compute.
+    Raises: ConfigError naming the first key whose value the executor does not compute.
     """
     for keys in (outer, inner):
         for key in sorted(set(_ONLY) & (set(keys.values) - keys.read)):
@@ -130,14 +132,14 @@ def check_unread(outer: Keys, inner: Keys) -> None:
 
 
 def check_flat(settings: Keys) -> None:
-    """Refuse rope settings by layer type where the family has one for all."""
+    """Refuse rope settings by layer type in a family whose layers all have the same angles."""
     for key, value in settings.values.items():
         if isinstance(value, dict):
             raise settings.wrong(key, "absent: this family has one set of angles")
 
 
-# The largest sizes that are taken, of which the largest models of today have a tenth: memory for what is computed of
-# them (angles, a list of layers) stays small, whatever a file says.
+# Bounds of sizes, about ten times those of the largest models of 2026: the memory for objects computed from them
+# (angles, a list of layers) stays small whatever a file contains.
 _BOUNDS = {
     "vocab_size": 1 << 28, "hidden_size": 1 << 20, "intermediate_size": 1 << 24, "num_hidden_layers": 1 << 10,
     "num_attention_heads": 1 << 16, "num_key_value_heads": 1 << 16, "head_dim": 1 << 16, "ffn_dim": 1 << 24,
@@ -147,11 +149,11 @@ _BOUNDS = {
 
 
 def check_bounds(keys: Keys) -> None:
-    """Refuse sizes out of all proportion, before anything is computed of them.
+    """Refuse sizes beyond _BOUNDS before anything is computed from them.
 
     Raises: ConfigError naming the key, its value and the bound.
     """
-    given = Keys(keys.values, keys.source)  # what is looked at here does not count as read
+    given = Keys(keys.values, keys.source)  # a copy, because reading here does not count as read
     for key, most in _BOUNDS.items():
         value = given.optional_integer(key)
         if value is not None and (value > most or (value < 1 and key != "sliding_window")):
@@ -159,9 +161,9 @@ def check_bounds(keys: Keys) -> None:
 
 
 def check_sizes(config: ModelConfig, keys: Keys) -> None:
-    """Refuse sizes and factors that no transformer can have, by key.
+    """Refuse sizes and factors that no transformer can have.
 
-    Raises: ConfigError.
+    Raises: ConfigError naming the key.
     """
     for key, value in (
         ("vocab_size", config.vocab_size),
@@ -193,7 +195,7 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
 
 
 def layer_types(keys: Keys, default: Sequence[str]) -> Sequence[str]:
-    """full_attention or sliding_attention for each layer: the file's list, or `default`."""
+    """Return full_attention or sliding_attention for each layer: the file's layer_types, or `default`."""
     given = keys.get("layer_types")
     if given is None:
         return default
@@ -203,7 +205,7 @@ def layer_types(keys: Keys, default: Sequence[str]) -> Sequence[str]:
 
 
 def rope_layers(keys: Keys, default: Sequence[bool]) -> Sequence[bool]:
-    """Which layers see positions: the file's no_rope_layers (1 is yes), or `default`."""
+    """Return whether each layer has positions: the file's no_rope_layers (1 means it has), or `default`."""
     given = keys.get("no_rope_layers")
     if given is None:
         return default
@@ -213,7 +215,7 @@ def rope_layers(keys: Keys, default: Sequence[bool]) -> Sequence[bool]:
 
 
 def check_opt(keys: Keys, hidden: int) -> None:
-    """Refuse what only OPT-350m does."""
+    """Refuse the features of OPT that only opt-350m has. Raises: ConfigError."""
     if not keys.flag("do_layer_norm_before", True):
         raise keys.wrong("do_layer_norm_before", "true: norms after the layer (opt-350m) are not supported")
     if keys.optional_integer("word_embed_proj_dim") not in (None, hidden):

@@ -1,7 +1,7 @@
-"""A .gguf file's header: metadata and tensors. The weights themselves are read by what loads them (shards.Mapping).
+"""Reads a .gguf file's header: metadata and the places of tensors. Loading maps the data itself (shards.Mapping).
 
-Little-endian: magic, version, tensor count, key count; the keys with typed values; for each tensor its name, sizes
-(fastest first), type and offset; padding; the data. Nothing in the file is believed before it is seen to fit.
+The format, little-endian: magic, version, tensor count, key count; the keys with typed values; for each tensor its
+name, sizes (fastest first), type and offset; padding; the data. Every size and offset is checked before it is used.
 Source: the GGUF specification, versions 2 and 3 (github.com/ggml-org/ggml, docs/gguf.md).
 """
 
@@ -43,7 +43,7 @@ _TYPES = {
 class Gguf:
     """One model: the metadata of its (first) file, and the tensors of all its files by name.
 
-    metadata: numbers, strings, truth values; arrays as lists.
+    metadata: numbers, strings and booleans by key; arrays are lists.
     """
 
     path: Path
@@ -52,14 +52,14 @@ class Gguf:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a model's path is a .gguf file, rather than a folder."""
+    """Return whether a model's path names a .gguf file, rather than a folder."""
     return path.suffix == ".gguf"
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Read the headers of the file and, where it is the first of several (-00001-of-00003.gguf), of the others.
+    """Read the header of the file and, if it is the first part of several (-00001-of-00003.gguf), of the others.
 
-    Raises: ConfigError if a file is missing, cut short, damaged or of a version that is not read here.
+    Raises: ConfigError if a file is missing, cut short, damaged or of a version that is not supported.
     """
     whole = read_gguf_file(path)
     for other in _others(path):
@@ -78,7 +78,7 @@ def _others(path: Path) -> Iterator[Path]:
 
 
 def read_gguf_file(path: Path) -> Gguf:
-    """Of one file alone.
+    """Read the header of a single file, without its further parts.
 
     Raises: ConfigError as read_gguf.
     """
@@ -97,9 +97,9 @@ class _Header:
         self._path, self._data, self._at = path, data, 0
 
     def read(self) -> Gguf:
-        """Everything before the data."""
+        """Read the whole header, up to the data."""
         if self._data[:4] != b"GGUF":
-            raise ConfigError(f"{self._path} is no GGUF file (it starts with {self._data[:4]!r})")
+            raise ConfigError(f"{self._path} is not a GGUF file (it starts with {self._data[:4]!r})")
         self._at = 4
         version = self._number("<u4")
         if version not in (2, 3):
@@ -115,7 +115,7 @@ class _Header:
         entries = [self._tensor() for _ in range(tensors)]
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-            raise self._damaged(f"general.alignment = {alignment}, no power of 2,")
+            raise self._damaged(f"general.alignment = {alignment}, which is not a power of 2,")
         start = -(-self._at // alignment) * alignment
         found: dict[str, StoredTensor] = {}
         for entry in entries:
@@ -126,7 +126,7 @@ class _Header:
         return Gguf(self._path, metadata, found)
 
     def _check_places(self, tensors: list[StoredTensor], start: int, alignment: int) -> None:
-        """Refuse offsets that leave the order without holes in which the format has the data, as llama.cpp does."""
+        """Refuse offsets that leave holes between tensors or do not follow the alignment, as llama.cpp does."""
         at: int | None = start
         for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
             if (at is not None and tensor.begin != at) or (tensor.begin - start) % alignment:
@@ -134,7 +134,7 @@ class _Header:
                     f"tensor {tensor.name} at offset {tensor.begin - start}, not where the one before it ends,"
                 )
             end = -(-(tensor.end - start) // alignment) * alignment
-            # How many bytes a type takes that this version does not know, only the next offset says.
+            # The size of a tensor of an unknown type is known only from the offset after it.
             at = None if tensor.dtype.startswith("type ") else start + end
 
     def _key(self) -> tuple[str, Any]:
@@ -160,7 +160,7 @@ class _Header:
         return np.frombuffer(self._take(self._count(dtype.itemsize) * dtype.itemsize), dtype).tolist()
 
     def _strings(self, count: int) -> list[str]:
-        """As so many `_string`, in one loop: vocabulary and merges are half a million of them."""
+        """Read `count` strings in one loop, for speed: a vocabulary and its merges are half a million of them."""
         length_at, data, at, size = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
         found: list[str] = []
         try:
@@ -172,7 +172,7 @@ class _Header:
                 found.append(data[begin:at].decode())
         except UnicodeDecodeError:
             raise self._damaged("a string that is not UTF-8") from None
-        except struct.error:  # there are no 8 bytes left
+        except struct.error:  # fewer than 8 bytes are left
             at = size + 1
         self._at = at
         self._take(0)
@@ -207,10 +207,10 @@ class _Header:
             raise self._damaged("a string that is not UTF-8") from None
 
     def _count(self, least: int) -> int:
-        """A number of things that take at least so many bytes each, all of which are still to come."""
+        """Read a number of items; each takes at least `least` bytes, so the rest of the file bounds the number."""
         count: int = self._number("<u8")
         if count * least > len(self._data) - self._at:
-            raise self._damaged(f"{count} things of {least} bytes or more")
+            raise self._damaged(f"{count} items of {least} bytes or more")
         return count
 
     def _number(self, code: str) -> Any:

@@ -1,8 +1,8 @@
-"""Blocks of a GGUF tensor -> rows of signed codes with scales and offsets, w = scale * code + offset.
+"""Decodes blocks of a GGUF tensor to rows of signed codes with scales and offsets: w = scale * code + offset.
 
-Scales are exact in float32 (a float16 times 8 bits at most), and so are the offsets of codes that are stored as they
-are. Where 4-bit codes 0 .. 15 become -8 .. 7 (Q4_1, Q4_K), 8 scales join the offset: that sum is rounded to float32
-once.
+Scales are exact in float32 (a float16 times at most 8 bits), and so are offsets of codes that keep their stored values.
+Where 4-bit codes 0 .. 15 become -8 .. 7 (Q4_1, Q4_K), 8 * scale is added to the offset, and that sum is rounded to
+float32 once.
 Source: ggml-common.h (blocks) and ggml-quants.c (dequantize_row_*) of github.com/ggml-org/ggml.
 """
 
@@ -20,18 +20,18 @@ from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import WeightFormat
 from forearm.model.quantization.codes import CodedMatrix, Codes, Find
 
-# (codes [blocks, values of a block], scales [blocks, groups of a block], offsets the same or None)
+# (codes [blocks, values of a block], scales [blocks, groups of a block], offsets of the same shape or None)
 Decoded = tuple[Int8Array, Float32Array, Float32Array | None]
 
 FLOATS = ("F32", "F16", "BF16")
-_PART_VALUES = 1 << 18  # decoded at a time: their bytes and what is made of them stay in a core's cache
+_PART_VALUES = 1 << 18  # decoded at a time, so that their bytes and the results stay in a core's cache
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 _MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 
 @dataclass(frozen=True)
 class BlockType:
-    """One tensor type: what the executor keeps it as, and its decoder of blocks uint8 [n, bytes]."""
+    """One tensor type: bytes of a block, the executor's format for it, and the decoder of blocks uint8 [n, bytes]."""
 
     bytes: int
     format: WeightFormat
@@ -39,12 +39,12 @@ class BlockType:
 
 
 def _half(blocks: UInt8Array, at: int) -> Float32Array:
-    """The float16 at this byte of each block, [n, 1]."""
+    """Return the float16 at byte `at` of each block, as float32 [n, 1]."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
 
 
 def _nibbles(packed: UInt8Array) -> UInt8Array:
-    """[n, parts, w] -> [n, parts, 2, w]: the low halves of w bytes, then their high halves."""
+    """Split bytes [n, parts, w] into 4-bit values [n, parts, 2, w]: the low halves of w bytes, then the high halves."""
     codes = np.empty((*packed.shape[:2], 2, packed.shape[2]), np.uint8)
     np.bitwise_and(packed, 15, out=codes[:, :, 0])
     np.right_shift(packed, 4, out=codes[:, :, 1])
@@ -52,18 +52,18 @@ def _nibbles(packed: UInt8Array) -> UInt8Array:
 
 
 def _pairs(packed: UInt8Array) -> UInt8Array:
-    """[n, parts, w] -> [n, parts, 4, w]: bits 0 and 1 of w bytes, then bits 2 and 3, ..."""
+    """Split bytes [n, parts, w] into 2-bit values [n, parts, 4, w]: bits 0 and 1 of w bytes, then bits 2 and 3, ..."""
     return (packed[:, :, None] >> np.array([[0], [2], [4], [6]], np.uint8)) & np.uint8(3)
 
 
 def _bits(packed: UInt8Array, place: int) -> UInt8Array:
-    """[n, w] -> [n, 8, w]: bit 0 of w bytes, then bit 1, ..., each moved to `place`."""
+    """Split bytes [n, w] into bits [n, 8, w]: bit 0 of w bytes, then bit 1, ..., each shifted left by `place`."""
     bits = (packed[:, None] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     return bits << np.uint8(place)
 
 
 def _minus(codes: UInt8Array, zero: int) -> Int8Array:
-    """[n, ...] unsigned codes less `zero`, as [n, values]."""
+    """Subtract `zero` from unsigned codes [n, ...]; return int8 [n, values]."""
     signed = codes.reshape(len(codes), -1).view(np.int8)
     signed -= np.int8(zero)
     return signed
@@ -79,7 +79,7 @@ def _q4_1(blocks: UInt8Array) -> Decoded:
 
 
 def _fifth_bits(packed: UInt8Array) -> UInt8Array:
-    """uint8 [n, 4] -> [n, 32]: bit i of the 32 is the fifth of value i."""
+    """Split bytes [n, 4] into the fifth bits of 32 values, [n, 32]: bit i of the block belongs to value i."""
     return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
@@ -104,7 +104,7 @@ def _q2_k(blocks: UInt8Array) -> Decoded:
 
 
 def _q3_k(blocks: UInt8Array) -> Decoded:
-    """A code's high bit, in hmask, stands for +4: without it the code is 4 less."""
+    """Decode Q3_K: a code's high bit, which lies in hmask, adds 4, and 4 is subtracted from every code."""
     codes = _pairs(blocks[:, 32:96].reshape(-1, 2, 32)).reshape(-1, 8, 32) | _bits(blocks[:, :32], 2)
     packed = blocks[:, 96:108]
     low = _nibbles(packed[:, None, :8]).reshape(-1, 16)
@@ -114,7 +114,7 @@ def _q3_k(blocks: UInt8Array) -> Decoded:
 
 
 def _six_bit_scales(packed: UInt8Array) -> tuple[UInt8Array, UInt8Array]:
-    """12 bytes [n, 12] -> 8 scales and 8 minima of 6 bits."""
+    """Split bytes [n, 12] into 8 scales and 8 minima of 6 bits, each [n, 8]."""
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([first & 63, (high & 15) | ((first >> 2) & 48)], axis=1)
     minima = np.concatenate([second & 63, (high >> 4) | ((second >> 2) & 48)], axis=1)
@@ -153,7 +153,7 @@ def _iq4_xs(blocks: UInt8Array) -> Decoded:
 
 
 def _mxfp4(blocks: UInt8Array) -> Decoded:
-    """Codes are twice the values; the scale is a power of two, 2^(e - 127), halved."""
+    """Decode MXFP4: codes are twice the values, so the scale is half of the stored power of two, 2^(e - 127)."""
     scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
     return _MXFP4[_nibbles(blocks[:, None, 1:])].reshape(-1, 32), scales.astype(np.float32), None
 
@@ -178,7 +178,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
 
 
 def gguf_matrices(stored: Mapping[str, StoredTensor], wide: bool) -> Find:
-    """What finds the quantised matrices of a .gguf file. wide: activations are not rounded."""
+    """Return the function that finds the quantised matrices of a .gguf file. wide: activations are not rounded."""
 
     def find(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
         tensor = stored.get(f"{module}.weight")
@@ -207,7 +207,7 @@ def _read(tensor: StoredTensor, files: Files, begin: int, end: int) -> Codes:
 
 
 def decode_rows(dtype: str, stored: UInt8Array, columns: int) -> Codes:
-    """Rows of a tensor, uint8 [rows, bytes of a row], in BLOCK_TYPES[dtype].format. A part at a time, in cache."""
+    """Decode rows of a tensor, uint8 [rows, bytes of a row], to BLOCK_TYPES[dtype].format, in cache-sized parts."""
     kind, rows = BLOCK_TYPES[dtype], len(stored)
     groups = columns // kind.format.group
     codes = np.empty((rows, columns), np.int8)

@@ -1,8 +1,8 @@
-"""A .gguf file's metadata -> ModelConfig, by way of config.json's keys: the families' functions do the rest.
+"""Makes a ModelConfig from a .gguf file's metadata: translates it to config.json's keys for the families' functions.
 
-What llama.cpp's files keep differently: q and k rows of some architectures are in the order of interleaved angles, so
-the angles here are interleaved (keys and queries are turned alike, and their products stay what they were); norms
-of 1 + weight have the 1 in them; Llama 3's stretched angles are a tensor of factors.
+llama.cpp's files differ from config.json's models in three points. The q and k rows of some architectures are in the
+order of interleaved angles, so the angles here are interleaved; q and k are permuted alike, and their products do not
+change. Weights of norms of 1 + weight contain the 1. Llama 3's stretched angles are stored as a tensor of factors.
 Source: convert_hf_to_gguf.py and src/llama-model.cpp (load_hparams, llama_model_rope_type) of ggml-org/llama.cpp.
 """
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _ARCHITECTURES = (
     "llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "ernie4_5",
 )  # fmt: skip
-_INTERLEAVED = ("llama", "smollm3", "granite")  # llama.cpp turns neighbours, and the converter permutes q and k for it
+_INTERLEAVED = ("llama", "smollm3", "granite")  # llama.cpp rotates neighbouring values; its converter permutes q and k
 
 _NAMES = {
     "embed": "token_embd", "final_norm": "output_norm", "head": "output", "layers": "blk", "q": "attn_q",
@@ -41,8 +41,8 @@ _NAMES = {
 }  # fmt: skip
 _PHI3 = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "up": "ffn_up"}
 
-# Keys that change the maths, with the only values under which it is what the families compute; for keys that the
-# architecture's family did not read.
+# Keys that change the results, with the only values that the families compute. They are checked if the architecture's
+# family did not read them.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,), "expert_used_count": (0,), "attention.causal": (True,), "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,), "attention.sliding_window": (0,), "attention.scale": (0.0,),
@@ -52,11 +52,12 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "use_parallel_residual": (False,), "tensor_data_layout": ("llama",),
 }  # fmt: skip
 
-# Tokens that end a turn, in files that say only what ends a text. Source: llama-vocab.cpp, special_eog_ids.
+# Tokens that end a turn, for files whose keys name only the token that ends a text.
+# Source: llama-vocab.cpp, special_eog_ids.
 _ENDS = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>",
 }  # fmt: skip
-_CONTROL = 3  # of tokenizer.ggml.token_type
+_CONTROL = 3  # the value of tokenizer.ggml.token_type for control tokens
 
 
 def gguf_config(
@@ -67,9 +68,9 @@ def gguf_config(
     allow_longer: bool = False,
     rope: dict[str, Any] | None = None,
 ) -> ModelConfig:
-    """The model of a .gguf file, for weights of this dtype and this length: families.read_config's counterpart.
+    """Return the model of a .gguf file for one weight dtype and maximum length, like families.read_config.
 
-    Raises: ConfigError naming the architecture, or the key and its value, that are missing, wrong or not supported.
+    Raises: ConfigError naming the architecture or the key and value that is missing, wrong or not supported.
     """
     metadata = _Metadata.of(gguf)
     model_type, values = _values(metadata)
@@ -92,13 +93,13 @@ def gguf_config(
 
 
 def gguf_quantisation(gguf: Gguf) -> tuple[str, Keys] | None:
-    """As quantization.quantisation_of: None where all matrices are floats."""
+    """Return the method and settings of the quantisation (see quantization.py); None if all matrices are floats."""
     return ("gguf", Keys({}, str(gguf.path))) if _quantised(gguf) else None
 
 
 @dataclass(frozen=True)
 class _Metadata:
-    """Metadata with the architecture's own keys under their short names."""
+    """A file's metadata, read by key names without the architecture's prefix."""
 
     gguf: Gguf
     architecture: str
@@ -116,7 +117,7 @@ class _Metadata:
         return tensor in self.gguf.tensors
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number; files with one a layer are read where all layers have the same."""
+        """Return a whole number; a list with a value for each layer is accepted if all values are the same."""
         name = f"{self.architecture}.{key}"
         value = self.keys.get(name)
         if isinstance(value, list) and value and all(type(one) is int and one == value[0] for one in value):
@@ -124,7 +125,7 @@ class _Metadata:
         return self.keys.integer(name, default)
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A whole number that something is divided by."""
+        """Return a whole number of at least 1, because other sizes are divided by it."""
         value = self.integer(key, default)
         if value < 1:
             raise self.wrong(key, "at least 1")
@@ -140,13 +141,13 @@ class _Metadata:
         return self.keys.wrong(f"{self.architecture}.{key}", remedy)
 
     def factors(self, tensor: str) -> list[float]:
-        """A small vector of floats."""
+        """Return the values of a small vector of floats."""
         stored = self.gguf.tensors[tensor]
         values = Mapping(stored.path).rows(stored, 0, 1)[0]
         return [float(value) for value in widened(values, stored.float_dtype)]
 
     def check_unread(self) -> None:
-        """Refuse what changes the maths and no family has read; log once what is unknown."""
+        """Refuse keys that change the results and that no family has read; log the unknown keys in one line."""
         start = f"{self.architecture}."
         unread = sorted(key for key in self.keys.values if key.startswith(start) and key not in self.keys.read)
         for key in unread:
@@ -162,7 +163,7 @@ _IGNORED = ("vocab_size", "rope.scaling.finetuned", "rope.scaling.yarn_ext_facto
 
 
 def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
-    """The family, and config.json's keys as it reads them."""
+    """Return the name of the family, and the metadata as config.json's keys for it."""
     heads, hidden = metadata.size("attention.head_count"), metadata.size("embedding_length")
     head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))
     if metadata.integer("attention.value_length", head_dim) != head_dim:
@@ -191,7 +192,7 @@ def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
 
 
 def _scaling(metadata: _Metadata, values: dict[str, Any]) -> None:
-    """rope_scaling, as config.json has it."""
+    """Add config.json's rope_scaling to the values."""
     kind = metadata.text("rope.scaling.type", "none")
     original = metadata.integer("rope.scaling.original_context_length", values["max_position_embeddings"])
     attention = metadata.number("rope.scaling.attn_factor", 1.0)
@@ -220,7 +221,7 @@ def _scaling(metadata: _Metadata, values: dict[str, Any]) -> None:
 
 
 def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
-    """Adds what one architecture alone has; returns its name among the families."""
+    """Add the keys that only one architecture has; return its name among the families."""
     architecture, heads = metadata.architecture, values["num_attention_heads"]
     wide_scale = values["hidden_size"] // heads  # the 27B models' queries
     if architecture == "llama" and metadata.integer("attention.sliding_window", 0):
@@ -250,7 +251,7 @@ def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
 
 
 def _as_stored(metadata: _Metadata, rope: Rope) -> Rope:
-    """Angles in the order of the stored rows, stretched by the file's factors."""
+    """Return the angles in the order of the stored rows, stretched by the file's factors."""
     if metadata.architecture in _INTERLEAVED:
         rope = replace(rope, interleaved=True)
     if metadata.has("rope_freqs.weight"):
@@ -264,7 +265,10 @@ def _as_stored(metadata: _Metadata, rope: Rope) -> Rope:
 
 
 def _dtype(gguf: Gguf) -> DTypeName:
-    """What most bytes of float matrices are in; float16, the dtype of its scales, where all matrices are quantised."""
+    """Return the dtype of most bytes of float matrices.
+
+    float32 does not count in a quantised file; float16 stands for a file in which no float matrix counts.
+    """
     sizes: Counter[DTypeName] = Counter()
     for tensor in gguf.tensors.values():
         if len(tensor.shape) == 2 and tensor.dtype in FLOATS:
@@ -280,10 +284,10 @@ def _quantised(gguf: Gguf) -> bool:
 
 
 def _ends(keys: Keys, vocab_size: int) -> tuple[int, ...]:
-    """Tokens that end a text or a turn: what the keys say, and control tokens known to."""
+    """Return the tokens that end a text or a turn: those that the keys name, and the control tokens in _ENDS."""
     found = {i for name in ("eos", "eot", "eom") for i in eos_ids(keys, vocab_size, f"tokenizer.ggml.{name}_token_id")}
     tokens = keys.get("tokenizer.ggml.tokens") or []
     types = keys.get("tokenizer.ggml.token_type") or []
-    kinds = enumerate(zip(tokens, types, strict=False))  # a file may give types to none or to some
+    kinds = enumerate(zip(tokens, types, strict=False))  # a file may have types for some tokens or for none
     found |= {i for i, (token, kind) in kinds if kind == _CONTROL and token in _ENDS}
     return tuple(sorted(found))

@@ -1,1 +1,1 @@
-"""Models that pool: poolers, sentence-transformers' modules, layers behind the encoder."""
+"""Models that pool: poolers, sentence-transformers' modules, layers after the encoder."""

@@ -1,4 +1,4 @@
-"""A model that pools: its config with the layers behind pooling, and their tensors beside the checkpoint's."""
+"""The config of a pooling model with its layers after pooling, and their tensors with the checkpoint's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forearm.model.pooling.pooling import PoolingPlan
 def with_pooling(
     folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], plan: PoolingPlan
 ) -> tuple[ModelConfig, dict[str, StoredTensor]]:
-    """The config that computes the plan, and all tensors by the names it has for them.
+    """Return the config that computes the plan, and all tensors by the names that the config has for them.
 
     Raises: ConfigError naming what is missing.
     """
@@ -31,14 +31,14 @@ def with_pooling(
 
 
 def _modern_name(name: str) -> str:
-    """LayerNorms of the first BERT checkpoints have a gamma and a beta."""
+    """Return a tensor's name with the gamma and beta of the first BERT checkpoints as weight and bias."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _token_rows(folder: Path, words: tuple[str, ...]) -> tuple[int, ...]:
-    """Ids of whole tokens, ascending, as the executor's rows are.
+    """Return the ids of two tokens, in ascending order.
 
-    Raises: ConfigError if the vocabulary has no such token, or they are not two.
+    Raises: ConfigError if these are not two tokens of the vocabulary, or not in ascending order.
     """
     path = folder / "tokenizer.json"
     vocabulary = (read_json(path).object("model") or read_json(path)).get("vocab")

@@ -1,6 +1,7 @@
-"""What a pooling model makes of a text: from config.json, sentence-transformers' modules.json, and what was asked.
+"""The pooling plan of a model: how a text becomes a vector or scores.
 
-A plan is None where the model generates text. Both the engine and the API read it, from the same folder.
+It follows from config.json, sentence-transformers' modules.json and the settings, and is None if the model generates
+text. Both the engine and the API make it, from the same folder.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from forearm.model.pooling.sentence_transformers import SentenceModules, read_mo
 
 Kind = Literal["embed", "classify"]
 Pool = Literal["mean", "cls", "last"]
-# What stands behind the last layer: unit length, or a classifier's probabilities.
+# The step after the last layer: scaling to unit length, or a classifier's probabilities.
 Finish = Literal["none", "normalize", "sigmoid", "softmax"]
 CLASSIFIER = "ForSequenceClassification"
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
-# Keys of config.json that --hf-overrides may change: those that say what is made of a text.
+# Keys of config.json that --hf-overrides may change besides those of the rotary angles.
 _OVERRIDES = (
     "architectures", "classifier_from_token", "is_matryoshka", "is_original_qwen3_reranker", "matryoshka_dimensions",
     "num_labels", "problem_type",
@@ -34,7 +35,7 @@ _OVERRIDES = (
 
 @dataclass(frozen=True)
 class PoolingAsked:
-    """What the settings say. pooler_config, hf_overrides: vLLM's, as JSON objects."""
+    """The settings that concern pooling. pooler_config, hf_overrides: vLLM's, as JSON objects."""
 
     runner: str = "auto"
     convert: str = "auto"
@@ -44,11 +45,12 @@ class PoolingAsked:
 
 @dataclass(frozen=True)
 class PoolingPlan:
-    """dense: layers behind pooling. dense_folders: of those that are not in the checkpoint itself, by index.
+    """The steps from the outputs of the final norm to a vector or scores.
 
-    labels: of a classifier. dimensions: lengths that vectors may be cut to (matryoshka); (): none; None: any.
-    default_dimensions: where a request asks for none. max_tokens: of a text, where the model's authors say.
-    from_tokens: scores come from the output head's rows of these words.
+    dense: layers after pooling. dense_folders: folders of the layers that are not in the checkpoint itself, by index.
+    labels: the classes of a classifier. dimensions: lengths that vectors may be cut to (matryoshka); (): none; None:
+    any. default_dimensions: the length of a request that gives none. max_tokens: the longest text, if the model's
+    authors give one. from_tokens: scores come from the output head's rows of these tokens.
     """
 
     kind: Kind
@@ -66,9 +68,9 @@ class PoolingPlan:
 
 
 def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
-    """The plan for the model in `folder` (or .gguf file), or None: it generates.
+    """Return the plan for the model in `folder` (or .gguf file); None if it generates text.
 
-    Raises: ConfigError naming key or flag where the model can't do what is asked.
+    Raises: ConfigError naming the key or flag that asks for a function that the model does not have.
     """
     if not folder.is_dir():
         if asked.runner == "pooling":
@@ -100,7 +102,7 @@ def _architecture(keys: Keys) -> str:
 
 
 def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked) -> bool:
-    """As vLLM decides: encoders, classifiers and sentence-transformers pool, whatever else generates."""
+    """Return whether the model pools, by vLLM's rule: encoders, classifiers and sentence-transformers do."""
     encoder = keys.text("model_type") in ENCODERS
     if asked.runner == "generate" and encoder:
         raise ConfigError(
@@ -126,8 +128,10 @@ def _kind(keys: Keys, asked: PoolingAsked) -> Kind:
 
 
 def _embedder(keys: Keys, modules: SentenceModules | None) -> PoolingPlan:
-    """sentence-transformers' files say how; without them vLLM's defaults: the first token of encoders, the last of
-    decoders, unit length."""
+    """Return the plan of an embedding model, from sentence-transformers' files.
+
+    Without them it has vLLM's defaults: the first token for encoders, the last for decoders, scaled to unit length.
+    """
     sizes = keys.get("matryoshka_dimensions")
     if sizes is not None and not (isinstance(sizes, list) and sizes and all(isinstance(s, int) for s in sizes)):
         raise keys.wrong("matryoshka_dimensions", "a list of lengths")
@@ -148,7 +152,7 @@ def _embedder(keys: Keys, modules: SentenceModules | None) -> PoolingPlan:
 
 
 def _classifier(keys: Keys) -> PoolingPlan:
-    """The head of a ...ForSequenceClassification, as transformers has it."""
+    """Return the plan of a classifier: the head that transformers' ...ForSequenceClassification computes."""
     model_type = keys.text("model_type")
     tokens = keys.get("classifier_from_token")
     if not _architecture(keys).endswith(CLASSIFIER) or tokens:
@@ -180,7 +184,7 @@ def _labels(keys: Keys) -> tuple[str, ...]:
 
 
 def _finish(keys: Keys, labels: int) -> Finish:
-    """What makes scores of a classifier's outputs, as vLLM chooses it."""
+    """Return the function that turns a classifier's outputs into scores, chosen by vLLM's rule."""
     nested = keys.object("sentence_transformers")
     name = nested.text("activation_fn", "") if nested else keys.text("sbert_ce_default_activation_function", "")
     kind = name.rsplit(".", 1)[-1].lower()
@@ -198,7 +202,7 @@ def _finish(keys: Keys, labels: int) -> Finish:
 
 
 def _configured(plan: PoolingPlan, config: Mapping[str, Any]) -> PoolingPlan:
-    """Changes of --pooler-config, vLLM's PoolerConfig.
+    """Return the plan with the changes of --pooler-config (vLLM's PoolerConfig).
 
     Raises: ConfigError naming the key.
     """
@@ -222,5 +226,5 @@ def _configured(plan: PoolingPlan, config: Mapping[str, Any]) -> PoolingPlan:
 
 
 def asked_of(config: Common) -> PoolingAsked:
-    """What the settings of a server or an offline engine say."""
+    """Return the pooling settings of a server or an offline engine."""
     return PoolingAsked(config.runner, config.convert, config.pooler_config, config.hf_overrides)

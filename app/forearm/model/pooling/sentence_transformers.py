@@ -1,4 +1,4 @@
-"""sentence-transformers' files: modules.json and the folders that it names.
+"""Reads sentence-transformers' files: modules.json and the folders that it names.
 
 Source: sentence_transformers 5, models/{Transformer,Pooling,Dense,Normalize}.py.
 """
@@ -25,7 +25,7 @@ _NAMES: dict[str, Literal["mean", "cls", "last"]] = {"mean": "mean", "cls": "cls
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """What modules.json comes to. dense_folders: where each layer's tensors lie."""
+    """The modules that modules.json names. dense_folders: the folder of each dense layer's tensors."""
 
     pool: Literal["mean", "cls", "last"]
     normalize: bool
@@ -36,7 +36,7 @@ class SentenceModules:
 
 
 def read_modules(folder: Path) -> SentenceModules | None:
-    """The model's modules; None where it is not one of sentence-transformers'.
+    """Return the model's modules; None if it has no modules.json, or one without pooling.
 
     Raises: ConfigError naming what is not supported.
     """
@@ -91,7 +91,7 @@ def _dense(folder: Path, number: int) -> Dense:
 
 
 def _settings(folder: Path) -> Keys:
-    """sentence_bert_config.json, or what it was called for other models."""
+    """Return the keys of sentence_bert_config.json, or of its namesake for another architecture."""
     for name in ("bert", "roberta", "distilbert", "xlm-roberta"):
         path = folder / f"sentence_{name}_config.json"
         if path.is_file():

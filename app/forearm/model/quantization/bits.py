@@ -1,4 +1,4 @@
-"""Packed integers -> int8, the way most quantised formats pack them: low bits first."""
+"""Unpacks packed integers to int8; low bits come first, as in most quantised formats."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from forearm.array_types import Int8Array, UInt8Array
 
 
 def unpacked(words: npt.NDArray[Any], bits: int) -> Int8Array:
-    """Values along the last axis of contiguous int32 words or bytes, each less 2^(bits - 1): int8 [..., n].
+    """Unpack the last axis of contiguous int32 words or bytes to int8 [..., n]; subtract 2^(bits - 1).
 
-    bits: 4 or 8. So 0 .. 15 are -8 .. 7, and 0 .. 255 are -128 .. 127.
+    bits: 4 or 8. Stored 0 .. 15 become -8 .. 7, and 0 .. 255 become -128 .. 127.
     """
     stored = words.view(np.uint8)
     if bits == 8:
@@ -22,7 +22,7 @@ def unpacked(words: npt.NDArray[Any], bits: int) -> Int8Array:
 
 
 def nibbles(stored: UInt8Array) -> UInt8Array:
-    """Low, then high half of each byte: uint8 [..., 2 n]."""
+    """Return the low and then the high half of each byte, uint8 [..., 2 n]."""
     out = np.empty((*stored.shape[:-1], 2 * stored.shape[-1]), np.uint8)
     np.bitwise_and(stored, 15, out=out[..., 0::2])
     np.right_shift(stored, 4, out=out[..., 1::2])
@@ -30,5 +30,5 @@ def nibbles(stored: UInt8Array) -> UInt8Array:
 
 
 def translated(values: UInt8Array, table: bytes) -> Int8Array:
-    """table[v] for every value, as int8. (numpy's own look-up makes 8-byte indices first.)"""
+    """Return table[v] for every value v, as int8; numpy's own look-up would first make 8-byte indices."""
     return np.frombuffer(values.tobytes().translate(table), np.int8).reshape(values.shape)

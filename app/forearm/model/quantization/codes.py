@@ -1,4 +1,4 @@
-"""Quantised matrices: rows as the executor takes them, what a checkpoint holds, and one format for fused matrices."""
+"""Quantised matrices: their tensors in a checkpoint, their rows for the executor, one format for fused matrices."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SCALES: dict[str, DTypeName] = {"F32": "float32", "F16": "float16", "BF16": "bf
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Rows of a quantised matrix as Executor.load_codes takes them: w = scale * (code - zero) or scale * code + offset.
+    """Rows of a quantised matrix, for Executor.load_codes: w = scale * (code - zero) or scale * code + offset.
 
-    codes: [rows, k], int8, or the bytes of fp8 as uint8. scales, zeros, offsets: [rows, groups].
+    codes: [rows, k], int8, or uint8 with the bytes of fp8. scales, zeros, offsets: [rows, groups].
     """
 
     codes: Int8Array | UInt8Array
@@ -33,10 +33,10 @@ class Codes:
 class CodedMatrix:
     """A quantised matrix of a checkpoint.
 
-    name: of the module, for messages. shape: [rows, k]. format: what holds it exactly.
-    tensors: what is stored of it; the one with the codes first.
-    read: rows begin .. end - 1, bit for bit.
-    order: columns come in another order: code column k multiplies activation order[k].
+    name: the module's name, for messages. shape: [rows, k]. format: the format that holds the matrix exactly.
+    tensors: its stored tensors, the one with the codes first.
+    read: the function that returns rows begin .. end - 1, bit for bit.
+    order: if given, columns are in another order: column k of the codes is multiplied with activation order[k].
     """
 
     name: str
@@ -48,26 +48,26 @@ class CodedMatrix:
 
 
 Find = Callable[[str, tuple[int, int]], CodedMatrix | None]
-"""The quantised matrix of a module (its name without .weight) and shape; None where the module is not quantised.
+"""Find the quantised matrix of a module (its name without .weight) and shape; None if the module is not quantised.
 
-Raises: ConfigError naming the tensor that is missing or has another shape, or what is not supported.
+Raises: ConfigError naming the tensor that is missing or has a wrong shape, or the feature that is not supported.
 """
 
 
 @dataclass(frozen=True)
 class CheckpointTensors:
-    """A checkpoint's tensors by name, taken with the dtype and shape that a format gives them."""
+    """A checkpoint's tensors by name; each access checks the dtype and shape that a format requires."""
 
     stored: Mapping[str, StoredTensor]
 
     def has(self, name: str) -> bool:
-        """Whether it is there."""
+        """Return whether the checkpoint has a tensor of this name."""
         return name in self.stored
 
     def take(self, name: str, dtypes: Sequence[str], *shapes: Sequence[int]) -> StoredTensor:
-        """The tensor of that name.
+        """Return the tensor of this name.
 
-        Raises: ConfigError if it is not there, or has none of these dtypes or none of these shapes.
+        Raises: ConfigError if it is missing, or has none of these dtypes or none of these shapes.
         """
         if name not in self.stored:
             raise ConfigError(f"tensor {name} is missing from the checkpoint; its quantization_config asks for it")
@@ -82,23 +82,23 @@ class CheckpointTensors:
         return tensor
 
     def scales(self, name: str, *shapes: Sequence[int]) -> StoredTensor:
-        """A tensor of scales: float, of one of these shapes."""
+        """Return a tensor of scales: floats, of one of these shapes."""
         return self.take(name, tuple(_SCALES), *shapes)
 
     def some(self, *names: str) -> tuple[StoredTensor, ...]:
-        """Those of these that are there: used, though nothing needs their values."""
+        """Return the tensors of these names that exist; they count as used, though their values are not needed."""
         return tuple(self.stored[name] for name in names if name in self.stored)
 
 
 def scale_dtype(tensor: StoredTensor) -> DTypeName:
-    """WeightFormat's name for the dtype of stored scales; those that are not floats are kept as float32."""
+    """Return WeightFormat's name for the dtype of stored scales; scales that are not floats become float32."""
     return _SCALES.get(tensor.dtype, "float32")
 
 
 def whole_groups(name: str, k: int, group: int) -> int:
-    """`group` as WeightFormat has it: 0 where one scale covers the row.
+    """Return the group size for WeightFormat, which is 0 if one scale covers the row.
 
-    Raises: ConfigError if the kernels do not cut rows so.
+    Raises: ConfigError if the kernels do not support the size.
     """
     if group <= 0 or group >= k:
         return 0
@@ -108,12 +108,12 @@ def whole_groups(name: str, k: int, group: int) -> int:
 
 
 def groups_of(format: WeightFormat, k: int) -> int:
-    """Scales of a row of k values."""
+    """Return the number of scales of a row of k values."""
     return -(-k // format.group) if format.group else 1
 
 
 def common_format(matrices: Sequence[CodedMatrix]) -> WeightFormat:
-    """One format for matrices that are kept as one, exact for each: more bits, smaller groups.
+    """Return a format that holds several matrices exactly, as one packed matrix: the most bits, the smallest groups.
 
     Raises: ConfigError naming the matrices if there is none.
     """
@@ -138,7 +138,7 @@ def common_format(matrices: Sequence[CodedMatrix]) -> WeightFormat:
 
 
 def expressed(codes: Codes, have: WeightFormat, want: WeightFormat) -> Codes:
-    """Rows of format `have` in `want`, which common_format made of it and others: the same numbers."""
+    """Convert rows from format `have` to `want`, a common_format of it and others; the values stay the same."""
     k = codes.codes.shape[1]
     scales, zeros, offsets = codes.scales, codes.zeros, codes.offsets
     if want.zero == "float32" and offsets is None:
@@ -156,7 +156,7 @@ def expressed(codes: Codes, have: WeightFormat, want: WeightFormat) -> Codes:
 
 
 def _common_group(formats: Sequence[WeightFormat]) -> int:
-    """The largest group into which the groups of all these fall apart; 0: all have one scale a row."""
+    """Return the largest group size that divides all of these; 0 if all have one scale for each row."""
     return math.gcd(*(format.group for format in formats))
 
 

@@ -1,8 +1,8 @@
 """compressed-tensors checkpoints (llm-compressor): int8 and int4 codes, plain or packed, FP8, MXFP4, by config group.
 
-Codes are signed; packed ones are stored plus 2^(bits - 1), low bits first, along k (zero points: along the rows).
-Which config group a matrix is in follows from `targets` (a module's name, a regular expression after re:, or Linear);
-whether it is quantised at all follows from its tensors, so `ignore` needs no reading.
+Codes are signed. Packed codes are stored with 2^(bits - 1) added, low bits first, along k (zero points: along the
+rows). The config group of a matrix follows from `targets` (a module's name, a regular expression after re:, or Linear).
+A matrix is quantised if its tensors are, so `ignore` is not read.
 Source: compressors/ and quantization/quant_args.py of github.com/vllm-project/compressed-tensors.
 """
 
@@ -33,9 +33,9 @@ _SEEN = ("input_scale", "input_zero_point", "weight_shape", "weight_g_idx", "out
 
 @dataclass(frozen=True)
 class _Scheme:
-    """One config group: how its weights are stored.
+    """One config group: the format of its stored weights.
 
-    kind: int or float. group: 0 is one scale a row. int8_activations: the checkpoint asks for these.
+    kind: int or float. group: 0 means one scale for each row. int8_activations: the checkpoint quantises activations.
     """
 
     targets: tuple[str, ...]
@@ -50,10 +50,10 @@ class _Scheme:
 
 
 def compressed_tensors(settings: Keys, tensors: CheckpointTensors, wide: bool | None) -> Find:
-    """Matrices of a compressed-tensors checkpoint.
+    """Return the function that finds the matrices of a compressed-tensors checkpoint.
 
-    wide: see WeightFormat; None is what the checkpoint says of each group.
-    Raises: ConfigError naming the key that asks for what is not supported.
+    wide: see WeightFormat; None takes it from each config group.
+    Raises: ConfigError naming the key whose value is not supported.
     """
     _check(settings)
     listed = settings.object("config_groups")
@@ -75,7 +75,7 @@ def compressed_tensors(settings: Keys, tensors: CheckpointTensors, wide: bool | 
 
 
 def _check(settings: Keys) -> None:
-    """Refuse what changes the maths beyond codes and scales; say what is served otherwise."""
+    """Refuse features beyond codes and scales that change the results; log the settings that have no effect."""
     sparsity = settings.object("sparsity_config")
     if sparsity is not None and sparsity.text("format", "dense") != "dense":
         raise sparsity.wrong("format", "dense; decompress the checkpoint first")
@@ -87,7 +87,7 @@ def _check(settings: Keys) -> None:
 
 
 def _scheme(group: Keys, whole: str) -> _Scheme:
-    """Raises: ConfigError naming the key that asks for what is not supported."""
+    """Read a config group. Raises: ConfigError naming the key whose value is not supported."""
     layout = group.text("format", whole)
     if layout not in _FORMATS:
         raise ConfigError(f"{group.source}: format {layout} is not supported; {', '.join(_FORMATS)} are")
@@ -120,7 +120,7 @@ def _scheme(group: Keys, whole: str) -> _Scheme:
 
 
 def _int8_activations(group: Keys) -> bool:
-    """Whether inputs are quantised to int8: here always as they come, a scale for each token and group of weights."""
+    """Return whether the group quantises activations to int8; our scales are always dynamic, by token and group."""
     inputs = group.object("input_activations")
     if inputs is None or inputs.text("type", "int") != "int":
         return False
@@ -136,9 +136,9 @@ def _int8_activations(group: Keys) -> bool:
 
 
 def _scheme_of(module: str, schemes: list[_Scheme]) -> _Scheme:
-    """The group of a module: by its name, else by a pattern, else Linear.
+    """Return the config group of a module: the one that names it, else one with a matching pattern, else Linear's.
 
-    Raises: ConfigError if it is in none.
+    Raises: ConfigError if no group has the module as a target.
     """
     by_name = [s for s in schemes if module in s.targets]
     by_pattern = [s for s in schemes if any(t.startswith("re:") and re.match(t[3:], module) for t in s.targets)]
@@ -221,7 +221,7 @@ def _rows(
 
 
 def _zeros(files: Files, zeros: StoredTensor, bits: int, packed: bool, rows: int) -> Int8Array:
-    """int8 [rows, groups]; packed ones are packed along the rows."""
+    """Return zero points as int8 [rows, groups]; packed zero points are packed along the rows."""
     stored = files.array(zeros)
     if packed:
         return np.ascontiguousarray(unpacked(np.ascontiguousarray(stored.T), bits)[:, :rows].T)
@@ -229,5 +229,5 @@ def _zeros(files: Files, zeros: StoredTensor, bits: int, packed: bool, rows: int
 
 
 def _groups(tensor: StoredTensor) -> int:
-    """Values a row: of a matrix its columns, of a vector or number one."""
+    """Return the number of values for each row: a matrix's columns; 1 for a vector or a single number."""
     return tensor.shape[1] if len(tensor.shape) == 2 else 1

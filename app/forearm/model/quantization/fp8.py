@@ -1,7 +1,7 @@
-"""Checkpoints of small floats: FP8 (E4M3) with a scale for a matrix, a row or a block; MXFP4 with one for 32 values.
+"""FP8 checkpoints (E4M3, a scale for each matrix, row or block) and MXFP4 checkpoints (a scale for 32 values).
 
-FP8 stays as it is, and is widened while it is multiplied. An MXFP4 value (E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6) is half a
-whole number, so it becomes int8: twice the value, with half the scale, which is a power of two: exact in bfloat16.
+FP8 stays FP8 in memory and is widened while it is multiplied. Twice an MXFP4 value (E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6)
+is a whole number, so it becomes int8, with half the scale, which is a power of two and exact in bfloat16.
 Source: OCP, "8-bit Floating Point Specification" 1.0; "Microscaling Formats (MX) Specification" 1.0, sections 5 and 6.
 """
 
@@ -29,12 +29,15 @@ from forearm.model.quantization.codes import (
 MX_GROUP = 32
 _TWICE = (0, 1, 2, 3, 4, 6, 8, 12)  # 2 * E2M1 by its three low bits
 _TABLE = bytes((-_TWICE[code % 8] if code >= 8 else _TWICE[code]) & 255 for code in range(16)) * 16  # for any byte
-_SCALE_NAMES = ("weight_scale_inv", "weight_scale")  # blocks (it multiplies all the same), others
+_SCALE_NAMES = (
+    "weight_scale_inv",
+    "weight_scale",
+)  # the name for blocks (it is a factor in spite of the name), and for all others
 _IGNORED = ("input_scale", "activation_scale", "input_scale_ub")
 
 
 def fp8(settings: Keys, tensors: CheckpointTensors) -> Find:
-    """Matrices of a checkpoint with quant_method fp8 or fbgemm_fp8."""
+    """Return the function that finds the matrices of a checkpoint with quant_method fp8 or fbgemm_fp8."""
     block = settings.get("weight_block_size")
     if block is not None and not (
         isinstance(block, list) and len(block) == 2 and all(isinstance(b, int) for b in block)
@@ -53,7 +56,7 @@ def fp8(settings: Keys, tensors: CheckpointTensors) -> Find:
 def fp8_matrix(
     tensors: CheckpointTensors, module: str, shape: tuple[int, int], block: tuple[int, int] | None
 ) -> CodedMatrix:
-    """A matrix of E4M3 with one scale, one a row, or one a block of [rows, columns]."""
+    """Return a matrix of E4M3 with one scale, a scale for each row, or one for each block of [rows, columns]."""
     rows, k = shape
     codes = tensors.take(f"{module}.weight", ("F8_E4M3",), shape)
     name = next((n for n in _SCALE_NAMES if tensors.has(f"{module}.{n}")), _SCALE_NAMES[block is None])
@@ -80,7 +83,10 @@ def _fp8_rows(
 
 
 def mxfp4(tensors: CheckpointTensors, wide: bool) -> Find:
-    """Matrices with quant_method mxfp4: NAME_blocks uint8 [rows, k / 32, 16] and NAME_scales [rows, k / 32]."""
+    """Return the function that finds matrices of quant_method mxfp4.
+
+    Their tensors are NAME_blocks, uint8 [rows, k / 32, 16], and NAME_scales, [rows, k / 32].
+    """
 
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
         rows, k = shape
@@ -101,7 +107,7 @@ MX_SCALES = ("U8", "F8_E8M0")
 def mxfp4_matrix(
     module: str, shape: tuple[int, int], codes: StoredTensor, scales: StoredTensor, wide: bool
 ) -> CodedMatrix:
-    """A matrix of E2M1, two to a byte along k, low half first, with power-of-two scales for 32 values."""
+    """Return a matrix of E2M1, two values in a byte along k, low half first, with power-of-two scales for 32 values."""
     group = whole_groups(module, shape[1], MX_GROUP)
     format = WeightFormat("int8", group, "bfloat16", wide=wide)
     return CodedMatrix(module, shape, format, (codes, scales), partial(_mxfp4_rows, codes, scales))
@@ -114,6 +120,6 @@ def _mxfp4_rows(codes: StoredTensor, scales: StoredTensor, files: Files, begin: 
 
 
 def powers_of_two(exponents: UInt8Array) -> Float32Array:
-    """2^(e - 127) as float32; 255 is NaN."""
+    """Return 2^(e - 127) as float32; 255 gives NaN."""
     powers = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
     return np.where(exponents == 255, np.float32(np.nan), powers).astype(np.float32)

@@ -1,8 +1,8 @@
 """GPTQ and AWQ checkpoints: unsigned codes packed into int32 words, zero points, float scales; stored [k, rows].
 
-GPTQ packs codes along k, low bits first, and zero points along the rows, stored less one (`checkpoint_format` gptq_v2:
-as they are). With desc_act a value of g_idx says to which group a column belongs. AWQ packs both along the rows, eight
-to a word, in the order 0, 2, 4, 6, 1, 3, 5, 7.
+GPTQ packs codes along k, low bits first, and zero points along the rows; stored zero points are one less than the real
+ones unless `checkpoint_format` is gptq_v2. With desc_act, g_idx holds the group of each column. AWQ packs both along
+the rows, eight to a word, in the order 0, 2, 4, 6, 1, 3, 5, 7.
 Source: AutoGPTQ's and GPTQModel's qlinear, AutoAWQ's WQLinear_GEMM (their pack functions).
 """
 
@@ -21,12 +21,12 @@ from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import unpacked
 from forearm.model.quantization.codes import CheckpointTensors, CodedMatrix, Codes, Find, scale_dtype, whole_groups
 
-_AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # the row of a group of eight that is the i-th lowest nibble
+_AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # entry i is the row, of eight, in the i-th lowest nibble of a word
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """The tensors of one matrix."""
+    """The tensors of one packed matrix."""
 
     codes: StoredTensor
     zeros: StoredTensor
@@ -35,21 +35,21 @@ class _Packed:
 
 @dataclass(frozen=True)
 class _Gptq:
-    """What GPTQ's settings say of all matrices."""
+    """GPTQ's settings, which all matrices share."""
 
     tensors: CheckpointTensors
     bits: int
     group: int
     symmetric: bool
-    zero_less: int  # what is added to a stored zero point
+    zero_less: int  # added to a stored zero point
     ordered: bool
     files: Files
 
 
 def gptq(settings: Keys, tensors: CheckpointTensors, wide: bool) -> Find:
-    """Matrices of a GPTQ checkpoint. wide: see WeightFormat.
+    """Return the function that finds the matrices of a GPTQ checkpoint. wide: see WeightFormat.
 
-    Raises: ConfigError naming the key that asks for what is not supported.
+    Raises: ConfigError naming the key whose value is not supported.
     """
     bits = settings.integer("bits")
     if bits not in (4, 8):
@@ -105,9 +105,9 @@ def _gptq_rows(packed: _Packed, form: _Gptq, order: Int32Array | None, files: Fi
 
 
 def _gptq_zeros(stored: StoredTensor, bits: int, less: int, files: Files, begin: int, end: int) -> Int8Array:
-    """Zero points in terms of the signed codes, int8 [rows, groups].
+    """Return zero points for signed codes, int8 [rows, groups].
 
-    Raises: ConfigError if one is beyond int8: 256 of 8-bit codes.
+    Raises: ConfigError if one does not fit int8: 256, which 8-bit codes can have.
     """
     first = begin * bits // 32  # the word of row `begin`
     words = np.ascontiguousarray(files.array(stored)[:, first : -(-end * bits // 32)])
@@ -119,9 +119,9 @@ def _gptq_zeros(stored: StoredTensor, bits: int, less: int, files: Files, begin:
 
 
 def _check_symmetric(stored: StoredTensor, zeros: Int8Array) -> None:
-    """Where a checkpoint says sym its zero points must be in the middle, or the numbers would be wrong.
+    """Check that the zero points of a checkpoint with "sym": true are in the middle of the codes' range.
 
-    Raises: ConfigError.
+    Raises: ConfigError if not, because the weights would be wrong.
     """
     if zeros.any():
         raise ConfigError(
@@ -131,18 +131,18 @@ def _check_symmetric(stored: StoredTensor, zeros: Int8Array) -> None:
 
 
 def _order(form: _Gptq, module: str, k: int, group: int) -> Int32Array | None:
-    """Columns by group; None where they are sorted already.
+    """Return the order of columns by group; None if they are sorted already.
 
-    Raises: ConfigError if the groups are not all of one size.
+    Raises: ConfigError if the groups differ in size.
     """
     stored = form.tensors.take(f"{module}.g_idx", ("I32",), (k,))
     return sorted_columns(stored, form.files.array(stored), group)
 
 
 def sorted_columns(stored: StoredTensor, g_idx: Int32Array, group: int) -> Int32Array | None:
-    """The columns in the order of their groups, int32 [k]; None where they are in order already.
+    """Return the columns in the order of their groups, int32 [k]; None if they are in order already.
 
-    Raises: ConfigError if the groups are not `group` columns each.
+    Raises: ConfigError if a group does not have `group` columns.
     """
     k = len(g_idx)
     order = np.argsort(g_idx, kind="stable").astype(np.int32)
@@ -152,16 +152,16 @@ def sorted_columns(stored: StoredTensor, g_idx: Int32Array, group: int) -> Int32
 
 
 def _columns(files: Files, stored: StoredTensor, begin: int, end: int) -> Float32Array:
-    """Scales stored [groups, rows]: those of rows begin .. end - 1, [rows, groups]."""
+    """Return scales of rows begin .. end - 1 as [rows, groups]; they are stored as [groups, rows]."""
     return np.ascontiguousarray(widened(files.array(stored)[:, begin:end], stored.float_dtype).T)
 
 
 def awq(settings: Keys, tensors: CheckpointTensors, wide: bool) -> Find:
-    """Matrices of an AWQ checkpoint (AutoAWQ's gemm). wide: see WeightFormat.
+    """Return the function that finds the matrices of an AWQ checkpoint (AutoAWQ's gemm). wide: see WeightFormat.
 
-    Raises: ConfigError naming the key that asks for what is not supported.
+    Raises: ConfigError naming the key whose value is not supported.
     """
-    key = "bits" if "bits" in settings else "w_bit"  # quant_config.json of older ones
+    key = "bits" if "bits" in settings else "w_bit"  # w_bit in quant_config.json of older checkpoints
     if settings.integer(key) != 4:
         raise settings.wrong(key, "4")
     if settings.text("version", "gemm").lower() != "gemm":
@@ -201,7 +201,7 @@ def _awq_rows(packed: _Packed, files: Files, begin: int, end: int) -> Codes:
 
 
 def _awq_unpacked(words: Int32Array, begin: int, end: int) -> Int8Array:
-    """int32 [k, all rows / 8] -> rows begin .. end - 1, each value less 8: int8 [rows, k]."""
+    """Unpack rows begin .. end - 1 of int32 [k, all rows / 8] to int8 [rows, k]; subtract 8 from each value."""
     first, last = begin // 8, -(-end // 8)
     stored = np.ascontiguousarray(words[:, first:last].T)
     out = np.empty((last - first, 8, words.shape[0]), np.int8)

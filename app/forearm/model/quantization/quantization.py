@@ -1,4 +1,4 @@
-"""Which quantisation a checkpoint has, and what the user asks for: one table of methods, everything else refused."""
+"""The quantisation of a checkpoint and the one the user asks for; methods that are not in the table are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forearm.model.quantization.gptq import awq, gptq
 
 log = logging.getLogger(__name__)
 
-# Formats that float weights are rounded to while they are loaded. float16 scales take half a bit a weight at group 32.
+# Formats that float weights can be rounded to while loading. float16 scales add half a bit per weight at group 32.
 AT_LOAD = {
     "int8": WeightFormat("int8"),
     "int4": WeightFormat("int4", 128, "float16"),
@@ -28,7 +28,7 @@ AT_LOAD = {
     "int4-g128": WeightFormat("int4", 128, "float16"),
     "fp8": WeightFormat("fp8_e4m3", wide=True),
 }
-# quant_method -> what --quantization may call it.
+# quant_method -> the names that --quantization accepts for it.
 METHODS = {
     "gptq": ("gptq",),
     "awq": ("awq",),
@@ -38,14 +38,14 @@ METHODS = {
     "mxfp4": ("mxfp4",),
     "gguf": ("gguf",),
 }
-# Files that old quantisers wrote beside a config.json that says nothing.
+# Files that old quantisers wrote next to a config.json without quantization_config.
 _BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 _REMEDY = "serve the original weights (--quantization int8 or int4 rounds them while loading), or a checkpoint in "
 
 
 @dataclass(frozen=True)
 class Asked:
-    """--quantization, --quantization-embeddings and --quantization-activations."""
+    """The settings --quantization, --quantization-embeddings and --quantization-activations."""
 
     weights: str = "none"
     embeddings: str = "auto"
@@ -53,18 +53,18 @@ class Asked:
 
     @property
     def at_load(self) -> WeightFormat | None:
-        """The format that float weights are rounded to while they are loaded."""
+        """The format that float weights are rounded to while loading; None: they stay floats."""
         format = AT_LOAD.get(self.weights)
         return None if format is None else replace(format, wide=format.wide or self.wide)
 
     @property
     def wide(self) -> bool:
-        """Whether activations stay as they are where nothing else says so."""
+        """True if the settings ask for activations that are not rounded."""
         return self.activations == "float"
 
 
 def quantisation_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
-    """quant_method and settings of the checkpoint with this config.json; None where it has floats.
+    """Return quant_method and settings of the checkpoint with this config.json; None if its weights are floats.
 
     Raises: ConfigError naming a method that is not supported.
     """
@@ -84,10 +84,10 @@ def quantisation_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
 
 
 def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mapping[str, StoredTensor]) -> Find:
-    """What finds the quantised matrices of a checkpoint.
+    """Return the function that finds the quantised matrices of a checkpoint.
 
-    Raises: ConfigError if --quantization asks for another method than the checkpoint's, or its settings are not
-    supported.
+    Raises: ConfigError if --quantization names another method than the checkpoint's, or the checkpoint's settings are
+    not supported.
     """
     if quantised is None:
         _check_float(asked)
@@ -95,10 +95,10 @@ def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
     method, settings = quantised
     if asked.weights not in ("none", *METHODS[method]):
         raise ConfigError(
-            f"--quantization {asked.weights}: the checkpoint is quantised already ({method}), and is served as it is; "
-            f"leave the flag out, or take the original weights"
+            f"--quantization {asked.weights}: the checkpoint is quantised already ({method}) and keeps its format; "
+            f"leave the flag out, or serve the original weights"
         )
-    # auto is int8 where the checkpoint does not say, as with vLLM on CPUs: with int4 it moves the demo model's
+    # auto is int8 if the checkpoint does not choose, as in vLLM on CPUs: with int4 it moves the demo model's
     # perplexity by less than 0.1 % (bench/accuracy.py: int4 +3.35 % with int8, +3.23 % with float activations).
     wide = asked.wide
     stored = CheckpointTensors(tensors)
@@ -115,7 +115,7 @@ def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
 
 
 def _said(asked: Asked) -> bool | None:
-    """Whether activations stay as they are; None: as the checkpoint says."""
+    """Return whether activations are not rounded; None leaves the choice to the checkpoint."""
     return None if asked.activations == "auto" else asked.wide
 
 
@@ -127,11 +127,11 @@ def _supported(method: str, settings: Keys) -> str:
 
 
 def _check_float(asked: Asked) -> None:
-    """Raises: ConfigError if --quantization names a method of checkpoints, and this one has floats."""
+    """Refuse --quantization with a checkpoints' method for a checkpoint of floats. Raises: ConfigError."""
     if asked.weights != "none" and asked.at_load is None:
         raise ConfigError(
-            f"--quantization {asked.weights}: the checkpoint is not quantised; {', '.join(AT_LOAD)} round it while it "
-            "is loaded"
+            f"--quantization {asked.weights}: the checkpoint is not quantised; {', '.join(AT_LOAD)} round it while "
+            "loading"
         )
 
 
