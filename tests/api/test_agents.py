@@ -56,8 +56,8 @@ def test_codex_is_answered_and_told_what_was_left_out(plain: Server) -> None:
     assert reply.status_code == 200, reply.text
     assert reply.json()["warnings"] == [
         "the format of custom tool 'apply_patch' is told to the model, and not imposed",
-        "tools of type local_shell are not run here; they were left out",
-        "tools of type web_search are not run here; they were left out",
+        "this server does not run tools of type local_shell; they were left out",
+        "this server does not run tools of type web_search; they were left out",
     ]
     assert [tool["type"] for tool in reply.json()["tools"]] == [tool["type"] for tool in CODEX["tools"]]
     prompt = prompt_of(plain)

@@ -176,7 +176,7 @@ async def test_an_engine_that_takes_nothing_in_is_not_waited_for_without_end(tmp
     while connection.state is None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
-    with pytest.raises(EngineUnavailable, match=r"has not taken the request in within 0\.1 s"):
+    with pytest.raises(EngineUnavailable, match=r"has not accepted the request within 0\.1 s"):
         await client.submit([submit("x")])
 
     assert connection.open == {}

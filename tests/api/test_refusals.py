@@ -175,7 +175,7 @@ def test_unknown_fields_are_let_be_logged_once_and_counted(
         assert server.chat("x", user="me", frobnicate=True).status_code == 200
 
     assert [record.getMessage() for record in caplog.records if "frobnicate" in record.getMessage()] == [
-        "requests have a field 'frobnicate', which this server does not know and does not read"
+        "requests have a field 'frobnicate', which this server does not know and ignores"
     ]
     assert 'forearm:unknown_request_fields_total{field="frobnicate"} 2.0' in server.http.get("/metrics").text
 

@@ -1,4 +1,4 @@
-"""Admission: a wire.Submit or wire.Embed becomes a Request, or is refused with the reason."""
+"""Admission: makes a Request from a wire.Submit or wire.Embed, or refuses it with the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Terms:
     priorities       whether priorities count; else a request that has one is refused
     prefix_caching   whether requests share blocks; the outputs of one request always do
     alternatives     most that logprobs and prompt_logprobs may ask for; -1: no limit
-    seed             of the seeds of requests that bring none
+    seed             source of the seeds of requests that have none
     pooling          what a model that pools returns; None: the model generates
     """
 
@@ -68,7 +68,7 @@ class Admission:
     def _pool(self, connection: int, embed: Embed, now_s: float, turn: float) -> Request:
         terms = self.terms
         if terms.pooling is None:
-            raise InvalidRequest("this model generates text, no vectors")
+            raise InvalidRequest("this model generates text; it does not make vectors")
         in_turns = not terms.priorities
         task = pooling_task(embed, terms.pooling, terms.vocab_size, terms.max_model_len, in_turns)
         self._arrivals += 1
@@ -85,7 +85,7 @@ class Admission:
 
     def _generate(self, connection: int, submit: Submit, now_s: float) -> Request:
         if self.terms.pooling is not None:
-            raise InvalidRequest("this model makes vectors of texts; it generates none")
+            raise InvalidRequest("this model makes vectors of texts; it does not generate text")
         params = submit.params
         check(params, self.terms.vocab_size)
         self._check_alternatives(params, len(submit.prompt_token_ids))
@@ -112,7 +112,7 @@ class Admission:
         return request
 
     def _check_alternatives(self, params: SamplingParams, prompt: int) -> None:
-        """Raises: InvalidRequest if more is asked than may be, or than one message holds."""
+        """Raises: InvalidRequest if more alternatives are asked for than the limit, or than one message holds."""
         for name in ("logprobs", "prompt_logprobs"):
             count, limit = getattr(params, name), self.terms.alternatives
             if count is not None and limit != -1 and not 0 <= alternatives(count, self.terms.vocab_size) <= limit:
@@ -126,7 +126,7 @@ class Admission:
                 )
 
     def _check_choice(self, request: Request) -> None:
-        """Raises: InvalidRequest if nothing could be chosen: an error of the request, not of the engine."""
+        """Raises: InvalidRequest if the request forbids every token, which else would fail in the engine."""
         params = request.params
         if params.allowed_token_ids is None:
             return
@@ -150,7 +150,7 @@ class Admission:
         return array("i", token_ids)
 
     def _max_tokens(self, prompt: int, max_tokens: int | None) -> int:
-        """Tokens that may be generated: what was asked for, else what the context leaves."""
+        """Return how many tokens may be generated: `max_tokens`, else what the context leaves."""
         context = self.terms.max_model_len
         if prompt >= context:
             raise InvalidRequest(

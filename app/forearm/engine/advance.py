@@ -13,13 +13,13 @@ from forearm.wire import PositionLogprobs
 
 
 @dataclass(slots=True)
-class Growth:
+class NewTokens:
     """The tokens that a step adds to one output.
 
     logprobs   of each token, where they are wanted
     accepted   drafts that were right: their keys and values are computed
     over       the grammar allows nothing more, so the output ends with its last token
-    failed     why it cannot go on after these tokens
+    failed     the error that ends the output after these tokens
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -35,29 +35,29 @@ class Growth:
         return self.over or self.finish_reason is not None or self.failed is not None
 
 
-def grow(outcome: SliceOutcome) -> Growth:
-    """Append to the output of a slice that samples what the step gave."""
+def append_tokens(outcome: SliceOutcome) -> NewTokens:
+    """Append the step's tokens to the output of a slice that samples."""
     piece, sequence = outcome.piece, outcome.piece.sequence
-    growth = Growth(failed=outcome.failed)
+    new = NewTokens(failed=outcome.failed)
     if sequence.request.params.logprobs is not None:
-        growth.logprobs = []
-    # After the last draft there is no draft to compare with; a slice that does not sample has no prospects.
-    for prospect, draft in zip(outcome.prospects, (*piece.drafts, None), strict=False):
-        if growth.ended:
+        new.logprobs = []
+    # After the last draft there is no draft to compare with; a slice that does not sample has no sampled tokens.
+    for one, draft in zip(outcome.sampled, (*piece.drafts, None), strict=False):
+        if new.ended:
             break
-        if prospect.nan:
-            growth.failed = nothing_to_choose(sequence)
+        if one.nan:
+            new.failed = nothing_to_choose(sequence)
             break
-        if growth.logprobs is not None:
-            assert prospect.logprobs is not None
-            growth.logprobs.append(prospect.logprobs)
-        _append(sequence, prospect.token, growth)
-        if prospect.token != draft:
+        if new.logprobs is not None:
+            assert one.logprobs is not None
+            new.logprobs.append(one.logprobs)
+        _append(sequence, one.token, new)
+        if one.token != draft:
             break
-        growth.accepted += 1
-    if growth.logprobs is None and sequence.constraint is not None:
-        _force(sequence, sequence.constraint, growth)
-    return growth
+        new.accepted += 1
+    if new.logprobs is None and sequence.constraint is not None:
+        _force(sequence, sequence.constraint, new)
+    return new
 
 
 def nothing_to_choose(sequence: Sequence) -> ForearmError:
@@ -76,24 +76,24 @@ def nothing_to_choose(sequence: Sequence) -> ForearmError:
     )
 
 
-def _force(sequence: Sequence, constraint: Constraint, growth: Growth) -> None:
-    """Append what must come next: it takes no forward of its own to know it. Log-probabilities do, so where they are
-    wanted these tokens come as drafts.
+def _force(sequence: Sequence, constraint: Constraint, new: NewTokens) -> None:
+    """Append the tokens that the grammar forces: they need no forward pass. If log-probabilities are wanted, which need
+    one, these tokens are computed as drafts instead.
     """
-    while not growth.ended and (forced := constraint.forced()):
+    while not new.ended and (forced := constraint.forced()):
         for token in forced:
-            _append(sequence, token, growth)
-            if growth.ended:
+            _append(sequence, token, new)
+            if new.ended:
                 return
 
 
-def _append(sequence: Sequence, token: int, growth: Growth) -> None:
+def _append(sequence: Sequence, token: int, new: NewTokens) -> None:
     sequence.append(token)
-    growth.token_ids.append(token)
-    growth.finish_reason, growth.stop_reason = finish(sequence)
-    if growth.finish_reason is None and sequence.constraint is not None:
+    new.token_ids.append(token)
+    new.finish_reason, new.stop_reason = finish(sequence)
+    if new.finish_reason is None and sequence.constraint is not None:
         try:
             sequence.constraint.take(token)
-            growth.over = sequence.constraint.over
+            new.over = sequence.constraint.over
         except ForearmError as error:
-            growth.failed = error
+            new.failed = error

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from forearm.array_types import Float32Array, Int32Array, UInt32Array, UInt64Array
 from forearm.engine.sequence import Slice
 
-# The tokens of a sequence that a step computes, the position of the first, and the KV blocks of the sequence.
+# The tokens of a sequence to compute in a step, the position of the first one, and the KV blocks of the sequence.
 TokenSpan = tuple["array[int]", int, "array[int]"]
 
 
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """One line a sampled output; several may read one row of logits (n > 1).
+    """The parameters of sampling, one line per sampled output; several lines may read one row of logits (n > 1).
 
     row                int32 [lines]: index into Batch.logit_rows
     temperature, top_p, min_p, presence, frequency, repetition   float32 [lines]
@@ -110,7 +110,7 @@ class ScoredTokens:
 
 
 def pack(slices: list[Slice]) -> Batch:
-    """Return the step as flat arrays. Logits are for the prompt tokens that a slice scores and, last, for sampling."""
+    """Return the step as flat arrays. The rows of logits of a slice: those it scores, then the ones it samples."""
     rows: list[int] = []
     first = 0
     for piece in slices:
@@ -142,7 +142,7 @@ def _tokens(piece: Slice) -> array[int]:
 def csr(lines: Row[array[int]]) -> tuple[Int32Array, Int32Array]:
     """Return the start of each line, int32 [lines + 1], and the values of all lines in a row, int32 [...] (CSR).
 
-    Joined as bytes: most lines are one token long, and a numpy array for each costs more than what is in it.
+    Lines are joined as bytes: most are one token long, and a numpy array for each would cost more than its content.
     """
     return int32(accumulate(map(len, lines), initial=0)), np.frombuffer(b"".join(lines), np.int32)
 

@@ -16,9 +16,9 @@ def blocks_for(tokens: int) -> int:
 
 
 class BlockPool:
-    """KV blocks of 32 tokens, counted by user. A block is free, in use, or idle: no user, but content still known.
+    """KV blocks of 32 tokens with reference counts. A block is free, in use, or idle: unused, but its content is known.
 
-    drafted  by block: of how many of its positions a draft model has keys and values
+    drafted  by block: the number of its positions for which a draft model has keys and values
     """
 
     def __init__(self, count: int) -> None:
@@ -42,8 +42,9 @@ class BlockPool:
         return blocks_for(sequence.computed + tokens) - len(sequence.blocks) <= self.available
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Give the sequence blocks for `tokens` more tokens than it has computed. False, and nothing done, if there
-        are too few.
+        """Allocate blocks for `tokens` more tokens than the sequence has computed.
+
+        Returns: False, with no change, if there are too few.
         """
         if not self.fits(sequence, tokens):
             return False
@@ -52,13 +53,13 @@ class BlockPool:
         return True
 
     def trim(self, sequence: Sequence) -> None:
-        """Take back the blocks beyond what is computed: rejected drafts had them."""
+        """Free the blocks beyond the computed tokens, which rejected drafts had."""
         while len(sequence.blocks) > blocks_for(sequence.computed):
             self._drop(sequence.blocks.pop())
 
     def release(self, sequence: Sequence) -> None:
-        """Take all blocks back. The last ones rest first, so that of a chain the end is evicted before its beginning,
-        without which it could not be found.
+        """Free all blocks of a sequence. The last ones become idle first, so that the end of a hash chain is evicted
+        before its beginning, without which it could not be found.
         """
         for block in reversed(sequence.blocks):
             self._drop(block)
@@ -66,12 +67,12 @@ class BlockPool:
         sequence.computed = 0
 
     def discard(self, sequence: Sequence) -> None:
-        """Take all blocks back and remove them from the prefix cache: their content may be wrong."""
+        """Free all blocks and remove them from the prefix cache, because their content may be wrong."""
         self.forget(sequence)
         self.release(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """Remove the sequence's blocks from the prefix cache. Those without users are free again, the first on top."""
+        """Remove the sequence's blocks from the prefix cache. Unused ones become free; the first is allocated next."""
         for digest in reversed(sequence.digests):
             block = self._cache.find(digest)
             if block is None:
@@ -90,10 +91,10 @@ class BlockPool:
                 self._cache.forget(block)
 
     def adopt(self, sequence: Sequence) -> int:
-        """Share blocks whose content is known instead of computing it; returns the tokens this saves.
+        """Share known blocks of the prefix cache instead of computing them; returns the tokens this saves.
 
-        Goes on from what is computed, if that ends with a block. The last token is always computed, because its
-        logits are wanted; so are prompt positions whose log-probabilities are.
+        The shared blocks follow the computed tokens, if these end with a full block. The last token is always computed,
+        because its logits are wanted; so are prompt positions whose log-probabilities are wanted.
         """
         before = sequence.computed
         while (digest := self.next_digest(sequence)) and (block := self._cache.find(digest)) is not None:
@@ -103,7 +104,7 @@ class BlockPool:
         return sequence.computed - before
 
     def next_digest(self, sequence: Sequence) -> bytes:
-        """Digest of the next block, if the sequence could adopt it, else empty."""
+        """Return the digest of the next block, empty if the sequence could not adopt it."""
         if not sequence.request.root:
             return b""
         last = len(sequence.tokens) - 1
@@ -114,17 +115,17 @@ class BlockPool:
         return self._digest(sequence, len(sequence.blocks))
 
     def coming_digests(self, sequence: Sequence, tokens: int) -> list[bytes]:
-        """Digests of the blocks that become full when `tokens` more tokens are computed."""
+        """Return the digests of the blocks that become full when `tokens` more tokens are computed."""
         if not sequence.request.root:
             return []
         first, end = sequence.computed // BLOCK_TOKENS, (sequence.computed + tokens) // BLOCK_TOKENS
         return [self._digest(sequence, i) for i in range(first, end)]
 
     def publish(self, sequence: Sequence, start: int) -> None:
-        """Make known the full blocks that were completed since `start` tokens were computed.
+        """Add the blocks that became full since `start` tokens were computed to the prefix cache.
 
-        Where another sequence has computed the same block meanwhile, its block takes the place of this one: what they
-        hold is the same bit for bit.
+        If another sequence has computed the same block meanwhile, its block replaces this one: their contents are
+        equal bit for bit.
         """
         if not sequence.request.root:
             return
@@ -159,7 +160,7 @@ class BlockPool:
             self._free.append(block)
 
     def _digest(self, sequence: Sequence, block: int) -> bytes:
-        """Digest of the sequence's full block `block`; its chain is extended as far as needed."""
+        """Return the digest of the sequence's full block number `block`, and extend its chain as far as needed."""
         for i in range(len(sequence.digests), block + 1):
             parent = sequence.digests[i - 1] if i else sequence.request.root
             sequence.digests.append(block_digest(parent, sequence.tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]))

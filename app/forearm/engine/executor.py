@@ -1,4 +1,4 @@
-"""The executor: the only way from the loop into C++, for computing a step, sampling and pooling."""
+"""The executor: the loop's only interface to C++, for computing a step, sampling and pooling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Executor(Protocol):
-    """The interface of an executor that generates. `NativeExecutor` implements it; tests have tiny ones."""
+    """The interface of an executor of a generative model. `NativeExecutor` implements it; tests have tiny ones."""
 
     vocab_size: int
     max_model_len: int
@@ -35,7 +35,7 @@ class Executor(Protocol):
 
 
 class NativeExecutor:
-    """The executor in C++, loaded, behind the loop's arrays. Its KV cache is still to be allocated."""
+    """The executor in C++ with loaded weights; `allocate` makes its KV cache."""
 
     def __init__(self, native: _native.Executor, checkpoint: Checkpoint) -> None:
         self.vocab_size = checkpoint.config.vocab_size

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from forearm import wire
 
-# Messages that may wait for the end of a step; beyond them requests are refused at once.
+# The most messages that may wait for the end of a step; further requests are refused at once.
 MAX_UNTAKEN = 4096
 # A token id has 1 to 5 bytes in a frame and up to 36 as an object in a list.
 _BYTES_A_BYTE = 12
@@ -15,7 +15,7 @@ _BYTES_A_BYTE = 12
 
 @dataclass(frozen=True)
 class From:
-    """A message of a connection."""
+    """A message from a connection."""
 
     connection: int
     message: wire.Submit | wire.Embed | wire.Abort | wire.ForgetPrefixes
@@ -23,7 +23,7 @@ class From:
 
 @dataclass(frozen=True)
 class Profiling:
-    """A connection asks to start or to stop recording steps."""
+    """A connection's query to start or stop recording steps."""
 
     connection: int
     message: wire.Profile
@@ -31,19 +31,19 @@ class Profiling:
 
 @dataclass(frozen=True)
 class Gone:
-    """A connection has closed: its requests are aborted."""
+    """The end of a connection, whose requests are aborted."""
 
     connection: int
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Take nothing new, finish what is there, end."""
+    """The command to refuse new requests, finish open ones and end."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End now; what is open is aborted."""
+    """The command to abort open requests and end at once."""
 
 
 Inward = From | Profiling | Gone | Drain | Stop
@@ -52,7 +52,7 @@ Outward = tuple[int, wire.FromEngine]  # to this connection
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The loop's state for other threads. `step_s`: when a step last ended; None while there is nothing to do."""
+    """The loop's state for other threads. `step_s`: when the last step ended; None while there is nothing to do."""
 
     running: int
     waiting: int
@@ -63,15 +63,15 @@ class Snapshot:
 
 
 class Inbox:
-    """most_bytes: of messages that wait, about, as objects; a message alone may have more.
+    """The queue of messages to the loop. most_bytes: bound on waiting messages, as objects; a single one may exceed it.
 
-    One thread puts requests in, one takes them out; what has no size may come from any.
+    One thread puts requests in, one takes them out; messages without a size may come from any thread.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._queue: SimpleQueue[tuple[Inward, int]] = SimpleQueue()
-        self._put_bytes = self._got_bytes = 0  # so far; each written by one thread
+        self._put_bytes = self._got_bytes = 0  # totals; each is written by one thread
 
     def put(self, inward: Inward, frame_bytes: int = 0) -> None:
         """Put a message in, without waiting."""
@@ -79,7 +79,7 @@ class Inbox:
         self._queue.put((inward, frame_bytes))
 
     def get(self) -> Inward:
-        """Return the next message, as soon as there is one."""
+        """Wait for the next message and return it."""
         inward, frame_bytes = self._queue.get()
         self._got_bytes += _BYTES_A_BYTE * frame_bytes
         return inward
@@ -89,7 +89,7 @@ class Inbox:
         return self._queue.empty()
 
     def too_much(self, frame_bytes: int) -> str:
-        """Return why a message of this size must be refused now; "": it may come in."""
+        """Return the reason to refuse a message of this size now; "" if there is room."""
         if self._queue.qsize() >= MAX_UNTAKEN:
             return f"{MAX_UNTAKEN} messages wait for the end of a step"
         held = self._put_bytes - self._got_bytes

@@ -1,6 +1,6 @@
-"""The engine's loop: take in, schedule, compute, sample or pool, publish. One thread owns all state below.
+"""The engine's loop: receive, schedule, compute, sample or pool, publish. One thread owns all of this state.
 
-Messages come in through a queue and go out in one list a step.
+Messages arrive through a queue and leave as one list per step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from forearm import wire
 from forearm.engine import replies
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.advance import Growth, grow, nothing_to_choose
+from forearm.engine.advance import NewTokens, append_tokens, nothing_to_choose
 from forearm.engine.blocks import BlockPool, blocks_for
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.constraints.output_constraint import Constraint
@@ -27,9 +27,9 @@ from forearm.engine.speculation.speculation import Speculation
 from forearm.engine.step import SliceOutcome, Stepper
 from forearm.errors import ConstraintFailed, EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
 
-# One broken step may be its requests' fault; three in a row are the engine's, and a fresh process is the remedy.
+# One failed step may be due to its requests; after three in a row the engine is at fault and restarts.
 MAX_FAILED_STEPS = 3
-_COMPILING_S = 0.01  # that a step waits for a grammar where there is nothing else to do; messages are taken in between
+_COMPILING_S = 0.01  # one wait for a grammar's compilation in an idle loop, which then reads messages
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 class EngineLoop:
     """State and step of one engine.
 
-    stepper: computes steps, of a model that generates or of one that pools.
-    outbox: messages to connections since the outbox was last emptied.
-    over: the loop was told to end at once. draining: it takes in nothing new.
+    stepper: computes steps of a generative or a pooling model.
+    outbox: messages to connections since it was last emptied.
+    over: the loop was told to end at once. draining: new requests are refused.
     grammars: None: requests with a grammar are refused. speculation: None: no drafts.
     """
 
@@ -65,16 +65,16 @@ class EngineLoop:
         self._requests: dict[tuple[int, str], Request] = {}
         self._queue = RequestQueue(terms.queued, limits.running)
         self._failed_steps = 0
-        self.look()
+        self.update_snapshot()
 
     @property
     def busy(self) -> bool:
         return bool(self._requests)
 
     def run(self, inbox: Inbox, publish: Callable[[list[Outward]], None]) -> None:
-        """Step until told to end and, if drained, until all is finished. With nothing to do, sleep in the queue.
+        """Compute steps until told to end or, when draining, until all requests have ended. Idle, wait for messages.
 
-        Raises: EngineFailed after MAX_FAILED_STEPS broken steps in a row.
+        Raises: EngineFailed after MAX_FAILED_STEPS failed steps in a row.
         """
 
         def publish_outbox() -> None:
@@ -85,19 +85,19 @@ class EngineLoop:
         try:
             while not (self.over or (self.draining and not self.busy)):
                 taken = 0
-                while not inbox.empty() or not (taken or self.busy or self.draining):  # no other thread takes from it
+                while not inbox.empty() or not (taken or self.busy or self.draining):  # no other thread reads it
                     self.take(inbox.get())
                     taken += 1
                 if taken:
-                    self.look()  # of several workers each sees in time what the others have filled
-                publish_outbox()  # a client learns that it was taken in before a step that may be long
+                    self.update_snapshot()  # so that each worker learns in time how many places the others have taken
+                publish_outbox()  # clients learn that they are accepted before a step that may be long
                 self.step()
                 publish_outbox()
         finally:
             self.trace.close()
 
     def take(self, inward: Inward) -> None:
-        """Take in one message."""
+        """Handle one message."""
         if isinstance(inward, From):
             if isinstance(inward.message, wire.Submit | wire.Embed):
                 self._submit(inward.connection, inward.message)
@@ -127,7 +127,7 @@ class EngineLoop:
         self.trace.begin("schedule")
         slices = self.scheduler.schedule()
         if slices:
-            self.look()
+            self.update_snapshot()
             now_s = time.monotonic()
             for piece in slices:
                 if piece.sequence.request.scheduled_s is None:
@@ -143,23 +143,23 @@ class EngineLoop:
             grammars = [request.compiling for request in self._compiling if request.compiling is not None]
             assert grammars, "only a grammar that is being compiled keeps a request from going on"
             wait(grammars, _COMPILING_S, FIRST_COMPLETED)
-        self.look()
+        self.update_snapshot()
 
-    def look(self) -> None:
-        """Show other threads how full the engine is. A model that pools keeps nothing in its KV cache."""
+    def update_snapshot(self) -> None:
+        """Update the snapshot of the load for other threads. A pooling model's KV cache holds nothing between steps."""
         running, waiting = len(self.scheduler.running), self.scheduler.waiting
         kv_usage, load = self.scheduler.blocks.used / self.scheduler.blocks.count, self._queue.load(running)
-        if self._pools:  # requests, which may have thousands of texts; a text gives its place back with the step
+        if self._pools:  # count requests, which may have thousands of texts: a text frees its place after one step
             waiting = self._queue.length
             running, kv_usage, load = len(self._requests) - waiting, 0.0, self._queue.load(0)
         self.meter.load(running, waiting, kv_usage, self.scheduler.preemptions)
         step_s = time.monotonic() if self.busy else None
         self.snapshot = Snapshot(running, waiting, load, kv_usage, step_s, self.draining)
 
-    # --- in
+    # --- requests
 
     def _submit(self, connection: int, submit: wire.Submit | wire.Embed) -> None:
-        """Take in a request, or refuse it: while draining, for its name, for want of room, for what it asks."""
+        """Accept a request or refuse it: while draining, for a name in use, a full queue or invalid parameters."""
         try:
             if self.draining:
                 raise EngineUnavailable("the server is shutting down")
@@ -186,7 +186,7 @@ class EngineLoop:
             self.outbox.append((connection, wire.Accepted(request_id=request.request_id)))
 
     def _take_grammars(self) -> None:
-        """Accept or refuse requests whose grammar is compiled, or can't be. Nothing was chosen for them yet."""
+        """Accept requests whose grammar is compiled, refuse those whose grammar is invalid; neither has output yet."""
         done = [one for one in self._compiling if one.compiling is None or one.compiling.done()]
         if done:
             self._compiling = [one for one in self._compiling if one.compiling and not one.compiling.done()]
@@ -206,7 +206,7 @@ class EngineLoop:
             self.outbox.append((request.connection, wire.Accepted(request_id=request.request_id)))
 
     def _abort(self, request: Request, index: int | None) -> None:
-        """End output `index`, or None: all of them. One that has ended meanwhile stays as it is."""
+        """Abort output `index` (None: all outputs), unless it has already ended."""
         if index is None or self._pools:
             self._end(request, "abort")
         elif (sequence := request.made(index)) is None:
@@ -217,7 +217,7 @@ class EngineLoop:
     # --- compute
 
     def _compute(self, slices: list[Slice]) -> None:
-        """Compute the step. State moves on only after the executor's last call: a broken step changes nothing."""
+        """Compute the step. State changes only after the executor's last call, so a failed step changes nothing."""
         start_s = time.monotonic()
         self.trace.part("draft")
         slices = self._speculation.plan(slices, self.scheduler.limits, self.scheduler.blocks)
@@ -229,11 +229,11 @@ class EngineLoop:
         for outcome in outcomes:
             sequence = outcome.piece.sequence
             if sequence.finish_reason is not None:
-                continue  # another output of its request met a NaN
+                continue  # another output of its request had a NaN
             if not self._pools:
                 self._advance(outcome, now_s)
             elif outcome.failed is not None:
-                self._broken(sequence, outcome.failed)
+                self._fail_request(sequence, outcome.failed)
             elif outcome.vector is not None:
                 self.outbox.append((sequence.request.connection, replies.embedded(sequence, outcome.vector)))
                 self._end_output(sequence, "stop")
@@ -243,46 +243,46 @@ class EngineLoop:
             self.trace.end(tokens=sum(one.computes for one in slices), prompt_tokens=prompt_tokens, **counts)
 
     def _advance(self, outcome: SliceOutcome, now_s: float) -> None:
-        """Append what a slice gave to its output and tell the client; share the blocks that are full now."""
+        """Append a slice's tokens to its output and send them; publish blocks that have become full."""
         piece, sequence = outcome.piece, outcome.piece.sequence
         request = sequence.request
         if outcome.prompt_logprobs is None:
-            self._broken(sequence, nothing_to_choose(sequence))
+            self._fail_request(sequence, nothing_to_choose(sequence))
             return
         request.prompt_logprobs.extend(outcome.prompt_logprobs)
-        growth = grow(outcome) if piece.samples else Growth()
-        sequence.computed = piece.end + growth.accepted
+        new = append_tokens(outcome) if piece.samples else NewTokens()
+        sequence.computed = piece.end + new.accepted
         self.scheduler.blocks.publish(sequence, piece.start)
         self.scheduler.blocks.trim(sequence)
         drafted = 0 if piece.certain else len(piece.drafts)
         if drafted:
-            self.meter.drafted(drafted, growth.accepted)
-            self._speculation.verified(piece, growth.accepted)
-        if growth.token_ids:
-            self.meter.tokens(sequence, len(growth.token_ids), now_s)
+            self.meter.drafted(drafted, new.accepted)
+            self._speculation.verified(piece, new.accepted)
+        if new.token_ids:
+            self.meter.tokens(sequence, len(new.token_ids), now_s)
             sequence.last_token_s = now_s
-            self.outbox.append((request.connection, replies.tokens(sequence, growth, drafted)))
+            self.outbox.append((request.connection, replies.tokens(sequence, new, drafted)))
             request.first_token_s = request.first_token_s or now_s
-        if growth.failed is not None:
-            self._broken(sequence, growth.failed)
-        elif growth.over:
+        if new.failed is not None:
+            self._fail_request(sequence, new.failed)
+        elif new.over:
             self.outbox.append((request.connection, replies.end(request, sequence.index, "stop")))
             self._end_output(sequence, "stop")
-        elif growth.finish_reason is not None:
-            self._end_output(sequence, growth.finish_reason)
+        elif new.finish_reason is not None:
+            self._end_output(sequence, new.finish_reason)
 
-    # --- out
+    # --- outputs
 
     def _end_output(self, sequence: Sequence, reason: str) -> None:
-        """Free the output's place and blocks for the next step; the request ends with its last output."""
+        """End an output: free its place and blocks for the next step. The request ends with its last output."""
         sequence.finish_reason = reason
         self.scheduler.remove(sequence)
         request = sequence.request
         if not request.open_outputs:
             self._queue.leave(begun=request.scheduled_s is not None)
             if not self.terms.prefix_caching:
-                # No request can find its blocks; the next ones take them before memory that was never touched: six
-                # rounds of bench/compare.py's requests to the 0.5B shape, int4, leave the process at 573 MiB, not 847.
+                # No request can find its blocks, so they are reused before untouched memory: after six rounds of
+                # bench/compare.py's requests to the 0.5B shape, int4, the process has 573 MiB instead of 847.
                 for one in request.sequences:
                     self.scheduler.blocks.forget(one)
             del self._requests[request.name]
@@ -296,8 +296,8 @@ class EngineLoop:
     def _refuse(self, connection: int, request_id: str, error: ForearmError) -> None:
         self.outbox.append((connection, replies.refusal(request_id, error)))
 
-    def _broken(self, sequence: Sequence, error: ForearmError) -> None:
-        """End this request alone. Blocks are shared no more, unless it failed only for what it asks."""
+    def _fail_request(self, sequence: Sequence, error: ForearmError) -> None:
+        """End this request with an error. Its blocks leave the prefix cache, unless the request itself is at fault."""
         request = sequence.request
         if not isinstance(error, ConstraintFailed):
             log.error("%s", error)
@@ -308,7 +308,7 @@ class EngineLoop:
         self._end(request, "error")
 
     def _step_failed(self, slices: list[Slice], error: Exception) -> None:
-        """End the requests of this step; the others go on, unless steps fail again and again."""
+        """End the requests of a failed step; others go on, unless several steps in a row fail."""
         self._failed_steps += 1
         log.error("a step of %d sequences failed", len(slices), exc_info=error)
         for request in {id(piece.sequence.request): piece.sequence.request for piece in slices}.values():

@@ -1,4 +1,4 @@
-"""One step of a model that pools: whole texts become vectors or scores. Admission checks what is asked here, too."""
+"""One step of a pooling model, which makes vectors or scores of whole texts; and the checks of pooling requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from forearm.errors import EngineFailed, InvalidRequest
 from forearm.model.pooling.pooling import Pool, PoolingPlan
 from forearm.wire import Embed
 
-MAX_TEXTS = 4096  # of one message: OpenAI's limit of 2048 inputs, and pairs
+MAX_TEXTS = 4096  # per message: OpenAI's limit of 2048 inputs, as pairs
 _ROWS: dict[Pool, PooledRows] = {"mean": "all", "cls": "first", "last": "last"}
 
 
 @dataclass(frozen=True)
 class PoolingTerms:
-    """A pooling model's output. columns: values of a vector. token_types: how many the model tells apart."""
+    """A pooling model's limits. columns: values of a vector. token_types: number of token types of the model."""
 
     plan: PoolingPlan
     columns: int
@@ -32,7 +32,7 @@ class PoolingTerms:
 
 
 def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_len: int, in_turns: bool) -> PoolingTask:
-    """Return what the request asks for, checked.
+    """Check the request and return its pooling task.
 
     Raises: InvalidRequest naming the field, the numbers and the limit.
     """
@@ -40,7 +40,7 @@ def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_l
         raise InvalidRequest(f"{len(embed.prompts)} texts; a request has 1 to {MAX_TEXTS}", "input")
     kinds = ("embed", "token_embed") if terms.plan.kind == "embed" else ("classify",)
     if embed.task not in kinds:
-        raise InvalidRequest(f"task is {embed.task}; this model does {' and '.join(kinds)}", "task")
+        raise InvalidRequest(f"task is {embed.task}; this model supports {' and '.join(kinds)}", "task")
     if embed.dimensions is not None and not 0 < embed.dimensions <= terms.columns:
         raise InvalidRequest(
             f"dimensions is {embed.dimensions}; this model's vectors have {terms.columns} values", "dimensions"
@@ -59,14 +59,14 @@ def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_l
             if not 0 <= token < vocab_size:
                 raise InvalidRequest(f"a text has token id {token}; the vocabulary has {vocab_size} tokens", "input")
         if not 0 <= prompt.second < len(ids):
-            raise InvalidRequest(f"second is {prompt.second}; it does not begin a second text here", "input")
+            raise InvalidRequest(f"second is {prompt.second}; it is not the start of a second text", "input")
     by_token = embed.task == "token_embed"
     rows = "all" if by_token else _ROWS[terms.plan.pool]
     return PoolingTask(embed.prompts, in_turns, rows, by_token, embed.dimensions, embed.activate)
 
 
 class PoolingExecutor(Protocol):
-    """The interface of an executor that pools. `NativeExecutor` implements it; tests have a tiny one."""
+    """The interface of an executor of a pooling model. `NativeExecutor` implements it; tests have a tiny one."""
 
     blocks: int
     folder: Path | None
@@ -85,14 +85,14 @@ class PoolingExecutor(Protocol):
 
 
 class PoolingStepper:
-    """Takes slices that are whole texts through an executor, as `Stepper` does those that generate."""
+    """Computes slices that are whole texts by an executor; the counterpart of `Stepper` for pooling models."""
 
     def __init__(self, executor: PoolingExecutor, trace: StepTrace, terms: PoolingTerms) -> None:
         self.executor, self.trace = executor, trace
         self._terms = terms
 
     def compute(self, slices: list[Slice]) -> list[SliceOutcome]:
-        """Compute all layers of all texts in one call, then pooling and the layers behind it in another."""
+        """Compute all layers of all texts in one call, then pooling and the layers after it in another."""
         self.trace.part("pack")
         batch = pack(slices)
         if self._terms.token_types > 1:
@@ -111,7 +111,7 @@ class PoolingStepper:
             if not np.isfinite(vector).all():
                 failed = EngineFailed(
                     f"request {piece.sequence.request.request_id}: the model's output has a NaN or an infinity; "
-                    "nothing can be made of it"
+                    "it has no valid result"
                 )
             else:
                 vector = finish_vector(vector, self._terms.plan, task.dimensions, task.activate)
@@ -120,7 +120,7 @@ class PoolingStepper:
 
 
 def finish_vector(vector: Float32Array, plan: PoolingPlan, dimensions: int | None, activate: bool) -> Float32Array:
-    """Return the vector cut to `dimensions` (matryoshka), then at unit length, or as probabilities.
+    """Return the vector truncated to `dimensions` (matryoshka), then normalized or turned into probabilities.
 
     vector: [columns] or [tokens, columns]. Sums are float64 and over one text's values alone.
     """
@@ -150,5 +150,5 @@ def _token_types(slices: list[Slice]) -> Int32Array | None:
 
 def _task(piece: Slice) -> PoolingTask:
     task = piece.sequence.request.pooling
-    assert task is not None, "a pooling model takes in requests to pool alone"
+    assert task is not None, "a pooling model accepts only pooling requests"
     return task

@@ -1,7 +1,7 @@
-"""The prefix cache: a hash chain over full blocks tells which block holds which tokens. LRU eviction.
+"""The prefix cache: finds blocks by a hash chain over the tokens of full blocks. LRU eviction.
 
 A block's digest covers its own tokens and, through its parent's digest, all before them: equal digests mean equal keys
-and values. Blocks without users keep their content until the room is needed.
+and values. Unused blocks keep their content until they are evicted.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ def root_digest(salt: str | None) -> bytes:
 
 
 def block_digest(parent: bytes, tokens: array[int]) -> bytes:
-    """Digest of a full block: its tokens, int32, after all that `parent` stands for.
+    """Return the digest of a full block: its tokens, int32, after the chain with digest `parent`.
 
-    A cryptographic hash: an attacker who could make two prompts collide would read another's context.
+    The hash is cryptographic: an attacker who could make two prompts collide would read another client's context.
     """
     return sha256(parent + tokens.tobytes()).digest()
 
 
 class PrefixCache:
-    """Digest to block and back, and the blocks among them that are idle (used by no sequence), oldest first."""
+    """Maps digests to blocks and back, and keeps the idle blocks (used by no sequence), oldest first."""
 
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}
@@ -37,15 +37,15 @@ class PrefixCache:
 
     @property
     def idle(self) -> int:
-        """Blocks that could be evicted now."""
+        """Count the blocks that could be evicted now."""
         return len(self._idle)
 
     def find(self, digest: bytes) -> int | None:
-        """The block that holds these tokens, if there is one."""
+        """Return the block with this digest; None if there is none."""
         return self._block_of.get(digest)
 
     def put(self, digest: bytes, block: int) -> None:
-        """`block`, in use, now holds what `digest` stands for."""
+        """Record that `block`, which is in use, holds the tokens of `digest`."""
         assert digest not in self._block_of, "a digest has one block"
         assert block not in self._digest_of, "a block has one digest"
         self._block_of[digest] = block
@@ -61,13 +61,13 @@ class PrefixCache:
         del self._idle[block]
 
     def evict(self) -> int:
-        """Forget the block that has been idle longest, and give it away. There must be one."""
+        """Remove the block that has been idle longest, and return it. There must be one."""
         block, _ = self._idle.popitem(last=False)
         del self._block_of[self._digest_of.pop(block)]
         return block
 
     def forget(self, block: int) -> None:
-        """The content of `block`, in use, is not to be found any more, if it was."""
+        """Remove `block`, which is in use, from the cache, if it is there."""
         digest = self._digest_of.pop(block, None)
         if digest is not None:
             del self._block_of[digest]

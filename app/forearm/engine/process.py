@@ -1,8 +1,8 @@
 """The engine as a process: `python -m forearm.engine.process CONFIG`, where CONFIG is EngineConfig as JSON in a file.
 
-SIGTERM and SIGINT drain: what is open goes on for --shutdown-timeout at most, nothing new is taken in, exit status 0.
-Exit status 78 is a setting that no restart helps; any other is a failure, after which the supervisor starts the
-process again.
+SIGTERM and SIGINT drain: open requests go on for at most --shutdown-timeout, new ones are refused, exit status 0.
+Exit status 78 means an invalid setting, which a restart does not mend; after any other failure the supervisor starts
+the process again.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         log.error("%s", error)
         return ConfigError.exit_status
-    except (MemoryError, ValueError) as error:  # of the native executor: they say what does not fit
+    except (MemoryError, ValueError) as error:  # from the native executor: the text names what does not fit
         log.error("the model cannot be loaded: %s", error)
         return ConfigError.exit_status
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through it again and again would hold up steps
+    gc.freeze()  # these objects stay alive: scanning them in each collection would delay steps
     if loop.terms.pooling is None:
         _keep_plan(file, config, loop.terms.max_model_len, loop.scheduler.blocks.count)
     try:
@@ -61,8 +61,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _keep_plan(file: Path, config: EngineConfig, max_model_len: int, kv_blocks: int) -> None:
-    """See to it that the next start, should this process die, plans as the first one did: with the same context length
-    at any rate, and with fewer KV blocks where memory is short by then.
+    """Save the memory plan, so that a restart after a crash uses the same context length, and at most as many KV blocks
+    as the first start: fewer if memory is short by then.
     """
     if config.first_kv_blocks:
         if kv_blocks < config.first_kv_blocks:
@@ -95,7 +95,7 @@ async def _serve(server: EngineServer, config: EngineConfig, outdated: threading
 
 
 async def _end_outdated(server: EngineServer, config: EngineConfig, outdated: threading.Event) -> None:
-    """Drain once the weights turn out to be another model's: the supervisor starts this process again."""
+    """Drain once the weight files turn out to have changed: the supervisor starts this process again."""
     while not outdated.is_set():  # noqa: ASYNC110  # a thread sets it
         await asyncio.sleep(_LOOK_S)
     server.drain(config.shutdown_timeout_s)

@@ -1,36 +1,36 @@
-"""The loop's replies to clients, as messages of the wire."""
+"""The loop's replies to clients, as wire messages."""
 
 from __future__ import annotations
 
 from forearm import wire
 from forearm.array_types import Float32Array
-from forearm.engine.advance import Growth
+from forearm.engine.advance import NewTokens
 from forearm.engine.sequence import Request, Sequence
 from forearm.errors import ForearmError
 
 
-def tokens(sequence: Sequence, growth: Growth, drafted: int) -> wire.Tokens:
-    """Return the newest tokens of an output, `drafted` of them tried ahead; the first ones also tell of the prompt."""
+def tokens(sequence: Sequence, new: NewTokens, drafted: int) -> wire.Tokens:
+    """Return an output's newest tokens, `drafted` of them tried as drafts; the first message has the prompt's data."""
     request = sequence.request
-    first = sequence.index == 0 and sequence.output_length == len(growth.token_ids)
+    first = sequence.index == 0 and sequence.output_length == len(new.token_ids)
     scored = first and request.params.prompt_logprobs is not None
     return wire.Tokens(
         request_id=request.request_id,
         index=sequence.index,
-        token_ids=growth.token_ids,
-        logprobs=growth.logprobs,
-        finish_reason=growth.finish_reason,
-        stop_reason=growth.stop_reason,
+        token_ids=new.token_ids,
+        logprobs=new.logprobs,
+        finish_reason=new.finish_reason,
+        stop_reason=new.stop_reason,
         cached_tokens=sequence.cached_tokens if first else None,
         queue_s=(request.scheduled_s or request.arrived_s) - request.arrived_s if first else None,
         prompt_logprobs=request.prompt_logprobs if scored else None,
         drafted=drafted,
-        accepted=growth.accepted if drafted else 0,
+        accepted=new.accepted if drafted else 0,
     )
 
 
 def embedded(sequence: Sequence, vector: Float32Array) -> wire.Embedded:
-    """Return the vector of the request's text, or one of each token."""
+    """Return the vector of a request's text, or a vector per token."""
     return wire.Embedded(
         request_id=sequence.request.request_id,
         index=sequence.index,
@@ -40,17 +40,17 @@ def embedded(sequence: Sequence, vector: Float32Array) -> wire.Embedded:
 
 
 def aborted(request: Request) -> list[wire.Tokens]:
-    """Return the end of each output that is open."""
+    """Return the end message of each open output."""
     return [end(request, index, "abort") for index in request.open_indexes]
 
 
 def end(request: Request, index: int, reason: str) -> wire.Tokens:
-    """Return the end of an output that has no further tokens."""
+    """Return the end message of an output, without further tokens."""
     return wire.Tokens(request_id=request.request_id, index=index, token_ids=[], finish_reason=reason)
 
 
 def refusal(request_id: str, error: ForearmError) -> wire.Refused:
-    """Return the refusal of a request that did not or will not go on."""
+    """Return the refusal of a request, by which it ends."""
     return wire.Refused(
         request_id=request_id,
         error=type(error).__name__,

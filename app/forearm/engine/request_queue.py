@@ -1,4 +1,4 @@
-"""The queue of requests without a computed step: its length, its limit, and the rate at which requests leave."""
+"""The queue of requests before their first step: its length, its limit, and the rate at which requests leave it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from forearm.engine.validation import MAX_OUTPUTS
 from forearm.errors import InvalidRequest, Overloaded
 from forearm.wire import Load
 
-# The last requests that ended are looked at, so many of them: seconds of a busy engine, minutes of a slow one.
+# The rate is taken over this many of the last requests that ended: seconds of a busy engine, minutes of a slow one.
 _MOST_ENDED = 256
-# The openai package waits as Retry-After says up to a minute, and for half a second where it says more.
+# The openai package follows Retry-After up to a minute; for longer times it waits only half a second.
 _LONGEST_S = 60
 
 
 class RequestQueue:
-    """limit: requests that may wait beside those for which there is a place at once. places: of an idle engine."""
+    """The count of waiting requests. limit: how many may wait besides those with a free place. places: how many run."""
 
     def __init__(self, limit: int, places: int) -> None:
         self.length = 0
@@ -38,11 +38,11 @@ class RequestQueue:
         self._ended_s.append(time.monotonic())
 
     def load(self, taken: int) -> Load:
-        """Return how many more requests may come while `taken` places are taken, and when to retry where none may."""
+        """Return how many more requests may come while `taken` places are taken; if none, the time to retry after."""
         return Load(self._limit + self._places - taken - self.length, self._wait_s())
 
     def check(self, outputs: int, running: int, waiting: int) -> None:
-        """Raises: why a request for so many outputs is not taken, while so many others run and wait."""
+        """Raises: InvalidRequest or Overloaded if a request for `outputs` outputs exceeds the limits."""
         most = self._limit + self._places
         if outputs > most:
             raise InvalidRequest(
@@ -59,7 +59,7 @@ class RequestQueue:
             raise Overloaded(said, load.retry_after_s)
 
     def _wait_s(self) -> int:
-        """Seconds until who waits will have left, at the rate of late: 1 to 60; 1 while no rate is known."""
+        """Return the seconds until the queue is empty at the present rate: 1 to 60; 1 while no rate is known."""
         if len(self._ended_s) < 2:
             return 1
         mean_s = (time.monotonic() - self._ended_s[0]) / len(self._ended_s)

@@ -1,10 +1,10 @@
 """The scheduler: chooses the sequences of the next step, and how many tokens of each.
 
-Everything goes by rank: (due, order of arrival). With the policy fcfs a request is due when it arrives. With the policy
-priority it is due PRIORITY_HEAD_START_S later for each level of priority (earlier for negative ones): a level is worth
-that much waiting, so waiting requests overtake newcomers of better priority in the end: none starves.
+Requests are ordered by rank: (due, order of arrival). With the policy fcfs a request is due when it arrives. With the
+policy priority it is due PRIORITY_HEAD_START_S later for each level of priority (earlier for negative levels), so that
+a waiting request is served before newcomers of better priority once it has waited that long: none starves.
 
-Of several clients that wait with equal priority, the one that got least is let in first (waiting.py).
+Among clients that wait with equal priority, the one with the fewest computed tokens is admitted first (waiting.py).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from forearm.engine.waiting import WaitingQueue, place
 from forearm.errors import ConfigError
 
 PRIORITY_HEAD_START_S = 10.0
-# No request is put before or behind others by more than 100 levels (1000 s), whatever number its client sends.
+# Priorities are clamped to 100 levels (1000 s) in both directions.
 PRIORITY_LEVELS = 100
 
 
 @dataclass(frozen=True)
 class StepLimits:
-    """Most tokens, sequences and rows of logits of one step; a row is a sampled output or a scored prompt position.
+    """The most tokens, sequences and rows of logits of a step; a row is a sampled output or a scored prompt position.
 
     slice_tokens    most tokens of one sequence in one step (--long-prefill-token-threshold); 0: the whole budget
-    whole_prompts   who waits is let in only when a step has room for all its tokens (--no-enable-chunked-prefill)
-    target_itl_s    what a step with tokens of prompts may take while outputs grow; 0: as long as it takes
+    whole_prompts   admit a sequence only when a step has room for all its tokens (--no-enable-chunked-prefill)
+    target_itl_s    time limit of a step with prompt tokens while outputs decode; 0: no limit
     """
 
     step_tokens: int
@@ -45,14 +45,14 @@ class StepLimits:
         if self.step_tokens < self.running:
             raise ConfigError(
                 f"--max-num-batched-tokens {self.step_tokens} is less than --max-num-seqs {self.running}: each running "
-                "sequence needs a token of every step; raise the one or lower the other"
+                "sequence needs a token of every step; raise the first or lower the second"
             )
 
 
 class Scheduler:
-    """Owns the sequences: `running` ones, in order of rank, hold blocks, those in `queue` none.
+    """Owns the sequences: `running` ones, in order of rank, hold blocks; those in `queue` hold none.
 
-    open_outputs: how many outputs have not ended, those included that will be made when their turn comes.
+    open_outputs: number of outputs that have not ended, including those that are not made yet.
     """
 
     def __init__(self, limits: StepLimits, blocks: BlockPool, times: StepTimes | None = None) -> None:
@@ -66,12 +66,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Count the outputs that wait, made or not."""
+        """Count the waiting outputs, including those that are not made yet."""
         return self.open_outputs - len(self.running)
 
     @property
     def turn(self) -> float:
-        """The turn that texts to pool have reached: where those of a new request begin."""
+        """Return the present turn of pooling texts, at which those of a new request begin."""
         return self.queue.ranked[0].rank[0] if self.queue.ranked else 0.0
 
     def add(self, request: Request) -> None:
@@ -91,7 +91,7 @@ class Scheduler:
         self._ended(sequence.request, 1)
 
     def drop(self, request: Request, index: int | None = None) -> None:
-        """Output `index`, or None: each, is over if it was not made yet."""
+        """End output `index` (None: every output) if it is not made yet."""
         self._ended(request, request.drop_unmade(index))
 
     def _ended(self, request: Request, outputs: int) -> None:
@@ -101,7 +101,7 @@ class Scheduler:
             self.queue.leave(request)
 
     def _leave_queue(self, sequence: Sequence) -> None:
-        """Take a sequence out of the queue; after the newest output of its request, the next one is made and waits."""
+        """Take a sequence out of the queue; after the newest output of its request, make and enqueue the next one."""
         self.queue.remove(sequence)
         request = sequence.request
         if sequence is request.sequences[-1] and request.make_output():
@@ -110,9 +110,9 @@ class Scheduler:
     def schedule(self) -> list[Slice]:
         """Choose the next step: running sequences first, then waiting ones, each in order of rank.
 
-        Every output that grows gets its token, so that a long prompt never holds it up; what remains of the budget goes
-        to prompts, the first in rank first, each cut where the budget ends. While outputs grow, that budget is what
-        this machine computes in `limits.target_itl_s` (StepTimes), so that the step does not hold them up either.
+        Every decoding output gets its token, so that a long prompt never delays it; the rest of the budget goes to
+        prompts in order of rank, the last one cut where the budget ends. While outputs decode, that budget is what
+        this machine computes within `limits.target_itl_s` (StepTimes), so that the step does not delay them either.
 
         Returns: the slices to compute, with their blocks allocated; at most `limits.step_tokens` tokens and
         `limits.step_rows` rows; empty when there is nothing to do.
@@ -123,10 +123,10 @@ class Scheduler:
         index = 0
         while index < len(self.running):
             sequence = self.running[index]
-            if sequence.pending > BLOCK_TOKENS:  # a whole block, and the last token, which is always computed
+            if sequence.pending > BLOCK_TOKENS:  # more than a whole block, since the last token is always computed
                 self.blocks.adopt(sequence)
             count = step.share(sequence, others=len(self.running) - index - 1)
-            if count == 0:  # its grammar is being compiled, or others' prompts come first
+            if count == 0:  # its grammar is being compiled, or other prompts come first
                 index += 1
             elif self._make_room(sequence, count):
                 step.add(sequence, count, self.blocks.coming_digests(sequence, count))
@@ -134,12 +134,12 @@ class Scheduler:
         for client, tokens in step.served.items():
             self.queue.served(client, tokens)
 
-        if self.preemptions == preemptions:  # else blocks are short: a new one would be preempted again
+        if self.preemptions == preemptions:  # else blocks are short, and a new sequence would be preempted again
             self._admit(step)
         return step.slices
 
     def _prompt_tokens(self) -> int:
-        """Tokens of prompts that the next step may have."""
+        """Return how many prompt tokens the next step may have."""
         limits = self.limits
         growing = sum(sequence.grows for sequence in self.running) if limits.target_itl_s else 0
         if not growing or limits.whole_prompts:
@@ -147,7 +147,7 @@ class Scheduler:
         return self.times.prompt_tokens(growing, limits.target_itl_s)
 
     def _admit(self, step: _Step) -> None:
-        """Admit waiting sequences, each in its turn; none overtakes one that is ready and does not fit."""
+        """Admit waiting sequences in their turns; if one is ready but does not fit, those behind it wait too."""
         passed: list[Sequence] = []
         fits = True
         while fits and self.queue.ranked and step.has_room and len(self.running) < self.limits.running:
@@ -159,8 +159,8 @@ class Scheduler:
                 passed.append(sequence)
                 continue
             fits_step = sequence.pending <= step.tokens or not self.limits.whole_prompts
-            # Room for all that is pending, not for this step's share alone: a prompt that is preempted half-way
-            # has cost the others its time.
+            # Require room for all pending tokens, not only for this step's share: a prompt that is preempted half-way
+            # has taken time from the others for nothing.
             fits = fits_step and self.blocks.fits(sequence, sequence.pending)
             if not fits:
                 self.blocks.release(sequence)
@@ -179,17 +179,17 @@ class Scheduler:
     def _can_begin(self, sequence: Sequence, step: _Step) -> bool:
         """Return whether a waiting sequence has something to compute, now that it has adopted known blocks.
 
-        A sequence that would compute the very block that another computes in this step adopts it in the next one
-        instead: of prompts that begin alike and come together, the beginning is computed once.
+        A sequence whose next block another one computes in this step adopts it in the next step instead: a common
+        prefix of prompts that arrive together is computed once.
         """
         if not sequence.ready or self.blocks.next_digest(sequence) in step.coming:
             return False
         return sequence.computable > 0
 
     def _preempt_for_fairness(self) -> None:
-        """Preempt one sequence of the client that has most places, where all are taken and it is the turn of a client
-        that has none: one client's thousand long answers would keep all others waiting for their end. A preempted
-        sequence finds its full blocks again.
+        """Preempt one sequence of the client with the most places, if all are taken and the next in turn is a client
+        that has none: otherwise one client's thousand long answers would make all others wait until they end. A
+        preempted sequence finds its full blocks again in the prefix cache.
         """
         if len(self.running) < self.limits.running or not self.queue.ranked:
             return
@@ -202,7 +202,7 @@ class Scheduler:
             self._preempt(max(at for at, one in enumerate(self.running) if one.request.client == client))
 
     def _preempt(self, at: int) -> Sequence:
-        """Preempt running sequence number `at`: free its place and its blocks, and let it wait again."""
+        """Preempt running sequence number `at`: free its place and its blocks, and put it back into the queue."""
         sequence = self.running.pop(at)
         self.blocks.release(sequence)
         self.queue.put(sequence)
@@ -211,10 +211,10 @@ class Scheduler:
         return sequence
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
-        """Allocate blocks for `count` more tokens; where there are too few, the last in rank is preempted.
+        """Allocate blocks for `count` more tokens, preempting the last in rank while there are too few.
 
         Returns: False if that was `sequence` itself. The first in rank always finds room, because the pool holds at
-        least one sequence of full length: somebody finishes, and then the next.
+        least one sequence of full length, so that every sequence finishes in the end.
         """
         while not self.blocks.grow(sequence, count):
             if self._preempt(-1) is sequence:
@@ -224,7 +224,7 @@ class Scheduler:
 
 @dataclass
 class _Step:
-    """A step being put together: what of the limits is left, the slices so far, the digests of blocks they complete."""
+    """A step under construction: the remaining limits, the slices so far, the digests of the blocks they complete."""
 
     limits: StepLimits
     prompt_tokens: int
@@ -241,8 +241,8 @@ class _Step:
         return self.tokens > 0 and self.rows > 0 and self.prompt_tokens > 0
 
     def share(self, sequence: Sequence, others: int) -> int:
-        """Tokens of `sequence` for this step, such that a token and a row are left for each of `others`; at least 1 if
-        its output grows, but 0 while what chooses its next token is not known.
+        """Return the tokens of `sequence` for this step, leaving a token and a row for each of `others`: at least 1 if
+        it decodes, but 0 while its grammar is being compiled.
         """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
         most = min(sequence.computable, room - others, self.limits.slice_tokens or room)
@@ -253,7 +253,7 @@ class _Step:
         self.slices.append(Slice.next(sequence, count))
         self.tokens -= count
         self.served[sequence.request.client] += count
-        if count > 1:  # an output that grows takes one
+        if count > 1:  # a decoding output takes one
             self.prompt_tokens -= count
         self.rows -= count if sequence.to_score else 1
 
@@ -263,10 +263,10 @@ def _rank(sequence: Sequence) -> Rank:
 
 
 def due_s(arrived_s: float, priority: int) -> float:
-    """Return when a request is due: with priority 0, when it arrives."""
+    """Return the time at which a request is due: with priority 0, its arrival."""
     return arrived_s + PRIORITY_HEAD_START_S * level(priority)
 
 
 def level(priority: int) -> int:
-    """Return the priority within the bounds that count."""
+    """Return the priority, clamped to its bounds."""
     return min(max(priority, -PRIORITY_LEVELS), PRIORITY_LEVELS)

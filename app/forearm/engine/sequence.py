@@ -1,4 +1,4 @@
-"""One request and its outputs, each a sequence: its tokens, how many are computed, the blocks they live in."""
+"""A request and its outputs, each a sequence with its tokens, the number of computed ones, and its KV blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forearm.wire import PoolingPrompt, PositionLogprobs, SamplingParams
 
 # (due, order of arrival, index of the output): the lower goes first, and no two are equal.
 Rank = tuple[float, int, int]
-# Which of a text's tokens a pooling model reads the last hidden states of.
+# The tokens of a text whose last hidden states a pooling model reads.
 PooledRows = Literal["all", "first", "last"]
 
 
@@ -25,7 +25,7 @@ class Columns(NamedTuple):
 
     floats  float32: temperature, top_p, min_p, presence, frequency, repetition
     ints    int32: top_k, logprobs
-    free    nothing else counts: no penalty, and no token is forbidden or favoured
+    free    no penalty applies, and no token is forbidden or favoured
     """
 
     floats: bytes
@@ -37,10 +37,10 @@ class Columns(NamedTuple):
 class PoolingTask:
     """The task of a request to embed, score or classify, with one output per text.
 
-    in_turns    the texts take turns with those of other requests: a query does not wait for thousands of documents
+    in_turns    the texts alternate with those of other requests: a query does not wait for thousands of documents
     rows        the tokens whose last hidden states are pooled, or returned one by one
     by_token    return a vector for each token instead of one for the text
-    dimensions  cut vectors to so many values; None: leave them whole
+    dimensions  length to truncate vectors to; None: their full length
     activate    normalize vectors, turn scores into probabilities
     """
 
@@ -54,22 +54,22 @@ class PoolingTask:
 
 @dataclass(eq=False)
 class Request:
-    """One request and what its outputs share. Times are time.monotonic() seconds.
+    """One request and the state that its outputs share. Times are time.monotonic() seconds.
 
     Outputs are made one after another, each when the one before it gets its place: thousands may be asked for. A
-    request to generate has `params.n` outputs of one prompt. A request to pool has one output per text, which ends
+    request to generate has `params.n` outputs of one prompt. A pooling request has one output per text, which ends
     with the step that computes the text.
 
     prompt        int32 token ids that all outputs begin with; empty if the request pools
     columns       of params
-    root          what the hash chain of its blocks starts from: requests share blocks where roots are equal, and
-                  blocks of a request without a root are never shared
-    rank          (due, order of arrival), of which its outputs' ranks are made
-    seed          of which its outputs' seeds are made
+    root          start of the hash chain of its blocks: requests share blocks if their roots are equal; blocks of a
+                  request without a root are never shared
+    rank          (due, order of arrival), from which its outputs' ranks are made
+    seed          from which its outputs' seeds are made
     sequences     the outputs made so far, in order of their index
-    open_outputs  how many outputs have not ended, made or not
-    compiling     its grammar; until it is there the prompt is computed but for its last token
-    matcher       where its grammar begins, once it is compiled
+    open_outputs  number of outputs that have not ended, including those not made yet
+    compiling     its grammar is being compiled; until then the prompt is computed except for its last token
+    matcher       start state of its grammar, once it is compiled
     """
 
     connection: int
@@ -122,7 +122,7 @@ class Request:
         return True
 
     def drop_unmade(self, index: int | None = None) -> int:
-        """Mark output `index`, or None: each, as never to be made, unless it was made. Returns: how many."""
+        """Drop output `index` (None: every output) if it is not made yet. Returns: how many were dropped."""
         unmade = range(self._next, self.params.n)
         if index is None:
             self._next = self.params.n
@@ -134,23 +134,23 @@ class Request:
 
     @property
     def name(self) -> tuple[int, str]:
-        """Unique among the open requests."""
+        """Return connection and request id, which are unique among open requests."""
         return self.connection, self.request_id
 
     def made(self, index: int) -> Sequence | None:
-        """Return output `index`, if it is made."""
+        """Return output `index`; None if it is not made yet."""
         at = bisect_left(self.sequences, index, key=lambda one: one.index)
         found = at < len(self.sequences) and self.sequences[at].index == index
         return self.sequences[at] if found else None
 
     @property
     def open(self) -> list[Sequence]:
-        """The outputs that are made and have not ended."""
+        """Return the outputs that are made and have not ended."""
         return [sequence for sequence in self.sequences if sequence.finish_reason is None]
 
     @property
     def open_indexes(self) -> list[int]:
-        """Return the indexes of the outputs that have not ended, made or not."""
+        """Return the indexes of the outputs that have not ended, including those not made yet."""
         unmade = range(self._next, self.params.n)
         return [*(one.index for one in self.open), *(index for index in unmade if index not in self._dropped)]
 
@@ -159,12 +159,12 @@ class Request:
 class Sequence:
     """One output of a request.
 
-    tokens      int32: the prompt and what was generated; the request's own prompt until something was
+    tokens      int32: the prompt and the generated tokens; shares the request's prompt until the first of these
     computed    the first `computed` tokens have their keys and values in `blocks`
     blocks      int32: block i holds positions 32 i .. 32 i + 31
     digests     of the full blocks of `tokens`, as far as they have been needed
-    constraint  what it may go on with; None: anything
-    repetition  what would end it for going round in circles; None: nothing
+    constraint  of the next tokens by grammar or reasoning budget; None: any token is allowed
+    repetition  detects repetition, which ends the output; None: off
     """
 
     request: Request
@@ -177,8 +177,8 @@ class Sequence:
     blocks: array[int] = field(default_factory=lambda: array("i"))
     digests: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
-    last_token_s: float = 0.0  # when its newest token came
-    cached_tokens: int = 0  # adopted instead of computed when it first ran
+    last_token_s: float = 0.0  # time of its newest token
+    cached_tokens: int = 0  # tokens adopted from the prefix cache when it first ran
     preemptions: int = 0
     constraint: Constraint | None = None
     repetition: Repetition | None = None
@@ -187,24 +187,24 @@ class Sequence:
         self.tokens = self.prompt
 
     def append(self, token: int) -> None:
-        """Append the newest token. Until the first one the prompt is shared: thousands of outputs may wait with it."""
+        """Append the newest token. The first one copies the prompt, which thousands of waiting outputs may share."""
         if self.tokens is self.prompt:
             self.tokens = self.tokens[:]
         self.tokens.append(token)
 
     @property
     def pending(self) -> int:
-        """Count the tokens to compute: a prompt or the rest of one, the last sampled token, all after a preemption."""
+        """Count the tokens to compute: a prompt or its rest, the last sampled token, or all after a preemption."""
         return len(self.tokens) - self.computed
 
     @property
     def grows(self) -> bool:
-        """Return whether it decodes: all but the newest token of its output is computed."""
+        """Return whether it decodes: it has output, and all tokens but the newest are computed."""
         return len(self.tokens) - self.computed == 1 and len(self.tokens) > len(self.prompt)
 
     @property
     def computable(self) -> int:
-        """Count the pending tokens that can be computed now: all but the last while the grammar is being compiled."""
+        """Count the pending tokens that can be computed now: not the last one while the grammar is being compiled."""
         return self.pending - (self.request.compiling is not None)
 
     @property
@@ -213,15 +213,15 @@ class Sequence:
 
     @property
     def to_score(self) -> int:
-        """Count the prompt positions whose log-probabilities are still to be found, by the first output."""
+        """Count the prompt positions whose log-probabilities the first output must still compute."""
         if self.request.params.prompt_logprobs is None or self.index > 0:
             return 0
         return len(self.prompt) - len(self.request.prompt_logprobs)
 
     @property
     def ready(self) -> bool:
-        """Return whether it can be computed now. Outputs after the first wait until that has computed the prompt they
-        share, so that they adopt its blocks instead of computing them again.
+        """Return whether it can be computed now. Later outputs wait until the first one has computed the shared prompt,
+        so that they adopt its blocks instead of computing them again.
         """
         if self.index == 0 or self.request.pooling is not None:
             return True
@@ -232,12 +232,12 @@ class Sequence:
 class Slice(NamedTuple):
     """Pending tokens of a sequence to compute in one step: positions start .. end - 1, and drafts after them.
 
-    samples  nothing stays pending, so the last token's logits choose the next one
-    scores   positions whose logits tell the log-probability, still wanted, of the prompt token after them; where the
-             request pools, positions whose last hidden states are pooled
-    drafts   tokens that may come next, computed along at positions end .. end + len(drafts) - 1: where each is what is
-             chosen, its logits choose the one after it. Only where it samples
-    certain  the drafts are what must come
+    samples  no token stays pending, so the next one is sampled from the last token's logits
+    scores   positions whose logits give the wanted log-probability of the prompt token after them; for a pooling
+             request, positions whose last hidden states are pooled
+    drafts   tokens that may come next, computed at positions end .. end + len(drafts) - 1: if a draft equals the
+             sampled token, its logits give the one after it. Only if the slice samples
+    certain  the drafts are forced by the grammar
     """
 
     sequence: Sequence
@@ -250,7 +250,7 @@ class Slice(NamedTuple):
 
     @property
     def computes(self) -> int:
-        """Count the tokens, drafts included."""
+        """Count the tokens, including drafts."""
         return self.end - self.start + len(self.drafts)
 
     @property
@@ -260,7 +260,7 @@ class Slice(NamedTuple):
 
     @classmethod
     def next(cls, sequence: Sequence, count: int) -> Slice:
-        """The next `count` pending tokens."""
+        """Return the slice of the next `count` pending tokens."""
         start, end = sequence.computed, sequence.computed + count
         if (task := sequence.request.pooling) is not None:
             rows = {"all": range(end), "first": range(1), "last": range(end - 1, end)}[task.rows]
@@ -279,10 +279,10 @@ def prefills(slices: list[Slice]) -> int:
 
 
 class SampleRow(NamedTuple):
-    """One place at which a token is chosen: after all tokens of the sequence and these drafts.
+    """A place at which a token is sampled: after all tokens of the sequence and these drafts.
 
-    row     of the step's logits
-    choice  what may be chosen
+    row     row of the step's logits
+    choice  the allowed tokens
     """
 
     row: int
@@ -292,23 +292,23 @@ class SampleRow(NamedTuple):
 
     @property
     def position(self) -> int:
-        """Return the position of the token that is chosen."""
+        """Return the position of the sampled token."""
         return len(self.sequence.tokens) + len(self.drafts)
 
     @property
     def output_length(self) -> int:
-        """Count the tokens of the output before the one that is chosen."""
+        """Count the tokens of the output before the sampled one."""
         return self.sequence.output_length + len(self.drafts)
 
     def last(self, count: int) -> tuple[int, ...]:
-        """Return the `count` tokens before the one that is chosen."""
+        """Return the `count` tokens before the sampled one."""
         ours = max(0, count - len(self.drafts))
         tokens = self.sequence.tokens
         return (*tokens[len(tokens) - ours :], *self.drafts[len(self.drafts) + ours - count :])
 
 
 def output_seed(seed: int, index: int) -> int:
-    """64 bits that, with the position, decide every random choice of output `index` of a request with this seed.
+    """Return 64 bits that, with the position, determine every random choice of output `index` of a request.
 
     The first output has the seed itself, so that n does not change it.
     """

@@ -1,7 +1,7 @@
 """The engine's Unix socket: frames from API workers to the loop's queue, and the loop's messages to their connections.
 
-All of this is on asyncio's thread; the loop has its own. Questions about metrics and state are answered here, so they
-are answered while a long step runs.
+The server runs on asyncio's thread, the loop on its own. Queries of metrics and state are answered here, even while a
+long step runs.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from forearm import wire
 from forearm.engine.inbox import Drain, From, Gone, Inbox, Outward, Profiling, Stop
 from forearm.engine.loop import EngineLoop
 
-# What a worker may leave unread before it is cut off: minutes of tokens for hundreds of streams.
+# The most unread bytes before a worker is disconnected: minutes of tokens for hundreds of streams.
 MAX_UNREAD_BYTES = 64 << 20
 _FLUSH_TIMEOUT_S = 5.0
-_TELL_S = 0.02  # between two messages on how full the engine is
+_TELL_S = 0.02  # the least time between two messages on the engine's load
 _HEAD_BYTES = 4
 
 log = logging.getLogger(__name__)
 
 
 class EngineServer:
-    """One loop and the connections to it.
+    """One loop and its connections.
 
-    cores: of the engine's threads, one CPU id each; () when they are not pinned. The loop, which is the first of them
-    during a step, keeps to its core between steps as well; connections are served elsewhere, where there is room.
+    cores: CPU ids of the engine's threads, one each; () if they are not pinned. The loop, which is the first of them
+    during a step, stays on its core between steps as well; connections are served on other cores if there are any.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class EngineServer:
         self._numbers = itertools.count()
         self._draining = False
         self._told: wire.Load | None = None
-        self._telling: asyncio.TimerHandle | None = None  # until then nothing is told
+        self._telling: asyncio.TimerHandle | None = None  # no load is sent until it fires
 
     async def run(self, path: Path) -> None:
         """Serve at `path` until drained or stopped.
 
-        Raises: whatever ended the loop.
+        Raises: the error that ended the loop, if one did.
         """
         listening = _listen(path)
         done = self._start_loop()
@@ -76,7 +76,7 @@ class EngineServer:
             await self._close_connections()
 
     def drain(self, timeout_s: float) -> None:
-        """Finish open requests, within `timeout_s`; on the second call, end at once."""
+        """Finish open requests within `timeout_s`; on the second call, end at once."""
         if self._draining:
             self._inbox.put(Stop())
             return
@@ -86,7 +86,7 @@ class EngineServer:
         asyncio.get_running_loop().call_later(timeout_s, self._inbox.put, Stop())
 
     def state(self) -> wire.State:
-        """Return the state that the engine tells its clients."""
+        """Return the state that the engine sends to workers."""
         seen = self._loop.snapshot
         return wire.State(
             max_model_len=self._loop.terms.max_model_len,
@@ -100,7 +100,7 @@ class EngineServer:
         )
 
     async def log_figures(self, interval_s: float) -> None:
-        """Log throughput and load every `interval_s` while there is anything to compute."""
+        """Log throughput and load every `interval_s` while there are requests."""
         meter, before = self._loop.meter, (0, 0, 0, 0)
         while True:
             await asyncio.sleep(interval_s)
@@ -125,10 +125,10 @@ class EngineServer:
                 )
             before = now
 
-    # --- the loop's side
+    # --- the loop
 
     def _start_loop(self) -> asyncio.Future[None]:
-        """Run the loop on a thread of its own; the future ends as it does."""
+        """Run the loop on its own thread; the future gets its result or error."""
         here = asyncio.get_running_loop()
         done: asyncio.Future[None] = here.create_future()
 
@@ -144,12 +144,12 @@ class EngineServer:
             except BaseException as error:
                 here.call_soon_threadsafe(done.set_exception, error)
 
-        # A daemon, so that a step that never ends cannot keep the process from ending.
+        # A daemon thread, so that a step that hangs does not keep the process alive.
         threading.Thread(target=run, name="engine-loop", daemon=True).start()
         return done
 
     def _deliver(self, messages: list[Outward]) -> None:
-        """Write to each connection once, however many messages a step had for it."""
+        """Write all messages of a step to each connection in one write."""
         frames: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection, message in messages:
             frames[connection].append(wire.frame(message))
@@ -161,9 +161,9 @@ class EngineServer:
             self._tell_load()
 
     def _tell_load(self) -> None:
-        """Tell every worker how full the engine is, so that it refuses by itself what the engine would refuse.
+        """Send the engine's load to every worker, so that workers themselves refuse requests that it would refuse.
 
-        At most every _TELL_S, and once more when the load no longer changes.
+        It is sent at most every _TELL_S, and once more after the last change.
         """
         self._telling = None
         if (load := self._loop.snapshot.load) != self._told:
@@ -179,19 +179,19 @@ class EngineServer:
             log.error("a worker left %d bytes unread; its connection is closed, its requests are aborted", unread)
             writer.transport.abort()
 
-    # --- the connections' side
+    # --- the connections
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = next(self._numbers)
         self._writers[connection] = writer
         try:
             self._write(writer, wire.frame(self.state()))
-            self._told = None  # this one has not heard
+            self._told = None  # the new worker has no load yet
             while True:
                 length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
                 self._take(connection, writer, wire.to_engine.decode(await reader.readexactly(length)), length)
         except (OSError, EOFError):
-            pass  # the worker has gone: nothing of its is wanted any more
+            pass  # the worker has gone, so its unfinished message is dropped
         except (ValueError, msgspec.MsgspecError) as error:
             log.error("a connection does not speak this engine's protocol: %s", error)
         finally:
@@ -214,7 +214,7 @@ class EngineServer:
             self._inbox.put(From(connection, message), length)
 
     async def _close_connections(self) -> None:
-        """Close all connections, and wait a moment for what was written to be read."""
+        """Close all connections, and wait a moment for workers to read the last messages."""
         writers = list(self._writers.values())
         for writer in writers:
             writer.close()
@@ -224,7 +224,7 @@ class EngineServer:
 
 
 def _listen(path: Path) -> socket.socket:
-    """A socket at `path` that is this user's alone from its first moment on."""
+    """Return a socket at `path` that only this user can open, from its creation on."""
     _remove(path)
     listening = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)

@@ -34,7 +34,7 @@ from forearm.model.checkpoint.weights import load_native
 from forearm.model.pooling.pooling import PoolingPlan, asked_of, pooling_plan
 from forearm.wire import Embed, PoolingPrompt, SamplingParams, Submit
 
-# Unset, so many requests may wait for each one that can run: minutes of work, not hours.
+# The default limit of waiting requests, per running one: minutes of work, not hours.
 QUEUED_PER_PLACE = 8
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Cores:
-    """The cores of the engine's threads: one CPU id a thread, or () when they are not pinned; threads of each rank."""
+    """The cores of the engine's threads: one CPU id per thread, () if not pinned; and the threads of each rank."""
 
     threads: int
     pinned: tuple[int, ...]
@@ -57,10 +57,10 @@ def start(
     loading: Callable[[], object] = lambda: None,
     outdated: Callable[[], object] = lambda: None,
 ) -> EngineLoop:
-    """Load the model, which generates or pools, and make its loop. What cannot fit is refused before weights are read.
+    """Load a generative or pooling model and make its loop. A model that cannot fit is refused before weights are read.
 
-    queued: requests that may wait; None: as configured. loading: called when the weights are about to be read, with
-    the GIL released. outdated: called from a thread if weights that were mapped turn out to be those of other files.
+    queued: requests that may wait; None: as configured. loading: called just before the weights are read, with the GIL
+    released. outdated: called on another thread if mapped weights turn out to be out of date.
     Raises: ConfigError with the value, or the arithmetic, and the remedy.
     """
     placement.tier()
@@ -68,7 +68,7 @@ def start(
     plan = pooling_plan(folder, asked_of(config))
     drafting = drafting_asked(config)
     if plan is not None and drafting is not None:
-        raise ConfigError("--speculative-config: a model that pools generates no tokens; leave it out")
+        raise ConfigError("--speculative-config: a pooling model generates no tokens; leave it out")
     trace = StepTrace(recording_of(config.profiler_config), config.index)
     cores = cores_of(config)
     spare_cpu = len(os.sched_getaffinity(0)) > cores.threads  # this thread is not pinned yet
@@ -111,7 +111,7 @@ def start(
 
 
 def check_draft(draft: Checkpoint, checkpoint: Checkpoint) -> None:
-    """Raises: ConfigError if its tokens are not the model's."""
+    """Raises: ConfigError if the draft model's vocabulary is not the model's."""
     theirs, ours = draft.config.vocab_size, checkpoint.config.vocab_size
     if theirs != ours:
         raise ConfigError(
@@ -144,8 +144,8 @@ def _load(
 
 
 def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExecutor], before: placement.Memory) -> int:
-    """Divide what is left of memory into KV blocks, of the model and of its draft model. A model that pools keeps
-    nothing between steps: its blocks are those of the fullest step.
+    """Divide the remaining memory into KV blocks of the model and its draft model. A pooling model keeps no keys and
+    values between steps: it needs the blocks of the largest step only.
     """
     packed = sum(one.packed_bytes for one in executors)
     scratch = sum(one.scratch_bytes for one in executors)
@@ -154,9 +154,9 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
         log.info("memory: weights %s, scratch %s", placement.in_gib(packed), placement.in_gib(scratch))
         return fitting.blocks
     block_bytes = sum(one.block_bytes for one in executors)
-    # Weights are in memory by now; scratch is touched by the first large step, what grammars need of the vocabulary
-    # comes with the first, what clients may make the engine hold with them. Mapped weights look like free memory, so
-    # what there was before counts where they may be.
+    # Weights are in memory by now, but later allocations still count: scratch, which the first large step touches,
+    # the vocabulary for grammars, and clients' requests and grammars. Mapped weights look like free memory, so the
+    # measurement from before loading counts if weights may be mapped.
     clients = fitting.grammar_bytes + fitting.inbox_bytes
     memory, needed = memory_of(config, packed), scratch + fitting.vocabulary_bytes + clients
     if config.weight_cache:
@@ -167,7 +167,7 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     length = fitting.checkpoint.max_model_len
     log.info(
         "memory: weights %s, scratch %s, KV cache %s of %s in %d blocks of %d tokens: %.1f sequences of %d tokens; "
-        "at most %s for clients' grammars, %s for requests not looked at yet",
+        "at most %s for clients' grammars, %s for requests in the inbox",
         placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(blocks * block_bytes),
         fitting.checkpoint.kv_dtype, blocks, BLOCK_TOKENS, blocks * BLOCK_TOKENS / length, length,
         placement.in_gib(fitting.grammar_bytes), placement.in_gib(fitting.inbox_bytes),
@@ -176,9 +176,9 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
 
 
 def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
-    """Compute one token, and sample or pool: the first client does not wait for pages to be touched.
+    """Compute one token, and sample or pool, so that the first request does not wait for pages to be touched.
 
-    Raises: ConfigError if not even that gives numbers.
+    Raises: ConfigError if the output has a NaN.
     """
     asked: Submit | Embed
     if terms.pooling is None:
@@ -189,7 +189,7 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
     (sequence,) = Admission(terms).request(0, asked, 0.0).sequences
     sequence.blocks.append(0)
     (outcome,) = stepper.compute([Slice.next(sequence, 1)])
-    if outcome.failed is not None or any(prospect.nan for prospect in outcome.prospects):
+    if outcome.failed is not None or any(one.nan for one in outcome.sampled):
         raise ConfigError(
             f"{stepper.executor.folder}: the model's output has a NaN at the first token; its weights are damaged, or "
             "their numbers are too large for --dtype float16: try float32"
@@ -197,7 +197,7 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
 
 
 def _speculation(drafting: Drafting | None, limits: StepLimits, others: Sequence[NativeExecutor]) -> Speculation:
-    """Return what makes drafts; `others` has the draft model's executor, where there is one."""
+    """Return the speculation of this config; `others` has the draft model's executor, if there is one."""
     if drafting is None:
         return Speculation()
     drafter: Drafter = Ngrams(drafting.least, drafting.most)
@@ -207,7 +207,7 @@ def _speculation(drafting: Drafting | None, limits: StepLimits, others: Sequence
 
 
 def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | None, queued: int | None) -> Terms:
-    """Return what requests are measured against. plan: of a model that pools."""
+    """Return the limits and defaults that requests are checked against. plan: of a pooling model."""
     model = checkpoint.config
     pooling = None
     if plan is not None:
@@ -231,7 +231,7 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | N
 
 
 def cores_of(config: EngineConfig) -> Cores:
-    """Return the cores that the supervisor has planned, else those of a plan made here."""
+    """Return the cores planned by the supervisor, else by a new plan."""
     if config.threads:
         return Cores(config.threads, config.cores, config.ranks)
     plan = placement.plan(config)

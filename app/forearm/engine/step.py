@@ -1,4 +1,4 @@
-"""One step: slices become one forward and one sample; masks are worked out while the forward runs, or before it."""
+"""One step: one forward pass and one sampling call for all slices; masks are computed during the forward or before."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from forearm.errors import ForearmError
 from forearm.wire import PositionLogprobs, TokenLogprob
 
 
-class Prospect(NamedTuple):
-    """The token sampled for one row. `nan`: nothing can be chosen, the token means nothing."""
+class SampledToken(NamedTuple):
+    """The token sampled for one row. `nan`: the logits have a NaN or allow no token; the token has no meaning."""
 
     token: int
     nan: bool
@@ -30,25 +30,25 @@ class Prospect(NamedTuple):
 class SliceOutcome(NamedTuple):
     """The result of a slice.
 
-    prompt_logprobs  of the tokens after the positions that were to be scored; None: they have a NaN
-    prospects        where it samples: what comes next, and after each of its drafts what would come then
-    failed           its constraint could not go on, or its pooled vector has a NaN
-    vector           where the request pools: float32 [columns], or [tokens, columns] for a vector of each token
+    prompt_logprobs  of the tokens after the scored positions; None: they have a NaN
+    sampled          if it samples: the next token, and the token after each of its drafts
+    failed           the error of its constraint, or of a pooled vector with a NaN
+    vector           if the request pools: float32 [columns], or [tokens, columns] for a vector per token
     """
 
     piece: Slice
     prompt_logprobs: list[PositionLogprobs] | None
-    prospects: list[Prospect]
+    sampled: list[SampledToken]
     failed: ForearmError | None = None
     vector: Float32Array | None = None
 
 
 class Stepper:
-    """Takes slices through an executor. One thread calls it. trace: told where the parts of a step begin.
+    """Computes slices by an executor, called by one thread. trace: records the beginning of each part of a step.
 
-    spare_cpu: there is a CPU beside those that compute. Another thread works out masks on it during the forward; on a
-    CPU that computes, the others would wait for that one at every barrier: 16 masks of strings, 0.3 ms, cost 2.1 to
-    2.7 % of a step before the forward and 3.1 to 3.4 % beside it (bench/results/structured/xeon-2-cores.json).
+    spare_cpu: a CPU is free during the forward, and another thread computes masks on it. On a CPU that computes, all
+    others would wait for it at every barrier: 16 masks of strings, 0.3 ms, cost 2.1 to 2.7 % of a step before the
+    forward and 3.1 to 3.4 % during it (bench/results/structured/xeon-2-cores.json).
     """
 
     def __init__(self, executor: Executor, trace: StepTrace, *, spare_cpu: bool = True) -> None:
@@ -56,7 +56,7 @@ class Stepper:
         self._columns = StepColumns(executor.vocab_size)
         self._masking = ThreadPoolExecutor(1, thread_name_prefix="masks") if spare_cpu else None
         if self._masking is not None:
-            self._masking.submit(int).result()  # its thread begins now: later it would inherit a pinned core
+            self._masking.submit(int).result()  # starts its thread now: later it would inherit a pinned core
 
     def compute(self, slices: list[Slice]) -> list[SliceOutcome]:
         """Compute the whole step; no sequence is changed."""
@@ -74,19 +74,19 @@ class Stepper:
             elif piece.samples:
                 lines.append(SampleRow(row, piece.sequence))
                 row += 1
-        prospects = self._sample(lines)
+        sampled = self._sample(lines)
         outcomes: list[SliceOutcome] = []
         line = 0
         for piece, found in zip(slices, scored, strict=True):
             end = line + 1 + len(piece.drafts) if piece.samples else line
             failed = choices.get(id(piece)) if choices else None
             failed = failed if isinstance(failed, ForearmError) else None
-            outcomes.append(SliceOutcome(piece, found, prospects[line:end], failed))
+            outcomes.append(SliceOutcome(piece, found, sampled[line:end], failed))
             line = end
         return outcomes
 
     def _forward(self, slices: list[Slice]) -> dict[int, list[AllowedTokens] | ForearmError]:
-        """Compute all tokens. Returns: what each constrained slice's lines may choose, by id of the slice."""
+        """Compute all tokens. Returns: the allowed tokens at the lines of constrained slices, by id of the slice."""
         constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
         if self._masking is None or not constrained:
             if constrained:
@@ -106,7 +106,7 @@ class Stepper:
         self.executor.forward(batch)
 
     def _score(self, piece: Slice, row: int) -> list[PositionLogprobs] | None:
-        """Log-probabilities of the prompt tokens after the positions `piece.scores`, whose logits start at `row`."""
+        """Return log-probabilities of the prompt tokens after positions `piece.scores`; their logits start at `row`."""
         params = piece.sequence.request.params
         assert params.prompt_logprobs is not None
         count = alternatives(params.prompt_logprobs, self.executor.vocab_size)
@@ -117,16 +117,16 @@ class Stepper:
             return None
         return [scored_logprobs(scored, line, token, count) for line, token in enumerate(tokens.tolist())]
 
-    def _sample(self, lines: list[SampleRow]) -> list[Prospect]:
+    def _sample(self, lines: list[SampleRow]) -> list[SampledToken]:
         if not lines:
             return []
         sampled = self.executor.sample(self._columns.of(lines))
         tokens, nan = sampled.token.tolist(), sampled.nan.tolist()
         if not self._columns.logprobs:
-            return [Prospect(token, bad) for token, bad in zip(tokens, nan, strict=True)]
+            return [SampledToken(token, bad) for token, bad in zip(tokens, nan, strict=True)]
         named = self._named(lines, sampled)
         return [
-            Prospect(tokens[i], nan[i], named.get(i) or self._logprobs(line, sampled, i))
+            SampledToken(tokens[i], nan[i], named.get(i) or self._logprobs(line, sampled, i))
             for i, line in enumerate(lines)
         ]
 
@@ -137,7 +137,7 @@ class Stepper:
         return sampled_logprobs(sampled, number, alternatives(wanted, self.executor.vocab_size))
 
     def _named(self, lines: list[SampleRow], sampled: Sampled) -> dict[int, PositionLogprobs]:
-        """Positions by number of the line where `logprob_token_ids` names alternatives; the chosen token is one too."""
+        """Return the log-probabilities, by line, that `logprob_token_ids` asks for, and those of the sampled token."""
         asked = [
             (number, line.row, token)
             for number, line in enumerate(lines)
@@ -158,7 +158,7 @@ class Stepper:
 
 
 def _choices(slices: list[Slice]) -> dict[int, list[AllowedTokens] | ForearmError]:
-    """Return the tokens allowed at each row of the slices, by id of the slice; or why its constraint failed."""
+    """Return the tokens allowed at each row of a slice, or the error of its constraint, by id of the slice."""
     found: dict[int, list[AllowedTokens] | ForearmError] = {}
     for piece in slices:
         assert piece.sequence.constraint is not None

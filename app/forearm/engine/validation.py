@@ -1,4 +1,4 @@
-"""Validation of SamplingParams: a parameter out of range is refused by its name."""
+"""Validation of SamplingParams: a parameter out of range is refused with its name, value and range."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from forearm.errors import InvalidRequest
 from forearm.wire import SamplingParams
 
-MAX_OUTPUTS = 16384  # VLLM_MAX_N_SEQUENCES' default
-MAX_LOGPROB_TOKEN_IDS = 128  # vLLM's
-MAX_PATTERN_TOKENS = 1024  # looked for at every token
-MAX_PATTERN_COUNT = 1 << 20  # more than any context holds
+MAX_OUTPUTS = 16384  # default of VLLM_MAX_N_SEQUENCES
+MAX_LOGPROB_TOKEN_IDS = 128  # vLLM's limit
+MAX_PATTERN_TOKENS = 1024  # searched for at every token
+MAX_PATTERN_COUNT = 1 << 20  # longer than any context
 MAX_GRAMMAR_CHARACTERS = 1 << 20
-MAX_MARK_TOKENS = 64  # of grammar_after and thinking_end
+MAX_MARK_TOKENS = 64  # length of grammar_after and thinking_end
 
 _RANGES = (
-    ("temperature", 0.0, 1e30),  # a float32 as well
+    ("temperature", 0.0, 1e30),  # within float32
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 1e-30, 1e30),  # logits times it, or divided by it, are float32
+    ("repetition_penalty", 1e-30, 1e30),  # logits multiplied or divided by it stay within float32
     ("n", 1, MAX_OUTPUTS),
     ("top_k", -1, math.inf),
     ("min_tokens", 0, math.inf),
@@ -42,13 +42,13 @@ def check(params: SamplingParams, vocab_size: int) -> None:
 
 
 def check_ranges(params: SamplingParams) -> None:
-    """Check what can be told without the model.
+    """Check the parameters that need no knowledge of the model.
 
     Raises: InvalidRequest.
     """
     for name, low, high in _RANGES:
         value = getattr(params, name)
-        if value is not None and not low <= value <= high:  # a NaN is in no range
+        if value is not None and not low <= value <= high:  # false for a NaN
             raise InvalidRequest(f"{name} is {value}; it must be {_range(low, high)}", name)
     if params.top_p == 0:
         raise InvalidRequest("top_p is 0; it must be above 0", "top_p")
@@ -57,7 +57,7 @@ def check_ranges(params: SamplingParams) -> None:
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(f"min_tokens is {params.min_tokens}; max_tokens is {params.max_tokens}", "min_tokens")
     if params.logit_bias and not all(math.isfinite(bias) for bias in params.logit_bias.values()):
-        raise InvalidRequest("logit_bias has a value that is no number", "logit_bias")
+        raise InvalidRequest("logit_bias has a value that is not a number", "logit_bias")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise InvalidRequest("allowed_token_ids is empty; nothing could be generated", "allowed_token_ids")
     _check_logprob_token_ids(params)
@@ -105,7 +105,7 @@ def _check_constraints(params: SamplingParams) -> None:
             raise InvalidRequest(f"{name} has {len(mark)} tokens; it must have 1 to {MAX_MARK_TOKENS}", name)
     if params.thinking_token_budget is not None and params.thinking_end is None:
         raise InvalidRequest(
-            "thinking_token_budget needs a model whose end of thinking is known (--reasoning-parser)",
+            "thinking_token_budget needs a model with a known reasoning format (--reasoning-parser)",
             "thinking_token_budget",
         )
 

@@ -1,12 +1,12 @@
-"""The queue of waiting sequences, in order of priority, then of fair shares between clients, then of rank.
+"""The queue of waiting sequences, ordered by priority, then by fair shares between clients, then by rank.
 
-The sequence that ranks first of all tells the priority that is served next. Of the clients that have sequences of this
-priority, the one with the fewest tokens computed goes first, with the sequence that ranks first of its own. With one
-client that is the order of ranks.
+The first sequence in rank determines the priority that is served next. Among the clients with sequences of this
+priority, the one with the fewest computed tokens goes first, with its own first sequence in rank. With a single client
+the order is that of ranks.
 
-Technique: the counters of Sheng et al. 2024 (Fairness in Serving Large Language Models). A client that comes to the
-queue counts at least as much as the client of the sequence that ranks first, not as the least of all: else newcomers
-could overtake a sequence without end.
+Technique: the counters of Sheng et al. 2024 (Fairness in Serving Large Language Models). The counter of a client that
+joins the queue is raised to that of the client of the first sequence in rank, not to the smallest of all: otherwise
+newcomers could overtake a sequence without end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ServedTokens:
 
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
-        self._open: Counter[str] = Counter()  # requests
+        self._open: Counter[str] = Counter()  # open requests
 
     def __getitem__(self, client: str) -> int:
         return self._tokens[client]
@@ -34,7 +34,7 @@ class ServedTokens:
         return min(self._tokens.values(), default=0)
 
     def enter(self, client: str, at_least: int) -> None:
-        """A new request of a client, which counts no less than that."""
+        """Count a new request of a client, and raise its counter to `at_least`."""
         self._open[client] += 1
         self._tokens[client] = max(at_least, self._tokens.get(client, 0))
 
@@ -51,7 +51,7 @@ class ServedTokens:
 
 @dataclass(eq=False)
 class _Line:
-    """Sequences of one client and one priority, in order of rank. `key`: where the line stands among the others."""
+    """Sequences of one client and one priority, in order of rank. `key`: the sort key among the lines."""
 
     client: str
     sequences: list[Sequence] = field(default_factory=list)
@@ -59,19 +59,19 @@ class _Line:
 
 
 class WaitingQueue:
-    """Sequences that wait. Each change is a few searches, however many there are.
+    """The waiting sequences. A change takes a few binary searches, however many there are.
 
-    ranked: all of them, in order of rank
+    ranked: all sequences in order of rank
     """
 
     def __init__(self) -> None:
         self.ranked: list[Sequence] = []
         self._lines: dict[tuple[int, str], _Line] = {}
-        self._turns: dict[int, list[_Line]] = {}  # by priority: lines in the order of their keys
+        self._turns: dict[int, list[_Line]] = {}  # by priority: lines in order of their keys
         self._served = ServedTokens()
 
     def enter(self, request: Request) -> None:
-        """A new request of a client. It gets no credit for the time in which it asked for nothing."""
+        """Count a new request of a client, without credit for the time in which the client had no requests."""
         at_least = 0
         if (request.priority, request.client) not in self._lines:
             at_least = self._served[self.ranked[0].request.client] if self.ranked else self._served.least
@@ -82,7 +82,7 @@ class WaitingQueue:
         self._served.leave(request.client)
 
     def served(self, client: str, tokens: int) -> None:
-        """Count `tokens` more that are computed for a client."""
+        """Count `tokens` more computed tokens for a client."""
         self._served.add(client, tokens)
 
     def put(self, sequence: Sequence) -> None:
@@ -107,12 +107,12 @@ class WaitingQueue:
         """Return the sequence whose turn it is. There must be one."""
         priority = self.ranked[0].request.priority
         turns = self._turns[priority]
-        while (line := turns[0]).key != self._key(line):  # keys only grow while a line stands: see to the first alone
+        while (line := turns[0]).key != self._key(line):  # keys only grow, so only the first line needs a check
             self._stand(line, priority)
         return line.sequences[0]
 
     def _stand(self, line: _Line, priority: int) -> None:
-        """Put the line where its key belongs, or nowhere if it is empty."""
+        """Move the line to the place of its key, or remove it if it is empty."""
         turns = self._turns.setdefault(priority, [])
         at = bisect_left(turns, line.key, key=_key)
         if at < len(turns) and turns[at] is line:

@@ -1,7 +1,7 @@
-"""Calibration: the measured speed of two layers of zeros in the formats that a model has.
+"""Calibration: the measured speed of two layers of zeros in the formats of a model's matrices.
 
-The peak of an instruction says little about a loop around it: of int8's, Zen 4 reached 83 % and a Xeon with twice the
-peak 50 %. So `forearm plan` on this machine times a step of a few rows and one of many, which takes about a second.
+An instruction's peak does not predict the speed of a loop around it: Zen 4 reached 83 % of its int8 peak, a Xeon with
+twice that peak 50 %. So `forearm plan` on this machine times a step of a few rows and one of many, in about a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
 from forearm.plan.shapes import small_shape, write_shape
 from forearm.plan.work import work_of
 
-WATCHED_S = 0.3  # each number of rows; the least time counts
+WATCHED_S = 0.3  # measuring time for each number of rows; the shortest step counts
 
 
 class TimedExecutor(Protocol):
@@ -46,9 +46,9 @@ class TimedExecutor(Protocol):
 
 
 def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat, Achieved]:
-    """GFLOP/s of matrices in these formats, by the planned threads, for few and for many rows.
+    """Measure the GFLOP/s of matrices in these formats on the planned threads, for few and for many rows.
 
-    Zero points count for nothing; a format with another group than --quantization makes is left out.
+    Zero points are ignored; a format whose group size --quantization does not make is left out.
     """
     with tempfile.TemporaryDirectory(prefix="forearm-plan-") as folder:
         shape = write_shape(small_shape(), Path(folder))
@@ -57,7 +57,7 @@ def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat
 
 
 def _asked(format: WeightFormat) -> Asked | None:
-    """Return the --quantization that gives this format, or one that multiplies alike."""
+    """Return the --quantization that gives this format, or one with the same multiplication."""
     if not is_codes(format):
         return Asked(embeddings="none")
     alike = (name for name, one in AT_LOAD.items() if (one.dtype, one.group) == (format.dtype, format.group))
@@ -85,7 +85,7 @@ def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) ->
 
 
 def _least_s(executor: TimedExecutor, sequences: int, count: int) -> float:
-    """Return the least seconds of a step of `count` tokens for each sequence, each at its start."""
+    """Return the shortest time in seconds of a step of the first `count` tokens of each sequence."""
     blocks = -(-count // BLOCK_TOKENS)
     starts = np.arange(sequences + 1, dtype=np.int32)
     tokens = np.zeros(sequences * count, np.int32)

@@ -1,4 +1,4 @@
-"""`forearm plan`: its flags, and which of the reports they ask for."""
+"""The command `forearm plan`: its flags, and the choice of the report."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ FLEET = tuple(
 )
 USAGE = "forearm plan [MODEL] [--machine TYPE] [flags of serve]"
 ABOUT = (
-    "What a model needs of a machine and how fast it would be, before anything is downloaded: config.json and headers "
-    "are read, weights are not. Exit status 1: it does not fit."
+    "Predict the memory that a model needs on a machine and its speed, before any weights are downloaded: only "
+    "config.json and headers are read. Exit status 1: it does not fit."
 )
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command. Returns: its exit status; 1 where the model does not fit.
+    """Run the command. Returns: its exit status, 1 if the model does not fit.
 
-    Raises: ConfigError naming a flag, or what is wrong with the model.
+    Raises: ConfigError naming a flag, or the error of the model.
     """
     parser = CommandParser(USAGE, ABOUT)
     _add_flags(parser)
@@ -119,7 +119,7 @@ def _fleet(given: argparse.Namespace, configs: Configs, model: ModelHeaders, wis
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_TOKENS:
-        _refuse(f"{text!r} is no number of tokens from 1 to {MOST_TOKENS}")
+        _refuse(f"{text!r} is not a number of tokens from 1 to {MOST_TOKENS}")
     return int(text)
 
 
@@ -129,14 +129,14 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < 1e9:
-        _refuse(f"{text!r} is no number above 0")
+        _refuse(f"{text!r} is not a number above 0")
     return value
 
 
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"([\d.]+)(ms|s)?", text)
     if found is None:
-        _refuse(f"{text!r} is no time; write 2s or 500ms")
+        _refuse(f"{text!r} is not a time; write 2s or 500ms")
     return _number(found[1]) * (0.001 if found[2] == "ms" else 1.0)
 
 

@@ -1,7 +1,7 @@
-"""The time of a step: a roofline of reading and multiplying, with the shares of both that this engine reached.
+"""The time of a step: a roofline of reading and multiplying, with the measured efficiency of this engine in both.
 
-Reading and multiplying overlap, but not wholly: the p-norm with p = 3 of the two times meets what was measured at 1, 8
-and 32 sequences, where one or the other or both bound a step.
+Reading and multiplying overlap in part: the p-norm (p = 3) of the two times agrees with measurements at 1, 8 and 32
+sequences, where a step is bound by one, the other or both.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from forearm.model.families.config import WeightFormat
 from forearm.plan.machines import CORE_GB_S, MULTIPLY_SHARE, READ_SHARE, Machine
 from forearm.plan.work import Matrices, StepWork
 
-# Shares of measured limits, of a Zen 4 with two cores (avx512_bf16, the 0.5B shape): of read bandwidth by one stream,
-# and of the multiply peak at up to 32 rows and at 512 or more, solved for the attention that those figures contain.
-# Every figure of a later run (bench/results/engine/epyc-zen4-2-cores.json) is met with them within 10 % (a test).
-# Arm's loops are priced at the same or better (bench/results/arm-loops.txt), but were never timed on Graviton.
+# Efficiencies measured on a Zen 4 with two cores (avx512_bf16, the 0.5B shape): the share of read bandwidth that one
+# stream reaches, and of the multiply peak at up to 32 rows and at 512 or more, after subtracting attention. They
+# predict every figure of a later run (bench/results/engine/epyc-zen4-2-cores.json) within 10 % (a test). By their
+# instruction counts Arm's loops are as good or better (bench/results/arm-loops.txt), but they were never timed on
+# Graviton.
 READ = 0.99
 KV_READ = 0.58
 FEW_ROWS, MANY_ROWS = 32, 512
 SHARES = {"float": (0.86, 0.92), "int8": (0.71, 0.83), "grouped": (0.69, 0.79)}
-ATTENTION = 0.55  # of the bf16 peak: prompts of 512 and of 2048 tokens apart
+ATTENTION = 0.55  # share of the bf16 peak, from the difference between prompts of 512 and 2048 tokens
 OVERLAP = 3.0
 LAYER_S = 12e-6  # five barriers and the small operations between them
 STEP_S, SEQUENCE_S = 0.2e-3, 20e-6  # Python: 1.1 % of a step of 32 streams
@@ -29,7 +30,7 @@ STEP_S, SEQUENCE_S = 0.2e-3, 20e-6  # Python: 1.1 % of a step of 32 streams
 
 @dataclass(frozen=True)
 class Achieved:
-    """GFLOP/s of a matrix multiplication, by how many rows it has: few are FEW_ROWS or less, many MANY_ROWS or more."""
+    """The GFLOP/s of a matrix multiplication with few rows (up to FEW_ROWS) and with many (MANY_ROWS or more)."""
 
     few: float
     many: float
@@ -39,7 +40,7 @@ class Achieved:
 class Rates:
     """The limits that compute threads reach on a machine: GB/s read, GFLOP/s (two operations a multiply-add).
 
-    achieved: of whole multiplications, where they were timed; for other formats SHARES of the peak are taken.
+    achieved: measured rates of whole multiplications by format; other formats get SHARES of the peak.
     """
 
     read_gb_s: float
@@ -51,7 +52,7 @@ class Rates:
 
 
 def rates_of(machine: Machine, threads: int) -> Rates:
-    """The rates of an instance type, from its data sheet."""
+    """Return the rates of an instance type, from its data sheet."""
     generation = machine.generation
     cycles = threads * generation.clock_ghz * MULTIPLY_SHARE
     return Rates(
@@ -71,11 +72,11 @@ class Cost:
     step_tokens: int
 
     def decode_s(self, sequences: int, context: int) -> float:
-        """A step of one token for each of so many sequences, at that context."""
+        """Return the time of a decode step of `sequences` sequences at a context length."""
         return self._step_s(sequences, sequences, sequences, context, 0.0)
 
     def prefill_s(self, tokens: int) -> float:
-        """A prompt alone, up to its first token, in steps of the budget."""
+        """Return the time of a prompt alone, up to its first token, in steps of the token budget."""
         total, done = 0.0, 0
         while done < tokens:
             count = min(self.step_tokens, tokens - done)
@@ -85,14 +86,15 @@ class Cost:
         return total
 
     def pool_s(self, texts: int, tokens: int) -> float:
-        """A step of whole texts of so many tokens each, for a model that pools."""
+        """Return the time of a pooling model's step of `texts` whole texts of `tokens` tokens each."""
         gflop = sum(4e-9 * a.width * texts * _pairs(tokens, tokens, a.window) for a in self.work.attention)
         return self._step_s(texts, texts * tokens, 0, tokens, gflop)
 
     def _step_s(self, sequences: int, tokens: int, logits: int, context: int, attention_gflop: float) -> float:
-        """`sequences` read their keys and values once; `tokens` rows go through the layers, `logits` through the head.
+        """Return the time of a step: `sequences` read their keys and values once, `tokens` rows go through the layers
+        and `logits` rows through the head.
 
-        attention_gflop: of prompts; a single token's attention waits for its keys and values alone.
+        attention_gflop: of prompts; a single token's attention is bound by reading its keys and values.
         """
         read_s = self.work.read_bytes / (1e9 * READ * self.rates.read_gb_s)
         kv_bytes = sequences * sum(a.kv_bytes * min(context, a.window or context) for a in self.work.attention)
@@ -113,7 +115,7 @@ class Cost:
         return 2e-9 * matrices.weights * rows / (timed.few + (timed.many - timed.few) * full)
 
     def _peak(self, format: WeightFormat) -> float:
-        """GFLOP/s of the instructions that multiply this format; codes that stay wide are multiplied as bf16."""
+        """Return the peak GFLOP/s of this format's instructions; codes that are kept wide are multiplied as bf16."""
         if kind_of(format) != "float":
             return self.rates.int8_gops
         return self.rates.float_gflops if format.dtype in ("float32", "float16") else self.rates.bf16_gflops
@@ -127,7 +129,7 @@ def kind_of(format: WeightFormat) -> str:
 
 
 def _pairs(tokens: int, before: int, window: int) -> float:
-    """Pairs of query and key that `tokens` queries behind `before` others see."""
+    """Return the number of query-key pairs of `tokens` queries that follow `before` others."""
     if window and before + tokens > window:
         return float(tokens * min(window, before + tokens / 2))
     return tokens * (before + tokens / 2)

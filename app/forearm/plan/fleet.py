@@ -1,4 +1,4 @@
-"""The hosts of each type a load takes, and what they cost at prices that the user brings."""
+"""The number of hosts of each instance type for a load, and their cost at the user's prices."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOST_HOSTS = 10_000
 
 @dataclass(frozen=True)
 class Row:
-    """One instance type. hosts: None where it can't serve the load; then `why` says it.
+    """One instance type. hosts: None if it can't serve the load, for the reason `why`.
 
-    used: share of what they could take. price: $ an hour of one.
+    used: share of the hosts' capacity. price: $ per hour of one host.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Row:
 def fleet(
     names: Sequence[str], prices: Mapping[str, float], configs: Configs, model: ModelHeaders, wish: Wish
 ) -> list[Row]:
-    """A row for each type: cheapest first, then those without a price by hosts, then those that can't.
+    """Return a row per type: the cheapest first, then those without a price by number of hosts, then unsuitable ones.
 
     Raises: ConfigError for an unknown type.
     """
@@ -51,7 +51,7 @@ def fleet(
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """A YAML file of instance types and $ an hour; types without a price are left out.
+    """Read a YAML file of instance types and $ per hour; types without a price are left out.
 
     Raises: ConfigError naming the file and the line that is wrong.
     """
@@ -71,19 +71,19 @@ def read_prices(path: Path) -> dict[str, float]:
         if price is None:
             continue
         if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < math.inf:
-            raise ConfigError(f"--prices {path}: {name}: {price!r} is no price; write $ an hour")
+            raise ConfigError(f"--prices {path}: {name}: {price!r} is not a price; write $ per hour")
         prices[str(name)] = float(price)
     return prices
 
 
 def template() -> str:
-    """A price file to be filled in. Prices change by region and contract: none is known here."""
-    lines = ["# $ an hour of each instance type, as you pay it; types without a price are not compared."]
+    """Return a price file to fill in: prices depend on region and contract, so none are built in."""
+    lines = ["# Price of each instance type in $ per hour; types without a price are not compared."]
     return "\n".join([*lines, *(f"{name}:" for name in machines())])
 
 
 def as_text(rows: Sequence[Row], wish: Wish) -> str:
-    """The table."""
+    """Return the comparison as a table."""
     head = ["type", "hosts", "TTFT", "TPOT", "used", "$ an hour", "$ per 1M out"]
     lines = [
         NOT_MEASURED,
@@ -95,7 +95,7 @@ def as_text(rows: Sequence[Row], wish: Wish) -> str:
 
 
 def as_json(rows: Sequence[Row], wish: Wish) -> dict[str, Any]:
-    """The rows as they are."""
+    """Return the comparison as JSON."""
     load = {"requests_s": wish.requests_s, "input_len": wish.lengths.prompt, "output_len": wish.lengths.output}
     return {"predicted": True, "load": load | asdict(wish.slo), "fleet": [asdict(row) for row in rows]}
 
@@ -106,7 +106,7 @@ def _row(name: str, price: float | None, configs: Configs, model: ModelHeaders, 
     except ConfigError as problem:
         return Row(name, None, f"does not fit: {problem}", price=price)
     if found.best is None:
-        return Row(name, None, "one request alone misses the SLO, or finds no room", price=price)
+        return Row(name, None, "a single request misses the SLO or does not fit into the KV cache", price=price)
     assert wish.requests_s is not None
     hosts = math.ceil(wish.requests_s / found.best.requests_s)
     if hosts > MOST_HOSTS:

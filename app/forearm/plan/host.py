@@ -1,4 +1,4 @@
-"""A machine as the engine's start would see it: this one, or an instance type written into a folder."""
+"""Hosts to plan for, as an engine would find them at its start: this machine, or an instance type in a folder."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from forearm.plan.machines import Machine, machine, write_tree
 from forearm.supervisor.supervisor import bounded, others_bytes
 
 THIS = "this"
-READ_BYTES = 1 << 30  # beyond the largest caches; no more than a quarter of what is free
-CALIBRATION_S = 0.3  # for each of the four limits
+READ_BYTES = 1 << 30  # larger than any cache; at most a quarter of free memory
+CALIBRATION_S = 0.3  # measuring time of each of the four limits
 
 
-# Attention's softmax is the vector unit's: prompts of 2048 tokens reach 700 GFLOP/s by AMX, whose peak is 7400 and
-# FMA's 480 (bench/attention.cpp on a Xeon), and cost.ATTENTION is 0.55.
+# The vector unit computes attention's softmax: on a Xeon prompts of 2048 tokens reach 700 GFLOP/s with AMX, whose peak
+# is 7400; FMA's peak is 480 (bench/attention.cpp), and cost.ATTENTION is 0.55.
 MOST_OF_ATTENTION = 3.0
 
 
 @dataclass(frozen=True)
 class EngineHost:
-    """A host, or a part of one, for an engine. config: with what serve sets aside for its other processes.
+    """A host for an engine, or one of its NUMA nodes. config: includes memory that serve reserves for other processes.
 
-    nodes: NUMA nodes of the machine; node: of the same machine, an engine on the first of them alone.
+    nodes: number of NUMA nodes of the machine. node: the same machine's first node alone.
     """
 
     name: str
@@ -42,7 +42,7 @@ class EngineHost:
 
 
 def host_of(name: str, configs: Configs) -> EngineHost:
-    """`this` is measured for a second or two; an instance type is taken from its data sheet.
+    """Return the host of that name: `this` is measured in a second or two, an instance type comes from its data sheet.
 
     Raises: ConfigError if there is no such type, or a setting does not fit it.
     """
@@ -50,7 +50,7 @@ def host_of(name: str, configs: Configs) -> EngineHost:
 
 
 def this_host(configs: Configs) -> EngineHost:
-    """This machine: what is free of it now, and its limits measured."""
+    """Return this machine, with its free memory and its measured limits."""
     placed, memory, config = _placed(configs, configs.engine, "")
     megabytes = max(64, min(READ_BYTES, memory.available_bytes // 4) // 1_000_000)
     found = placement.measured_limits(placed, megabytes, CALIBRATION_S)
@@ -60,7 +60,7 @@ def this_host(configs: Configs) -> EngineHost:
 
 
 def type_host(machine: Machine, configs: Configs) -> EngineHost:
-    """An instance type, freshly started."""
+    """Return a freshly started host of an instance type."""
     generation = machine.generation
     with tempfile.TemporaryDirectory() as root:
         write_tree(machine, Path(root))

@@ -1,7 +1,7 @@
 """Latency at a load: time to the first token, time of each further one, and the largest load of a host.
 
-TTFT: from sending a request to its first token. TPOT: time of an output token after the first. Both as the engine
-alone makes them; HTTP and the network come on top. Nothing is gained here from prefixes that requests share.
+TTFT: from sending a request to its first token. TPOT: time of an output token after the first. Both are times of the
+engine alone, without HTTP and the network. Shared prefixes of requests are not taken into account.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from forearm.plan.cost import Cost
 
-FULL = 0.95  # of the time that a host can be busy before its queue only grows
+FULL = 0.95  # utilization above which a host's queue would grow without end
 
 
 @dataclass(frozen=True)
 class RequestTokens:
-    """Tokens of a request."""
+    """The lengths of a request in tokens."""
 
     prompt: int
     output: int
@@ -34,7 +34,7 @@ class Slo:
     tpot_s: float | None = None
 
     def met_by(self, ttft_s: float, tpot_s: float) -> bool:
-        """Return whether both are kept."""
+        """Return whether both times meet the SLO."""
         return (self.ttft_s is None or ttft_s <= self.ttft_s) and (self.tpot_s is None or tpot_s <= self.tpot_s)
 
 
@@ -52,7 +52,7 @@ class ClosedLoad:
 
 @dataclass(frozen=True)
 class OpenLoad:
-    """Requests that come at a rate of their own. sequences: running at a time."""
+    """An open load: requests that arrive at a fixed rate. sequences: running at a time."""
 
     requests_s: float
     ttft_s: float
@@ -61,7 +61,7 @@ class OpenLoad:
 
 
 def at_batch(cost: Cost, sequences: int, lengths: RequestTokens) -> ClosedLoad:
-    """The steady state of so many clients: their prompts are computed between the others' tokens."""
+    """Return the steady state of `sequences` clients, whose prompts are computed between the others' tokens."""
     prefill_s, step_s = cost.prefill_s(lengths.prompt), cost.decode_s(sequences, lengths.context)
     round_s = sequences * prefill_s + lengths.output * step_s
     requests_s = sequences / round_s
@@ -77,17 +77,16 @@ def at_batch(cost: Cost, sequences: int, lengths: RequestTokens) -> ClosedLoad:
 
 
 def pooled(cost: Cost, lengths: RequestTokens) -> OpenLoad:
-    """Texts as fast as they can be computed, as many in a step as its budget has room for; each waits for two steps."""
+    """Return the highest rate of pooling texts: each step is full, and a text waits for two steps."""
     texts = max(1, cost.step_tokens // lengths.prompt)
     step_s = cost.pool_s(texts, lengths.prompt)
     return OpenLoad(texts / step_s, 2 * step_s, 0.0, texts)
 
 
 def at_rate(cost: Cost, requests_s: float, lengths: RequestTokens, most_sequences: int) -> OpenLoad | None:
-    """The steady state at a rate; None where there is none: prompts take all the time, or too many are open at once.
+    """Return the steady state at a rate; None if prompts would take all the time, or too many requests would be open.
 
-    Prompts queue as at a server with one way of serving and random arrivals (M/D/1); a decode step has what time
-    prompts leave.
+    Prompts queue as in M/D/1 (random arrivals, constant service time); decode steps take the time that prompts leave.
     """
     prefill_s = cost.prefill_s(lengths.prompt)
     prompts = requests_s * prefill_s
@@ -109,7 +108,7 @@ def at_rate(cost: Cost, requests_s: float, lengths: RequestTokens, most_sequence
 
 
 def most_requests_s(cost: Cost, lengths: RequestTokens, slo: Slo, most_sequences: int) -> OpenLoad | None:
-    """The highest rate that keeps the SLO; None if not even a request now and then does."""
+    """Return the highest rate that meets the SLO; None if even a single request misses it."""
 
     def kept(requests_s: float) -> OpenLoad | None:
         found = at_rate(cost, requests_s, lengths, most_sequences)

@@ -14,7 +14,7 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class GravitonGeneration:
-    """One Graviton processor: a socket, and what a core does in a cycle (two operations a multiply-add).
+    """One Graviton processor: its socket, and a core's operations per cycle (two per multiply-add).
 
     Sockets, clocks, memory channels: AWS' public figures (aws-graviton-getting-started, README, its table of
     processors). Operations a cycle: pipes of the core times the width of the instruction that the tier multiplies with
@@ -47,7 +47,7 @@ GRAVITON3 = GravitonGeneration("Graviton3", *_G3)
 GRAVITON3E = GravitonGeneration("Graviton3E", *_G3)
 GRAVITON4 = GravitonGeneration("Graviton4", *_G4)
 GRAVITON5 = GravitonGeneration("Graviton5", *_G5)
-GENERATIONS = (GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5)  # 3E calls itself 3
+GENERATIONS = (GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5)  # a 3E reports itself as 3
 
 _SIZES = {"medium": 1, "large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48}
 _TO_64 = _SIZES | {"16xlarge": 64, "metal": 64}
@@ -55,7 +55,13 @@ _TO_192 = _SIZES | {"16xlarge": 64, "24xlarge": 96, "48xlarge": 192, "metal-24xl
 _TO_192_OF_ONE = {size: cpus for size, cpus in _TO_192.items() if size != "metal-24xl"}
 _TO_96 = {size: cpus for size, cpus in _TO_192.items() if cpus <= 96}
 _HPC = {"4xlarge": 16, "8xlarge": 32, "16xlarge": 64}
-_BURSTABLE = {"small": 2, "medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}  # smaller ones hold no model
+_BURSTABLE = {
+    "small": 2,
+    "medium": 2,
+    "large": 2,
+    "xlarge": 4,
+    "2xlarge": 8,
+}  # smaller ones have too little memory for a model
 
 # Family: processor, GiB a vCPU (0: see SIZES_GIB), vCPUs of each size. Source: EC2's instance type pages.
 FAMILIES: dict[str, tuple[GravitonGeneration, int, dict[str, int]]] = {
@@ -81,20 +87,20 @@ FAMILIES: dict[str, tuple[GravitonGeneration, int, dict[str, int]]] = {
     "c9g": (GRAVITON5, 2, _TO_192_OF_ONE),
     "m9g": (GRAVITON5, 4, _TO_192_OF_ONE),
 }
-# Memory that does not go by vCPUs.
+# Memory sizes that are not proportional to vCPUs.
 SIZES_GIB: dict[str, dict[str, int]] = {
     "hpc7g": dict.fromkeys(_HPC, 128),
     "t4g": {"small": 2, "medium": 4, "large": 8, "xlarge": 16, "2xlarge": 32},
 }
 # Graviton5 has one socket; these sizes show it as two NUMA nodes (aws-graviton-getting-started, 2026-07).
 _TWO_NODES = {"16xlarge", "48xlarge", "metal-48xl"}
-# Of memory's figure on paper, what all cores together read. 69 % is the best that was seen in an inference engine
+# The share of nominal memory bandwidth that all cores together read. 69 % is the best figure of an inference engine
 # (llama.cpp Q8_0 7B on a c7g.16xlarge, 213 GB/s, llama.cpp #8002); STREAM on servers reaches 75 to 80 %.
 READ_SHARE = 0.75
-# Of what LLVM's models of the cores promise, real ones reach 0.55 to 0.9 (llama.cpp's loops as priced there against its
+# Real cores reach 0.55 to 0.9 of the rate in LLVM's models (llama.cpp's loops as priced there against its
 # measured prefill on Graviton2, 3 and 4, llama.cpp #27086, #21916: 46 of 56 %, 25 of 28, 21 of 32, 20 of 35).
 MULTIPLY_SHARE = 0.73
-# One core alone reads no more than this: an estimate, which counts where few threads are asked for.
+# The most that one core reads: an estimate, which matters for few threads.
 CORE_GB_S = 20.0
 # The kernel keeps 64 bytes for each page of 4 KiB; services of a fresh server take about half a GiB.
 _PAGE_SHARE, _SERVICES_BYTES = 1 / 64, GIB // 2
@@ -109,18 +115,18 @@ class Machine:
     cores: int
     memory_bytes: int
     nodes: int
-    memory_gb_s: float  # on paper: the cores' part of the socket's; neighbours may leave more
+    memory_gb_s: float  # nominal: the cores' part of the socket's; idle neighbours may leave more
 
 
 def machine(name: str) -> Machine:
-    """The instance type of that name; a `d` for local disks (c7gd) changes nothing here.
+    """Return the instance type of that name; a `d` for local disks (c7gd) is ignored.
 
     Raises: ConfigError that lists families, or the sizes of the family.
     """
     family, _, size = name.partition(".")
     family = family if family in FAMILIES else re.sub(r"(?<=\dg)d$", "", family)
     if family not in FAMILIES:
-        raise ConfigError(f"--machine {name}: unknown; say this, or a size of {', '.join(FAMILIES)} (c8g.12xlarge)")
+        raise ConfigError(f"--machine {name}: unknown; write this, or a size of {', '.join(FAMILIES)} (c8g.12xlarge)")
     generation, a_core, sizes = FAMILIES[family]
     if size not in sizes:
         raise ConfigError(f"--machine {name}: {family} has the sizes {', '.join(sizes)}")
@@ -138,12 +144,12 @@ def machine(name: str) -> Machine:
 
 
 def machines() -> list[str]:
-    """Every instance type that is known."""
+    """Return the names of all known instance types."""
     return [f"{family}.{size}" for family, (_, _, sizes) in FAMILIES.items() for size in sizes]
 
 
 def write_tree(machine: Machine, root: Path) -> None:
-    """Write files as the kernel of a freshly started host shows them: cores, nodes and memory."""
+    """Write the files by which the kernel of a freshly started host describes cores, nodes and memory."""
 
     def write(path: str, text: str) -> None:
         file = root / path

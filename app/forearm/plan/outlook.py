@@ -1,4 +1,4 @@
-"""The outlook of a model on a host: whether it fits, how many contexts, and how fast."""
+"""The outlook of a model on a host: its memory, the contexts that fit, and its speed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from forearm.plan.host import THIS, EngineHost
 from forearm.plan.load import ClosedLoad, OpenLoad, RequestTokens, Slo, at_batch, at_rate, most_requests_s, pooled
 from forearm.plan.work import by_format, work_of
 
-ENGINE_BYTES = 64 << 20  # the engine's interpreter and libraries: 44 MB resident before it loads anything
+ENGINE_BYTES = 64 << 20  # the engine's interpreter and libraries: 44 MB resident before it loads a model
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The load to plan for. requests_s: of all clients together; None: none is given."""
+    """The load to plan for. requests_s: of all clients together; None: not given."""
 
     lengths: RequestTokens
     slo: Slo
@@ -40,10 +40,10 @@ class ModelHeaders:
 
 @dataclass(frozen=True)
 class Outlook:
-    """One host with so many engines, each with `fitting`. Figures of time and rate are of all engines together.
+    """The plan of one host with `engines` engines, each with `fitting`. Times and rates are of all engines together.
 
-    batches: closed loops of growing size; best: the highest rate that keeps the SLO; asked: the state at the rate
-    asked for, or None where that is too much (or none was given).
+    batches: closed loads of growing size; best: the highest rate that meets the SLO; asked: the state at the requested
+    rate, None if that is too high or not given.
     """
 
     host: EngineHost
@@ -57,22 +57,22 @@ class Outlook:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token."""
+        """Return the bytes of one token's keys and values."""
         return self.fitting.block_bytes // BLOCK_TOKENS
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache of an engine holds."""
+        """Return how many tokens the KV cache of an engine holds."""
         return self.fitting.blocks * BLOCK_TOKENS
 
     @property
     def contexts(self) -> float:
-        """Sequences of full length that it holds."""
+        """Return how many sequences of full length the KV cache holds."""
         return self.kv_tokens / self.fitting.checkpoint.max_model_len
 
     @property
     def peak_bytes(self) -> int:
-        """The most that the server's processes take at a time: when all KV blocks are in use, or while loading."""
+        """Return the peak memory of the server's processes: with all KV blocks in use, or while loading."""
         fitting = self.fitting
         loaded = fitting.checkpoint.packed_bytes + fitting.scratch_bytes + fitting.draft_bytes + ENGINE_BYTES
         loaded += fitting.vocabulary_bytes + fitting.grammar_bytes + fitting.inbox_bytes
@@ -81,7 +81,7 @@ class Outlook:
 
 
 def outlook(host: EngineHost, model: ModelHeaders, wish: Wish) -> Outlook:
-    """One engine, or one for each NUMA node where the model and the load fit a node: no byte crosses the sockets then.
+    """Return the plan with one engine, or with one per NUMA node if a node has room, so that no data crosses sockets.
 
     Raises: ConfigError with the arithmetic if the model does not fit.
     """
@@ -89,7 +89,7 @@ def outlook(host: EngineHost, model: ModelHeaders, wish: Wish) -> Outlook:
         try:
             apart = _with(host, host.node, host.nodes, model, wish)
         except ConfigError:
-            pass  # the nodes together may have the room
+            pass  # all nodes together may have room
         else:
             if apart.fitting.blocks * BLOCK_TOKENS >= 8 * _tokens(wish.lengths):
                 return apart
@@ -97,7 +97,7 @@ def outlook(host: EngineHost, model: ModelHeaders, wish: Wish) -> Outlook:
 
 
 def smaller(host: EngineHost, model: ModelHeaders) -> Iterator[str]:
-    """The --quantization values with which a model fits that does not as it is."""
+    """Yield the --quantization values with which a model fits that does not fit unquantized."""
     for quantization in ("int8", "int4"):
         try:
             _fit(replace(host, config=replace(host.config, quantization=quantization)), model)

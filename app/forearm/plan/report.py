@@ -1,4 +1,4 @@
-"""A plan as people read it, and as JSON."""
+"""A plan as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MEASURED_LIMITS = "PREDICTED from this machine's read bandwidth and multiply pea
 
 
 def as_text(found: Outlook, wish: Wish, price: float | None) -> str:
-    """All of it, a paragraph each for machine, memory, placement and speed."""
+    """Return the plan as text: a paragraph each for machine, memory, placement and speed."""
     parts = [_machine(found), _memory(found), "\n".join(_placement(found)), _speed(found, wish, price)]
     return "\n\n".join(parts)
 
 
 def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
-    """The same in bytes, seconds and tokens/s."""
+    """Return the plan as JSON, in bytes, seconds and tokens/s."""
     checkpoint, rates = found.fitting.checkpoint, found.cost.rates
     return {
         "model": found.host.config.model or "the demo model",
@@ -84,7 +84,7 @@ def _memory_json(found: Outlook) -> dict[str, Any]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns, the first to the left and the others to the right."""
+    """Return a table whose first column is left-aligned and whose others are right-aligned."""
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(
@@ -101,7 +101,7 @@ def seconds(value: float) -> str:
 
 
 def figure(value: float) -> str:
-    """Three digits, and no exponent."""
+    """Return a number with three digits and no exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -140,7 +140,7 @@ def _memory(found: Outlook) -> str:
         ("scratch", in_gib(fitting.scratch_bytes)),
         *([("draft", draft)] if fitting.draft_bytes else []),
         *([("grammars", grammars)] if fitting.vocabulary_bytes else []),
-        ("inbox", f"up to {in_gib(fitting.inbox_bytes)} of requests that wait to be looked at"),
+        ("inbox", f"up to {in_gib(fitting.inbox_bytes)} of requests in the inbox"),
         ("API", f"up to {in_gib(found.host.config.others_bytes)} of serve and HTTP, with bodies and stored responses"),
         (
             "KV cache",
@@ -179,7 +179,7 @@ def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
     lines = [
         _how(found),
         f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}; clients that each keep one request open:",
-        table(head, rows) if rows else "not even one such request fits into the KV cache",
+        table(head, rows) if rows else "the KV cache has no room for one such request",
     ]
     lines += _rates(found, wish, price)
     return "\n".join(lines)
@@ -190,7 +190,7 @@ def _how(found: Outlook) -> str:
 
 
 def _texts(found: Outlook, wish: Wish) -> str:
-    """Return the lines on a model that pools."""
+    """Return the lines on a pooling model."""
     assert found.best is not None
     alone, tokens = found.cost.pool_s(1, wish.lengths.prompt), wish.lengths.prompt
     return (

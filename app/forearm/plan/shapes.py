@@ -1,4 +1,4 @@
-"""A few models by the sizes of their published config.json, for the sizing table: nothing is downloaded to make it."""
+"""Models by the sizes in their published config.json, for the sizing table, which needs no download."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def small_shape() -> dict[str, Any]:
-    """Two layers as wide as TinyLlama's, to be timed."""
+    """Return the config of two layers with TinyLlama's width, for timing."""
     return _LLAMA | _sizes(2048, 5632, 2, 16, 4, 1024, 2048)
 
 
 def write_shape(config: dict[str, Any], folder: Path) -> Path:
-    """A model folder of that config in bfloat16 whose weights are a hole in a file: it takes no room."""
+    """Write a model folder of that config in bfloat16; its weights are a sparse file, which takes no disk space."""
     (folder / "config.json").write_text(json.dumps(config))
     header: dict[str, Any] = {}
     end = 0

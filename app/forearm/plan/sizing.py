@@ -34,8 +34,8 @@ COLUMNS = (
 
 
 def page() -> str:
-    """The whole page."""
-    configs = Configs(EngineConfig(), ApiConfig(), ServeConfig())  # the defaults, whatever the environment says
+    """Return the text of docs/sizing.md."""
+    configs = Configs(EngineConfig(), ApiConfig(), ServeConfig())  # the defaults, independent of the environment
     hosts = {name: type_host(machine(name), configs) for name in TYPES}
     return "\n".join([*_introduction(), *(line for name in SHAPES for line in _model(name, hosts))]) + "\n"
 

@@ -1,4 +1,4 @@
-"""The work of a step: what it reads and multiplies, from its sizes and formats alone."""
+"""The work of a step: the bytes it reads and the operations it computes, from sizes and formats alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forearm.model.families.matrices import MatrixSpec, matrices
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices of one format. weights: multiply-adds of a token."""
+    """The matrices of one format. weights: multiply-adds per token."""
 
     format: WeightFormat
     weights: int
@@ -24,17 +24,17 @@ class Matrices:
 
 @dataclass(frozen=True)
 class AttentionWork:
-    """Layers with one window. window: keys a query sees; 0: all. Sums over the layers."""
+    """The attention of layers with one window, summed. window: keys that a query sees; 0: all."""
 
     window: int
     layers: int
-    width: int  # heads * head_dim of all of them
-    kv_bytes: int  # of a token
+    width: int  # heads * head_dim of all layers
+    kv_bytes: int  # per token
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of a step. body: a token's matrices; head: those of a row of logits; layers: in all."""
+    """The work of a step. body: matrices per token; head: matrices per row of logits; layers: their number."""
 
     body: tuple[Matrices, ...]
     head: tuple[Matrices, ...]
@@ -48,19 +48,19 @@ class StepWork:
 
 
 def work_of(checkpoint: Checkpoint) -> StepWork:
-    """The work of a step of this model as it is served; of experts, those that a token is multiplied with."""
+    """Return the work of a step of this model as it is served; of experts, only the active ones count."""
     body: dict[WeightFormat, list[MatrixSpec]] = defaultdict(list)
     head: dict[WeightFormat, list[MatrixSpec]] = defaultdict(list)
     config = checkpoint.config
     for spec in matrices(config):
         multiplied = config.tied_head and not config.pooled if spec.role == "embedding" else spec.role != "table"
-        if multiplied:  # of tables a token reads one row
+        if multiplied:  # a token reads only one row of an embedding table
             (head if spec.role in ("embedding", "head") else body)[checkpoint.formats[spec.name]].append(spec)
     return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(config.layers))
 
 
 def by_format(checkpoint: Checkpoint) -> dict[str, int]:
-    """Bytes of packed matrices by what they are kept in, and of vectors."""
+    """Return the bytes of packed matrices by format, and the bytes of vectors."""
     found: dict[str, int] = defaultdict(int)
     for spec in matrices(checkpoint.config):
         format = checkpoint.formats[spec.name]

@@ -39,7 +39,7 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
         ({"presence_penalty": 3.0}, "presence_penalty is 3.0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
         ({"temperature": 1e300}, "temperature is 1e+300"),
-        ({"logit_bias": {5: math.nan}}, "logit_bias has a value that is no number"),
+        ({"logit_bias": {5: math.nan}}, "logit_bias has a value that is not a number"),
         ({"n": 0}, "n is 0; it must be between 1 and 16384"),
         ({"n": 2, "temperature": 0.0}, "n is 2 with temperature 0"),
         ({"max_tokens": 0}, "max_tokens is 0"),
@@ -77,7 +77,7 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
         ({"grammar_after": (50,), "grammar": "start: /a/"}, "grammar_after has token id 50"),
         ({"thinking_end": (1,)}, "thinking_end needs thinking_token_budget"),
         ({"thinking_end": (), "thinking_token_budget": 1}, "thinking_end has 0 tokens; it must have 1 to 64"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget needs a model whose end of thinking is known"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget needs a model with a known reasoning format"),
         ({"thinking_token_budget": -1}, "thinking_token_budget is -1; it must be 0 or more"),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_type_is_what_aws_says_it_is(name: str, cores: int, gib: int, nodes: i
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("p5.48xlarge", "say this, or a size of c6g"),
+        ("p5.48xlarge", "write this, or a size of c6g"),
         ("c7g.24xlarge", "c7g has the sizes medium"),
         ("c8g", "sizes"),
         ("m9g.metal-24xl", "m9g has the sizes medium"),

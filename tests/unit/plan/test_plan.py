@@ -191,9 +191,9 @@ def test_the_price_template_lists_every_type_and_no_price(capsys: pytest.Capture
     ("argv", "words"),
     [
         (["--machine", "x1.32xlarge"], "--machine x1.32xlarge: unknown"),
-        (["--input-len", "0"], "'0' is no number of tokens from 1"),
-        (["--rate", "-1"], "'-1' is no number above 0"),
-        (["--slo-tpot", "fast"], "'fast' is no time; write 2s or 500ms"),
+        (["--input-len", "0"], "'0' is not a number of tokens from 1"),
+        (["--rate", "-1"], "'-1' is not a number above 0"),
+        (["--slo-tpot", "fast"], "'fast' is not a time; write 2s or 500ms"),
         (["--fleet"], "--fleet: give the load with --rate"),
         (["--fleet", "--rate", "1", "--prices", "/no/such/file"], "No such file"),
         (["/no/such/folder"], "there is no such folder"),

@@ -1,4 +1,4 @@
-"""A turn's pieces as the content blocks of a message, and the events that tell of them."""
+"""The content blocks of a message made from a turn's pieces, and the events that report them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class Blocks:
-    """The content of one message as it grows. Each method returns the events that tell of it.
+    """The content of one message while it is generated. Each method returns the events that report its changes.
 
-    `omitted`: thinking is not shown; its signature has it, so that it can come back with the conversation.
+    `omitted`: thinking is not shown; its signature holds the text, so that the client sends it back with the messages.
     """
 
     def __init__(self, omitted: bool) -> None:
         self.content: list[Json] = []
         self._omitted = omitted
-        self._open: Json | None = None  # the last block, while more comes to it
-        self._text: list[str] = []  # its pieces
+        self._open: Json | None = None  # the last block, while it is incomplete
+        self._text: list[str] = []  # the pieces of its text
 
     def take(self, piece: Piece) -> list[Json]:
-        """What the engine said."""
+        """Add a piece of the engine's output."""
         events: list[Json] = []
         for part in piece.parts:
             events += self._part(part)
         return events
 
     def end(self) -> list[Json]:
-        """The open block has all it gets."""
+        """Complete the open block."""
         block, text, index = self._open, "".join(self._text), len(self.content) - 1
         self._open, self._text = None, []
         if block is None:
@@ -82,7 +82,7 @@ class Blocks:
 
 
 def message(head: Heading, tally: Tally) -> Json:
-    """One that has no content yet."""
+    """Return a message that has no content yet."""
     warnings = {} if head.warnings is UNSET else {"warnings": head.warnings}
     return {
         "id": f"msg_{uuid.uuid4().hex}",
@@ -98,7 +98,7 @@ def message(head: Heading, tally: Tally) -> Json:
 
 
 def usage(tally: Tally) -> Json:
-    """In tokens; what was in the prefix cache is no input. What is written to it is not counted apart."""
+    """Return the usage in tokens. Cached tokens do not count as input; tokens written to the cache have no count."""
     return {
         "input_tokens": tally.prompt_tokens - tally.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -109,7 +109,7 @@ def usage(tally: Tally) -> Json:
 
 
 def stop(piece: Piece, tally: Tally, max_tokens: int, context: int) -> Json:
-    """Why the message ended: `stop_reason` and `stop_sequence`."""
+    """Return `stop_reason` and `stop_sequence` of a message that has ended."""
     reason = _STOPS.get(str(piece.finish_reason), "end_turn")
     sequence = piece.stop_reason if isinstance(piece.stop_reason, str) else None
     if sequence is not None:
@@ -121,7 +121,7 @@ def stop(piece: Piece, tally: Tally, max_tokens: int, context: int) -> Json:
 
 
 def arguments(text: str) -> Json:
-    """A call's input. Where the model was cut off or has not written an object: as much of it as can be read."""
+    """Return a call's input as an object; the readable part of it if the text is cut off or not an object."""
     try:
         parsed = pydantic_core.from_json(text or "{}", allow_inf_nan=False, allow_partial=True)
     except ValueError:
@@ -134,5 +134,5 @@ def _delta(index: int, delta: Json) -> Json:
 
 
 def _signature(text: str) -> str:
-    """Clients keep it and send it back; some leave out thinking that has none. Nothing checks it."""
+    """Return a thinking block's signature, unchecked: clients send it back, and some drop thinking without one."""
     return "forearm-" + hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients know them."""
+"""Errors in the form of Anthropic's API."""
 
 from __future__ import annotations
 

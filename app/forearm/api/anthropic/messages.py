@@ -49,7 +49,7 @@ async def create_message(
     if body.stream:
         return EventStream(writing.events(), turn.close, config.sse_keep_alive_interval_s, EVENTS)
     try:
-        # Python's own JSON: the model may write numbers of any length.
+        # Python's json, because the model may write numbers of any length.
         return JSONResponse(await unless_gone(request, writing.whole()))
     finally:
         turn.close()
@@ -57,7 +57,7 @@ async def create_message(
 
 @router.post("/v1/messages/count_tokens", openapi_extra=describes(CountRequest))
 async def count_tokens(body: CountBody, chat: AppChat, model: AppModel, warnings: Warnings) -> Response:
-    """How many tokens the prompt of such a request has.
+    """Return how many tokens the prompt of a request has.
 
     Raises: InvalidRequest, ModelNotFound, EngineUnavailable.
     """
@@ -68,7 +68,7 @@ async def count_tokens(body: CountBody, chat: AppChat, model: AppModel, warnings
 
 
 class Writing:
-    """One message as its turn goes on."""
+    """Writes one message while its turn is generated."""
 
     def __init__(self, turn: Turn, body: MessagesRequest, context: int) -> None:
         self._turn = turn
@@ -78,7 +78,7 @@ class Writing:
         self._blocks = Blocks(omitted=thinking is not None and thinking.display == "omitted")
 
     async def whole(self) -> Json:
-        """The message once it is complete.
+        """Return the message once it is complete.
 
         Raises: EngineFailed, EngineUnavailable.
         """
@@ -91,7 +91,7 @@ class Writing:
         return {**reply, "content": self._blocks.content, **self._stop(last)}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """The message as it comes. It begins with the first token: only then is it known what was in the cache.
+        """Yield the message's events. They begin with the first token, when the number of cached tokens is known.
 
         Raises: EngineFailed, EngineUnavailable.
         """

@@ -1,4 +1,4 @@
-"""Anthropic's request bodies of /v1/messages. What else vLLM's chats take is taken there too, under the same names."""
+"""Anthropic's request bodies of /v1/messages. Further fields of vLLM's chats are accepted under the same names."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from forearm.api.generation.request_bodies import (
 )
 from forearm.errors import InvalidRequest
 
-# Refused where they say anything.
+# Refused unless null, false or empty.
 _UNSUPPORTED = {
-    "container": "nothing is run here",
-    "mcp_servers": "no tools are run here; offer them in tools",
+    "container": "it runs no code",
+    "mcp_servers": "it runs no tools; offer them in tools",
 }
-# Other APIs' names for what has its own name here, and what would change how an answer looks.
+# Other APIs' names of fields that this API names differently, and fields that would change the form of an answer.
 _ELSEWHERE = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -38,7 +38,7 @@ _ELSEWHERE = {
 
 
 class Thinking(Body):
-    """Whether the model thinks before it answers, how long at most, and whether that is shown."""
+    """Options of thinking: on or off, its budget of tokens, and whether it is shown."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[Int64, Field(ge=1024)] | None = None
@@ -46,7 +46,7 @@ class Thinking(Body):
 
 
 class MessagesToolChoice(Body):
-    """Whether tools may or must be called, and whether several at once."""
+    """The tool choice: whether tools may or must be called, and whether several at once."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: Name | None = None
@@ -54,34 +54,34 @@ class MessagesToolChoice(Body):
 
 
 class OutputConfig(Body):
-    """What the answer is to be."""
+    """Options of the answer: its format and effort."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonObject | None = None
 
 
 class MessagesMetadata(Body):
-    """Who asks, for the operator's own use; nothing reads it here."""
+    """The end user's id. It is accepted and not used."""
 
     user_id: Annotated[str, StringConstraints(max_length=512)] | None = None
 
 
 class KeptTurns(Body):
-    """Thinking of how many turns stays."""
+    """The number of turns whose thinking is kept."""
 
     type: Literal["thinking_turns"]
     value: Annotated[Int64, Field(ge=1)]
 
 
 class ClearThinking(Body):
-    """Leaves thinking out of old turns."""
+    """The edit that removes thinking from old turns."""
 
     type: Literal["clear_thinking_20251015"]
     keep: Literal["all"] | KeptTurns = KeptTurns(type="thinking_turns", value=1)
 
 
 class ContextManagement(Body):
-    """How the conversation is edited before the model sees it; what clients send of tools' results stays."""
+    """Edits of the conversation before the model sees it; results of tools are kept."""
 
     edits: Annotated[Some[ClearThinking], Field(default_factory=list)]
 
@@ -100,7 +100,7 @@ class CountRequest(Body):
 
     @property
     def kept_thinking(self) -> int | None:
-        """Turns whose thinking stays; None: all."""
+        """Return the number of turns whose thinking is kept; None: all."""
         kept = [edit.keep.value for edit in self._edits if not isinstance(edit.keep, str)]
         return min(kept, default=None)
 
@@ -123,7 +123,7 @@ class MessagesRequest(CountRequest):
 
 
 def check_messages(body: CountRequest) -> None:
-    """What is no type.
+    """Check what the types do not cover.
 
     Raises: InvalidRequest naming the field.
     """

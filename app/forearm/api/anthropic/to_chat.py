@@ -1,4 +1,4 @@
-"""A request of /v1/messages as a chat."""
+"""Translation of a /v1/messages request to a chat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.responses.input_items import reasoning_text, refuse
 from forearm.json_types import Json
 
-# What chats call what messages call otherwise.
+# The chat's name and the messages API's name of the same field.
 NAMES = {
     "most_tokens": "max_tokens",
     "stop": "stop_sequences",
@@ -19,12 +19,12 @@ NAMES = {
     "reasoning_effort": "output_config.effort",
     "thinking_token_budget": "thinking.budget_tokens",
 }
-# Tools that Anthropic runs, and what tells of their calls, begin so.
+# Prefixes of the tools that Anthropic runs, and of the blocks of their calls.
 _RUN_ELSEWHERE = (
     *("web_search_", "web_fetch_", "code_execution_", "bash_code_execution_", "text_editor_code_execution_"),
     *("tool_search_tool_", "mcp_"),
 )
-# Tools that clients run and whose input Anthropic's models know without a schema; other models have to be told.
+# Tools that clients run, whose input Anthropic's models know without a schema; other models need this description.
 _RUN_BY_CLIENTS = {
     "bash_": "Run a command in a bash session that stays open. Input: command; or restart: true.",
     "text_editor_": "View and edit files. Input: command, which is view, create, str_replace or insert, and path; "
@@ -36,17 +36,17 @@ _RUN_BY_CLIENTS = {
     "type or key; coordinate; text.",
 }
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-# Claude Code begins its system prompt with a block of this kind, which changes from one request to the next: prompts
-# would never share a prefix. It says nothing to the model.
+# Claude Code begins its system prompt with a block of this kind, which changes with each request, so that prompts
+# would never share a prefix. It is left out: it has no meaning for the model.
 _BILLING = "x-anthropic-billing-header:"
 
 
 class MessagesConversation:
-    """The messages of a chat that Anthropic's messages come to. Neighbours of one role are one message."""
+    """Builds the messages of a chat from Anthropic's messages. Consecutive messages of one role are joined."""
 
     def __init__(self) -> None:
         self.messages: list[Json] = []
-        self._names: dict[str, str] = {}  # of the tools, by the id of their call
+        self._names: dict[str, str] = {}  # tool names by the id of the call
 
     def system(self, given: str | list[Json]) -> None:
         """Raises: InvalidRequest."""
@@ -55,7 +55,7 @@ class MessagesConversation:
             self.messages.append({"role": "system", "content": _plain(parts)})
 
     def take(self, where: str, message: Json) -> None:
-        """The next message; `where` names it in complaints.
+        """Add the next message; `where` names it in error messages.
 
         Raises: InvalidRequest.
         """
@@ -72,9 +72,9 @@ class MessagesConversation:
             self._block(f"{where}.content[{number}]", role, block)
 
     def end(self, kept_thinking: int | None) -> bool:
-        """Contents as templates like them, and thinking of so many turns (None: of all).
+        """Convert contents to the form that templates expect, and keep thinking of `kept_thinking` turns (None: all).
 
-        Returns: whether the last message is the model's own, to be gone on with.
+        Returns: whether the last message is the model's own, which it is to continue.
         Raises: InvalidRequest.
         """
         if not self.messages:
@@ -103,16 +103,16 @@ class MessagesConversation:
         elif kind == "thinking" and role == "assistant":
             self._message(role).setdefault("reasoning_content", []).append(_thought(where, block))
         elif kind == "redacted_thinking" and role == "assistant":
-            pass  # only Anthropic can read it, and leaves it out of old turns itself
+            pass  # redacted thinking: only Anthropic can read it
         elif kind == "server_tool_use" or kind.startswith(_RUN_ELSEWHERE):
-            pass  # what Anthropic ran in earlier turns says nothing that the texts after it do not say
+            pass  # tools that Anthropic ran in earlier turns: the texts after them have the results
         else:
             refuse(
                 f"{where}: blocks of type {kind[:100]!r} are not supported in {role} messages; this model takes text"
             )
 
     def _message(self, role: str) -> Json:
-        """The last message, where it has this role, or a new one."""
+        """Return the last message if it has this role, else a new one."""
         if not self.messages or self.messages[-1]["role"] != role:
             self.messages.append({"role": role, "content": []})
         return self.messages[-1]
@@ -138,7 +138,7 @@ class MessagesConversation:
 
 
 def chat_of(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool) -> BoundedChat:
-    """Return the request as a chat. reads_reasoning: whether the model's reasoning is told apart from its answer.
+    """Return the request as a chat. reads_reasoning: whether the model's reasoning is separated from its answer.
 
     Raises: InvalidRequest.
     """
@@ -152,7 +152,7 @@ def chat_of(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool)
     fields: Json = {
         **(body.model_extra or {}),
         "model": body.model,
-        "n": 1,  # whatever the server's default is
+        "n": 1,  # overrides the server's default
         "messages": talk.messages,
         "continue_final_message": True if prefilled else None,
         "add_generation_prompt": False if prefilled else None,
@@ -168,10 +168,10 @@ def chat_of(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool)
 
 
 def _run_by_clients(given: list[Json], warnings: ClientWarnings) -> list[Json]:
-    """The tools without those that Anthropic runs, which agents offer whether or not the server has them."""
+    """Return the tools without those that Anthropic runs, which agents offer whether or not the server has them."""
     kept = [tool for tool in given if not str(tool.get("type")).startswith(_RUN_ELSEWHERE)]
     for kind in sorted({str(tool["type"])[:100] for tool in given if tool not in kept}):
-        warnings.once(f"messages: tools of type {kind} are not run here; they were left out")
+        warnings.once(f"messages: this server does not run tools of type {kind}; they were left out")
     return kept
 
 
@@ -190,7 +190,7 @@ def _tools(given: list[Json]) -> list[Json]:
         if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
             refuse(f"{where}: a tool needs a name and an input_schema", "tools")
         if tool.get("defer_loading"):
-            refuse(f"{where}.defer_loading: there is no tool search here; leave it out", "tools")
+            refuse(f"{where}.defer_loading: this server has no tool search; leave it out", "tools")
         kept = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
         found.append({"type": "function", "function": {**kept, "parameters": tool["input_schema"]}})
     return found
@@ -209,7 +209,7 @@ def _choice(choice: MessagesToolChoice | None, tools: list[Json]) -> Json:
 
 
 def _thinking(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool) -> Json:
-    """Left out or adaptive: the model, or its template, decides."""
+    """Return the chat's fields on thinking; none if it is left out or adaptive, so that the template decides."""
     effort = None if body.output_config is None else body.output_config.effort
     fields: Json = {} if effort is None else {"reasoning_effort": effort}
     if body.thinking is None or body.thinking.type == "adaptive":
@@ -219,15 +219,15 @@ def _thinking(body: CountRequest, warnings: ClientWarnings, reads_reasoning: boo
     given = kwargs if isinstance(kwargs, dict) else {}
     fields["chat_template_kwargs"] = {"enable_thinking": enabled, "thinking": enabled, **given}
     if enabled and not reads_reasoning:
-        # Agents enable thinking by the model's name alone, and cannot be told to leave it out.
+        # Agents enable thinking by the model's name alone, and have no setting to leave it out.
         warnings.once(
-            "requests to /v1/messages enable thinking; this model has no reasoning that is known (see "
+            "requests to /v1/messages enable thinking; this model has no known reasoning format (see "
             "--reasoning-parser), and answers without"
         )
         return fields
     if enabled:
         return fields | {"thinking_token_budget": body.thinking.budget_tokens}
-    return fields | {"include_reasoning": False}  # should the model think all the same
+    return fields | {"include_reasoning": False}  # in case the model thinks nevertheless
 
 
 def _format(body: CountRequest) -> Json | None:
@@ -241,7 +241,7 @@ def _format(body: CountRequest) -> Json | None:
 
 
 def _thought(where: str, block: Json) -> str:
-    """What a thinking block says; where that was left out, its signature has it."""
+    """Return the text of a thinking block; if it was omitted, the text in its signature."""
     thinking, signature = block.get("thinking"), block.get("signature")
     if not isinstance(thinking, str):
         refuse(f"{where}.thinking: it must be a string", "messages")
@@ -251,7 +251,7 @@ def _thought(where: str, block: Json) -> str:
 
 
 def _texts(where: str, given: Any) -> list[Json]:
-    """Text blocks as a chat's parts.
+    """Return text blocks as parts of a chat message.
 
     Raises: InvalidRequest for any other block.
     """

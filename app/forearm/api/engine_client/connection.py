@@ -1,4 +1,4 @@
-"""One engine's socket, seen from a worker: messages out, messages in to whoever waits, questions and their answers."""
+"""A worker's connection to one engine: sends messages, passes replies to open requests, asks for state and metrics."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from forearm.errors import EngineUnavailable, ForearmError
 
 log = logging.getLogger(__name__)
 
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 0.2  # of a Unix socket on this machine: it costs next to nothing
-_ANSWER_TIMEOUT_S = 5.0  # an engine answers questions between steps on a thread of its own: at once, or it is stuck
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 0.2  # short, because connecting to a Unix socket costs little
+_ANSWER_TIMEOUT_S = 5.0  # a thread of the engine answers queries at once, even during a step, unless it hangs
 _HEAD_BYTES = 4
 
 Answer = TypeVar("Answer")
 
 
 class OpenRequest(Protocol):
-    """What one HTTP request has open in an engine."""
+    """The part of one HTTP request that is open in an engine."""
 
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
-        """A message from the engine."""
+        """Receive a message from the engine."""
 
     def fail(self, error: ForearmError) -> None:
-        """The engine is gone."""
+        """End with this error: the engine is gone."""
 
 
 class EngineConnection:
-    """One engine's socket, opened again whenever it breaks. `state` is None while there is no engine."""
+    """The socket of one engine, opened again whenever it breaks. `state` is None while no engine runs."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.state: wire.State | None = None
-        self.was_there = False  # an engine has been, since this worker's start
+        self.was_there = False  # an engine was connected since this worker's start
         self.open: dict[str, OpenRequest] = {}
         self._load: wire.Load | None = None
-        self._accepted = 0  # of ours, since the engine told its load
+        self._accepted = 0  # requests accepted since the engine's last load message
         self._writer: asyncio.StreamWriter | None = None
         self._states: deque[asyncio.Future[wire.State]] = deque()
         self._metrics: deque[asyncio.Future[str]] = deque()
@@ -50,31 +50,31 @@ class EngineConnection:
 
     @property
     def load(self) -> wire.Load | None:
-        """Return the engine's last load less what it has accepted since; None before it has told any."""
+        """Return the engine's last load less the requests accepted since; None before its first load message."""
         if self._load is None or not self._accepted:
             return self._load
         return wire.Load(self._load.room - self._accepted, self._load.retry_after_s)
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         self._task = asyncio.create_task(self._stay_connected())
 
     async def close(self) -> None:
-        """Disconnect; the engine aborts what is open."""
+        """Disconnect; the engine aborts open requests."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
     def send(self, message: wire.ToEngine) -> None:
-        """Queue a message; without an engine there is nobody to tell."""
+        """Queue a message; dropped while no engine is connected."""
         if self._writer is not None:
             self._writer.write(wire.frame(message))
 
     async def drained(self) -> None:
-        """Wait while the engine has much unread (long prompts)."""
+        """Wait while the engine has too much unread data (long prompts)."""
         if self._writer is not None:
-            with contextlib.suppress(ConnectionError):  # the reader sees it too, and tells everyone
+            with contextlib.suppress(ConnectionError):  # the reader meets it too, and fails open requests
                 await self._writer.drain()
 
     async def ask_state(self) -> wire.State:
@@ -86,14 +86,14 @@ class EngineConnection:
         return await self._ask(wire.AskMetrics(), self._metrics)
 
     async def profile(self, start: bool, timeout_s: float) -> str:
-        """Begin to record the engine's steps, or end it; it answers between two steps. Returns: why not; "": it is so.
+        """Start or stop recording the engine's steps; it replies between two steps. Returns: an error text, "" if none.
 
         Raises: EngineUnavailable.
         """
         return await self._ask(wire.Profile(start), self._profiled, timeout_s)
 
     def fail_open(self, error: ForearmError) -> None:
-        """Every open request gets this error."""
+        """Fail every open request with this error."""
         for generation in list(self.open.values()):
             generation.fail(error)
 
@@ -106,7 +106,7 @@ class EngineConnection:
         waiting.append(answer)
         self.send(question)
         try:
-            # shield: a question given up keeps its place in line, so that its answer is not taken for the next one's
+            # shield: a query that timed out keeps its place in line, so that the next one does not get its late answer
             return await asyncio.wait_for(asyncio.shield(answer), timeout_s)
         except asyncio.TimeoutError:
             raise EngineUnavailable(f"the engine has not answered for {timeout_s:g} s") from None
@@ -122,7 +122,7 @@ class EngineConnection:
                 continue
             try:
                 await self._read(reader)
-            except (OSError, EOFError, ValueError) as error:  # ValueError: what came is not our protocol
+            except (OSError, EOFError, ValueError) as error:  # ValueError: the data does not follow the protocol
                 log.warning("connection to the engine at %s is lost: %r", self.path, error)
             finally:
                 self._disconnected()
@@ -162,7 +162,7 @@ class EngineConnection:
 
 
 def _answer(waiting: deque[asyncio.Future[Answer]], answer: Answer) -> None:
-    """The first in line gets it; the engine's greeting answers nobody."""
+    """Give the answer to the first query in line; the engine's greeting, which answers none, is dropped."""
     if waiting:
         question = waiting.popleft()
         if not question.done():
@@ -174,4 +174,4 @@ def _answer_none(waiting: deque[asyncio.Future[Answer]], error: ForearmError) ->
         question = waiting.popleft()
         if not question.done():
             question.set_exception(error)
-            question.exception()  # taken note of, should nobody wait any more
+            question.exception()  # marks it as retrieved, in case no task awaits it

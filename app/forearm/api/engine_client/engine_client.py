@@ -1,4 +1,4 @@
-"""The worker's connections to the engines: submit() takes prompts in, the Generation it returns gives their tokens."""
+"""A worker's connections to the engines: submit() sends prompts, and the Generation it returns yields their tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and 
 class Generation:
     """The open outputs of one HTTP request: iterate for (number of the prompt, new tokens) until all have ended.
 
-    `close` (or `stop` of single outputs) tells the engine that nobody waits any more. One task iterates.
+    `close` (or `stop` for single outputs) aborts them in the engine. Only one task may iterate.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> Event:
-        """Raises: EngineFailed, EngineUnavailable where the request broke, or the engine under it."""
+        """Raises: EngineFailed, EngineUnavailable if the request or its engine failed."""
         while self._open:
             event = await self._events.get()
             if isinstance(event, ForearmError):
@@ -55,9 +55,9 @@ class Generation:
         raise StopAsyncIteration
 
     async def accepted(self) -> None:
-        """Returns when the engine has taken every prompt.
+        """Wait until the engine has accepted every prompt.
 
-        Raises: why it did not.
+        Raises: the error with which it refused one.
         """
         for _ in self._ids:
             error = await self._accepted.get()
@@ -80,7 +80,7 @@ class Generation:
         self._open.clear()
 
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
-        """A message from the engine."""
+        """Receive a message from the engine."""
         if isinstance(message, wire.Accepted):
             self._accepted.put_nowait(None)
         elif isinstance(message, wire.Refused):
@@ -91,7 +91,7 @@ class Generation:
             self._events.put_nowait(message)
 
     def fail(self, error: ForearmError) -> None:
-        """Whoever waits, for acceptance or for tokens, gets this error."""
+        """Raise this error in the task that waits for acceptance or for tokens."""
         self._accepted.put_nowait(error)
         self._events.put_nowait(error)
 
@@ -110,7 +110,7 @@ class Generation:
 
 
 class EngineClient:
-    """All engines of this server, seen from one worker. accept_s: how long one may take to take a request in."""
+    """All engines of this server, seen from one worker. accept_s: the longest time an engine may take to accept."""
 
     def __init__(self, sockets: Sequence[str], accept_s: float = 300.0) -> None:
         self._accept_s = accept_s
@@ -120,23 +120,23 @@ class EngineClient:
             connection.on_lost = partial(self._router.forget, index)
 
     def start(self) -> None:
-        """Begin to connect to every engine."""
+        """Start connecting to every engine."""
         for connection in self.connections:
             connection.start()
 
     async def close(self) -> None:
-        """Disconnect from all."""
+        """Disconnect from all engines."""
         for connection in self.connections:
             await connection.close()
 
     def fail_all(self, error: ForearmError) -> None:
-        """Every open request gets this error."""
+        """Fail every open request with this error."""
         for connection in self.connections:
             connection.fail_open(error)
 
     @property
     def state(self) -> wire.State:
-        """What a running engine said last.
+        """Return the last state of a running engine.
 
         Raises: EngineUnavailable if none runs.
         """
@@ -146,7 +146,7 @@ class EngineClient:
 
     @property
     def load(self) -> wire.Load | None:
-        """Return the load of all engines together; None while one of them has not told its own.
+        """Return the load of all engines together; None until each has sent its own.
 
         Raises: EngineUnavailable if none runs.
         """
@@ -159,7 +159,7 @@ class EngineClient:
         return wire.Load(sum(max(load.room, 0) for load in known), min(load.retry_after_s for load in known))
 
     async def profile(self, start: bool) -> None:
-        """Begin to record the steps of every engine that runs, or end it.
+        """Start or stop recording the steps of every running engine.
 
         Raises: EngineUnavailable; EngineFailed if one of them cannot.
         """
@@ -171,7 +171,7 @@ class EngineClient:
             raise EngineFailed("; ".join(filter(None, errors)))
 
     async def submit(self, requests: Sequence[wire.Submit], observers: Sequence[Observer] = ()) -> Generation:
-        """Hand prompts to one engine; returns when it has taken them all, or withdraws those it took.
+        """Submit prompts to one engine; returns when it has accepted all of them. If it refuses one, all are aborted.
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
@@ -197,24 +197,24 @@ class EngineClient:
     async def hand(
         self, choose: Callable[[], EngineConnection], give: Callable[[EngineConnection], Coroutine[Any, Any, Taken]]
     ) -> Taken:
-        """Give something to the engine chosen. One that dies before it has taken it has begun no answer: while another
-        one runs, it is given to that.
+        """Submit a request to the chosen engine. If the engine dies before it has accepted it, no answer has begun, and
+        the request goes to another running engine.
 
-        Raises: what `choose` and `give` do.
+        Raises: as `choose` and `give`.
         """
         while True:
             connection = choose()
             try:
                 return await asyncio.wait_for(give(connection), self._accept_s)
             except asyncio.TimeoutError:
-                message = f"the engine has not taken the request in within {self._accept_s:g} s"
+                message = f"the engine has not accepted the request within {self._accept_s:g} s"
                 raise EngineUnavailable(message) from None
             except EngineUnavailable:
                 if connection.state is not None or all(one.state is None for one in self.connections):
                     raise
 
     def _chosen(self, request: wire.Submit) -> EngineConnection:
-        """Of several engines one that has computed the prompt's beginning, as far as load allows.
+        """Return the engine that has the longest prefix of the prompt in its cache, as far as load allows.
 
         Raises: EngineUnavailable if none runs.
         """
@@ -228,7 +228,7 @@ class EngineClient:
         return self.connections[index]
 
     def least_loaded(self) -> EngineConnection:
-        """The engine with the fewest open requests.
+        """Return the engine with the fewest open requests.
 
         Raises: EngineUnavailable if none runs.
         """

@@ -1,1 +1,1 @@
-"""From a request's body to text: prompt, sampling parameters, output stream, usage."""
+"""Text generation for every API: prompt, sampling parameters, output stream, usage."""

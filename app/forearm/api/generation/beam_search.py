@@ -1,4 +1,4 @@
-"""use_beam_search: a request's beams, given as any other request's outputs are."""
+"""Beam search (`use_beam_search`): the beams of a request, yielded like the outputs of any other request."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from forearm.api.http.caller import Observer
 from forearm.beam_search import Beam, BeamSearch, BeamSearchParams, step_params
 from forearm.errors import EngineFailed, InvalidRequest
 
-# Beams are compared by the model's own log-probabilities: what would change the choice of tokens cannot be imposed.
-# Each with its values that ask for nothing. What only sampling has (temperature, top_p, seed, …) changes nothing.
+# Beams are compared by the model's own log-probabilities, so parameters that change these are refused. Beside each
+# parameter stand the values that have no effect. Parameters of sampling alone (temperature, top_p, seed) are ignored.
 _NEUTRAL = {
     "presence_penalty": (None, 0),
     "frequency_penalty": (None, 0),
@@ -30,21 +30,21 @@ _NEUTRAL = {
 
 
 def check_beams(body: GenerationBody, params: wire.SamplingParams, limit: int) -> None:
-    """Whether such a request can be answered with beams. `limit`: alternatives that the engine gives at a token.
+    """Check that beam search can answer a request. `limit`: most alternatives per token that the engine returns.
 
     Raises: InvalidRequest naming the field.
     """
     for name, neutral in _NEUTRAL.items():
         if getattr(body, name, None) not in neutral:
-            raise InvalidRequest(f"{name} cannot go with use_beam_search; leave one of them out", name)
+            raise InvalidRequest(f"{name} cannot be combined with use_beam_search; leave one of them out", name)
     if params.grammar is not None:
         raise InvalidRequest(
-            "a format of the answer or a call that is required cannot go with use_beam_search; leave one of them out",
+            "a response format or a required tool call cannot be combined with use_beam_search; leave one of them out",
             "use_beam_search",
         )
     if params.prompt_logprobs is not None:
         raise InvalidRequest(
-            "log-probabilities of the prompt cannot go with use_beam_search; leave one of them out", "prompt_logprobs"
+            "prompt_logprobs cannot be combined with use_beam_search; leave one of them out", "prompt_logprobs"
         )
     if limit != -1 and 2 * params.n > limit:
         raise InvalidRequest(
@@ -55,9 +55,9 @@ def check_beams(body: GenerationBody, params: wire.SamplingParams, limit: int) -
 
 
 class BeamGeneration:
-    """The search after each prompt of one request: iterate for (number of the prompt, a whole beam), best first.
+    """The beam search of each prompt of one request: iterate for (number of the prompt, a whole beam), best first.
 
-    Each round is one submission to the engine, with one token after every live beam; the prefix cache has the rest.
+    Each round is one submission to the engine that adds one token to every live beam; the prefix cache holds the rest.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class BeamGeneration:
         self._over()
 
     def stop(self, number: int, index: int) -> None:
-        """A stop string was met in the text of a beam, which has ended already."""
+        """Do nothing: a beam whose text has a stop string has already ended."""
 
     def close(self) -> None:
         """End what is still computed. May be called at any time, and again."""
@@ -122,7 +122,7 @@ class BeamGeneration:
         self._over()
 
     async def _submitted(self) -> Generation | None:
-        """The next round, on its way; None: no beam is live."""
+        """Submit the next round and return it; None if no beam is live."""
         self._rounds += 1
         live = [(n, beam) for n, search in enumerate(self._searches) for beam in search.live]
         requests = [
@@ -137,7 +137,7 @@ class BeamGeneration:
         return await self._engine.submit(requests) if requests else None
 
     async def _take(self, generation: Generation) -> None:
-        """Pass on what the engine says of this round to each search.
+        """Pass the engine's outputs of this round on to each search.
 
         Raises: EngineFailed, EngineUnavailable.
         """
@@ -156,7 +156,7 @@ class BeamGeneration:
             first += count
 
     def _message(self, number: int, index: int, beam: Beam) -> wire.Tokens:
-        """A beam as the engine tells of an output."""
+        """Return a beam as the message by which the engine would report an output."""
         shown = None if self._shown is None else [one[: 1 + self._shown] for one in beam.logprobs]
         stopped = beam.stop_reason in (self._requests[number].params.stop_token_ids or ())
         return wire.Tokens(

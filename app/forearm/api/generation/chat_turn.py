@@ -1,4 +1,4 @@
-"""One turn of a chat, whatever the endpoint: checked, rendered, submitted; then its pieces as they come, or whole."""
+"""One turn of a chat, for every chat endpoint: check, render and submit it, then read its pieces or whole choices."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Turn:
         return await self._stream.choices(self.pieces())
 
     async def _counted(self) -> AsyncIterator[Piece]:
-        """Yield the pieces, and count what the tool parser reads: each piece of a stream, else each whole choice."""
+        """Yield the pieces, and count the tool parser's runs: one per piece of a stream, else one per whole choice."""
         streams, called = bool(self.body.stream), set[int]()
         async for piece in self._stream.pieces():
             has_call = any(not isinstance(part, (TextPart, ReasoningPart)) for part in piece.parts)
@@ -97,7 +97,7 @@ class ServingChat:
 
     @property
     def reads_reasoning(self) -> bool:
-        """Whether the model's reasoning is told apart from its answer."""
+        """Return whether the model's reasoning is separated from its answer."""
         return self._constraints.dialect.reasoning is not None
 
     async def begin(self, body: ChatRequest, caller: Caller, request_type: RequestType) -> Turn:
@@ -125,7 +125,7 @@ class ServingChat:
         return Turn(body, head.under(params.grammar), prompt, text, stream, self._meter, request_type)
 
     async def prompt(self, body: ChatRequest) -> list[int]:
-        """Return the token ids of a chat that is not to be answered.
+        """Return the token ids of a chat's prompt, without submitting it.
 
         Raises: InvalidRequest, EngineUnavailable.
         """
@@ -140,6 +140,6 @@ class ServingChat:
         return choice
 
     def _told_tools(self, choice: ToolChoice) -> list[Json] | None:
-        """Return the tools that the prompt tells of."""
+        """Return the tools that the prompt lists."""
         hidden = choice.wanted == "none" and self._config.exclude_tools_when_tool_choice_none
         return None if hidden else choice.shown or None

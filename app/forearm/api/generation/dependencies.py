@@ -1,4 +1,4 @@
-"""What handlers ask for by type."""
+"""FastAPI dependencies: the annotated types by which route handlers receive the app's services."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _LEAST = -9999.0
 
 
 class TokenNames:
-    """How tokens are written in log-probabilities: as their text, or as `token_id:N`."""
+    """Writes tokens in log-probabilities: as their text, or as `token_id:N`."""
 
     def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
         self._tokenizer = tokenizer
@@ -30,10 +30,10 @@ class TokenNames:
         return f"token_id:{token_id}" if self._as_ids else self._tokenizer.token_text(token_id)
 
     def lengths(self, token_ids: Iterable[int], skips_special: bool, text: str | None = None) -> list[int]:
-        """Characters each token takes in the text.
+        """Return how many characters each token takes in the text.
 
-        skips_special: special tokens take none. text: what the tokens were made of; there a special token takes its
-        characters if they stand in it, and none if the tokenizer added it.
+        skips_special: special tokens take none. text: the source of the tokens; a special token takes its characters
+        if they occur there, and none if the tokenizer added it.
         """
         found, at = [], 0
         for token_id in token_ids:
@@ -47,12 +47,12 @@ class TokenNames:
         return found
 
     def bytes(self, token_id: int) -> list[int]:
-        """The token's own bytes: several tokens may spell one character."""
+        """Return the token's own bytes: several tokens may form one character."""
         return list(self._tokenizer.token_bytes(token_id))
 
 
 def chat_logprobs(positions: Iterable[PositionLogprobs], names: TokenNames) -> ChatLogprobs:
-    """`choices[].logprobs` of chat answers."""
+    """Return `choices[].logprobs` of a chat answer."""
     return ChatLogprobs(
         content=[
             ContentLogprob(
@@ -76,8 +76,8 @@ def completion_logprobs(
     offset: int,
     lengths: Iterable[int],
 ) -> CompletionLogprobs:
-    """`choices[].logprobs` of completions; the first token's text begins at character `offset` of the choice's, and
-    each takes its length of it.
+    """Return `choices[].logprobs` of a completion. The first token's text begins at character `offset` of the choice's
+    text; `lengths` are the characters of each token.
 
     None stands for the first token of a prompt, which nothing predicted.
     """
@@ -94,7 +94,7 @@ def completion_logprobs(
 
 
 def prompt_logprobs(positions: Iterable[PositionLogprobs | None], names: TokenNames) -> PromptLogprobs:
-    """vLLM's `prompt_logprobs`: at each position the token itself and the alternatives, by id."""
+    """Return vLLM's `prompt_logprobs`: at each position the token itself and the alternatives, by id."""
     return [
         None
         if position is None

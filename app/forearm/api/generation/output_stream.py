@@ -1,4 +1,4 @@
-"""An answer's choices as they come from the engine, and what is counted while they grow."""
+"""The choices of an answer as the engine generates them, and the counters kept meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Tally:
-    """What is counted while an answer grows; `prompt_logprobs` by number of the prompt."""
+    """Counters and times of an answer that is being generated; `prompt_logprobs` by number of the prompt."""
 
     prompt_tokens: int
     completion_tokens: int = 0
@@ -35,7 +35,7 @@ class Tally:
     first_s: float | None = None  # first and last token, on the same clock
     last_s: float | None = None
     prompt_logprobs: dict[int, list[wire.PositionLogprobs | None]] = field(default_factory=dict)
-    drafts: list[tuple[int, int]] = field(default_factory=list)  # tokens drafted and accepted, a pair a draft
+    drafts: list[tuple[int, int]] = field(default_factory=list)  # (drafted, accepted) tokens of each draft
 
 
 class OutputStream:
@@ -76,7 +76,7 @@ class OutputStream:
             yield piece
 
     async def choices(self, pieces: AsyncIterator[Piece] | None = None) -> list[Choice]:
-        """Return every choice, once all have ended. `pieces`: of this stream, where something looks at them on the way.
+        """Return every choice, once all have ended. `pieces`: this stream's pieces, where the caller has wrapped them.
 
         Raises: EngineFailed, EngineUnavailable.
         """
@@ -91,7 +91,7 @@ class OutputStream:
 
 
 async def spaced(pieces: AsyncIterator[Piece], interval: int) -> AsyncIterator[Piece]:
-    """Yield the pieces of each choice, joined to `interval` tokens at least; its first and its last do not wait."""
+    """Yield the pieces of each choice, joined to at least `interval` tokens; the first and the last are not delayed."""
     waiting: dict[int, Piece] = {}
     begun: set[int] = set()
     async for piece in pieces:
@@ -105,7 +105,7 @@ async def spaced(pieces: AsyncIterator[Piece], interval: int) -> AsyncIterator[P
 
 
 class OutputStreams:
-    """Hands requests to the engines, and opens the streams of what they answer."""
+    """Submits requests to the engines and opens the streams of their answers."""
 
     def __init__(self, engine: EngineClient, tokenizer: Tokenizer, config: ApiConfig) -> None:
         self._engine = engine
@@ -120,7 +120,7 @@ class OutputStreams:
         readers: Sequence[OutputReader],
         caller: Caller,
     ) -> OutputStream:
-        """Hand all prompts of a request to an engine; `params` are of each one, `readers` of each choice.
+        """Submit all prompts of a request to an engine. `params`: one per prompt; `readers`: one per choice.
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
         """

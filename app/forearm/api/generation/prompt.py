@@ -1,4 +1,4 @@
-"""A request's prompt: a chat as the model's template renders it, or a text; in token ids, cut to the context."""
+"""Prompts: a chat rendered by the model's template, or a text; as token ids, truncated to the context."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from forearm.text.templates.chat_template import ChatTemplate, UntrustedTemplate
 from forearm.text.templates.messages import render_chat
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
-# Longer texts are tokenised on a thread (the tokenizer lets go of the GIL): at some 2 MB/s a core they would hold up
-# every stream of this worker for more than 10 ms.
+# Longer texts are tokenised on a thread (the tokenizer releases the GIL): at about 2 MB/s a core they would delay
+# every stream of this worker by more than 10 ms.
 _LONG_TEXT = 20_000
-# A text of this many times what the context can hold is not tokenised at all; one that is cut afterwards
-# (truncate_prompt_tokens) may be longer than the context.
+# A text this many times longer than the context can hold is refused before it is tokenised; one that is truncated
+# afterwards (truncate_prompt_tokens) may be longer than the context.
 _HOPELESS = 4
-_WAITING = 64  # requests with a template of their own; later ones wait until a thread is free
+_WAITING = 64  # requests that bring their own template; later ones wait until a thread is free
 
 
 class PromptRenderer:
-    """Makes prompts of chats and texts. `tool_template`: for chats with tools, where the model has one of its own.
+    """Makes prompts from chats and texts. `tool_template`: the template for chats with tools, if the model has one.
 
-    pools: the model makes vectors of texts, and so needs no template.
+    pools: the model is a pooling model, which needs no template.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PromptRenderer:
 
     @property
     def context(self) -> int:
-        """Tokens that a prompt and its answer may have together. Raises: EngineUnavailable."""
+        """Return the context length: the most tokens of a prompt and its answer together. Raises: EngineUnavailable."""
         return self._engine.state.max_model_len
 
     @cached_property
@@ -61,16 +61,16 @@ class PromptRenderer:
 
     @cached_property
     def _template_threads(self) -> ThreadPoolExecutor:
-        """Threads that wait for untrusted templates, so that those of asyncio.to_thread do not."""
+        """Return the threads that wait for untrusted templates, which would else block those of asyncio.to_thread."""
         return ThreadPoolExecutor(_WAITING, "template")
 
     async def chat(self, body: ChatRequest, tools: list[Json] | None) -> tuple[str, list[int]]:
-        """Return a chat's prompt, as text and as token ids. `tools`: those that the prompt tells of.
+        """Return a chat's prompt, as text and as token ids. `tools`: the tools that the prompt lists.
 
         Raises: InvalidRequest, EngineUnavailable.
         """
         kwargs = dict(body.chat_template_kwargs or {})
-        if body.reasoning_effort is not None:  # "none" switches off thinking where models have that
+        if body.reasoning_effort is not None:  # "none" turns thinking off for models that can
             kwargs.setdefault("reasoning_effort", body.reasoning_effort)
             kwargs.setdefault("enable_thinking", body.reasoning_effort != "none")
         verbosity = (body.model_extra or {}).get("verbosity")
@@ -127,7 +127,7 @@ class PromptRenderer:
     async def encode(self, text: str, add_special_tokens: bool, characters: int = 0) -> list[int]:
         """Return a text's token ids. `characters`: of all texts of the request, where it has several.
 
-        Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it.
+        Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenising it.
         """
         self.check_length(text)
         if max(len(text), characters) < _LONG_TEXT:
@@ -135,7 +135,7 @@ class PromptRenderer:
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
 
     def check_length(self, text: str, param: str | None = None) -> None:
-        """Raises: InvalidRequest for a text that cannot fit, before a core is spent for seconds on reading it."""
+        """Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenising it."""
         if len(text) > _HOPELESS * self.context * self.tokenizer.longest_token:
             raise InvalidRequest(
                 f"This model's maximum context length is {self.context} tokens. However, your text has {len(text)} "
@@ -144,7 +144,7 @@ class PromptRenderer:
             )
 
     def truncated(self, token_ids: list[int], body: GenerationBody) -> list[int]:
-        """Return the prompt cut to `truncate_prompt_tokens` (-1: what the context holds), on the left by default."""
+        """Return the prompt truncated to `truncate_prompt_tokens` (-1: to the context), by default on the left."""
         limit = body.truncate_prompt_tokens
         if limit is None:
             return token_ids
@@ -155,14 +155,12 @@ class PromptRenderer:
         return token_ids[:limit] if body.truncation_side == "right" else token_ids[len(token_ids) - limit :]
 
     def _chosen_template(self, given: str | None, tools: list[Json] | None) -> ChatTemplate:
-        """Return the request's own template, or the model's for such requests. Raises: InvalidRequest."""
+        """Return the request's own template, else the model's. Raises: InvalidRequest."""
         if given is not None:
             return self._untrusted_templates.template(given)
         template = self.template if not tools or self._tool_template is None else self._tool_template
         if template is None and self._pools:
-            raise InvalidRequest(
-                "this model has no chat template, and it makes vectors of texts: send input", "messages"
-            )
+            raise InvalidRequest("this pooling model has no chat template; send input instead of messages", "messages")
         if template is None:
             raise InvalidRequest(
                 "this model has no chat template; use /v1/completions, or start the server with --chat-template",

@@ -1,4 +1,4 @@
-"""Constraints on answers: the formats and calls that requests ask for as grammars, and an end to long reasoning."""
+"""Constraints on answers: grammars for the requested formats and tool calls, and the limit on reasoning tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINES = {"type": "regex", "pattern": "\\n{0,2}"}
 
 
 class AnswerConstraints:
-    """Makes the constraint of each answer. `dialect`: the formats of the model's calls and reasoning."""
+    """Makes the constraint of each answer. `dialect`: the formats of the model's tool calls and reasoning."""
 
     def __init__(self, dialect: Dialect, tokenizer: Tokenizer, any_whitespace: bool) -> None:
         self.dialect = dialect
@@ -38,39 +38,39 @@ class AnswerConstraints:
 
     @cached_property
     def _reasoning_end(self) -> tuple[int, ...]:
-        """The tokens after which an answer begins."""
+        """Return the tokens after which an answer begins."""
         return () if self.dialect.reasoning is None else self.dialect.reasoning.end_ids(self._tokenizer)
 
     @cached_property
     def _forced_end(self) -> tuple[int, ...]:
-        """The tokens that end reasoning which takes too long."""
+        """Return the tokens that end reasoning which has used up its budget."""
         return () if self.dialect.reasoning is None else self.dialect.reasoning.forced_ids(self._tokenizer)
 
     def parser_options(self, body: ChatRequest, choice: ToolChoice, prompt: str) -> ParserOptions:
-        """Return how the outputs of a chat are read; `prompt` is its text."""
+        """Return the options by which a chat's outputs are parsed; `prompt` is its text."""
         reasoning, opened = self.dialect.reasoning, None
         if reasoning is not None and body.continue_final_message and isinstance(body.messages[-1].content, str):
             opened = reasoning.left_open(body.messages[-1].content)
         elif reasoning is not None:
             opened = reasoning.opened(prompt)
-        # Calls that are imposed come in the model's own format, where that has a layout.
+        # Required calls come in the model's own format, where that has a layout.
         calls = "auto" if choice.must_call and self.dialect.layout else choice.wanted
         return ParserOptions(calls, choice.parameters, choice.name, choice.parallel, body.include_reasoning, opened)
 
     def shown_tokens(self, options: ParserOptions) -> frozenset[int]:
-        """Return the special tokens that must be seen in the text for it to be parsed."""
+        """Return the special tokens that the parser needs to see in the text."""
         special = self._grammars.special
         return frozenset(special[mark] for mark in self.dialect.marks(options.calls) if mark in special)
 
     async def of_format(self, body: GenerationBody) -> AnswerConstraint:
-        """Return the constraint that the request's own format of the answer is.
+        """Return the constraint by the request's response format.
 
         Raises: InvalidRequest naming the field; Overloaded where too many grammars are being compiled.
         """
         return AnswerConstraint(await answer_grammar(body, self._grammars, self._any_whitespace))
 
     async def of_chat(self, body: ChatRequest, choice: ToolChoice, options: ParserOptions) -> AnswerConstraint:
-        """Return the constraint of a chat's answer: its format, calls that must come or be strict, a reasoning budget.
+        """Return the constraint of a chat's answer: response format, required or strict tool calls, reasoning budget.
 
         Raises: InvalidRequest naming the field; Overloaded where too many grammars are being compiled.
         """
@@ -86,7 +86,7 @@ class AnswerConstraints:
     def _combined(
         self, body: ChatRequest, choice: ToolChoice, options: ParserOptions, grammar: str | None
     ) -> AnswerConstraint:
-        """Return the constraint; a call that is required goes before `grammar`, that of the response format.
+        """Return the constraint; a required call takes precedence over `grammar`, that of the response format.
 
         Raises: InvalidRequest naming the field.
         """
@@ -98,31 +98,31 @@ class AnswerConstraints:
         both = choice.must_call or (choice.is_strict and self.dialect.is_harmony)
         if both and grammar is not None and body.response_format is None:
             raise InvalidRequest(
-                "structured_outputs cannot go with a tool_choice that requires a call, nor for gpt-oss with a strict "
-                "tool; leave one of them out",
+                "structured_outputs cannot be combined with a tool_choice that requires a call, nor, for gpt-oss, "
+                "with a strict tool; leave one of them out",
                 "structured_outputs",
             )
         whole, after = imposed or grammar, None
         if whole and thinks:
             after = self._reasoning_end
         elif whole and options.opened is None and budget is None and not self.dialect.is_harmony:
-            # The model itself may open reasoning before its answer. With a budget it may not: within a grammar that
-            # holds from the first token on nothing could end it.
+            # The model may open reasoning before its answer, except with a budget: a grammar that holds from the first
+            # token on leaves no way to end reasoning.
             reasoning = self.dialect.reasoning
             whole = whole if reasoning is None else reasoning.before(whole, self._grammars.special)
         return AnswerConstraint(whole, after, budget, budget_end)
 
     def _thinks_first(self, choice: ToolChoice, options: ParserOptions) -> bool:
-        """Whether the answer, on which alone a constraint holds, begins after reasoning in any case."""
+        """Return whether reasoning always comes before the answer; the constraint holds for the answer alone."""
         reasoning = self.dialect.reasoning
         if reasoning is None:
             return False
         if self.dialect.is_harmony:
-            return not (choice.must_call or choice.is_strict)  # channels are imposed, thought's too
+            return not (choice.must_call or choice.is_strict)  # the grammar covers all channels, that of reasoning too
         return bool(options.opened) or (reasoning.always and options.opened is None)
 
     def _calls_grammar(self, body: ChatRequest, choice: ToolChoice, thinks: bool) -> str | None:
-        """Return the grammar of the calls that are required, or of those that a strict tool's may be.
+        """Return the grammar of the required calls, or of an answer that may call a strict tool.
 
         Raises: InvalidRequest.
         """
@@ -140,8 +140,8 @@ class AnswerConstraints:
     def _chosen_grammar(
         self, body: ChatRequest, choice: ToolChoice, schema: Mapping[str, Any] | bool | None = None
     ) -> str | None:
-        """Return the grammar of an answer that may have calls, a strict tool's within its schema. Without a known
-        format there are no calls.
+        """Return the grammar of an answer that may have calls, those of strict tools within their schemas; it has no
+        calls if the model's format of them is unknown.
 
         Raises: InvalidRequest.
         """
@@ -157,7 +157,7 @@ class AnswerConstraints:
         return lark.text(dialect.strict_calls(lark, tools, choice.parallel))
 
     def _either_grammar(self, body: ChatRequest, choice: ToolChoice) -> str | None:
-        """Return the grammar of an answer that is calls or, where it is not, JSON. Raises: InvalidRequest."""
+        """Return the grammar of an answer that is either tool calls or JSON. Raises: InvalidRequest."""
         layout, asked = self.dialect.layout, body.response_format
         if choice.wanted != "auto" or layout is None or asked is None:
             return None
@@ -165,26 +165,26 @@ class AnswerConstraints:
             return None
         schema = asked.json_schema.schema_ if asked.json_schema is not None else None
         schema = {"type": "object"} if schema is None else schema
-        if self.dialect.is_harmony:  # its calls come before the answer, on which alone the answer's grammar holds
+        if self.dialect.is_harmony:  # calls come before the answer, and the grammar holds for the answer alone
             return self._chosen_grammar(body, choice, schema) if choice.is_strict else None
         tag = layout.answered(choice.imposed(), choice.parallel, schema)
         return self._grammar("structural_tag", tag)
 
     def _grammar(self, kind: str, value: Any) -> str:
-        """Return the grammar of calls, which are written in one line: where more white space may come, models get lost
-        in it. Raises: InvalidRequest.
+        """Return the grammar of calls, without optional white space: models may otherwise generate it without end.
+        Raises: InvalidRequest.
         """
         return grammar_of(ConstraintRequest(kind, value, _FIELD, white_space=r"\x20"), self._grammars.special)
 
     def _budget(self, body: ChatRequest, options: ParserOptions) -> tuple[int | None, tuple[int, ...] | None]:
-        """Return the most tokens of reasoning and the tokens that end it then. Raises: InvalidRequest."""
+        """Return the reasoning budget in tokens, and the tokens that end reasoning. Raises: InvalidRequest."""
         if body.thinking_token_budget is None:
             return None, None
         if self.dialect.reasoning is None:
             raise InvalidRequest(
-                "thinking_token_budget: this model has no reasoning that is known; see --reasoning-parser",
+                "thinking_token_budget: this model has no known reasoning format; see --reasoning-parser",
                 "thinking_token_budget",
             )
-        if options.opened is False:  # the prompt has closed it: there is nothing to end
+        if options.opened is False:  # the prompt has closed reasoning: there is nothing to end
             return None, None
         return body.thinking_token_budget, self._forced_end

@@ -22,10 +22,10 @@ from forearm.api.http.json_size import MOST_CHARACTERS, short_json
 One = TypeVar("One")
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-# Every field has a bound that no honest request meets (tests/api/test_bounds.py), because the whole worker waits for
-# what one request needs. A list ends at its first wrong member: a million complaints took a minute.
+# Every field has a bound far above real requests (tests/api/test_bounds.py), because validation of one request blocks
+# the whole worker. Validation of a list stops at the first invalid member: a million errors took a minute.
 Name = Annotated[str, StringConstraints(max_length=1024)]  # of a model, a role, a user
-# Goes into the prompt, for which the context is the bound; one of the longest body (FOREARM_MAX_BODY_BYTES) is read.
+# Text of the prompt: the context bounds its length, and FOREARM_MAX_BODY_BYTES that of the body it comes in.
 PromptText = Annotated[str, StringConstraints(max_length=1 << 25)]
 SourceText = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]  # of a template, grammar or schema
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -34,15 +34,15 @@ TokenIds = Annotated[list[TokenId], Field(max_length=1 << 18, fail_fast=True)]  
 PromptIds = Annotated[list[TokenId], Field(max_length=1 << 20, fail_fast=True)]  # as long as the longest contexts
 MOST_MESSAGES = 10_000
 Some = Annotated[list[One], Field(max_length=MOST_MESSAGES, fail_fast=True)]
-Many = Annotated[list[One], Field(max_length=1 << 16, fail_fast=True)]  # prompts and texts; settings have less
-# Of free form, for templates and grammars.
+Many = Annotated[list[One], Field(max_length=1 << 16, fail_fast=True)]  # prompts and texts; other lists are shorter
+# Free-form objects, for templates and grammars.
 JsonObject = Annotated[dict[str, Any], AfterValidator(short_json)]
 JsonObjects = Annotated[Some[dict[str, Any]], AfterValidator(short_json)]
 LogprobCount = Annotated[int, Field(ge=-1, lt=1 << 31)]
 
 
 def few_members(value: Any) -> Any:
-    """Refuse an object before each of its members is wrong. Raises: PydanticCustomError."""
+    """Refuse an object with too many members before they are validated. Raises: PydanticCustomError."""
     if isinstance(value, dict) and len(value) > _FEW:
         raise PydanticCustomError(
             "too_long", "it has {count} members; the limit is {most}", {"count": len(value), "most": _FEW}
@@ -51,7 +51,7 @@ def few_members(value: Any) -> Any:
 
 
 def first_wrong(value: Any) -> Any:
-    """Find a wrong member of a long object without looking at all of them. Raises: ValidationError."""
+    """Validate an object's members up to the first invalid one. Raises: ValidationError."""
     if isinstance(value, dict) and len(value) > _FEW:
         members = iter(value.items())
         while some := dict(islice(members, _FEW)):
@@ -65,25 +65,25 @@ LogitBias = Annotated[dict[TokenId, FiniteFloat], Field(max_length=1 << 18), Bef
 
 
 class Body(BaseModel):
-    """Fields this server does not know are kept apart, in `model_extra`, for unsupported.py to look at."""
+    """A request body; unknown fields are kept in `model_extra`, which unsupported.py checks."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
 def needs(*alternatives: str) -> ConfigDict:
-    """What /openapi.json says of a body that must have these fields, or one set of several: the handler checks it."""
+    """Return the config by which /openapi.json lists the required fields, or sets of them; the handler checks them."""
     return ConfigDict(json_schema_extra={"anyOf": [{"required": [*names.split()]} for names in alternatives]})
 
 
 class StreamOptions(BaseModel):
-    """What a stream says of its usage."""
+    """Options of a stream: when it reports usage."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
 class JsonSchemaFormat(Body):
-    """A schema by its name. `strict` or not, answers fit it."""
+    """A named JSON schema. Answers fit it whether or not `strict` is set."""
 
     name: Name
     description: SourceText | None = None
@@ -95,14 +95,14 @@ Choices = Annotated[Some[SourceText], AfterValidator(short_json)]
 
 
 class ResponseFormat(Body):
-    """What the answer is. A structural_tag's other fields stand beside its type."""
+    """The format of the answer. The other fields of a structural_tag stand beside its type."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
 
 
 class StructuredOutputs(BaseModel):
-    """vLLM's constraints; exactly one of the first six."""
+    """vLLM's constraints; a request sets exactly one of the first six."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -120,7 +120,7 @@ class StructuredOutputs(BaseModel):
 
 
 class RepetitionDetectionBody(BaseModel):
-    """An output ends once its last tokens are `min_count` times the same pattern of so many tokens."""
+    """The rule that ends an output whose last tokens are `min_count` repetitions of one pattern of these sizes."""
 
     max_pattern_size: Annotated[int, Field(ge=0, lt=1 << 31)]
     min_pattern_size: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
@@ -128,7 +128,7 @@ class RepetitionDetectionBody(BaseModel):
 
 
 class GenerationBody(Body):
-    """What chat and completions have in common. None: the model's default, else SamplingParams'."""
+    """Fields that chats and completions share. None: the model's default, else that of SamplingParams."""
 
     model: Name | None = None
     n: int | None = None
@@ -157,7 +157,7 @@ class GenerationBody(Body):
     length_penalty: Annotated[FiniteFloat, Field(ge=-10, le=10)] = 1.0  # of beams
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: Annotated[int, Field(ge=1)] = 1  # tokens of a choice that go into one chunk
+    stream_interval: Annotated[int, Field(ge=1)] = 1  # tokens of a choice in one chunk
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     priority: Int64 = 0
@@ -167,7 +167,7 @@ class GenerationBody(Body):
     return_token_ids: bool | None = None
     response_format: Annotated[ResponseFormat, AfterValidator(short_json)] | None = None
     structured_outputs: Annotated[StructuredOutputs, BeforeValidator(few_members)] | None = None
-    # vLLM's names before 0.12, which other servers still have
+    # vLLM's names before 0.12, which other servers still use
     guided_json: JsonObject | bool | SourceText | None = None
     guided_regex: SourceText | None = None
     guided_choice: Choices | None = None
@@ -181,22 +181,22 @@ class GenerationBody(Body):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
+        """Return the stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def asked_max_tokens(self) -> int | None:
-        """The most tokens to generate, where the request says."""
+        """Return the most tokens to generate; None if the request does not set it."""
         raise NotImplementedError
 
     @property
     def logprob_count(self) -> int | None:
-        """Alternatives wanted at each generated token; None: no log-probabilities."""
+        """Return how many alternatives are wanted at each generated token; None: no log-probabilities."""
         raise NotImplementedError
 
 
 class ChatMessageBody(Body):
-    """One turn. What else it has (name, tool_calls, reasoning_content) is the template's to read."""
+    """One message of a chat. The template reads its other fields (name, tool_calls, reasoning_content)."""
 
     role: Name
     content: PromptText | Some[dict[str, Any]] | None = None
@@ -206,7 +206,7 @@ Messages = Annotated[Some[ChatMessageBody], Field(min_length=1)]
 
 
 class Document(Body):
-    """What a template for retrieval cites."""
+    """A document that a template for retrieval cites."""
 
 
 class ChatRequest(GenerationBody):
@@ -242,7 +242,7 @@ class ChatRequest(GenerationBody):
 
 
 class ChatBatchRequest(Body):
-    """POST /v1/chat/completions/batch: several conversations; every other field is a chat's, and holds for all."""
+    """POST /v1/chat/completions/batch: several conversations; every other field is a chat's and holds for all."""
 
     model: Name | None = None
     messages: Annotated[Many[Some[dict[str, Any]]], Field(min_length=1)]
@@ -278,7 +278,7 @@ class TokenizeRequest(Body):
     model: Name | None = None
     prompt: PromptText | None = None
     messages: Messages | None = None
-    # None: true for a text; false for a chat, whose template brings the special tokens
+    # None: true for a text; false for a chat, whose template adds the special tokens
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
     add_generation_prompt: bool | None = None

@@ -1,6 +1,6 @@
-"""OpenAI's response bodies, as vLLM writes them. msgspec encodes them: several times a pydantic dump's speed per token.
+"""OpenAI's response bodies, as vLLM writes them. msgspec encodes them, several times faster than pydantic.
 
-A field that is UNSET is left out, None is written as null: clients were made for exactly these keys.
+A field that is UNSET is left out, None is written as null: clients expect exactly these keys.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 class DraftMetrics(msgspec.Struct, kw_only=True):
-    """vLLM's counts of what was guessed ahead for one answer. acceptance_histogram: drafts by tokens that were right;
-    num_spec_tokens: of the longest draft.
+    """vLLM's counts of speculative decoding for one answer. acceptance_histogram: drafts by accepted tokens;
+    num_spec_tokens: tokens of the longest draft.
     """
 
     mean_acceptance_length: float
@@ -44,7 +44,7 @@ class DraftMetrics(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, drafts: list[tuple[int, int]]) -> DraftMetrics | None:
-        """From each draft's tokens and those of them that were right; None where there was no draft."""
+        """Return the metrics of (drafted, accepted) tokens of each draft; None if there was no draft."""
         if not drafts:
             return None
         drafted, accepted = (sum(column) for column in zip(*drafts, strict=True))
@@ -62,12 +62,12 @@ class DraftMetrics(msgspec.Struct, kw_only=True):
 
 
 class AnswerMetrics(msgspec.Struct, kw_only=True):
-    """vLLM's figures of one answer."""
+    """vLLM's metrics of one answer."""
 
     time_to_first_token_ms: float | UnsetType = UNSET
     generation_time_ms: float | UnsetType = UNSET
     queue_time_ms: float | UnsetType = UNSET
-    mean_itl_ms: float | UnsetType = UNSET  # of two tokens and more
+    mean_itl_ms: float | UnsetType = UNSET  # for two tokens or more
     tokens_per_second: float | UnsetType = UNSET
     speculative_decoding: DraftMetrics | None = None
 
@@ -102,7 +102,7 @@ class PromptLogprob(msgspec.Struct, kw_only=True):
     decoded_token: str
 
 
-# By token id, as text: JSON has no other keys.
+# Keyed by token id as text, since JSON keys are strings.
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
@@ -126,7 +126,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     function_call: None = None
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
     reasoning: str | None = None
-    reasoning_content: str | None = None  # its former name: clients read either
+    reasoning_content: str | None = None  # the former name of `reasoning`: clients read either
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -161,7 +161,7 @@ class FunctionDelta(msgspec.Struct, kw_only=True):
 
 
 class CallDelta(msgspec.Struct, kw_only=True):
-    """The first of a call has its id and name, those after it only arguments."""
+    """A part of a tool call in a stream: the first one has its id and name, later ones only arguments."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -212,7 +212,7 @@ class Completion(msgspec.Struct, kw_only=True):
 
 
 class ChunkHead(msgspec.Struct, kw_only=True):
-    """What all chunks of a stream begin with; encoded once."""
+    """The fields that all chunks of a stream begin with; encoded once."""
 
     id: str
     object: str
@@ -246,7 +246,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
     parent: None = None
     max_model_len: int | None
     permission: list[Permission]
-    default_sampling_params: dict[str, Any]  # where a request does not say
+    default_sampling_params: dict[str, Any]  # used where a request sets none
 
 
 class ModelList(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a request asks its answer to look like, under whichever name, as a grammar that is known to compile."""
+"""The response format of a request, under any of its names, as a grammar that is known to compile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forearm.errors import InvalidRequest
 from forearm.text.grammars.constraints import ConstraintRequest, constraint_request
 from forearm.text.grammars.grammar_check import GrammarCheck
 
-# Other names of structured_outputs' constraints: those of older vLLM, and of llama.cpp.
+# Other names of the constraints in structured_outputs: those of older vLLM, and of llama.cpp.
 _ALIASES = {
     "guided_json": "json",
     "guided_regex": "regex",
@@ -26,10 +26,10 @@ _ALIASES = {
 async def answer_grammar(body: GenerationBody, grammars: GrammarCheck, any_whitespace: bool) -> str | None:
     """Return the grammar of the answer; None where the request asks for none.
 
-    any_whitespace: JSON may have white space where it likes, as far as the request does not say.
+    any_whitespace: allow JSON any white space, unless the request says otherwise.
 
-    Raises: InvalidRequest naming the field, where it is wrong, cannot be imposed, or there is more than one; Overloaded
-    where too many are being compiled.
+    Raises: InvalidRequest naming the field if it is invalid, cannot be enforced, or is one of several; Overloaded if
+    too many grammars are being compiled.
     """
     listed = list(_asked(body))
     if not listed:
@@ -42,7 +42,7 @@ async def answer_grammar(body: GenerationBody, grammars: GrammarCheck, any_white
 
 
 def _asked(body: GenerationBody) -> Iterator[ConstraintRequest]:
-    """All that the request asks for. Raises: InvalidRequest."""
+    """Yield every constraint that the request asks for. Raises: InvalidRequest."""
     if body.response_format is not None:
         yield from _of_format(body.response_format, body.guided_whitespace_pattern or "")
     if body.structured_outputs is not None:

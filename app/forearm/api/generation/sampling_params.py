@@ -1,4 +1,4 @@
-"""From a request body to what the engine gets (SamplingParams) and what becomes of its tokens (TextOptions)."""
+"""The engine's SamplingParams and the output's TextOptions, made from a request body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.wire import RepetitionDetection, SamplingParams
 
 _LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds
-# The model's authors (generation_config.json) or the operator may have a default for these.
+# Fields whose default the model's generation_config.json or the operator may set.
 _DEFAULTED = (
     "n",
     "temperature",
@@ -30,7 +30,7 @@ _DEFAULTED = (
 
 @dataclass(frozen=True)
 class AnswerConstraint:
-    """What an answer is held to, by SamplingParams' names: a grammar, and an end to reasoning that takes too long."""
+    """The constraint on an answer, in fields of SamplingParams: a grammar, and a limit on reasoning tokens."""
 
     grammar: str | None = None
     grammar_after: tuple[int, ...] | None = None
@@ -47,8 +47,8 @@ def sampling_params(
     prompt_logprobs: int | None,
     more_stops: Sequence[int] = (),
 ) -> SamplingParams:
-    """Return how the engine goes on from a request's prompts. `max_tokens`: of max_tokens(); the caller's to replace
-    where prompts of other lengths come with it. more_stops: tokens that end the answer besides the request's own.
+    """Return the engine's sampling parameters for a request. `max_tokens`: the result of max_tokens(), which the caller
+    replaces for prompts of other lengths. more_stops: tokens that end the answer besides the request's own.
     """
     chosen: dict[str, Any] = {name: defaults[name] for name in _DEFAULTED if name in defaults}
     chosen.update({name: value for name in _DEFAULTED if (value := getattr(body, name)) is not None})
@@ -71,7 +71,7 @@ def sampling_params(
 
 
 def text_options(body: GenerationBody, shown: frozenset[int] = frozenset()) -> TextOptions:
-    """Return how tokens become text. `shown`: special tokens that are text."""
+    """Return the options by which tokens become text. `shown`: special tokens that are kept in it."""
     return TextOptions(
         stop=body.stops,
         include_stop_str_in_output=body.include_stop_str_in_output,
@@ -83,7 +83,7 @@ def text_options(body: GenerationBody, shown: frozenset[int] = frozenset()) -> T
 
 
 def max_tokens(body: GenerationBody, prompt_tokens: int, context: int, limit: int | None) -> int | None:
-    """Return what was asked for, at most the operator's or the model's `limit`; None: what the context leaves.
+    """Return the requested max_tokens, at most the operator's or the model's `limit`; None: what the context leaves.
 
     Raises: InvalidRequest.
     """
@@ -107,5 +107,5 @@ def max_tokens(body: GenerationBody, prompt_tokens: int, context: int, limit: in
             "max_completion_tokens" if "max_completion_tokens" in body.model_fields_set else "max_tokens",
         )
     if asked == 0 and isinstance(body, CompletionRequest):
-        asked = 1  # only the prompt is wanted (echo); it takes a step all the same, whose token is dropped
+        asked = 1  # only the prompt is wanted (echo); a step still generates one token, which is dropped
     return asked if limit is None else min(asked, limit)

@@ -1,4 +1,4 @@
-"""The model that is served, as clients name it, and the heading of an answer."""
+"""The served model with the names that clients use for it, and the heading of an answer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from forearm.text.grammars.lark import warnings_of
 
 @dataclass(frozen=True)
 class Heading:
-    """The first members of an answer. The id is the client's own, where it (or its header) brought one.
+    """The first members of an answer. The id is the client's own, if the body or a header has one.
 
-    warnings: what was asked of the answer and is imposed in part, or not at all.
+    warnings: requested constraints that are enforced only in part, or not at all.
     """
 
     id: str
@@ -33,11 +33,11 @@ class Heading:
     warnings: list[str] | UnsetType = UNSET
 
     def under(self, grammar: str | None) -> Heading:
-        """Return the same over an answer that follows this grammar."""
+        """Return the heading of an answer that follows this grammar: with warnings on what the grammar leaves out."""
         return replace(self, warnings=warnings_of(grammar) or UNSET)
 
     def of_chunks(self, kind: str) -> ChunkHead:
-        """Return the same over every chunk of a stream."""
+        """Return the heading as the head of every chunk of a stream."""
         return ChunkHead(
             id=self.id,
             object=kind,
@@ -50,9 +50,9 @@ class Heading:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The one model of this server. `names`: what clients may call it; the first one is used in answers.
+    """The one model of this server. `names`: the names that clients may use; answers have the first one.
 
-    fingerprint: changes with what may change answers (software, model, how it is computed), or as the operator says.
+    fingerprint: changes with all that may change answers (software, model, settings), unless the operator sets it.
     """
 
     names: tuple[str, ...]
@@ -71,7 +71,7 @@ class ServedModel:
         return cls(names, config.model or names[0], fingerprint, int(time.time()))
 
     def name(self, asked: str | None) -> str:
-        """Return the name for the answer.
+        """Return the model name for the answer.
 
         Raises: ModelNotFound.
         """

@@ -1,4 +1,4 @@
-"""Server-sent events: framing, keep-alive comments, errors within a stream, [DONE]; and clients that leave."""
+"""Server-sent events: framing, keep-alive comments, errors within a stream, [DONE], and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True)
 class Manner:
-    """What an API's streams have besides their events: signs of life, how they say that they broke off, and an end."""
+    """The framing of an API's streams besides their events: keep-alive, the event of an error, and the end."""
 
     keep_alive: bytes
     broken: Callable[[ErrorBody], bytes]
@@ -37,13 +37,13 @@ CHUNKS = Manner(KEEP_ALIVE, lambda error: b"data: " + openai_error(error, "") + 
 
 
 class Chunks:
-    """The chunks of one stream. What all have in common is encoded once: a token costs its own choice's encoding."""
+    """Encodes the chunks of one stream. Their common head is encoded once, so each token costs only its choice."""
 
     def __init__(self, head: ChunkHead) -> None:
         self._head = b"data: " + encoder.encode(head)[:-1] + b',"choices":['
 
     def chunk(self, choice: msgspec.Struct | None, usage: Usage | None = None, extra: bytes = b"") -> bytes:
-        """One event. `extra` is JSON members for its end, each with a comma before."""
+        """Return one event. `extra`: JSON members appended at its end, each with a leading comma."""
         shown = b"" if choice is None else encoder.encode(choice)
         if usage is not None:
             extra += b',"usage":' + encoder.encode(usage)
@@ -53,25 +53,25 @@ class Chunks:
 async def closed_stream(
     events: AsyncIterator[bytes], manner: Manner, request_id: str = ""
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events, an error should they break off, and what stands at the end."""
+    """Yield the events, an error event if they break off, and the end of the stream."""
     try:
         async for event in events:
             yield event
-    except Exception as error:  # the status line is out: this is the only place left to say it
+    except Exception as error:  # the status line has been sent: the error can only be reported here
         yield manner.broken(error_body(error, request_id))
     if manner.end:
         yield manner.end
 
 
 class EventStream(Response):
-    """Sends events until they end or the client leaves; `close` is called in any case."""
+    """Sends events until they end or the client disconnects; `close` is called in any case."""
 
     media_type = "text/event-stream"
 
     def __init__(
         self, events: AsyncIterator[bytes], close: Callable[[], None], keep_alive_s: float, manner: Manner = CHUNKS
     ) -> None:
-        # nginx would hold small events back; a cache must not keep them.
+        # nginx would buffer small events; a cache must not store them.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
@@ -111,7 +111,7 @@ class EventStream(Response):
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`, which is cancelled should the client leave before.
+    """Return the result of `work`, which is cancelled if the client disconnects before.
 
     Raises: what `work` raises; ClientDisconnect.
     """
@@ -127,7 +127,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 async def _first_of(work: list[Coroutine[Any, Any, Any]]) -> Any:
-    """The result of whichever ends first; the others are cancelled, and have ended when this returns."""
+    """Return the result of the coroutine that ends first; the others are cancelled and have ended by then."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What a chat may call: its tools and its tool_choice, and the JSON schema of calls that it must make."""
+"""The tools and the tool_choice of a chat, and the JSON schema of required calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODES = ("none", "auto", "required")
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """`tools`: those that may be called; `shown`: those that the prompt tells of; `name`: of the one that must be."""
+    """A checked tool_choice. `tools`: may be called; `shown`: are listed in the prompt; `name`: must be called."""
 
     wanted: CallsWanted = "none"
     tools: list[Json] = field(default_factory=list)
@@ -30,18 +30,18 @@ class ToolChoice:
 
     @property
     def must_call(self) -> bool:
-        """Whether the answer is to be calls."""
+        """Return whether the answer must be tool calls."""
         return self.wanted in ("required", "named")
 
     @property
     def is_strict(self) -> bool:
-        """Whether a tool asks for arguments that fit its schema, though no call is required."""
+        """Return whether a tool is strict (its arguments must fit its schema) though no call is required."""
         return self.wanted == "auto" and any(tool["function"].get("strict") is True for tool in self.tools)
 
     def imposed(self) -> list[tuple[str, Json]]:
-        """Name and schema of each tool that a grammar lets be called: the named one alone, where there is one.
+        """Return name and schema of each tool that the grammar allows: only the named one, if a tool is named.
 
-        Where calls are the model's to make, only a strict tool's arguments are held to its schema.
+        If no call is required, only the arguments of strict tools must fit their schema.
         """
         return [
             (name, _schema(tool) if self.must_call or tool["function"].get("strict") is True else {"type": "object"})
@@ -51,11 +51,11 @@ class ToolChoice:
 
     @property
     def parameters(self) -> dict[str, Mapping[str, Any]]:
-        """Each tool's schema, by its name."""
+        """Return the schema of each tool, by name."""
         return {tool["function"]["name"]: _schema(tool) for tool in self.tools}
 
     def schema(self) -> Json | bool | None:
-        """Of the JSON that the answer must be; None where no call is required."""
+        """Return the JSON schema of the required calls; None if no call is required."""
         if self.wanted == "named":
             return _schema(next(tool for tool in self.tools if tool["function"]["name"] == self.name))
         if self.wanted != "required":
@@ -93,7 +93,7 @@ def tool_choice(body: ChatRequest) -> ToolChoice:
 
 
 def check_auto(known: bool, enabled: bool) -> None:
-    """Whether the model may be left the choice. `known`: the format of its calls is, or they are left as text.
+    """Check that tool_choice auto is possible. `known`: the model's format of calls is known, or calls stay text.
 
     Raises: InvalidRequest.
     """
@@ -164,7 +164,7 @@ def _name(choice: Json, tools: Sequence[Json]) -> str:
 
 
 def _schema(tool: Json) -> Json:
-    """Of a tool's arguments: an object in any case, for that is what clients parse them into."""
+    """Return the schema of a tool's arguments: always an object, because clients parse them as one."""
     schema = tool["function"].get("parameters")
     if not schema:
         return {"type": "object", "properties": {}, "additionalProperties": False}
@@ -172,7 +172,7 @@ def _schema(tool: Json) -> Json:
 
 
 def _call_schema(tool: Json, prefix: str) -> tuple[Json, Json]:
-    """Of a call of this tool; its definitions apart, renamed with a prefix, so that references go on from the root."""
+    """Return the schema of a call of this tool, and its definitions, prefixed so that they can move to the root."""
     schema = _schema(tool)
     definitions: Json = {}
     names: dict[str, str] = {}
@@ -191,7 +191,7 @@ def _call_schema(tool: Json, prefix: str) -> tuple[Json, Json]:
 
 
 def _referred(node: Any, names: Mapping[str, str], depth: int = 0) -> Any:
-    """The schema with its references renamed; deeper than any schema that is taken nothing is."""
+    """Return the schema with its references renamed, down to the depth that accepted schemas have."""
     if not names or depth > 2 * 64:
         return node
     if isinstance(node, list):

@@ -1,4 +1,4 @@
-"""Requests of other APIs as chat requests: their fields by our names, and complaints by theirs."""
+"""Requests of other APIs as chat requests: fields renamed to the chat's names, and back in error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class BoundedChat(ChatRequest):
-    """A chat whose `most_tokens` is a bound: where the context leaves less, the answer is just shorter."""
+    """A chat whose `most_tokens` is only a bound: if the context leaves less, the answer is shorter."""
 
     most_tokens: int | None = None
 
@@ -28,7 +28,7 @@ class BoundedChat(ChatRequest):
 
 
 def chat_request(fields: Mapping[str, Any], names: Mapping[str, str]) -> BoundedChat:
-    """The chat of these fields; `names` says what the client calls them.
+    """Return the chat request with these fields; `names`: the client's names of fields, for error messages.
 
     Raises: InvalidRequest.
     """
@@ -39,7 +39,7 @@ def chat_request(fields: Mapping[str, Any], names: Mapping[str, str]) -> Bounded
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
-    """The same complaint about what the client wrote."""
+    """Return the error with the client's names of fields."""
     ours, message = error.param, str(error)
     if ours is None or ours not in names:
         return error
@@ -50,9 +50,9 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
 
 
 async def complaining(work: Awaitable[Result], names: Mapping[str, str]) -> Result:
-    """The result of work on a chat; what it complains of is told by the client's names.
+    """Return the result of work on a chat; errors have the client's names of fields.
 
-    Raises: what `work` raises.
+    Raises: as `work`.
     """
     try:
         return await work
@@ -61,7 +61,7 @@ async def complaining(work: Awaitable[Result], names: Mapping[str, str]) -> Resu
 
 
 def owner_of(request: Request) -> str:
-    """Who asks, by the API key, without keeping the key. Where there are no keys, all are one."""
+    """Return a hash of the API key as the owner of responses; without API keys all clients are one owner."""
     config = request.app.state.services.config
     if not config.api_key and not config.api_keys_file:
         return ""

@@ -1,4 +1,4 @@
-"""What this server does not do and therefore refuses: a constraint that were ignored would be a wrong answer."""
+"""Refusal of fields that this server does not support: ignoring a constraint would give a wrong answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forearm.api.http.json_size import MOST_VALUES
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
 
-# Refused wherever they say anything: not null, false, empty.
+# Refused unless null, false or empty.
 _UNSUPPORTED = (
     "functions",
     "function_call",
@@ -23,7 +23,7 @@ _UNSUPPORTED = (
     "mm_processor_kwargs",
     "audio",
 )
-# Fields of OpenAI and vLLM that ask for nothing this server could do otherwise: they are taken, and change nothing.
+# Fields of OpenAI and vLLM that are accepted and have no effect here.
 IGNORED = frozenset(
     (
         *("user", "store", "metadata", "service_tier", "prediction", "modalities", "verbosity", "safety_identifier"),
@@ -34,12 +34,12 @@ IGNORED = frozenset(
 )
 
 
-_MOST_WARNINGS = 1000  # clients choose the names of fields: the memory of them has an end
+_MOST_WARNINGS = 1000  # clients choose the names of fields: the memory for them is bounded
 log = logging.getLogger(__name__)
 
 
 class ClientWarnings:
-    """Logs once what clients do again and again, and this server does otherwise than they may think."""
+    """Logs each warning about clients' requests once, however often it comes."""
 
     def __init__(self, meter: HttpMeter) -> None:
         self._meter = meter
@@ -47,19 +47,19 @@ class ClientWarnings:
         self._fields: set[str] = set()
 
     def once(self, message: str) -> None:
-        """Log a message the first time that it comes."""
+        """Log a message the first time it comes."""
         if message not in self._logged and len(self._logged) < _MOST_WARNINGS:
             self._logged.add(message)
             log.warning("%s", message)
 
     def unknown_fields(self, extra: dict[str, Any] | None) -> None:
-        """Count each field this server does not know, and log it the first time that it comes."""
+        """Count each unknown field, and log it the first time it comes."""
         for name in (extra or {}).keys() - IGNORED:
             if name not in self._fields:
                 if len(self._fields) == _MOST_WARNINGS:
                     continue
                 self._fields.add(name)
-                log.warning("requests have a field %.100r, which this server does not know and does not read", name)
+                log.warning("requests have a field %.100r, which this server does not know and ignores", name)
             self._meter.count("forearm:unknown_request_fields", name[:100])
 
 
@@ -75,7 +75,7 @@ def refuse_unsupported(body: Body) -> None:
 
 
 def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -> None:
-    """What is neither a type (request_bodies.py) nor a range that the engine checks.
+    """Check what neither the types (request_bodies.py) nor the engine's ranges cover.
 
     Raises: InvalidRequest naming the field.
     """
@@ -119,9 +119,9 @@ def check_template(template: str | None, generation_prompt: bool | None, continu
 def check_infill(body: CompletionRequest) -> None:
     """Raises: InvalidRequest naming the field."""
     if body.echo:
-        raise InvalidRequest("echo cannot go with suffix; leave one of them out", "echo")
+        raise InvalidRequest("echo cannot be combined with suffix; leave one of them out", "echo")
     if body.prompt_logprobs is not None:
-        raise InvalidRequest("prompt_logprobs cannot go with suffix; leave one of them out", "prompt_logprobs")
+        raise InvalidRequest("prompt_logprobs cannot be combined with suffix; leave one of them out", "prompt_logprobs")
 
 
 def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int) -> None:
@@ -141,7 +141,7 @@ def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int
 
 
 def _check_lists(body: CompletionRequest, prompts: int) -> None:
-    """The engine gets lists once for each prompt. Raises: InvalidRequest."""
+    """Check the total length of lists, which are sent to the engine once per prompt. Raises: InvalidRequest."""
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         count = len(getattr(body, name) or ())
         if count * prompts > MOST_VALUES:

@@ -1,4 +1,4 @@
-"""Usage and figures of chat and completion answers, and whole answers as HTTP responses."""
+"""Usage and metrics of chat and completion answers, and whole answers as HTTP responses."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from forearm.config.api_config import ApiConfig
 from forearm.text.outputs import Choice
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
-_SCORED_AT_ONCE = 1000  # positions whose log-probabilities are written on the event loop: some 40 ms with five each
+_SCORED_AT_ONCE = 1000  # positions whose log-probabilities are encoded on the event loop: about 40 ms with five each
 
 
 @dataclass(frozen=True)
 class UsagePlan:
-    """When a stream tells its usage: at the end, or with every chunk too; and whether cached tokens are told."""
+    """The plan of a stream's usage: at the end, or with every chunk too; with or without cached tokens."""
 
     at_end: bool
     always: bool
     cached: bool
-    reasoning: bool  # whether its tokens are counted
+    reasoning: bool  # whether reasoning tokens are counted
 
     def usage(self, tally: Tally) -> Usage:
-        """What the answer has taken so far, in tokens."""
+        """Return the usage of the answer so far, in tokens."""
         return Usage(
             prompt_tokens=tally.prompt_tokens,
             total_tokens=tally.prompt_tokens + tally.completion_tokens,
@@ -49,12 +49,12 @@ class UsagePlan:
         )
 
     def with_chunk(self, tally: Tally) -> Usage | None:
-        """What goes into a chunk."""
+        """Return the usage that a chunk has; None if only the end of the stream reports it."""
         return self.usage(tally) if self.always else None
 
 
 def usage_plan(body: GenerationBody, config: ApiConfig, reasoning: bool) -> UsagePlan:
-    """Return the plan of the request's stream_options and the server's flags. `reasoning`: its tokens are counted."""
+    """Return the plan by stream_options and the server's flags. `reasoning`: whether reasoning tokens are counted."""
     options = body.stream_options
     asked = options is not None and options.include_usage
     return UsagePlan(
@@ -67,14 +67,14 @@ def usage_plan(body: GenerationBody, config: ApiConfig, reasoning: bool) -> Usag
 
 
 def request_metrics(tally: Tally, choices: int, config: ApiConfig) -> AnswerMetrics | UnsetType:
-    """The answer's times, and what was guessed ahead, where the server tells them: of answers with one choice."""
+    """Return times and draft metrics of an answer with one choice, if the server reports them."""
     drafts = DraftMetrics.of(tally.drafts) if config.per_request_spec_decode_metrics == "summary" else None
     if choices != 1 or tally.first_s is None or tally.last_s is None:
         return UNSET
     if not config.per_request_metrics:
         return UNSET if drafts is None else AnswerMetrics(speculative_decoding=drafts)
     generation_s, later = tally.last_s - tally.first_s, tally.completion_tokens - 1
-    computed_s = tally.last_s - tally.begun_s - tally.queue_s  # the prompt's time is in it, as in vLLM
+    computed_s = tally.last_s - tally.begun_s - tally.queue_s  # includes the prompt's time, as in vLLM
     return AnswerMetrics(
         time_to_first_token_ms=1e3 * (tally.first_s - tally.begun_s),
         generation_time_ms=1e3 * generation_s,
@@ -86,18 +86,18 @@ def request_metrics(tally: Tally, choices: int, config: ApiConfig) -> AnswerMetr
 
 
 def token_names(body: GenerationBody, tokenizer: Tokenizer, config: ApiConfig) -> TokenNames:
-    """How this request's log-probabilities write tokens."""
+    """Return the names of tokens for this request's log-probabilities."""
     asked = body.return_tokens_as_token_ids
     return TokenNames(tokenizer, config.tokens_as_token_ids if asked is None else asked)
 
 
 def json_response(reply: object) -> Response:
-    """A whole answer."""
+    """Return a whole answer as an HTTP response."""
     return Response(encoder.encode(reply), media_type="application/json")
 
 
 async def scored_response(write: Callable[[], object], choices: Sequence[Choice], tally: Tally) -> Response:
-    """A whole answer, as `write` makes it: on a thread if so many log-probabilities would hold up other requests."""
+    """Return the answer that `write` makes, on a thread if its log-probabilities would delay other requests."""
     scored = sum(map(len, tally.prompt_logprobs.values())) + sum(len(choice.logprobs) for choice in choices)
     if scored < _SCORED_AT_ONCE:
         return json_response(write())

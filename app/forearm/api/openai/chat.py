@@ -40,12 +40,12 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class ChatForm:
-    """How one request's answer is written."""
+    """The parameters by which one request's answer is written."""
 
     names: TokenNames
     usage: UsagePlan
     role: str
-    echoed: str  # what the answer repeats of the last message
+    echoed: str  # the text of the last message that the answer repeats
     config: ApiConfig
 
 
@@ -69,7 +69,7 @@ async def create_chat_completion(
 
 
 def form_of(body: ChatRequest, chat: ServingChat, tokenizer: Tokenizer, config: ApiConfig) -> ChatForm:
-    """Return how this request's answer is written."""
+    """Return the parameters by which this request's answer is written."""
     role, last = config.response_role, body.messages[-1]
     echoed = last.content if body.echo and last.role == role and isinstance(last.content, str) else ""
     usage = usage_plan(body, config, chat.reads_reasoning)
@@ -77,12 +77,12 @@ def form_of(body: ChatRequest, chat: ServingChat, tokenizer: Tokenizer, config: 
 
 
 async def _events(turn: Turn, form: ChatForm) -> AsyncIterator[bytes]:
-    """Each choice begins with its role; then come its pieces; usage comes last, where it is wanted."""
+    """Yield the stream's events: each choice begins with its role, then its pieces; usage comes last, if wanted."""
     chunks, tally = Chunks(turn.head.of_chunks("chat.completion.chunk")), turn.tally
-    begun: set[int] = set()  # choices whose role has been told
+    begun: set[int] = set()  # choices whose role has been sent
     async for piece in spaced(turn.pieces(), turn.body.stream_interval):
         if piece.choice not in begun:
-            # Before the first choice's role no token has been told, though the first one is counted.
+            # No token has been sent before the first choice's role, though the first one is counted.
             told = tally if begun else Tally(tally.prompt_tokens, cached_tokens=tally.cached_tokens)
             begun.add(piece.choice)
             first = ChatChunkChoice(index=piece.choice, delta=Delta(role=form.role, content=""))
@@ -101,12 +101,12 @@ async def _events(turn: Turn, form: ChatForm) -> AsyncIterator[bytes]:
 
 
 def _says_something(piece: Piece, body: ChatRequest) -> bool:
-    """A token whose text is held back (half a character, the beginning of a stop string) makes no chunk."""
+    """Return whether a piece makes a chunk: not if all of its text is held back (half a character, a possible stop)."""
     return bool(piece.parts or piece.finish_reason or piece.logprobs or body.return_token_ids)
 
 
 def _chunk_choices(piece: Piece, body: ChatRequest, form: ChatForm) -> list[ChatChunkChoice]:
-    """A piece's chunks: one, but where its parts come in an order that one delta cannot tell."""
+    """Return the chunks of a piece: one, unless the order of its parts does not fit into one delta."""
     choices = [ChatChunkChoice(index=piece.choice, delta=delta) for delta in _deltas(piece.parts)]
     last = choices[-1]
     last.logprobs = chat_logprobs(piece.logprobs, form.names) if piece.logprobs else None
@@ -117,7 +117,7 @@ def _chunk_choices(piece: Piece, body: ChatRequest, form: ChatForm) -> list[Chat
 
 
 def _deltas(parts: Iterable[AnswerPart]) -> list[Delta]:
-    """At least one. Within a delta, reasoning comes before text and text before calls."""
+    """Return the parts as deltas, at least one. Within a delta, reasoning comes before text and text before calls."""
     deltas, rank = [Delta()], 0
     for part in parts:
         before, rank = rank, _rank(part)
@@ -151,7 +151,7 @@ def _fill(delta: Delta, part: AnswerPart) -> None:
 
 
 async def _whole(turn: Turn, form: ChatForm) -> Response:
-    """The answer once every choice has ended."""
+    """Return the answer once every choice has ended."""
     choices = await turn.whole()
     return await scored_response(lambda: _completion(choices, turn, form), choices, turn.tally)
 
@@ -174,7 +174,7 @@ def _completion(choices: list[Choice], turn: Turn, form: ChatForm) -> ChatComple
 
 
 def chat_choice(index: int, choice: Choice, body: ChatRequest, form: ChatForm) -> ChatChoice:
-    """One choice of a whole answer."""
+    """Return one choice of a whole answer."""
     content = form.echoed + choice.text
     calls = [_tool_call(call) for call in choice.calls]
     return ChatChoice(

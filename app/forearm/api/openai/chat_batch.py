@@ -25,9 +25,9 @@ from forearm.errors import InvalidRequest
 from forearm.text.outputs import Choice
 
 router = APIRouter()
-# Rendering and tokenising one may take the loop's thread 10 ms, and they all begin in one turn of the loop.
+# Rendering and tokenising one conversation may block the event loop for 10 ms, and all begin in one of its turns.
 _AT_ONCE = 8
-MOST_SHARED = 16 << 20  # characters of fields that hold for every conversation, as they are copied for each
+MOST_SHARED = 16 << 20  # characters of the shared fields, which are copied for each conversation
 BatchBody = Annotated[ChatBatchRequest, Depends(json_body(ChatBatchRequest))]
 
 
@@ -75,7 +75,7 @@ def _chats(body: ChatBatchRequest, limit: int) -> list[ChatRequest]:
 
 
 async def _begun(chats: Sequence[ChatRequest], serving: ServingChat, caller: Caller) -> list[Turn]:
-    """All of them, or none: those that were taken are withdrawn. Raises: what the first one raised that was not."""
+    """Begin all chats or none: if one fails, the others are withdrawn. Raises: the first error."""
     found: list[Turn | BaseException] = []
     for at in range(0, len(chats), _AT_ONCE):
         some = (serving.begin(chat, caller, "chat_completions") for chat in chats[at : at + _AT_ONCE])
@@ -92,7 +92,7 @@ async def _begun(chats: Sequence[ChatRequest], serving: ServingChat, caller: Cal
 
 
 async def _whole(turns: Sequence[Turn], form: ChatForm) -> Response:
-    """The answer once every conversation has ended."""
+    """Return the answer once every conversation has ended."""
     choices = [answer[0] for answer in await asyncio.gather(*(turn.whole() for turn in turns))]
     return await scored_response(lambda: _completion(choices, turns, form), choices, turns[0].tally)
 

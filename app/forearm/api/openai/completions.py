@@ -44,7 +44,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class CompletionPrompt:
-    """One prompt of a request; `text` only where it is echoed. is_whole: the tokens were made of all of the text."""
+    """One prompt of a request; `text` is set only if it is echoed. is_whole: `text` is the request's own."""
 
     token_ids: list[int]
     max_tokens: int | None
@@ -54,7 +54,7 @@ class CompletionPrompt:
 
 @dataclass(frozen=True)
 class OpenCompletion:
-    """One request, tokenised and on its way."""
+    """One request that is tokenised and submitted."""
 
     body: CompletionRequest
     head: Heading
@@ -66,12 +66,12 @@ class OpenCompletion:
 
     @property
     def echo_only(self) -> bool:
-        """max_tokens 0: of what is generated (one token, the least a step can do) nothing is shown."""
+        """Return whether max_tokens is 0: the one token that a step must generate is not shown."""
         return self.body.max_tokens == 0
 
 
 class ServingCompletion:
-    """Hands completions to the engine."""
+    """Submits completions to the engine."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ServingCompletion:
         self._warnings = warnings
 
     async def begin(self, body: CompletionRequest, caller: Caller) -> tuple[OpenCompletion, OutputStream]:
-        """Check a request, tokenise its prompts and hand them to the engine.
+        """Check a request, tokenise its prompts and submit them to the engine.
 
         Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
         """
@@ -106,7 +106,7 @@ class ServingCompletion:
         prompts = [await self._prompt(prompt, characters, body, infill) for prompt in given]
         constraint = await self._constraints.of_format(body)
         scores = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
-        # A middle ends where the model would go on to another file.
+        # A middle ends where the model would begin another file.
         stops = () if infill is None else infill.stops
         first = sampling_params(body, prompts[0].max_tokens, self._defaults, tokenizer, constraint, scores, stops)
         params = [replace_params(first, max_tokens=prompt.max_tokens) for prompt in prompts]
@@ -120,9 +120,9 @@ class ServingCompletion:
     async def _prompt(
         self, prompt: str | list[int], characters: int, body: CompletionRequest, infill: Infill | None
     ) -> CompletionPrompt:
-        """Return the prompt as the engine gets it. `characters`: of all prompts of the request.
+        """Return a prompt as token ids. `characters`: of all prompts of the request.
 
-        Raises: InvalidRequest; one that does not fit is refused before the next one is read.
+        Raises: InvalidRequest; a prompt that does not fit is refused before the next one is tokenised.
         """
         prompts = self._prompts
         asked = await prompts.encode(prompt, body.add_special_tokens, characters) if isinstance(prompt, str) else prompt
@@ -144,7 +144,7 @@ class ServingCompletion:
         return infill_of(self._prompts.tokenizer)
 
     def _infill(self) -> Infill:
-        """Return how the model fills in the middle. Raises: InvalidRequest."""
+        """Return the model's fill-in-the-middle tokens. Raises: InvalidRequest if it has none."""
         if self._fill_in_middle is None:
             raise InvalidRequest(
                 "suffix is only supported for models with FIM completion; this model's tokenizer has no tokens for it",
@@ -182,9 +182,9 @@ def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
 
 
 async def _events(work: OpenCompletion, answer: OutputStream) -> AsyncIterator[bytes]:
-    """The echo comes with a choice's first piece; usage comes last, where it is wanted."""
+    """Yield the stream's events: an echo comes with a choice's first piece, usage comes last, if wanted."""
     chunks, tally = Chunks(work.head.of_chunks("text_completion")), answer.tally
-    ends: dict[int, int] = {}  # by choice: where its text ends, in characters
+    ends: dict[int, int] = {}  # by choice: length of its text so far, in characters
     async for piece in spaced(answer.pieces(), work.body.stream_interval):
         shown = replace(piece, parts=[], token_ids=[], logprobs=None) if work.echo_only else piece
         first = piece.choice not in ends
@@ -208,7 +208,7 @@ def _says_something(piece: Piece, body: CompletionRequest) -> bool:
 
 
 def _lengths(token_ids: list[int], number: int, work: OpenCompletion, first: bool) -> list[int]:
-    """Characters that the tokens take in the text, after those of prompt `number` where it is echoed there."""
+    """Return the characters of each token in the text, after those of prompt `number` if it is echoed."""
     skips, prompt = work.body.skip_special_tokens, work.prompts[number]
     generated = work.names.lengths(token_ids, skips)
     if not (first and work.body.echo):
@@ -234,7 +234,7 @@ def _chunk_choice(
 
 
 async def _whole(work: OpenCompletion, answer: OutputStream) -> Response:
-    """The answer once every choice has ended."""
+    """Return the answer once every choice has ended."""
     choices = await answer.choices()
     if work.echo_only:
         choices = [Choice(finish_reason=choice.finish_reason) for choice in choices]
@@ -275,7 +275,7 @@ def _choice(index: int, choice: Choice, work: OpenCompletion, answer: OutputStre
 def _logprobs(
     told: Choice, number: int, work: OpenCompletion, answer: OutputStream, echo: bool, offset: int
 ) -> CompletionLogprobs | None:
-    """Of the tokens told, after those of prompt `number` where it is echoed."""
+    """Return the log-probabilities of a choice or piece, after those of prompt `number` if it is echoed."""
     if work.body.logprobs is None:
         return None
     positions: list[wire.PositionLogprobs | None] = list(told.logprobs)

@@ -21,13 +21,13 @@ Defaults = Annotated[Mapping[str, Any], service("defaults")]
 
 @router.get("/v1/models")
 async def list_models(model: AppModel, engine: AppEngine, defaults: Defaults) -> Response:
-    """Every name of the one model that is served."""
+    """List the served model under each of its names."""
     return json_response(ModelList(data=[_card(name, model, engine, defaults) for name in model.names]))
 
 
 @router.get("/v1/models/{model_id:path}")
 async def retrieve_model(model_id: str, model: AppModel, engine: AppEngine, defaults: Defaults) -> Response:
-    """One of them; ids may have slashes.
+    """Return the model under one of its names; ids may have slashes.
 
     Raises: ModelNotFound.
     """

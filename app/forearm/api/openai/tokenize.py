@@ -20,7 +20,7 @@ router = APIRouter()
 
 @router.post("/tokenize", openapi_extra=describes(TokenizeRequest))
 async def tokenize(body: TokenizeBody, model: AppModel, prompts: AppPrompts) -> Response:
-    """The ids a prompt, or a chat, comes to.
+    """Return the token ids of a text or a chat.
 
     Raises: InvalidRequest, ModelNotFound, EngineUnavailable.
     """
@@ -33,7 +33,7 @@ async def tokenize(body: TokenizeBody, model: AppModel, prompts: AppPrompts) -> 
 
 @router.post("/detokenize", openapi_extra=describes(DetokenizeRequest))
 async def detokenize(body: DetokenizeBody, model: AppModel, prompts: AppPrompts) -> Response:
-    """The text of these ids, special tokens too.
+    """Return the text of token ids, including special tokens.
 
     Raises: ModelNotFound.
     """

@@ -21,7 +21,7 @@ ClassifyBody = Annotated[ClassifyRequest, Depends(json_body(ClassifyRequest))]
 
 @router.post("/classify", openapi_extra=describes(ClassifyRequest))
 async def create_classification(request: Request, body: ClassifyBody, pooling: Pooling) -> Response:
-    """The probability of each label, text by text, and the likeliest label.
+    """Return the probability of each label for each text, and the likeliest label.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """

@@ -24,7 +24,7 @@ PoolingBody = Annotated[PoolingRequest, Depends(json_body(PoolingRequest))]
 
 @router.post("/v1/embeddings", openapi_extra=describes(EmbeddingRequest))
 async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooling) -> Response:
-    """The vector of each text, of unit length where the model is made so.
+    """Return the vector of each text, of unit length if the model normalizes.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
@@ -44,7 +44,7 @@ async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooli
 
 @router.post("/pooling", openapi_extra=describes(PoolingRequest))
 async def create_pooling(request: Request, body: PoolingBody, pooling: Pooling) -> Response:
-    """What the model makes of each text: its vector, its scores, or a vector for each token (task token_embed).
+    """Return the pooled output of each text: its vector, its scores, or a vector per token (task token_embed).
 
     Raises: as create_embedding.
     """
@@ -60,16 +60,16 @@ async def create_pooling(request: Request, body: PoolingBody, pooling: Pooling) 
 
 
 def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
-    """How long vectors are to be; None: as the model makes them.
+    """Return the length to truncate vectors to; None: their full length.
 
-    Raises: InvalidRequest if the model was not made to be cut, or not to this length.
+    Raises: InvalidRequest if the model does not support truncation, or not to this length.
     """
     if asked is None:
         return plan.default_dimensions
     if plan.dimensions == ():
         raise InvalidRequest(
-            f"dimensions is {asked}: this model does not support matryoshka representation, its vectors can't be cut; "
-            "leave it out",
+            f"dimensions is {asked}: this model does not support matryoshka representation, its vectors can't be "
+            "truncated; leave it out",
             "dimensions",
         )
     if plan.dimensions is not None and asked not in plan.dimensions:
@@ -79,13 +79,13 @@ def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
 
 
 def reply(found: Found, data: list[Embedding] | list[PooledText]) -> PoolingReply:
-    """The list with what stands over it."""
+    """Return the reply with its heading and usage."""
     head = found.head
     return PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage)
 
 
 def _task(body: PoolingRequest, plan: PoolingPlan) -> Task:
-    """Raises: InvalidRequest if this model does not do it."""
+    """Return the task, by default the model's own. Raises: InvalidRequest if this model does not support it."""
     if body.task is None:
         return plan.kind
     done: dict[str, Task] = (
@@ -94,7 +94,9 @@ def _task(body: PoolingRequest, plan: PoolingPlan) -> Task:
         else {"classify": "classify", "score": "classify", "encode": "classify"}
     )
     if body.task not in done:
-        raise InvalidRequest(f"task is {body.task!r}; this model does {', '.join(done)}", "task")
+        raise InvalidRequest(f"task is {body.task!r}; this model supports {', '.join(done)}", "task")
     if body.task == "token_embed" and plan.dense:
-        raise InvalidRequest("task is 'token_embed'; this model has layers behind pooling and gives no tokens'", "task")
+        raise InvalidRequest(
+            "task is 'token_embed'; this model has layers behind pooling and has no vectors of tokens", "task"
+        )
     return done[body.task]

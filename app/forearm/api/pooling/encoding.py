@@ -1,4 +1,4 @@
-"""How vectors are written: lists of floats, base64, or raw bytes; in three dtypes and both orders of bytes."""
+"""Encoding of vectors: lists of floats, base64 or raw bytes, in three dtypes and both byte orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forearm.api.pooling.response_bodies import Vector
 
 
 def written(vector: npt.NDArray[np.float32], body: VectorFields) -> Vector:
-    """One vector in JSON: floats, or the base64 of its bytes."""
+    """Return one vector for JSON: floats, or the base64 of its bytes."""
     if body.encoding_format == "float":
         floats: Vector = vector.tolist()
         return floats
@@ -25,7 +25,7 @@ def written(vector: npt.NDArray[np.float32], body: VectorFields) -> Vector:
 
 
 def raw(vector: npt.NDArray[np.float32], body: VectorFields) -> bytes:
-    """Its numbers one after the other. bfloat16: rounded to nearest, ties to even, the upper half of a float32."""
+    """Return the numbers as bytes. bfloat16 is the upper half of a float32, rounded to nearest, ties to even."""
     order = "<" if body.endianness == "little" or (body.endianness == "native" and sys.byteorder == "little") else ">"
     if body.embed_dtype == "float32":
         return vector.astype(f"{order}f4").tobytes()
@@ -37,7 +37,7 @@ def raw(vector: npt.NDArray[np.float32], body: VectorFields) -> bytes:
 
 
 def bytes_response(found: Found, body: VectorFields) -> Response:
-    """All vectors as one binary body; vLLM's header `metadata` tells where each one lies (bytes_only: no header)."""
+    """Return all vectors as one binary body; vLLM's header `metadata` has their offsets (bytes_only: no header)."""
     parts = [raw(vector, body) for vector in found.vectors]
     if body.encoding_format == "bytes_only":
         return Response(b"".join(parts), media_type="application/octet-stream")

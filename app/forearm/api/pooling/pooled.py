@@ -1,4 +1,4 @@
-"""What the endpoints that pool share: checks, texts to tokens, the engine's answer as arrays."""
+"""The part that all pooling endpoints share: checks, tokenisation of texts, and the engine's output as arrays."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan
 from forearm.text.tokenizer.text_pairs import KeptEnd
 
-MAX_INPUTS = 2048  # OpenAI's
-_AT_ONCE = 20_000  # characters that are tokenised on the loop's own thread: some ms
-_LONGEST_CUT = 8  # times what a cut text can need at most is tokenised first, the rest only where that was too little
+MAX_INPUTS = 2048  # OpenAI's limit
+_AT_ONCE = 20_000  # characters that are tokenised on the event loop's thread: some ms
+_LONGEST_CUT = 8  # a text to be cut is tokenised up to this multiple of its limit first, its rest only if needed
 
 Task = Literal["embed", "classify", "token_embed"]
 Vector32 = npt.NDArray[np.float32]
@@ -38,7 +38,7 @@ Vector32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PoolingHeading:
-    """What stands over an answer, and the tokens it has taken."""
+    """The first members of an answer, and its usage."""
 
     id: str
     created: int
@@ -47,25 +47,25 @@ class PoolingHeading:
 
     @property
     def usage(self) -> Usage:
-        """As OpenAI writes it."""
+        """Return the usage in OpenAI's form."""
         return Usage(prompt_tokens=self.tokens, total_tokens=self.tokens, completion_tokens=0)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a request's texts: float32 [columns] each, or [tokens, columns]."""
+    """The pooled outputs of a request's texts: float32 [columns] each, or [tokens, columns]."""
 
     head: PoolingHeading
     vectors: list[Vector32]
 
 
 def keep_of(body: PoolingFields) -> KeptEnd:
-    """Which end of a text stays where it is cut."""
+    """Return the end of a text that is kept when it is cut."""
     return "end" if body.truncation_side == "left" else "start"
 
 
 class ServingPooling:
-    """Hands texts to the pooling engine. `plan`: how the model makes vectors of texts; None: it generates."""
+    """Submits texts to the pooling engine. `plan`: the pooling of the model; None: the model generates text."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ServingPooling:
         self._warnings = warnings
 
     def plan_of(self, body: PoolingFields, api: str) -> PoolingPlan:
-        """How this server's model pools, once what every such request may get wrong is right.
+        """Check the fields that all pooling requests share, and return the model's pooling plan.
 
         Raises: InvalidRequest (a model that generates, a field that is not supported), ModelNotFound.
         """
@@ -93,11 +93,11 @@ class ServingPooling:
         plan = self.plan
         if plan is None:
             raise InvalidRequest(
-                f"The model does not support {api} API: it generates text. Serve one that pools (--runner pooling)",
+                f"The model does not support {api} API: it generates text. Serve a pooling model (--runner pooling)",
                 "model",
             )
         if body.padding == "max_length":
-            raise InvalidRequest("padding: texts are never padded here; leave it out or say do_not_pad", "padding")
+            raise InvalidRequest("padding: this server never pads texts; leave it out or set do_not_pad", "padding")
         if body.truncate_prompt_tokens is not None and body.truncate_prompt_tokens > self.prompts.context:
             raise InvalidRequest(
                 f"truncate_prompt_tokens is {body.truncate_prompt_tokens}; this model's maximum context length is "
@@ -109,7 +109,7 @@ class ServingPooling:
         return plan
 
     def limit_of(self, body: PoolingFields) -> int | None:
-        """Most tokens of a text; None: it is not cut, and refused where it is too long.
+        """Return the number of tokens to cut a text to; None: a text that is too long is refused.
 
         Raises: EngineUnavailable.
         """
@@ -117,9 +117,9 @@ class ServingPooling:
         return self.prompts.context if limit == -1 else limit
 
     async def prompts_of(self, body: InputFields, plan: PoolingPlan) -> list[wire.PoolingPrompt]:
-        """Each text's tokens.
+        """Return the tokens of each text.
 
-        Raises: InvalidRequest naming what is missing or too much.
+        Raises: InvalidRequest naming the field that is missing or too long.
         """
         texts = await self._inputs(body)
         special = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
@@ -159,7 +159,7 @@ class ServingPooling:
     def _ids(
         self, text: str | list[int], plan: PoolingPlan, special: bool, limit: int | None, keep: KeptEnd
     ) -> list[int]:
-        """Raises: InvalidRequest for a text that cannot fit, before much time is spent on reading it."""
+        """Raises: InvalidRequest for a text that cannot fit, before much time is spent on tokenising it."""
         if not isinstance(text, str):
             if limit is None or len(text) <= limit:
                 return text
@@ -187,7 +187,7 @@ class ServingPooling:
         dimensions: int | None = None,
         activate: bool | None = None,
     ) -> Found:
-        """Hand the texts to the engine and wait for what they become; a client that leaves ends it.
+        """Submit the texts to the engine and wait for their outputs; a client that disconnects aborts them.
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable, EngineFailed.
         """

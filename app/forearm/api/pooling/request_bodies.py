@@ -1,4 +1,4 @@
-"""Request bodies of the endpoints that pool: OpenAI's embeddings, vLLM's pooling, classify and score, Jina's rerank."""
+"""Request bodies of the pooling endpoints: OpenAI's embeddings, vLLM's pooling, classify and score, Jina's rerank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class PoolingFields(Body):
-    """What all of them have in common. None: the model's own way."""
+    """Fields that all pooling requests share. None: the model's default."""
 
     model: Name | None = None
     user: Name | None = None
@@ -36,7 +36,7 @@ class PoolingFields(Body):
     request_id: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[!-~]+$")] | None = None
     priority: Int64 = 0
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")] | None = None
-    # vLLM's names for the same before 0.33: normalize of embeddings, activation and softmax of classifiers
+    # vLLM's names of use_activation before 0.33: normalize for embeddings, activation and softmax for classifiers
     use_activation: bool | None = Field(
         None, validation_alias=AliasChoices("use_activation", "normalize", "activation", "softmax")
     )
@@ -49,7 +49,7 @@ class InputFields(PoolingFields):
 
     input: PromptText | PromptIds | Many[PromptText] | Many[PromptIds] | None = None
     messages: Messages | None = None
-    add_special_tokens: bool | None = None  # None: of texts; a chat's template brings its own
+    add_special_tokens: bool | None = None  # None: true for texts, false for a chat, whose template adds them
     add_generation_prompt: bool = False
     continue_final_message: bool = False
     chat_template: SourceText | None = None
@@ -57,7 +57,7 @@ class InputFields(PoolingFields):
 
 
 class VectorFields(InputFields):
-    """How vectors are written."""
+    """Fields for the encoding of vectors."""
 
     encoding_format: EncodingFormat = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -70,7 +70,7 @@ class EmbeddingRequest(VectorFields):
 
 
 class PoolingRequest(VectorFields):
-    """POST /pooling. `task` None: embed or classify, as the model is."""
+    """POST /pooling. `task` None: embed or classify, by the kind of model."""
 
     task: Literal["embed", "classify", "score", "token_embed", "token_classify", "encode"] | None = None
 
@@ -80,7 +80,7 @@ class ClassifyRequest(InputFields):
 
 
 class PairFields(PoolingFields):
-    """What /score and /rerank have in common. max_tokens_*: each text is cut to so many first; 0: it is not."""
+    """Fields that /score and /rerank share. max_tokens_*: the length to which each text is first cut; 0: uncut."""
 
     max_tokens_per_query: Count = 0
     max_tokens_per_doc: Count = 0
@@ -89,7 +89,7 @@ class PairFields(PoolingFields):
 
 
 class ScoreRequest(PairFields):
-    """POST /score: one text and many, or as many and as many, under one of four pairs of names."""
+    """POST /score: one text with many, or two lists of equal length, under one of four pairs of names."""
 
     model_config = needs("queries documents", "queries items", "data_1 data_2", "text_1 text_2")
 
@@ -103,7 +103,7 @@ class ScoreRequest(PairFields):
 
     @property
     def sides(self) -> list[tuple[str, PairTexts, str, PairTexts]]:
-        """Every complete pair of fields with their names: a request has one."""
+        """Return every complete pair of fields with their names: a valid request has one."""
         pairs = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
         given = ((one, getattr(self, one), two, getattr(self, two)) for one, two in pairs)
         return [pair for pair in given if pair[1] is not None and pair[3] is not None]
@@ -116,7 +116,7 @@ class RerankDocument(Body):
 
 
 class RerankRequest(PairFields):
-    """POST /rerank. top_n 0: all."""
+    """POST /rerank. top_n 0: return all documents."""
 
     query: PromptText
     documents: Many[PromptText | RerankDocument]

@@ -1,4 +1,4 @@
-"""Response bodies of the endpoints that pool, as vLLM writes them."""
+"""Response bodies of the pooling endpoints, as vLLM writes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Score(msgspec.Struct, kw_only=True):
 
 
 class PoolingReply(msgspec.Struct, kw_only=True):
-    """The list that all but /rerank answer with."""
+    """The reply of all pooling endpoints but /rerank."""
 
     id: str
     object: str = "list"

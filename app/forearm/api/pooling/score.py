@@ -1,4 +1,4 @@
-"""POST /score and /rerank: how well texts go together. Cross-encoders read a pair; else vectors are compared."""
+"""POST /score and /rerank: the relevance of texts to each other, by a cross-encoder or by the cosine of vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pair = tuple[str, str]
 @router.post("/score", openapi_extra=describes(ScoreRequest))
 @router.post("/v1/score", openapi_extra=describes(ScoreRequest))
 async def create_score(request: Request, body: ScoreBody, pooling: Pooling) -> Response:
-    """How well each pair goes together: one text with many, or each with its own.
+    """Return the score of each pair: one text with each of many, or two lists pair by pair.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
@@ -43,7 +43,7 @@ async def create_score(request: Request, body: ScoreBody, pooling: Pooling) -> R
 @router.post("/v1/rerank", openapi_extra=describes(RerankRequest))
 @router.post("/v2/rerank", openapi_extra=describes(RerankRequest))
 async def rerank(request: Request, body: RerankBody, pooling: Pooling) -> Response:
-    """The documents by how well they answer the query, the best first: Jina's and Cohere's API.
+    """Return the documents in order of relevance to the query (Jina's and Cohere's API).
 
     Raises: as create_score.
     """
@@ -72,7 +72,7 @@ def _plan(pooling: ServingPooling, body: PairFields, api: str) -> PoolingPlan:
 
 
 def _pairs(body: ScoreRequest) -> list[Pair]:
-    """Raises: InvalidRequest naming what is missing or does not go together."""
+    """Return the pairs of texts. Raises: InvalidRequest naming fields that are missing or of unequal length."""
     if len(body.sides) != 1:
         raise InvalidRequest(
             "give one pair of fields: queries and documents (or items), data_1 and data_2, or text_1 and text_2",
@@ -103,14 +103,14 @@ def _check_count(texts: list[str], field: str) -> None:
 async def _scores(
     request: Request, pooling: ServingPooling, body: PairFields, plan: PoolingPlan, pairs: list[Pair], prefix: str
 ) -> tuple[PoolingHeading, list[float]]:
-    """One a pair: a cross-encoder's, or the cosine of two vectors.
+    """Return one score per pair: the cross-encoder's, or the cosine of two vectors.
 
-    Raises: what the engine says, and InvalidRequest.
+    Raises: as ServingPooling.pooled.
     """
     given = pooling.prompts.template if pooling.has_own_template else None
     form = PairForm(plan, pooling.prompts.tokenizer, given, body.instruction, body.chat_template_kwargs)
     if body.instruction is not None and not (plan.kind == "classify" and form.takes_instruction):
-        raise InvalidRequest("instruction: this model reads pairs without one; leave it out", "instruction")
+        raise InvalidRequest("instruction: this model has no place for one in its pairs; leave it out", "instruction")
     if plan.kind == "classify":
         prompts = await asyncio.to_thread(_pair_prompts, pooling, body, form, pairs)
         found = await pooling.pooled(request, body, prompts, prefix=prefix, task="classify")
@@ -139,7 +139,7 @@ def _pair_prompts(
 
 
 def _cut(pooling: ServingPooling, text: str, tokens: int) -> str:
-    """The first so many tokens' text; 0: all of it."""
+    """Return the text of the first `tokens` tokens; 0: all of it."""
     if not tokens:
         return text
     ids = pooling.prompts.tokenizer.encode(text, add_special_tokens=False)
@@ -162,7 +162,7 @@ def _prompts(
 
 
 def _cosine(one: np.ndarray, two: np.ndarray) -> float:
-    """Of two vectors, in float64."""
+    """Return the cosine of two vectors, computed in float64."""
     first, second = one.astype(np.float64), two.astype(np.float64)
     lengths = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
     return float((first * second).sum() / max(lengths, 1e-12))

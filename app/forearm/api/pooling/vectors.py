@@ -1,4 +1,4 @@
-"""Texts handed to a pooling engine, and the vectors that come back."""
+"""Submission of texts to a pooling engine, and the vectors that it returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forearm.errors import ForearmError
 
 
 class Vectors:
-    """The texts of one HTTP request in a pooling engine: `all` gives what they become. One task waits."""
+    """The texts of one HTTP request in a pooling engine; `all` returns their vectors. Only one task may wait."""
 
     def __init__(self, connection: EngineConnection, request: wire.Embed, observers: Sequence[Observer]) -> None:
         self._connection = connection
@@ -25,18 +25,18 @@ class Vectors:
         self._observers = observers
 
     async def accepted(self) -> None:
-        """Returns when the engine has taken the texts.
+        """Wait until the engine has accepted the texts.
 
-        Raises: why it did not.
+        Raises: the error with which it refused them.
         """
         event = await self._events.get()
         if isinstance(event, ForearmError):
             raise event
 
     async def all(self) -> list[wire.Embedded]:
-        """One a text, in order.
+        """Return the output of each text, in order.
 
-        Raises: EngineFailed, EngineUnavailable where the request broke, or the engine under it.
+        Raises: EngineFailed, EngineUnavailable if the request or its engine failed.
         """
         event = await self._events.get()
         if isinstance(event, ForearmError):
@@ -44,7 +44,7 @@ class Vectors:
         return [one for one in self._found if one is not None]
 
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
-        """A message from the engine."""
+        """Receive a message from the engine."""
         if isinstance(message, wire.Accepted):
             self._events.put_nowait(message)
         elif isinstance(message, wire.Refused):
@@ -57,11 +57,11 @@ class Vectors:
                 self._events.put_nowait(None)
 
     def fail(self, error: ForearmError) -> None:
-        """Whoever waits gets this error."""
+        """Raise this error in the task that waits."""
         self._events.put_nowait(error)
 
     def close(self) -> None:
-        """Nobody waits any more: the engine need not go on. May be called at any time, and again."""
+        """Abort the texts in the engine. May be called at any time, and again."""
         if self._connection.open.pop(self._request_id, None) is not None:
             self._connection.send(wire.Abort(request_id=self._request_id))
         observers, self._observers = self._observers, ()
@@ -70,7 +70,7 @@ class Vectors:
 
 
 async def embed(engines: EngineClient, request: wire.Embed, observers: Sequence[Observer]) -> Vectors:
-    """Hand texts to one engine; returns when it has taken them.
+    """Submit texts to one engine; returns when it has accepted them.
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable.
     """

@@ -1,4 +1,4 @@
-"""Responses as they are computed: while the client waits, or in the background for whoever asks later."""
+"""Responses in progress: computed while the client waits, or in the background to be fetched later."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from forearm.json_types import Json
 
 log = logging.getLogger(__name__)
 
-# How long a background response's news may wait until it is in the store, and a reader until it looks there again.
+# The interval at which new events of background responses go to the store, and at which a reader polls it.
 _NEWS_S = 0.1
 
 
 @dataclass(frozen=True)
 class Job:
-    """One response to be computed, whose it is, and where it is kept (None: nowhere)."""
+    """One response to be computed, with its owner and the store that keeps it (None: it is not kept)."""
 
     turn: Turn
     growing: Growing
@@ -37,17 +37,17 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The response's."""
+        """Return the id of the response."""
         return str(self.growing.reply["id"])
 
     def stored(self) -> StoredResponse:
-        """As it now is."""
+        """Return the response in its present state, as a row of the store."""
         reply = self.growing.reply
         items = json.dumps(self.items).encode()
         return StoredResponse(self.id, self.growing.status, encoder.encode(reply), items, reply["previous_response_id"])
 
     async def keep(self, events: list[bytes]) -> None:
-        """Store it, done. An answer is not lost because it cannot be stored."""
+        """Store the finished response. If that fails, the failure is logged, and the client still gets its answer."""
         if self.store is None:
             return
         try:
@@ -57,8 +57,7 @@ class Job:
 
 
 async def told(job: Job) -> AsyncIterator[bytes]:
-    """The events of a response from first to last. It is stored before the last ones are told: whoever reads that it
-    is complete can fetch it."""
+    """Yield all events of a response, which is stored before the last ones: a client that reads these can fetch it."""
     events = job.growing.begin()
     yield b"".join(events)
     async for new in _computed(job):
@@ -69,7 +68,7 @@ async def told(job: Job) -> AsyncIterator[bytes]:
 
 
 async def whole(job: Job) -> Json:
-    """The response once it is complete.
+    """Return the response once it is complete.
 
     Raises: EngineFailed, EngineUnavailable.
     """
@@ -83,7 +82,7 @@ async def whole(job: Job) -> Json:
 
 
 async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
-    """Events of one message of the engine after the other; what breaks off is told too."""
+    """Yield the events of one engine message after the other; a failure becomes events too."""
     reason = None
     try:
         async for piece in spaced(job.turn.pieces(), job.turn.body.stream_interval):
@@ -92,7 +91,7 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
             if new:
                 yield new
         yield _finish(job, reason)
-    except Exception as error:  # the status line is out, or nobody waits: the response itself has to say it
+    except Exception as error:  # the status line has been sent, or no client waits: the response itself reports it
         yield job.growing.fail(error_body(error, job.request_id), job.turn.tally)
 
 
@@ -105,30 +104,30 @@ def _finish(job: Job, reason: str | None) -> list[bytes]:
 
 @dataclass
 class Running:
-    """A job in the background, and how much of it the store knows."""
+    """A background job, and the part of it that the store does not have yet."""
 
     job: Job
-    news: list[bytes]  # events that are not stored yet
-    number: int  # of the first of them
+    news: list[bytes]  # events not stored yet
+    number: int  # sequence number of the first of them
     status: str
     computing: asyncio.Task[None]
 
     def now(self) -> News:
-        """What is new, to be `stored` then."""
+        """Return the changes since the last update of the store; call `stored` once they are written."""
         growing = self.job.growing
         if growing.status == self.status:
             return News(self.job.id, self.number, self.news[:])
         return News(self.job.id, self.number, self.news[:], growing.status, encoder.encode(growing.reply))
 
     def stored(self, news: News) -> None:
-        """These are no news any more."""
+        """Drop the changes that are now in the store."""
         del self.news[: len(news.events)]
         self.number += len(news.events)
         self.status = news.status or self.status
 
 
 class Background:
-    """The responses that this worker computes while nobody waits for them. Their news go to the store together."""
+    """The responses that this worker computes in the background. Their changes go to the store together."""
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
@@ -136,7 +135,7 @@ class Background:
         self._telling: asyncio.Task[None] | None = None
 
     async def start(self, job: Job) -> None:
-        """Returns once it is stored, and can be fetched.
+        """Start a job in the background; return once its response is stored and can be fetched.
 
         Raises: InvalidRequest if it is too large for the store.
         """
@@ -154,7 +153,7 @@ class Background:
             self._telling = asyncio.create_task(self._tell(self._store))
 
     async def close(self) -> None:
-        """This worker ends, and what it computes with it."""
+        """Cancel all jobs, because this worker ends."""
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
@@ -162,7 +161,7 @@ class Background:
             await self._end(response_id)
 
     async def _tell(self, store: ResponseStore) -> None:
-        """Until all are complete, or cancelled or deleted by whichever worker was asked to."""
+        """Write changes to the store until all jobs are complete, or cancelled or deleted through any worker."""
         while self._running:
             await asyncio.sleep(_NEWS_S)
             over = {one.job.id for one in self._running.values() if one.computing.done()}
@@ -191,9 +190,9 @@ async def _collect(job: Job, news: list[bytes]) -> None:
 
 
 async def followed(store: ResponseStore, response_id: str, owner: str, after: int) -> AsyncIterator[bytes]:
-    """The events with numbers greater than `after` of a response that perhaps another worker still computes.
+    """Yield the events numbered above `after` of a response, which another worker may still be computing.
 
-    Raises: ResponseNotFound should it be deleted meanwhile.
+    Raises: ResponseNotFound if it is deleted meanwhile.
     """
     while True:
         events, more = await store.events(response_id, owner, after)

@@ -1,4 +1,4 @@
-"""Input items of /v1/responses as messages of a chat, and its tools and text format as a chat's."""
+"""Input items of /v1/responses as messages of a chat, and its text format as a chat's response format."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _MOST_ITEMS = 10_000
 _ROLES = ("user", "assistant", "system", "developer")
 _ORDERS = ("system", "developer")
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-# Calls that a client ran by itself, and their results: the first one's is a text, the others' have parts of their own.
+# Calls that a client runs itself, and their results: local_shell's is a text, the others' have parts of their own.
 _SHELL_CALLS = ("local_shell_call", "shell_call", "apply_patch_call")
 _SHELL_OUTPUTS = tuple(f"{call}_output" for call in _SHELL_CALLS)
-# What other servers ran in earlier turns says nothing that their messages do not say.
+# Calls that other servers ran in earlier turns are left out: the messages have their results.
 _RUN_ELSEWHERE = (
     *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_"),
     *("tool_search_", "compaction"),
 )
-# Reasoning that comes back as encrypted_content is only packed: it is the client's own, and hidden from nobody.
+# encrypted_content is packed but not encrypted: the reasoning belongs to the client.
 _PACKED = "forearm-1:"
 
 
 class ItemsConversation:
-    """The messages that items come to. What the model put out in one go is one message."""
+    """Builds messages from items. Consecutive items of the model's output form one message."""
 
     def __init__(self, instructions: str | None) -> None:
         self.messages: list[Json] = []
-        self._names: dict[str, str] = {}  # of the tools, by call_id
-        self._assistant: Json | None = None  # the message that goes on
-        self._orders: list[str] = []  # what comes to the first message, where that is the system's
+        self._names: dict[str, str] = {}  # tool names by call_id
+        self._assistant: Json | None = None  # the model's message that is being built
+        self._orders: list[str] = []  # texts of the system message
         if instructions:
             self.messages.append({"role": "system", "content": instructions})
 
     def end(self) -> list[Json]:
-        """The messages, once there are no more items."""
+        """Return the messages, after the last item."""
         if self._orders:
             self.messages[0]["content"] = "\n\n".join([_as_text(self.messages[0]["content"]), *self._orders])
         for message in self.messages:
@@ -49,7 +49,7 @@ class ItemsConversation:
         return self.messages
 
     def take(self, where: str, item: Json) -> None:
-        """The next item; `where` names it in complaints.
+        """Add the next item; `where` names it in error messages.
 
         Raises: InvalidRequest.
         """
@@ -96,7 +96,7 @@ class ItemsConversation:
         self._called(call_id, flat_name(name, item.get("namespace")), arguments)
 
     def _shell_call(self, where: str, item: Json, kind: str) -> None:
-        """Commands that a client ran by itself."""
+        """Add a call of commands that a client ran itself."""
         call_id = item.get("call_id") or item.get("id")
         if not isinstance(call_id, str):
             refuse(f"{where}.call_id: it must be a string")
@@ -118,8 +118,7 @@ class ItemsConversation:
         )
 
     def _answered(self, begins: bool) -> Json:
-        """The model's message that goes on; or a new one, where a text or a thought `begins` after it has said or
-        called something."""
+        """Return the model's message to add to; a new one if a text or reasoning `begins` after text or calls."""
         said = self._assistant
         if said is None or (begins and (said["content"] or "tool_calls" in said)):
             self._assistant = said = {"role": "assistant", "content": ""}
@@ -128,7 +127,7 @@ class ItemsConversation:
 
 
 def items_of(given: str | list[Json] | None) -> list[Json]:
-    """A request's own input as items with ids, as they are stored and listed.
+    """Return a request's own input as items with ids, as they are stored and listed.
 
     Raises: InvalidRequest.
     """
@@ -152,12 +151,12 @@ def _listed(item: Json) -> Json:
 
 
 def pack_reasoning(text: str) -> str:
-    """What `include: [reasoning.encrypted_content]` gives for reasoning."""
+    """Return the `encrypted_content` of reasoning: a prefix that marks it as this server's, and the text in base64."""
     return _PACKED + base64.b64encode(text.encode()).decode()
 
 
 def reasoning_text(where: str, item: Json) -> str:
-    """What a reasoning item says: its content, else what was packed, else its summary.
+    """Return the text of a reasoning item: its content, else its encrypted_content, else its summary.
 
     Raises: InvalidRequest.
     """
@@ -184,8 +183,8 @@ def _unpacked(packed: str) -> str | None:
 
 
 def without_others_packed(items: list[Json]) -> tuple[list[Json], bool]:
-    """Items without encrypted_content that another server has packed, and whether there is any: an agent that changes
-    servers in the middle of a session goes on, and the summaries stay.
+    """Remove encrypted_content that comes from other servers: an agent that switches servers within a conversation can
+    go on, and the summaries stay. Returns: the items, and whether any were changed.
     """
     foreign = [
         item["type"] == "reasoning"
@@ -199,14 +198,14 @@ def without_others_packed(items: list[Json]) -> tuple[list[Json], bool]:
 
 
 def without_old_reasoning(items: list[Json], wheres: list[str]) -> tuple[list[Json], list[str]]:
-    """No reasoning from before the last user message: `reasoning.context: current_turn`."""
+    """Drop reasoning from before the last user message (`reasoning.context: current_turn`)."""
     last = max((n for n, item in enumerate(items) if item.get("role") == "user"), default=0)
     kept = [n for n, item in enumerate(items) if n > last or item.get("type") != "reasoning"]
     return [items[n] for n in kept], [wheres[n] for n in kept]
 
 
 def response_format(given: Json | None) -> Json | None:
-    """`text.format` as a chat's response_format.
+    """Return `text.format` as a chat's response_format.
 
     Raises: InvalidRequest.
     """
@@ -232,7 +231,7 @@ def refuse(message: str, param: str = "input") -> NoReturn:
 
 
 def _kind(item: Json) -> str:
-    """Messages and references need not say what they are."""
+    """Return the type of an item, which messages and references may leave out."""
     kind = item.get("type")
     if kind is None:
         return "message" if "role" in item else "item_reference" if "id" in item else ""
@@ -240,7 +239,7 @@ def _kind(item: Json) -> str:
 
 
 def _content(where: str, content: Any) -> str | list[Json]:
-    """A string, or parts of text."""
+    """Return content as a string or as text parts. Raises: InvalidRequest."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

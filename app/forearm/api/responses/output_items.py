@@ -1,4 +1,4 @@
-"""A turn's pieces as the output items of a response, and the events that tell of them."""
+"""The output items of a response made from a turn's pieces, and the events that report them."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from forearm.json_types import Json
 from forearm.text.outputs import Piece
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 
-_PADDED = 16  # characters: obfuscated deltas have lengths that are multiples of it
+_PADDED = 16  # obfuscation pads deltas to multiples of this many characters
 
 
 @dataclass(frozen=True)
 class ResponseForm:
-    """How one request's output is written."""
+    """The parameters by which one request's output is written."""
 
     names: TokenNames
     logprobs: bool
-    summary: bool  # reasoning comes as a summary, which is its whole text
-    packed: bool  # reasoning items have encrypted_content
+    summary: bool  # show reasoning as a summary, which is its whole text
+    packed: bool  # add encrypted_content to reasoning items
     tools: Offered
     obfuscated: bool
 
 
 class OutputItems:
-    """The items of one response as they grow. Each method returns the events that tell of it."""
+    """The items of one response while they are generated. Each method returns the events that report its changes."""
 
     def __init__(self, form: ResponseForm) -> None:
         self.items: list[Json] = []
         self._form = form
-        self._open: Json | None = None  # the last item, while more comes to it
-        self._text: list[str] = []  # its pieces
+        self._open: Json | None = None  # the last item, while it is incomplete
+        self._text: list[str] = []  # the pieces of its text
         self._logprobs: list[Json] = []
-        self._held: list[wire.PositionLogprobs] = []  # of tokens whose text has not come yet
+        self._held: list[wire.PositionLogprobs] = []  # log-probabilities of tokens whose text is held back
 
     def take(self, piece: Piece) -> list[Json]:
-        """What the engine said."""
+        """Add a piece of the engine's output."""
         events: list[Json] = []
         self._held += piece.logprobs or ()
         for part in piece.parts:
@@ -55,7 +55,7 @@ class OutputItems:
         return events
 
     def end(self, whole: bool) -> list[Json]:
-        """Nothing comes any more. An answer without anything is an empty message."""
+        """Close the last item. An answer without any item gets an empty message."""
         events = [] if self.items else self._begin("message", {"role": "assistant", "content": []})
         return events + self._close("completed" if whole else "incomplete")
 
@@ -70,7 +70,7 @@ class OutputItems:
             return self._close("completed") + self._begin(kind, {"call_id": part.id, **fields})
         assert isinstance(part, CallArguments)
         if self._open is not None and self._open["type"] == "custom_tool_call":
-            self._text.append(part.text)  # within JSON, whose end tells what the text is
+            self._text.append(part.text)  # part of a JSON object, which can be read only when complete
             return []
         return [self._delta("response.function_call_arguments.delta", part.text)]
 
@@ -101,7 +101,7 @@ class OutputItems:
         return [added, *self._told("added", self._written("", [], self._open))]
 
     def _close(self, status: str) -> list[Json]:
-        """The open item has all its text, and so will never change again."""
+        """Complete the open item; it does not change any more."""
         item, text = self._open, "".join(self._text)
         if item is None:
             return []
@@ -139,7 +139,7 @@ class OutputItems:
         return [self._event("response.reasoning_text.done", content_index=0, text=text)]
 
     def _told(self, change: str, part: Json | None) -> list[Json]:
-        """The open item's one part is added or done; a call has none."""
+        """Report the open item's one part as added or done; a call has no parts."""
         if part is None:
             return []
         if part["type"] == "summary_text":
@@ -147,7 +147,7 @@ class OutputItems:
         return [self._event(f"response.content_part.{change}", content_index=0, part=part)]
 
     def _written(self, text: str, logprobs: list[Json], item: Json) -> Json | None:
-        """The part as it stands in an item."""
+        """Return the part as an item has it; None for a call."""
         if item["type"] in ("function_call", "custom_tool_call"):
             return None
         if item["type"] == "message":
@@ -171,26 +171,26 @@ class OutputItems:
 
 
 class Growing:
-    """One response from its first event to its last; `told`: whether anybody ever reads the events."""
+    """One response from its first event to its last. `told`: whether any client reads the events."""
 
     def __init__(self, reply: Json, form: ResponseForm, told: bool = True) -> None:
-        self.reply = reply  # the response object as it now is
+        self.reply = reply  # the response object in its present state
         self._output = OutputItems(form)
         self._told = told
         self._number = 0
 
     @property
     def status(self) -> str:
-        """As the object has it."""
+        """Return the status of the response object."""
         return str(self.reply["status"])
 
     def begin(self) -> list[bytes]:
-        """What tells that there is a response."""
+        """Return the events that open the stream."""
         kinds = ["created", "queued"] if self.status == "queued" else ["created", "in_progress"]
         return self._written({"type": f"response.{kind}", "response": self.reply} for kind in kinds)
 
     def take(self, piece: Piece) -> list[bytes]:
-        """What the engine said."""
+        """Add a piece of the engine's output."""
         events: list[Json] = []
         if self.status == "queued":
             self.reply["status"] = "in_progress"
@@ -198,7 +198,7 @@ class Growing:
         return self._written([*events, *self._output.take(piece)])
 
     def end(self, reason: str | None, tally: Tally) -> list[bytes]:
-        """The last events; the reply is complete. `reason` is the turn's finish_reason."""
+        """Complete the reply and return the last events. `reason`: the turn's finish_reason."""
         whole = reason in ("stop", "tool_calls")
         events = self._output.end(whole)
         self._settle("completed" if whole else "incomplete", tally)
@@ -207,7 +207,7 @@ class Growing:
         return self._written([*events, {"type": f"response.{self.status}", "response": self.reply}])
 
     def fail(self, error: ErrorBody, tally: Tally) -> list[bytes]:
-        """The engine broke off."""
+        """Mark the response as failed and return the last events."""
         events = self._output.end(whole=False)
         self._settle("failed", tally)
         code = "invalid_prompt" if error.code < 500 else "server_error"
@@ -231,7 +231,7 @@ class Growing:
 
 
 def usage(tally: Tally) -> Json:
-    """In tokens. What is written to the prefix cache is not counted apart."""
+    """Return the usage in tokens; tokens written to the prefix cache are not counted separately."""
     return {
         "input_tokens": tally.prompt_tokens,
         "input_tokens_details": {"cached_tokens": tally.cached_tokens, "cache_write_tokens": 0},

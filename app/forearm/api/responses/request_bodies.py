@@ -1,4 +1,4 @@
-"""OpenAI's request body of /v1/responses. What else vLLM takes there is the chat's, under the same names."""
+"""OpenAI's request body of /v1/responses. Fields that vLLM adds to it have the names of the chat's fields."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16), BeforeValidator(few_members)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-# OpenAI's or vLLM's, and not to be had here: refused where they say anything.
+# Fields of OpenAI or vLLM that are not supported: refused unless null, false or empty.
 _UNSUPPORTED = {
-    "prompt": "no prompts are stored here; send the text as input",
-    "conversation": "no conversations are stored here; use previous_response_id",
+    "prompt": "this server stores no prompts; send the text as input",
+    "conversation": "this server stores no conversations; use previous_response_id",
     "context_management": "contexts are not compacted; use truncation",
-    "moderation": "nothing is moderated",
+    "moderation": "it moderates no content",
     "enable_response_messages": "answers have no messages; use /v1/chat/completions",
     "previous_input_messages": "use previous_response_id",
 }
-# Other APIs' names for what has its own name here.
+# Other APIs' names of fields that this API names differently.
 _ELSEWHERE = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -50,34 +50,34 @@ _ELSEWHERE = {
     "function_call": "tool_choice",
     "verbosity": "text.verbosity",
 }
-# Fields of chats that would change what an answer looks like.
+# Fields of chats that would change the form of an answer.
 _NO_ANSWER = ("n", "echo", "prompt_logprobs", "return_token_ids", "return_prompt_text", "continue_final_message")
 
 
 class ReasoningOptions(Body):
-    """How much the model thinks, and how that is told."""
+    """Options of reasoning: its effort, and the form in which it is shown."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None  # its former name
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None  # the former name of `summary`
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Literal["standard"] | None = None
 
     @property
     def summarised(self) -> bool:
-        """Whether reasoning comes as a summary: its whole text, because a shorter one is not to be had."""
+        """Return whether reasoning is shown as a summary: its whole text, since the model writes no shorter one."""
         return (self.summary or self.generate_summary) is not None
 
 
 class TextFields(Body):
-    """What the text is to be."""
+    """Options of the output text."""
 
     format: JsonObject | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ResponsesStreamOptions(Body):
-    """What a stream has besides."""
+    """Options of a stream."""
 
     include_obfuscation: bool = False
 
@@ -97,7 +97,7 @@ class ResponsesRequest(Body):
     stream_options: ResponsesStreamOptions | None = None
     include: Some[Name] | None = None
     max_output_tokens: Positive | None = None
-    max_tool_calls: Positive | None = None  # of built-in tools, of which there are none
+    max_tool_calls: Positive | None = None  # limits calls of built-in tools, of which there are none
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16), BeforeValidator(few_members)] | None = (
         None
     )
@@ -119,7 +119,7 @@ class ResponsesRequest(Body):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the text comes with log-probabilities."""
+        """Return whether the text comes with log-probabilities."""
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
 
@@ -127,13 +127,11 @@ def check_include(include: list[str] | None) -> None:
     """Raises: InvalidRequest naming what cannot be included."""
     for one in include or ():
         if one not in INCLUDABLE:
-            raise InvalidRequest(
-                f"include: {one[:100]!r} is not to be had here; write {' or '.join(INCLUDABLE)}", "include"
-            )
+            raise InvalidRequest(f"include: {one[:100]!r} is not supported; write {' or '.join(INCLUDABLE)}", "include")
 
 
 def check_responses(body: ResponsesRequest, stores: bool) -> None:
-    """What is no type. `stores`: whether this server keeps responses.
+    """Check what the types do not cover. `stores`: whether this server stores responses.
 
     Raises: InvalidRequest naming the field.
     """
@@ -154,7 +152,7 @@ def check_responses(body: ResponsesRequest, stores: bool) -> None:
         raise InvalidRequest("stream_options are for streams; set stream: true", "stream_options")
     if body.reasoning is not None and "concise" in (body.reasoning.summary, body.reasoning.generate_summary):
         raise InvalidRequest(
-            "reasoning.summary: only the whole reasoning is to be had; write auto", "reasoning.summary"
+            "reasoning.summary: only the whole reasoning is available; write auto", "reasoning.summary"
         )
     _check_store(body, stores)
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses, and what is done with stored ones: GET, POST …/cancel, DELETE, GET …/input_items."""
+"""POST /v1/responses, and the endpoints of stored responses: GET, POST …/cancel, DELETE, GET …/input_items."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ EVENTS = Manner(KEEP_ALIVE, _broken, b"")
 
 
 def open_store(app: FastAPI, config: ApiConfig) -> None:
-    """Before workers are forked: all share what is stored."""
+    """Open the store, before workers are forked, so that all share it."""
     app.state.responses = ResponseStore(config) if config.responses_store else None
     app.state.background = Background(app.state.responses)
 
 
 async def close(app: FastAPI) -> None:
-    """What still runs in this worker's background ends."""
+    """End the background jobs of this worker and close the store."""
     await app.state.background.close()
     if app.state.responses is not None:
         await app.state.responses.close()
@@ -76,7 +76,7 @@ Serving = Annotated[ServingResponses, service("responses")]
 async def create_response(
     request: Request, body: ResponsesBody, serving: Serving, config: AppConfig, kept: Kept, owner: Owner
 ) -> Response:
-    """Answer, whole or as a stream of events; or in the background, for whoever fetches the response later.
+    """Answer, whole or as a stream of events; or in the background, to be fetched later.
 
     Raises: InvalidRequest (400), ModelNotFound or ResponseNotFound (404), Overloaded (429), EngineUnavailable (503),
     all before the first byte.
@@ -106,7 +106,7 @@ async def create_response(
 async def count_input_tokens(
     body: ResponsesBody, serving: Serving, config: AppConfig, kept: Kept, owner: Owner
 ) -> Response:
-    """How many tokens the input of such a request has.
+    """Return how many tokens the input of a request has.
 
     Raises: InvalidRequest, ModelNotFound, ResponseNotFound, EngineUnavailable.
     """
@@ -119,7 +119,7 @@ async def count_input_tokens(
 async def retrieve_response(
     request: Request, response_id: str, config: AppConfig, store: Store, owner: Owner
 ) -> Response:
-    """A stored response as it now is; with `stream`, its events after `starting_after`, as they come.
+    """Return a stored response in its present state; with `stream`, its events after `starting_after`, as they come.
 
     Raises: ResponseNotFound, InvalidRequest.
     """
@@ -128,14 +128,16 @@ async def retrieve_response(
     stream = _flag(query, "stream")
     after = _number(query, "starting_after", -1, 1 << 53)
     if _flag(query, "include_obfuscation"):
-        raise InvalidRequest("include_obfuscation: ask for it when the response is made", "include_obfuscation")
+        raise InvalidRequest("include_obfuscation: set it when the response is created", "include_obfuscation")
     one = await store.get(response_id, owner)
     if not stream:
         if after is not None:
             raise InvalidRequest("starting_after is for streams; set stream=true", "starting_after")
         return json_response(_included(json.loads(one.reply), _several(query, "include")))
     if not (await store.events(response_id, owner, -1))[0]:
-        raise InvalidRequest("stream: this response was made without stream or background, and has no events", "stream")
+        raise InvalidRequest(
+            "stream: this response was created without stream or background, and has no events", "stream"
+        )
     events = followed(store, response_id, owner, -1 if after is None else after)
     return EventStream(events, _nothing, config.sse_keep_alive_interval_s, EVENTS)
 
@@ -147,13 +149,13 @@ async def cancel_response(response_id: str, store: Store, owner: Owner) -> Respo
     Raises: ResponseNotFound, InvalidRequest.
     """
     if not json.loads((await store.get(response_id, owner)).reply)["background"]:
-        raise InvalidRequest("only background responses can be cancelled; of others, close the connection")
+        raise InvalidRequest("only background responses can be cancelled; to cancel another one, close its connection")
     return json_response(json.loads((await store.cancel(response_id, owner)).reply))
 
 
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(response_id: str, store: Store, owner: Owner) -> Response:
-    """Forget it, and end it where it still is computed.
+    """Delete a response; the worker that still computes it cancels it.
 
     Raises: ResponseNotFound.
     """
@@ -163,7 +165,7 @@ async def delete_response(response_id: str, store: Store, owner: Owner) -> Respo
 
 @router.get("/v1/responses/{response_id}/input_items")
 async def list_input_items(request: Request, response_id: str, store: Store, owner: Owner) -> Response:
-    """The request's own items, newest first unless `order=asc`; `limit` of them `after` one.
+    """List the request's own items, newest first unless `order=asc`: at most `limit`, beginning after item `after`.
 
     Raises: ResponseNotFound, InvalidRequest.
     """
@@ -188,7 +190,7 @@ async def list_input_items(request: Request, response_id: str, store: Store, own
 
 
 def _included(reply: Json, include: list[str]) -> Json:
-    """The same with what is asked for besides.
+    """Return the response with the further fields that `include` asks for.
 
     Raises: InvalidRequest for what was not computed.
     """
@@ -201,7 +203,7 @@ def _included(reply: Json, include: list[str]) -> Json:
             and item["type"] == "message"
             and any(p["text"] and not p["logprobs"] for p in item["content"])
         ):
-            raise InvalidRequest(f"include: {LOGPROBS} was not asked for when the response was made", "include")
+            raise InvalidRequest(f"include: {LOGPROBS} was not included when the response was created", "include")
     return reply
 
 
@@ -223,9 +225,9 @@ def _number(query: QueryParams, name: str, low: int, high: int) -> int | None:
     if value is None:
         return None
     if not re.fullmatch(r"-?[0-9]{1,18}", value) or not low <= int(value) <= high:
-        raise InvalidRequest(f"{name}: {value[:100]!r} is no number from {low} to {high}", name)
+        raise InvalidRequest(f"{name}: {value[:100]!r} is not a whole number from {low} to {high}", name)
     return int(value)
 
 
 def _nothing() -> None:
-    """Whoever only follows a response ends nothing by leaving."""
+    """Do nothing when a client that follows a stored response disconnects: the response goes on."""

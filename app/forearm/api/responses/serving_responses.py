@@ -1,4 +1,4 @@
-"""Questions of /v1/responses handed to the engine, and the response object that each begins with."""
+"""Submission of /v1/responses requests to the engine, and the response object that each begins with."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from forearm.api.responses.to_chat import NAMES, ResponsesQuestion, chat_of
 from forearm.config.api_config import ApiConfig
 from forearm.json_types import Json
 
-_FUNCTION: Json = {"parameters": None, "strict": None}  # members that OpenAI always tells of a function
+_FUNCTION: Json = {"parameters": None, "strict": None}  # members that OpenAI always returns with a function
 
 
 class ServingResponses:
-    """Begins responses. `defaults`: sampling parameters where a request does not say."""
+    """Begins responses. `defaults`: sampling parameters that apply where a request sets none."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ServingResponses:
         self._warnings = warnings
 
     async def count_tokens(self, question: ResponsesQuestion) -> int:
-        """Return how many tokens the prompt of a question has.
+        """Return how many tokens the prompt of a request has.
 
         Raises: InvalidRequest, ModelNotFound, EngineUnavailable.
         """
@@ -57,7 +57,7 @@ class ServingResponses:
         return len(await complaining(self._chat.prompt(chat), NAMES))
 
     async def begin(self, question: ResponsesQuestion, caller: Caller, store: ResponseStore | None, owner: str) -> Job:
-        """Hand the question to the engine.
+        """Submit the request to the engine.
 
         Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
         """
@@ -85,7 +85,7 @@ class ServingResponses:
         return Job(turn, growing, owner, question.own, store, caller.request_id)
 
     def _reply(self, body: ResponsesRequest, chat: BoundedChat, stored: bool) -> Json:
-        """Return the response object of a request that has just been made: what was asked for, with defaults filled in.
+        """Return the response object of a new request: its parameters, with defaults filled in.
 
         Raises: ModelNotFound.
         """

@@ -1,12 +1,12 @@
 """Responses kept for later: one SQLite file that all workers of a server share, bounded by count, bytes and age.
 
-The bytes are the file's: SQLite takes no more pages than they hold. Its journal, beside it while something is written,
-has the old pages of one transaction. (A write-ahead log would hold each new page once more, and is of no use where all
-transactions write.)
+The limit in bytes is that of the file: SQLite takes no more pages than fit into it. The journal, a second file during a
+write, holds the old pages of one transaction. (A write-ahead log would hold each new page twice, and gains nothing
+where all transactions write.)
 
-A response belongs to whoever made it (`owner`, of an API key); to everybody else it is not there. Of those that are
-done the one used longest ago goes first. The file lies in the server's run folder, which only its user can enter and
-which goes when the server stops; nothing is flushed to the disk on purpose.
+A response belongs to the API key that made it (`owner`); for other clients it does not exist. Of the completed
+responses the least recently used is removed first. The file lies in the server's run folder, which only its user can
+enter and which is removed when the server stops; therefore nothing is flushed to the disk.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
 
 Result = TypeVar("Result")
-# A worker says so several times a second that it still computes a response; one that has not for so long is dead.
+# A worker confirms several times a second that it still computes a response; after this silence it counts as dead.
 _DEAD_S = 30.0
 _BUSY_S = 10.0  # the longest wait for other workers' writes, which take milliseconds
-_PAGE_BYTES, _LEAST_PAGES = 4096, 64  # of an empty store, with room for something
-_BESIDE_PAGES = 8  # that one response changes in the tables and indices
-_BATCHES = 64  # of events that are read at a time
+_PAGE_BYTES, _LEAST_PAGES = 4096, 64  # page size; pages of an empty store, with room for a small response
+_BESIDE_PAGES = 8  # pages of tables and indices that one response changes
+_BATCHES = 64  # batches of events that are read at a time
 
 
 class ResponseStore:
-    """Made before workers are forked; each opens it for itself. Methods run on a thread of their own."""
+    """The store. It is made before workers are forked; each opens its own connection. Methods run on one thread."""
 
     def __init__(self, config: ApiConfig) -> None:
         self._count = config.responses_store_count
@@ -67,14 +67,14 @@ class ResponseStore:
             made.close()
 
     async def close(self) -> None:
-        """A folder of its own goes; that of a server is the server's."""
+        """Close the connection, and remove the folder if the store made it; the server removes its own run folder."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown()
         if self._own_folder:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
     async def add(self, one: StoredResponse, owner: str, events: Sequence[bytes] = ()) -> None:
-        """Keep it, and let go what is too much then.
+        """Store a response, and remove others beyond the limits.
 
         Raises: InvalidRequest if it is larger than the whole store; StoreFull.
         """
@@ -82,7 +82,7 @@ class ResponseStore:
 
         def write(store: sqlite3.Connection) -> None:
             now, size = time.time(), one.bytes + sum(map(len, events))
-            # What runs is never let go; an eighth stays free for it to grow and to end in.
+            # Responses in progress are never removed; an eighth stays free for them to grow and complete.
             most = self._pages * 7 // 8 if one.status in RUNNING else self._pages
             if not self._make_room(store, size, most):
                 raise StoreFull("the responses that are being computed fill the store")
@@ -96,7 +96,7 @@ class ResponseStore:
         await self._within(write)
 
     def check(self, size: int) -> None:
-        """Raises: InvalidRequest if so many bytes can never be stored."""
+        """Raises: InvalidRequest if a response of `size` bytes can never be stored."""
         if size > self._bytes:
             raise InvalidRequest(
                 f"the response takes {size} bytes and the store holds {self._bytes} (FOREARM_RESPONSES_STORE_BYTES); "
@@ -109,9 +109,9 @@ class ResponseStore:
         return await self._within(lambda store: self._one(store, response_id, owner))
 
     async def chain(self, response_id: str, owner: str, most_bytes: int) -> list[StoredResponse]:
-        """The conversation that ends with this response, the first one first.
+        """Return the conversation that ends with this response, oldest first.
 
-        Raises: ResponseNotFound if one of it is not there; InvalidRequest if it is longer than `most_bytes`.
+        Raises: ResponseNotFound if one of its responses is missing; InvalidRequest if it is longer than `most_bytes`.
         """
 
         def read(store: sqlite3.Connection) -> list[StoredResponse]:
@@ -131,7 +131,7 @@ class ResponseStore:
         return await self._within(read)
 
     async def output_item(self, item_id: str, owner: str) -> dict[str, Any]:
-        """An item that some response has put out.
+        """Return an output item of any stored response.
 
         Raises: ResponseNotFound.
         """
@@ -147,9 +147,9 @@ class ResponseStore:
         return await self._within(read)
 
     async def update(self, news: Sequence[News]) -> set[str]:
-        """The worker that computes these responses says that it lives, and how they go on.
+        """Write the progress of responses, and confirm that this worker still computes them.
 
-        Returns: the ids of those still wanted: not cancelled, not deleted.
+        Returns: the ids of those still wanted, neither cancelled nor deleted.
         """
 
         def write(store: sqlite3.Connection) -> set[str]:
@@ -164,7 +164,7 @@ class ResponseStore:
         return await self._within(write)
 
     async def cancel(self, response_id: str, owner: str) -> StoredResponse:
-        """Nobody computes it any more; what has ended stays as it is.
+        """Mark a response as cancelled, which ends its computation; one that has ended stays unchanged.
 
         Raises: ResponseNotFound.
         """
@@ -189,13 +189,13 @@ class ResponseStore:
         await self._within(write)
 
     async def events(self, response_id: str, owner: str, after: int) -> tuple[list[bytes], bool]:
-        """Some of the events whose numbers are greater than `after`, and whether more may come.
+        """Return some of the events numbered above `after`, and whether more may come.
 
         Raises: ResponseNotFound.
         """
 
         def read(store: sqlite3.Connection) -> tuple[list[bytes], bool]:
-            status = self._one(store, response_id, owner, touch=False).status  # often
+            status = self._one(store, response_id, owner, touch=False).status  # polled often
             rows = store.execute(
                 "SELECT last, events FROM events WHERE response = ? AND last > ? ORDER BY last LIMIT ?",
                 (response_id, after, _BATCHES),
@@ -211,9 +211,9 @@ class ResponseStore:
     # --- on the thread
 
     async def _within(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """What `work` returns; all it does is done together or not at all.
+        """Run `work` in one transaction on the store's thread and return its result.
 
-        Raises: StoreFull, and what `work` does.
+        Raises: StoreFull, and as `work`.
         """
 
         def run() -> Result:
@@ -237,7 +237,7 @@ class ResponseStore:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
-            self._connection.execute("PRAGMA synchronous = OFF")  # the file dies with the server anyway
+            self._connection.execute("PRAGMA synchronous = OFF")  # the file does not outlive the server
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.execute("PRAGMA journal_mode = TRUNCATE")
             self._connection.execute(f"PRAGMA max_page_count = {self._pages}")
@@ -249,7 +249,7 @@ class ResponseStore:
             self._connection = None
 
     def _one(self, store: sqlite3.Connection, response_id: str, owner: str, touch: bool = True) -> StoredResponse:
-        """Reading is use, unless it is not to `touch` it. What a dead worker has left is found to have failed.
+        """Read a response, and mark it as used if `touch`. A response whose worker is dead is set to failed.
 
         Raises: ResponseNotFound.
         """
@@ -266,12 +266,15 @@ class ResponseStore:
         if one.status in RUNNING and beat < now - _DEAD_S:
             one = fail(store, one, "the process that computed this response has ended")
         if touch:
-            with suppress(sqlite3.OperationalError):  # on a full disk what was stored can still be read
+            with suppress(sqlite3.OperationalError):  # on a full disk stored responses can still be read
                 store.execute("UPDATE responses SET used = ? WHERE id = ?", (now, one.id))
         return one
 
     def _make_room(self, store: sqlite3.Connection, size: int, most: int) -> bool:
-        """Whether so many bytes more fit into `most` pages: of what is done, the one used longest ago goes first."""
+        """Make `size` more bytes fit into `most` pages by removing the least recently used completed responses.
+
+        Returns: whether they fit.
+        """
         wanted = size // (_PAGE_BYTES - 4) + _BESIDE_PAGES
         while self._pages_used(store) + wanted > most:
             gone = store.execute(
@@ -289,7 +292,7 @@ class ResponseStore:
         return int(pages - free)
 
     def _let_go(self, store: sqlite3.Connection) -> None:
-        """Of what is done: all that is too old; then, while there is too much, the one used longest ago."""
+        """Remove completed responses that are too old; then, beyond the limits, the least recently used."""
         now = time.time()
         done = f"(NOT {RUNS} OR beat < ?)"
         store.execute(f"DELETE FROM responses WHERE used < ? AND {done}", (now - self._age_s, now - _DEAD_S))

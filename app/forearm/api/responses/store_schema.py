@@ -1,4 +1,4 @@
-"""The tables of the response store, and the rows that one response has in them."""
+"""The tables of the response store, and the rows of one response in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 RUNNING = ("queued", "in_progress")
 RUNS = "status IN ('queued', 'in_progress')"
-_ROW_BYTES = 500  # of a row and its indices, about
+_ROW_BYTES = 500  # about the size of a row and its indices
 SCHEMA = """
 CREATE TABLE responses (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, status TEXT NOT NULL, used REAL NOT NULL,
@@ -29,7 +29,7 @@ CREATE TABLE events (
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response: the object itself and its own input items, both as JSON, and the response it goes on from."""
+    """A response: the object and its own input items, both as JSON, and the id of the previous response."""
 
     id: str
     status: str
@@ -39,14 +39,14 @@ class StoredResponse:
 
     @property
     def bytes(self) -> int:
-        """What it takes."""
+        """Return the size that counts towards the store's limit."""
         return len(self.reply) + len(self.items) + _ROW_BYTES
 
 
 @dataclass(frozen=True)
 class News:
-    """What a response that is being computed has new: events, of which the first has the number `first`; and, where
-    its status has changed, the status and the whole reply."""
+    """The changes of a response in progress: new events, numbered from `first`; and, if its status has changed, the
+    status and the whole reply."""
 
     id: str
     first: int
@@ -56,7 +56,7 @@ class News:
 
 
 def is_told(store: sqlite3.Connection, news: News) -> bool:
-    """Whether the response is still computed; then its news are written down."""
+    """Write the changes of a response. Returns: False, and nothing written, if it is no longer in progress."""
     now, size = time.time(), sum(map(len, news.events)) + len(news.reply)
     row = store.execute(
         f"UPDATE responses SET beat = ?, used = ?, bytes = bytes + ? WHERE id = ? AND {RUNS}",
@@ -71,7 +71,7 @@ def is_told(store: sqlite3.Connection, news: News) -> bool:
 
 
 def fail(store: sqlite3.Connection, one: StoredResponse, message: str) -> StoredResponse:
-    """A response that nobody computes any more, and a last event for those who follow it."""
+    """Set a response to failed, add the last event for clients that follow it, and return it."""
     response = {**json.loads(one.reply), "status": "failed", "error": {"code": "server_error", "message": message}}
     reply = json.dumps(response).encode()
     set_status(store, one.id, "failed", reply)

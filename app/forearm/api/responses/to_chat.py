@@ -1,4 +1,4 @@
-"""A request of /v1/responses as a chat: with the conversation before it, and cut to the context where it may be."""
+"""Translation of a /v1/responses request to a chat, with its earlier conversation, truncated if it allows that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from forearm.api.responses.store_schema import RUNNING, StoredResponse
 from forearm.api.responses.tools import Offered, chat_tool_choice, offered
 from forearm.json_types import Json
 
-# What chats call what responses call otherwise.
+# The chat's name and the responses API's name of the same field.
 NAMES = {
     "messages": "input",
     "most_tokens": "max_output_tokens",
@@ -33,13 +33,13 @@ NAMES = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
-_MOST_REFERENCES = 100  # each reads a stored response
-_ANSWER_SHARE = 4  # with truncation the context keeps room for the answer asked for, at most one part in so many
+_MOST_REFERENCES = 100  # each one reads a stored response
+_ANSWER_SHARE = 4  # with truncation, up to this fraction (1 / n) of the context is kept free for the answer
 
 
 @dataclass(frozen=True)
 class ResponsesQuestion:
-    """A request with its tools, its own items, ids and all, and the items of the conversation before."""
+    """A request with its tools, its own items with ids, and the items of the earlier conversation."""
 
     body: ResponsesRequest
     tools: Offered
@@ -74,7 +74,7 @@ async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str,
 
 
 async def chat_of(request: ResponsesQuestion, serving: ServingChat, prompts: PromptRenderer) -> BoundedChat:
-    """Return the request as a chat, cut to the context where it may be.
+    """Return the request as a chat, truncated to the context if the request allows that.
 
     Raises: InvalidRequest, EngineUnavailable.
     """
@@ -86,7 +86,7 @@ async def chat_of(request: ResponsesQuestion, serving: ServingChat, prompts: Pro
         items, wheres = without_old_reasoning(items, wheres)
 
     def chat(first: int) -> BoundedChat:
-        """Of the items from this one on; what stands before the conversation stays."""
+        """Return the chat of the items from number `first` on, after the instructions."""
         talk = ItemsConversation(request.body.instructions)
         for number, (where, item) in enumerate(zip(wheres, items, strict=True)):
             if number >= first or item.get("role") in ("system", "developer"):
@@ -100,7 +100,7 @@ async def chat_of(request: ResponsesQuestion, serving: ServingChat, prompts: Pro
 
 
 async def _fitted(serving: ServingChat, prompts: PromptRenderer, chat: Any, starts: Sequence[int]) -> BoundedChat:
-    """The chat from the earliest of these starts that fits the context; from the last, where none does.
+    """Return the chat from the earliest of `starts` that fits the context; from the last one if none does.
 
     Raises: InvalidRequest.
     """
@@ -110,7 +110,7 @@ async def _fitted(serving: ServingChat, prompts: PromptRenderer, chat: Any, star
         middle = (low + high) // 2
         candidate: BoundedChat = chat(starts[middle])
         room = min(candidate.most_tokens or context, max(1, context // _ANSWER_SHARE))
-        # One with more letters than the context could ever hold need not be rendered.
+        # A chat with more characters than the context could ever hold need not be rendered.
         letters = sum(len(_as_text(message.content or "")) for message in candidate.messages)
         fits = letters <= context * prompts.tokenizer.longest_token
         if fits and len(await serving.prompt(candidate)) + room <= context:
@@ -126,7 +126,7 @@ def _as_text(content: str | list[Json]) -> str:
 
 
 def _fields(body: ResponsesRequest, tools: list[Json], knows_verbosity: bool) -> Json:
-    """All of the chat but its messages. What the request has beyond OpenAI's fields is the chat's own.
+    """Return the chat's fields except its messages. Fields beyond OpenAI's are passed on unchanged.
 
     Raises: InvalidRequest.
     """
@@ -136,7 +136,7 @@ def _fields(body: ResponsesRequest, tools: list[Json], knows_verbosity: bool) ->
     fields: Json = {
         **(body.model_extra or {}),
         "model": body.model,
-        "n": 1,  # whatever the server's default is
+        "n": 1,  # overrides the server's default
         "most_tokens": body.max_output_tokens,
         "temperature": body.temperature,
         "top_p": body.top_p,
@@ -153,7 +153,7 @@ def _fields(body: ResponsesRequest, tools: list[Json], knows_verbosity: bool) ->
 
 
 def _template_kwargs(body: ResponsesRequest, knows_verbosity: bool) -> Json:
-    """Raises: InvalidRequest for a verbosity that the model's template knows nothing of."""
+    """Raises: InvalidRequest for a verbosity that the model's template does not support."""
     kwargs = (body.model_extra or {}).get("chat_template_kwargs") or {}
     if not isinstance(kwargs, dict):
         refuse("chat_template_kwargs: it must be an object", "chat_template_kwargs")
@@ -161,5 +161,5 @@ def _template_kwargs(body: ResponsesRequest, knows_verbosity: bool) -> Json:
     if verbosity in (None, "medium"):
         return kwargs
     if not knows_verbosity:
-        refuse(f"text.verbosity: this model knows no verbosity {verbosity!r}; leave it out", "text.verbosity")
+        refuse(f"text.verbosity: this model does not support verbosity {verbosity!r}; leave it out", "text.verbosity")
     return {"verbosity": verbosity, **kwargs}

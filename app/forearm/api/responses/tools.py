@@ -1,8 +1,8 @@
-"""The tools of a /v1/responses request as functions that a chat offers, and calls of them in the form they came in.
+"""The tools of a /v1/responses request as functions of a chat, and calls of them in their original form.
 
 Agents offer more than functions. Namespaces are flattened; a custom tool, whose input is a text, becomes a function
-with that text as its one argument; what a server would have to run itself (web search, a shell, …) is left out and told
-of in the response's `warnings`, because an agent offers it whether or not the server has it.
+with that text as its one argument; a tool that the server would have to run (web search, a shell, …) is left out, with
+a line in the response's `warnings`, because agents offer it whether or not the server has it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 
 _INPUT: Json = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-# Also with what OpenAI appends to some: _preview, a date.
+# Types also occur with a suffix of OpenAI's: _preview, a date.
 _RUN_ELSEWHERE = (
     *("web_search", "file_search", "tool_search", "code_interpreter", "image_generation", "computer", "mcp"),
     *("local_shell", "shell", "apply_patch"),
@@ -26,7 +26,7 @@ _RUN_ELSEWHERE = (
 
 @dataclass
 class Offered:
-    """What is offered to the model. `spaces`: namespace and name of each function that has one, by its flat name."""
+    """The tools offered to the model. `spaces`: namespace and name by flat name, for functions in a namespace."""
 
     functions: list[Json] = field(default_factory=list)
     spaces: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Offered:
     warnings: list[str] = field(default_factory=list)
 
     def call(self, flat: str) -> tuple[str, Json]:
-        """Type and name of the item that tells of a call of this function."""
+        """Return type and name fields of the output item for a call of this function."""
         space, name = self.spaces.get(flat, ("", flat))
         named = {"name": name, "namespace": space} if space else {"name": name}
         if flat in self.custom:
@@ -42,7 +42,7 @@ class Offered:
         return "function_call", {**named, "arguments": ""}
 
     def take(self, where: str, tool: Json, space: str = "") -> None:
-        """The next tool.
+        """Add the next tool.
 
         Raises: InvalidRequest naming it by `where`.
         """
@@ -54,7 +54,7 @@ class Offered:
         elif kind == "function":
             self._take_function(where, tool, space)
         elif kind.startswith(_RUN_ELSEWHERE):
-            self._warn(f"tools of type {kind} are not run here; they were left out")
+            self._warn(f"this server does not run tools of type {kind}; they were left out")
         else:
             _refuse(f"{where}: tools of type {kind!r} are not known; offer functions, custom tools or namespaces")
 
@@ -101,12 +101,12 @@ def offered(tools: Sequence[Json]) -> Offered:
 
 
 def flat_name(name: str, space: object) -> str:
-    """The function's name for the model."""
+    """Return the function's name for the model, with its namespace as a prefix."""
     return f"{space}__{name}" if space and isinstance(space, str) else name
 
 
 def custom_input(arguments: str) -> str:
-    """The text that a call of a custom tool is given; as much of it as there is, where the answer was cut off."""
+    """Return the input text of a custom tool's call; the available part of it, if the answer was cut off."""
     try:
         parsed = pydantic_core.from_json(arguments or "{}", allow_partial="trailing-strings")
     except ValueError:
@@ -116,7 +116,7 @@ def custom_input(arguments: str) -> str:
 
 
 def chat_tool_choice(choice: str | Json | None) -> str | Json | None:
-    """The choice as a chat has it, which is checked there.
+    """Return the choice in the chat's form; the chat checks it further.
 
     Raises: InvalidRequest.
     """

@@ -17,10 +17,10 @@ _REASONING = ("reasoning", "reasoning_content")
 
 
 class _Form(NamedTuple):
-    """A form of messages, of which templates take one or another.
+    """A form of messages; each template accepts some of them.
 
-    tools_in: the role whose first message tells of tools. arguments: of calls made earlier, each an object or text.
-    beside_calls: the content of a message that only calls.
+    tools_in: the role whose first message lists the tools. arguments: whether those of earlier calls are objects or
+    text. beside_calls: the content of a message that has only calls.
     """
 
     tools_in: str = "system"
@@ -39,15 +39,15 @@ def render_chat(
     documents: list[Json] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a chat's prompt, with the messages in the first form that the template takes.
+    """Return a chat's prompt, with the messages in the first form that the template accepts.
 
-    messages: as in OpenAI's API. tools: told of by a message where the template knows none. as_parts: contents are
-    lists of parts. kwargs: the template's other variables.
-    Raises: InvalidRequest naming the message, or with the template's complaint about the first form.
+    messages: as in OpenAI's API. tools: listed by a message if the template does not support them. as_parts:
+    contents are lists of parts. kwargs: the template's other variables.
+    Raises: InvalidRequest naming the message, or with the template's error about the first form.
     """
-    # Some templates know no system's message; DeepSeek's take arguments as they were written. Qwen3's first ones,
-    # which GGUF files still carry, look into the content beside calls.
-    tells_of_tools = bool(tools) and not template.shows_tools  # a message does
+    # Some templates have no system role; DeepSeek's take a call's arguments as text. Qwen3's first templates, which
+    # GGUF files still carry, need a string as the content of a message with calls.
+    tells_of_tools = bool(tools) and not template.shows_tools  # a message lists them
     others = (_Form(tools_in="user") if tells_of_tools else _Form(arguments="text"), _Form(beside_calls=""))
 
     def rendered(form: _Form) -> str:
@@ -78,7 +78,7 @@ def _conversation(
     as_parts: bool,
     form: _Form,
 ) -> list[Json]:
-    """Return the messages in this form; where the template knows no tools, they tell of them.
+    """Return the messages in this form; if the template does not support tools, a message lists them.
 
     Raises: InvalidRequest naming the message.
     """
@@ -101,9 +101,9 @@ def _conversation(
 def _renamed(message: Json, template: ChatTemplate, arguments: str) -> None:
     """Change the names and forms of a message's members to those of this template."""
     if message["role"] == "developer" and "developer" not in template.source:
-        message["role"] = "system"  # OpenAI's newer name of it
+        message["role"] = "system"  # "developer" is OpenAI's newer name of it
     if "thinking" in template.source and message.get("reasoning") is not None:
-        message.setdefault("thinking", message["reasoning"])  # gpt-oss calls it so
+        message.setdefault("thinking", message["reasoning"])  # gpt-oss's name
     if arguments == "text":
         for call in message.get("tool_calls") or ():
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
@@ -119,7 +119,7 @@ def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
         if not isinstance(plain["tool_calls"], list):
             raise InvalidRequest(f"messages[{number}].tool_calls must be a list", "messages")
         plain["tool_calls"] = [_tool_call(number, call) for call in plain["tool_calls"]]
-        plain["content"] = plain["content"] or None  # an empty one is none: see ChatTemplate
+        plain["content"] = plain["content"] or None  # an empty content counts as none: see ChatTemplate
     reasoning = next((plain[name] for name in _REASONING if plain.get(name) is not None), None)
     return plain if reasoning is None else {**plain, **dict.fromkeys(_REASONING, reasoning)}
 
@@ -158,8 +158,8 @@ def _tool_call(number: int, call: Any) -> Any:
 def _arguments(written: Any) -> Json:
     """Return a call's arguments as an object.
 
-    What the model wrote need not be one, and an answer that max_tokens cut off ends within it. The client, who only
-    sends it back, is not blamed: the model is shown what it wrote, in a form that every template takes.
+    The model's text may not be an object, or be cut off by max_tokens. The client only sends it back, so it is no
+    error: the model is shown its own text, in a form that every template accepts.
     """
     if not isinstance(written, str):
         return written if isinstance(written, dict) else {} if written is None else {"invalid": written}
