@@ -179,7 +179,7 @@ def bits_a_weight(checkpoint: Checkpoint) -> float:
             format = checkpoint.formats[f"{layer}.{packed}"]
             size = part.shape[0] * part.shape[1]
             per_group = bits[format.scale_dtype] + {"none": 0, "int8": 8, "float32": 32}[format.zero]
-            scales = per_group / (format.group or part.shape[1]) if format.dtype in ("int8", "int4") else 0.0
+            scales = per_group / (format.group or part.shape[1]) if format.is_integer else 0.0
             total, values = total + size * (bits[format.dtype] + scales), values + size
     return total / values
 

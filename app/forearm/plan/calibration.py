@@ -18,7 +18,6 @@ from forearm.array_types import Int32Array
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import open_checkpoint
-from forearm.model.checkpoint.formats import is_codes
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.families.config import WeightFormat
 from forearm.model.quantization.quantization import AT_LOAD, Asked
@@ -58,14 +57,14 @@ def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat
 
 def _asked(format: WeightFormat) -> Asked | None:
     """Return the --quantization that gives this format, or one with the same multiplication."""
-    if not is_codes(format):
+    if not format.is_quantized:
         return Asked(embeddings="none")
     alike = (name for name, one in AT_LOAD.items() if (one.dtype, one.group) == (format.dtype, format.group))
     return next((Asked(name, "none", "float" if format.wide else "auto") for name in alike), None)
 
 
 def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) -> Achieved:
-    dtype = "bfloat16" if is_codes(format) else format.dtype
+    dtype = "bfloat16" if format.is_quantized else format.dtype
     checkpoint = open_checkpoint(folder, dtype=dtype, quantization=asked)
     executor = load_native(
         checkpoint,

@@ -123,7 +123,7 @@ class Cost:
 
 def kind_of(format: WeightFormat) -> str:
     """Return the kind of multiplication: float, int8 (one scale a row), grouped (scales inside the row)."""
-    if format.dtype not in ("int8", "int4") or format.wide:
+    if not format.is_integer or format.wide:
         return "float"
     return "grouped" if format.group else "int8"
 

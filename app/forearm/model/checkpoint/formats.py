@@ -8,15 +8,12 @@ from collections.abc import Iterable, Sequence
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.shards import StoredTensor
-from forearm.model.families.config import DTypeName, WeightFormat
+from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
 from forearm.model.quantization.quantization import Asked
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
-# The most values of k that a layout keeps together (kernels.h, Layout), and their bytes.
-_QUANTUM = {"int8": (8, 8), "int4": (16, 8), "fp8_e4m3": (4, 4), "fp8_e5m2": (4, 4), "float32": (4, 16)}
-_HALF = (4, 8)
 
 Source = tuple[TensorPart, StoredTensor | CodedMatrix]
 
@@ -41,20 +38,15 @@ def spec_bytes(spec: MatrixSpec, format: WeightFormat) -> int:
 
 def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
     """Upper bound of a packed matrix's bytes: rows in panels of 16, columns in the layout's quantum, and scales."""
-    values, item = _QUANTUM.get(format.dtype, _HALF)
+    number = NUMBER_FORMATS[format.dtype]
     padded = -(-rows // _PANEL) * _PANEL
-    codes = padded * -(-k // values) * item
+    codes = padded * -(-k // number.quantum) * number.quantum_bytes
     if format.dtype == "float32":
         return codes
-    if not is_codes(format):
+    if not format.is_quantized:
         return codes + padded * 4  # a scale for each row, where 16-bit weights are multiplied in 16 bits (neon_fp16)
     a_group = (4 if format.scale_dtype == "float32" else 2) + {"none": 0, "int8": 1, "float32": 4}[format.zero]
     return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
-
-
-def is_codes(format: WeightFormat) -> bool:
-    """Return whether the format stores codes with scales, rather than floats."""
-    return format.dtype not in ("float32", "float16", "bfloat16")
 
 
 def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
@@ -69,7 +61,7 @@ def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
 def described(format: WeightFormat) -> str:
     """Name of a format in a log line, such as "int4 in groups of 128"."""
     group = f" in groups of {format.group}" if format.group else ""
-    wide = " (activations not rounded)" if format.wide and format.dtype in ("int8", "int4") else ""
+    wide = " (activations not rounded)" if format.wide and format.is_integer else ""
     return f"{format.dtype}{group}{wide}"
 
 

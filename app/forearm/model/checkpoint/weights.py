@@ -19,7 +19,7 @@ from tqdm import tqdm
 from forearm import _native
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, stored_bytes
-from forearm.model.checkpoint.formats import is_codes, spec_bytes, summary
+from forearm.model.checkpoint.formats import spec_bytes, summary
 from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
@@ -162,7 +162,7 @@ def _log_arithmetic(checkpoint: Checkpoint) -> None:
         "dtype: checkpoint %s, weights %s, products in %s%s, KV cache %s; tier %s",
         checkpoint.config.dtype, checkpoint.weight_dtype, form, why, checkpoint.kv_dtype, tier,
     )  # fmt: skip
-    if any(is_codes(format) for format in checkpoint.formats.values()):
+    if any(format.is_quantized for format in checkpoint.formats.values()):
         kept = [(checkpoint.formats[spec.name], spec) for spec in matrices(checkpoint.config)]
         sizes = [(format, spec_bytes(spec, format)) for format, spec in kept]
         log.info("weights, %s: %s", checkpoint.method or "rounded while loading", summary(sizes))

@@ -16,6 +16,29 @@ KvDTypeName = Literal["float32", "float16", "bfloat16", "int8", "fp8_e4m3", "fp8
 
 
 @dataclass(frozen=True)
+class NumberFormat:
+    """A number format of packed weights (native/kernels/kernels.h, DType).
+
+    quantum: the most values of k that a layout keeps together (kernels.h, Layout), in quantum_bytes bytes.
+    """
+
+    kind: Literal["float", "integer", "fp8"]
+    quantum: int
+    quantum_bytes: int
+
+
+NUMBER_FORMATS: dict[DTypeName | CodeName, NumberFormat] = {
+    "float32": NumberFormat("float", 4, 16),
+    "float16": NumberFormat("float", 4, 8),
+    "bfloat16": NumberFormat("float", 4, 8),
+    "int8": NumberFormat("integer", 8, 8),
+    "int4": NumberFormat("integer", 16, 8),
+    "fp8_e4m3": NumberFormat("fp8", 4, 4),
+    "fp8_e5m2": NumberFormat("fp8", 4, 4),
+}
+
+
+@dataclass(frozen=True)
 class Rope:
     """One set of rotary angles: position * inv_freq[i] radians for pair i, cos and sin times `scale`.
 
@@ -40,6 +63,16 @@ class WeightFormat:
     zero: Literal["none", "int8", "float32"] = "none"  # symmetric, zero points, offsets
     wide: bool = False  # activations stay 16 or 32 bits wide (W4A16); else int8, a scale for each token and group
     ordered: bool = False  # columns were sorted while loading: `order` of load_codes
+
+    @property
+    def is_quantized(self) -> bool:
+        """True if the matrix is stored as codes with scales, rather than as floats."""
+        return NUMBER_FORMATS[self.dtype].kind != "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """True if the codes are integers, which can be multiplied with int8 activations."""
+        return NUMBER_FORMATS[self.dtype].kind == "integer"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from forearm.model.checkpoint.shards import first_float_dtype
 from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig
@@ -22,13 +22,7 @@ DTYPES: dict[str, DTypeName] = {
     "half": "float16",
     "bfloat16": "bfloat16",
 }
-KV_DTYPES: dict[str, KvDTypeName] = {
-    **DTYPES,
-    "int8": "int8",
-    "fp8": "fp8_e4m3",
-    "fp8_e4m3": "fp8_e4m3",
-    "fp8_e5m2": "fp8_e5m2",
-}
+KV_DTYPES: dict[str, KvDTypeName] = DTYPES | {name: name for name in get_args(KvDTypeName)} | {"fp8": "fp8_e4m3"}
 
 # Keys that change the results, with the only values that the executor computes. They are checked if the family itself
 # did not read them.

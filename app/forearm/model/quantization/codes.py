@@ -124,7 +124,7 @@ def common_format(matrices: Sequence[CodedMatrix]) -> WeightFormat:
         if not np.array_equal(_order(matrix), _order(matrices[0])):
             raise ConfigError(f"{names} are kept as one matrix, but their columns were sorted differently (g_idx)")
     dtypes = {format.dtype for format in formats}
-    if len(dtypes) > 1 and not dtypes <= {"int4", "int8"}:
+    if len(dtypes) > 1 and not all(format.is_integer for format in formats):
         raise ConfigError(f"{names} are kept as one matrix, but are {' and '.join(sorted(dtypes))}: not supported")
     zeros = {format.zero for format in formats} - {"none"}
     return replace(
