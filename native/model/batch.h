@@ -1,4 +1,4 @@
-// One step as it comes from Python: engine/batch.py's Batch.
+// The batch of one step: engine/batch.py's Batch in C++.
 #pragma once
 #include <cstdint>
 
@@ -15,13 +15,13 @@ struct Batch {
   int64_t blocks;                     // length of block
   const int32_t* block;
   const int32_t* logit_row;       // [logits]
-  const int32_t* type = nullptr;  // [tokens], where the model has token types; null: all 0
+  const int32_t* type = nullptr;  // [tokens], if the model has token types; null: all 0
 };
 
-// Throws std::invalid_argument naming the array and the index of what forward() could not compute: sizes beyond the
-// limits, a sequence without tokens, a token outside the vocabulary, positions with gaps or beyond the context, blocks
-// that do not cover them or do not exist, logit rows that do not ascend, a prompt in parts where it must be whole.
-// start and block_start cut their arrays.
+// Checks that forward() can compute a batch. Throws std::invalid_argument naming the array and the index of: sizes
+// beyond the limits, a sequence without tokens, a token outside the vocabulary, positions with gaps or beyond the
+// context, blocks that do not cover them or do not exist, logit rows that do not ascend, a chunk of a prompt that must
+// be whole. start and block_start must be valid boundaries in their arrays.
 void check(const Batch& batch, const Config& config, const Limits& limits, int64_t kv_blocks);
 
 }  // namespace forearm

@@ -6,7 +6,7 @@
 namespace forearm {
 namespace {
 
-// Sizes up to here can be multiplied three at a time in 64 bits.
+// The product of three sizes up to this bound fits 64 bits.
 constexpr int64_t kLargest = int64_t{1} << 20;
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }

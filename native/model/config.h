@@ -1,4 +1,4 @@
-// One model as the executor reads it: app/forearm/model/families/config.py's ModelConfig in C++.
+// The sizes and switches of one model: app/forearm/model/families/config.py's ModelConfig in C++.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,8 +12,8 @@ namespace forearm {
 
 enum class NormPlacement { pre, post, sandwich };
 enum class QkNorm { none, head, full };
-// Which norms before a half of a layer replace the residual itself: none, the first one (what it norms are the
-// embeddings), or all of them (BERT: a norm after each half is a norm before the next one).
+// The norms whose output replaces the residual: none, the first one (the norm of the embeddings), or all of them (BERT:
+// a norm after each half of a layer is computed as the norm before the next half).
 enum class NormResidual { none, first, all };
 
 struct Rope {
@@ -38,16 +38,16 @@ struct LayerKind {
   FeedForwardKind feed_forward;
 };
 
-// What a packed matrix is for: app/forearm/model/families/matrices.py's Role.
+// The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
 enum class Role { embedding, table, head, mixer_in, mixer_out, feed_forward_in, feed_forward_out, pooler };
 
-// Rows that are loaded by a name of their own.
+// Rows of a packed matrix that are loaded by a name of their own.
 struct MatrixPart {
   std::string name;
   int64_t rows;
 };
 
-// One packed matrix: MatrixSpec in C++. Parts follow each other, each padded to whole panels, or their panels
+// One packed matrix: MatrixSpec in C++. Its parts follow each other, each padded to whole panels, or their panels
 // alternate.
 struct MatrixSpec {
   std::string name;
@@ -57,16 +57,16 @@ struct MatrixSpec {
   bool bias = false;
   bool interleaved = false;
 
-  // Packed columns; a single part is not padded.
+  // Number of packed columns; a single part is not padded.
   int64_t columns() const;
 };
 
-// A layer behind pooling: activation(W x + bias), then a LayerNorm where there is one.
+// A layer after pooling: activation(W x + bias), followed by a LayerNorm if it has one.
 struct DenseKind {
   int64_t outputs;
   bool bias, norm;
   Activation activation;
-  bool tanh;  // instead of `activation`
+  bool tanh;  // tanh takes the place of `activation`
 };
 
 struct Config {
@@ -76,9 +76,9 @@ struct Config {
   std::vector<Rope> ropes;
   bool learned_positions = false;
   int64_t position_offset = 0;
-  int64_t token_types = 0;     // rows of their embedding
-  bool bidirectional = false;  // every token sees the whole prompt
-  bool pooled = false;         // no head: rows come out as the final norm leaves them; prompts are computed whole
+  int64_t token_types = 0;     // rows of the token type embedding
+  bool bidirectional = false;  // every token attends to the whole prompt
+  bool pooled = false;         // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
 
   float norm_eps = 1e-6f;
@@ -96,14 +96,14 @@ struct Config {
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;
 
   int64_t group() const { return heads / kv_heads; }
-  // Columns of a row that comes out of a step.
+  // Columns of a row that a step returns.
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }
   int64_t pooled_columns() const { return dense.empty() ? hidden : dense.back().outputs; }
   bool norm_before() const { return norm_placement != NormPlacement::post; }
   bool norm_after() const { return norm_placement != NormPlacement::pre; }
 };
 
-// How one packed matrix is kept and multiplied: WeightFormat in C++.
+// The number format of one packed matrix: WeightFormat in C++.
 struct Format {
   enum class Zero { none, int8, float32 };
   DType dtype = DType::f32;
@@ -113,19 +113,19 @@ struct Format {
   bool wide = false;     // activations are not rounded to int8
   bool ordered = false;  // columns of activations are permuted: Weights::load_codes' order
 };
-// By the names of the packed matrices.
+// The formats by the names of the packed matrices.
 using Formats = std::map<std::string, Format>;
 
-// What one executor is made for.
+// The limits that one executor is made for.
 struct Limits {
   DType kv_dtype;
   int64_t step_tokens, step_sequences, step_logit_rows, max_model_len;
 };
 
-// Throws std::invalid_argument naming the field and its value: sizes that can't be, heads that don't divide, an odd
-// rotary dimension.
+// Throws std::invalid_argument naming the field and its value: impossible sizes, heads that don't divide, an odd rotary
+// dimension.
 void check(const Config& config, const Limits& limits);
-// The same of a format that can't be: `name` is the matrix's, `k` its width.
+// Throws std::invalid_argument for a format that is not valid; `name` is the matrix's name, `k` its width.
 void check(const std::string& name, const Format& format, int64_t k);
 
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }

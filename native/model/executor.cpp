@@ -28,7 +28,7 @@ Executor::Executor(Config config, const Formats& formats, const Limits& limits, 
   check_memory(0);
 }
 
-// Pages take room only once they are written, so each mapping alone succeeds; together they must fit as well.
+// Pages are allocated when they are first written, so each mapping succeeds alone; this checks that all fit together.
 void Executor::check_memory(int64_t kv_bytes) const {
   const int64_t fixed = weights_.bytes() + scratch_.bytes(), machine = machine_bytes();
   if (fixed > machine || kv_bytes > machine - fixed)
@@ -59,7 +59,7 @@ void Executor::forward(const Batch& batch) {
   logit_rows_ = batch.logits;
 }
 
-// work(line, scratch of the member that has it), for each line once. One line is not worth waking the team.
+// Calls work(line, scratch of the member) once for each line. A single line is not worth waking the team.
 template <class Work>
 void Executor::each_line(int64_t lines, const Work& work) {
   std::atomic<int64_t> next{0};

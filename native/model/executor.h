@@ -1,4 +1,4 @@
-// One model in memory, its KV cache and its threads: what the Python module binds. Calls come one at a time.
+// One model in memory with its KV cache and threads; the Python module binds it. Calls must not overlap.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,8 +11,8 @@ namespace forearm {
 
 class Executor {
  public:
-  // cores: empty (threads are not pinned), or one CPU id a thread; those of a rank follow one another.
-  // Throws std::invalid_argument naming what is wrong, OutOfMemory with the arithmetic.
+  // cores: empty (threads are not pinned), or a CPU id for each thread; those of a rank follow each other.
+  // Throws std::invalid_argument naming the wrong value, OutOfMemory with the arithmetic.
   Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, const Ranks& ranks);
 
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row) {
@@ -32,19 +32,19 @@ class Executor {
   // allocate_kv.
   void forward(const Batch& batch);
 
-  // Logits of the last step: [logit_rows, logit_stride], the first vocab_size of a row; of a pooled model the rows
-  // themselves, the first hidden of each. They stay until the next one.
+  // Logits of the last step, [logit_rows, logit_stride], of which the first vocab_size of a row count; for a pooled
+  // model its rows, of which the first hidden values count. They are valid until the next step.
   float* logits() { return static_cast<float*>(scratch_.logits.data); }
   int64_t logit_rows() const { return logit_rows_; }
   int64_t logit_stride() const { return scratch_.logits.stride; }
 
-  // Tokens for `sampling.lines` lines, or log-probabilities of `lines` given tokens, from the last step's logits; each
-  // member of the team takes lines. Throws std::invalid_argument if a row or a token is out of range.
+  // Chooses tokens for `sampling.lines` lines, or computes log-probabilities of `lines` given tokens, from the last
+  // step's logits; lines are divided among the team. Throws std::invalid_argument if a row or a token is out of range.
   void sample(const SamplingColumns& sampling, const SampledColumns& out);
   void score(const int32_t* rows, const int32_t* tokens, int64_t lines, const ScoredColumns& out);
 
-  // One vector a text, out [texts, Config::pooled_columns()], of rows starts[i] .. starts[i + 1] - 1 of the last step.
-  // Throws std::invalid_argument if those are not rows of it, or none.
+  // Pools rows starts[i] .. starts[i + 1] - 1 of the last step for each text, to out [texts, Config::pooled_columns()].
+  // Throws std::invalid_argument if these are not rows of the step, or a text has none.
   void pool(const int32_t* starts, int64_t texts, float* out);
 
   const Config& config() const { return config_; }

@@ -32,7 +32,7 @@ void Forward::walk(StepWalk w) {
   embed(step_.mine(w, w.rows));
   attention_.begin(w);
   step_.barrier(w);
-  const Norm* add = nullptr;  // norm of what was projected last, which the residual has yet to get
+  const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
     add = attention_.mix(w, i, add);
@@ -50,7 +50,7 @@ void Forward::embed(Range rows) {
   };
   table(embed_.matrix, batch.token + rows.begin, c_.embedding_scale, step_.residual_row(rows.begin),
         s_.residual.stride);
-  int32_t* ids = s_.slots + rows.begin;  // the mixer sets the slots afterwards
+  int32_t* ids = s_.slots + rows.begin;  // a temporary use of the slots: the mixer sets them afterwards
   const auto add_rows_of = [&](const Matrix& matrix) {
     table(matrix, ids, 1.0f, step_.projected_row(rows.begin), s_.projected.stride);
     for (int64_t r = rows.begin; r < rows.end; ++r)
@@ -77,7 +77,7 @@ void Forward::head(StepWalk& w, const Norm* add) {
   step_.multiply(w, head_, task, [&](Range rows, int64_t, Range columns) { find_maxima(rows, columns); });
 }
 
-// What the sampler needs to know of a piece of the logits, while it is in a near cache.
+// Computes the maxima that the sampler needs while a piece of the logits is still in a near cache.
 void Forward::find_maxima(Range rows, Range columns) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* logits = static_cast<float*>(s_.logits.data) + r * s_.logits.stride;
@@ -86,7 +86,7 @@ void Forward::find_maxima(Range rows, Range columns) {
   }
 }
 
-// Instead of logits: the rows themselves, after the last norm.
+// Writes the rows after the final norm instead of logits, for pooling.
 void Forward::hidden(const StepWalk& w, const Norm* add) {
   const Range rows = step_.mine(w, w.rows);
   if (add) step_.add_projected(*add, rows);

@@ -1,7 +1,7 @@
-// The transformer: one step, from token ids to logits, or to the rows that are pooled.
+// The transformer: one step from token ids to logits, or to the rows that are pooled.
 //
 // Reading order: forward.cpp (the walk over layers, embedding, head), mixers/ and feed_forward/ (the halves of a
-// layer), step/ (what both are made of: rows and multiplications, divided among the team).
+// layer), step/ (their building blocks: preparing rows and multiplying, divided among the team).
 #pragma once
 #include "model/batch.h"
 #include "model/feed_forward/feed_forward.h"
@@ -17,12 +17,12 @@ namespace forearm {
 
 class Forward {
  public:
-  // Everything must outlive this. Throws std::invalid_argument if a matrix is not there or of another size.
+  // All arguments must outlive this. Throws std::invalid_argument if a matrix is missing or has a wrong size.
   Forward(const Config& config, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, Scratch& scratch,
           Pool& pool);
 
-  // Computes a checked batch: writes its keys and values, and the logits of its logit rows to the scratch. The team
-  // enters once and walks all phases, with barriers where data crosses threads: five a layer.
+  // Computes a checked batch: writes its keys and values to the KV cache and the logits of its logit rows to the
+  // scratch. The team enters once and walks all phases, with barriers where data crosses threads: five a layer.
   void run(const Batch& batch);
 
  private:

@@ -26,7 +26,7 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
 }
 
 void KvBlocks::allocate(int64_t blocks) {
-  region_ = Region();  // the old one goes before the new one comes
+  region_ = Region();  // frees the old region before the new one is allocated
   blocks_ = 0;
   int64_t bytes = 0;
   for (Part& part : parts_) {
@@ -40,7 +40,7 @@ void KvBlocks::allocate(int64_t blocks) {
 KvCache KvBlocks::layer(int64_t index, int64_t kv_head) const {
   const Part& part = parts_[static_cast<size_t>(rank_of(kv_head))];
   const int64_t block_bytes = part.heads.size() * head_bytes_;
-  // The heads of ranks before take more room than their part of one block: this is still in the region.
+  // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
   char* keys =
       region_.data() + part.at + 2 * (index % layers_) * blocks_ * block_bytes - part.heads.begin * head_bytes_;
   return {keys, keys + blocks_ * block_bytes, block_bytes, head_bytes_, dtype_, padded_head_dim_};

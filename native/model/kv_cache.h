@@ -1,8 +1,8 @@
-// The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h says. Where prompts
-// are computed whole nobody reads a layer's keys after its attention: all layers share one cache.
+// The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h defines. For models
+// whose prompts are computed whole, no layer's keys are read after its attention, so all layers share one cache.
 //
-// Each rank has kv heads, and they lie apart from those of others, from a huge page's beginning on: a head's part of a
-// block is as small as 2 kB (64 values of 8 bits), so in one row of heads a page would have several ranks'.
+// Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
+// (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
 #pragma once
 #include <vector>
 
@@ -16,7 +16,7 @@ class KvBlocks {
  public:
   KvBlocks(const Config& config, DType dtype, const Ranks& ranks);
 
-  // Replaces what there was. Throws OutOfMemory.
+  // Allocates the cache and drops the old one. Throws OutOfMemory.
   void allocate(int64_t blocks);
 
   int64_t blocks() const { return blocks_; }
@@ -26,17 +26,17 @@ class KvBlocks {
   int ranks() const { return static_cast<int>(parts_.size()); }
   int rank_of(int64_t kv_head) const { return rank_of_[static_cast<size_t>(kv_head)]; }
   Range heads(int rank) const { return parts_[static_cast<size_t>(rank)].heads; }
-  // One layer's cache of this head and the others of its rank: [keys | values] of [block][kv head], heads counted from
-  // the model's first.
+  // One layer's cache for the rank of this head: [keys | values] of [block][kv head]. Heads are indexed from the
+  // model's first head.
   KvCache layer(int64_t index, int64_t kv_head) const;
-  // Zeroes the rank's heads of a block in all layers: its last user may have left an infinity or a NaN behind, and
-  // attention multiplies what lies beyond a context by 0. Whoever does it first has the pages on its node.
+  // Zeroes the rank's heads of a block in all layers: its last user may have left an infinity or a NaN, and attention
+  // multiplies values beyond a context by 0. The first call puts the pages on the caller's node.
   void clear(int64_t block, int rank) const;
 
  private:
   struct Part {
     Range heads;
-    int64_t at;  // in the region
+    int64_t at;  // offset in the region
   };
 
   const DType dtype_;

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// Least seconds that one pass of work(member) takes the whole team, out of all that start within `seconds`.
+// Returns the shortest time of one pass of work(member) by the whole team, of all passes that start within `seconds`.
 template <class Work>
 double best_pass(Pool& pool, double seconds, const Work& work) {
   double best = 1e30;
@@ -35,7 +35,7 @@ double best_pass(Pool& pool, double seconds, const Work& work) {
 
 MachineLimits measure_limits(Pool& pool, int64_t megabytes, double seconds) {
   const Kernels& k = kernels();
-  std::atomic<float> sink{0.0f};  // so that nothing is optimised away
+  std::atomic<float> sink{0.0f};  // keeps the compiler from removing the work
   const int64_t bytes = std::max<int64_t>(megabytes * 1000000 / pool.threads() / 4096, 1) * 4096;
   const Region memory("the read measurement", bytes * pool.threads());
   pool.run([&](int member) { std::memset(memory.data() + member * bytes, 1, static_cast<size_t>(bytes)); });

@@ -26,13 +26,13 @@ Region::Region(const std::string& purpose, int64_t bytes) : bytes_(bytes) {
   mapping_ = mapping;
   const auto address = reinterpret_cast<uintptr_t>(mapping);
   data_ = reinterpret_cast<char*>((address + kHugePage - 1) / kHugePage * kHugePage);
-  madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a wish: small pages work too
+  madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // errors are ignored: small pages work too
 }
 
 Region Region::of_file(int descriptor, int64_t at, int64_t bytes) {
   void* mapping = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, descriptor, at);
   if (mapping == MAP_FAILED) throw OutOfMemory("a mapping of " + gib(bytes) + " can't be had (ulimit -v)");
-  madvise(mapping, static_cast<size_t>(bytes), MADV_WILLNEED);  // from the disk, all of it
+  madvise(mapping, static_cast<size_t>(bytes), MADV_WILLNEED);  // reads the whole file ahead
   Region region;
   region.mapping_ = mapping;
   region.data_ = static_cast<char*>(mapping);

@@ -25,7 +25,7 @@ HeadUnits::HeadUnits(const Config& c)
   sections_ = {{{0, at.key}, 0}, {{at.key, at.value}, first_kv}, {{at.value, at.end}, first_kv}};
 }
 
-// The last unit takes the padding of its section along.
+// The last unit includes the padding of its section.
 void HeadUnits::add_units(int64_t heads, int64_t head_dim, bool kv) {
   const int64_t section = round_up(heads * head_dim, kPanel);
   for (int64_t begin = 0; begin < heads; begin += unit_heads_) {

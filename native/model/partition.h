@@ -1,5 +1,5 @@
-// Who computes which columns: each member of the team has fixed columns of every matrix, so that the pages it packed
-// are the ones that it reads. The division never changes a result, only who computes it.
+// The division of columns among the team: each member has fixed columns of every matrix, so that it reads the pages
+// that it has packed. The division never changes a result.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -14,14 +14,14 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// Part `index` of `parts` of 0 .. count - 1, cut at multiples of `unit`.
+// Returns part `index` of `parts` of the range 0 .. count - 1, cut at multiples of `unit`.
 inline Range share(int64_t count, int64_t unit, int64_t index, int64_t parts) {
   const int64_t units = (count + unit - 1) / unit;
   return {std::min(units * index / parts * unit, count), std::min(units * (index + 1) / parts * unit, count)};
 }
 
-// The team in ranks of neighbours. A rank's cores are of one NUMA node; there lie the columns of its members, which
-// follow one another in every matrix, and the keys and values of its heads.
+// The team, divided into ranks. A rank's cores belong to one NUMA node. Its memory holds the columns of the rank's
+// members, which follow each other in every matrix, and the keys and values of its heads.
 class Ranks {
  public:
   // Members of each rank. Throws std::invalid_argument if there is no rank, or one without members.
@@ -33,12 +33,12 @@ class Ranks {
   int threads() const { return static_cast<int>(rank_.size()); }
   int of(int member) const { return rank_[static_cast<size_t>(member)]; }
   Range members(int rank) const { return members_[static_cast<size_t>(rank)]; }
-  // The member that comes `step` after this one, in a ring of its rank.
+  // Returns the member that comes `step` after this one in the ring of its rank.
   int mate(int member, int step) const {
     const Range mates = members(of(member));
     return static_cast<int>(mates.begin + (member - mates.begin + step) % mates.size());
   }
-  // What the rank's members have together of 0 .. count - 1 (share).
+  // Returns the part of 0 .. count - 1 that the rank's members have together (see share).
   Range part(int64_t count, int64_t unit, int rank) const {
     const Range mates = members(rank);
     return {share(count, unit, mates.begin, threads()).begin, share(count, unit, mates.end - 1, threads()).end};
@@ -49,7 +49,7 @@ class Ranks {
   std::vector<int> rank_;       // by member
 };
 
-// Packed columns of each member.
+// The packed columns of each member.
 using Partition = std::vector<Range>;
 
 inline Partition split_columns(int64_t columns, int64_t unit, int threads) {
@@ -58,7 +58,7 @@ inline Partition split_columns(int64_t columns, int64_t unit, int threads) {
   return partition;
 }
 
-// Columns of the joint query, key and value matrix: three sections, each padded to whole panels.
+// The columns of the joint query, key and value matrix: three sections, each padded to whole panels.
 struct QkvColumns {
   int64_t key, value, end;  // the queries start at 0
 
@@ -68,8 +68,8 @@ struct QkvColumns {
         end(value + round_up(c.kv_heads * c.head_dim, kPanel)) {}
 };
 
-// Heads that end where a panel of the queries, keys or values ends: once all their columns are there, whoever computed
-// the last ones norms, rotates and stores them. `kv` heads stand in the keys and in the values.
+// Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
+// that computed the last ones normalises, rotates and stores them. `kv` heads have columns in both keys and values.
 struct HeadUnit {
   Range query, kv;  // one of them is empty
   int64_t columns;
@@ -81,7 +81,7 @@ class HeadUnits {
   int64_t count() const { return static_cast<int64_t>(units_.size()); }
   const HeadUnit& operator[](int64_t unit) const { return units_[static_cast<size_t>(unit)]; }
 
-  // visit(unit, how many of `columns` are its own) for each unit that has some.
+  // Calls visit(unit, number of `columns` that belong to it) for each unit that has any.
   template <class Visit>
   void each(Range columns, const Visit& visit) const {
     for (const Section& section : sections_) {

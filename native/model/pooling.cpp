@@ -49,7 +49,7 @@ void Pooling::apply(size_t layer, float* from, float* to) const {
   task.w = dense.matrix.weights();
   task.n_end = dense.matrix.n;
   task.bias = or_null(dense.bias);
-  task.epilogue = kind.tanh ? Epilogue::softcap : Epilogue::activate;  // a cap of 1 is tanh itself
+  task.epilogue = kind.tanh ? Epilogue::softcap : Epilogue::activate;  // softcap with a cap of 1 is tanh
   task.activation = kind.activation;
   task.scale = task.softcap = 1.0f;
   task.out = out;

@@ -1,4 +1,4 @@
-// Rows of a step become one vector a text: their mean, and the layers behind it (classifiers, projections).
+// Pools the rows of each text to one vector: their mean, and the layers after it (classifiers, projections).
 #pragma once
 #include <vector>
 
@@ -8,11 +8,11 @@ namespace forearm {
 
 class Pooling {
  public:
-  // Both must outlive this.
+  // The config and weights must outlive this.
   Pooling(const Config& config, const Weights& weights, int threads);
 
-  // The mean of rows [part.begin, part.end) of `rows` through all layers to `out`, Config::pooled_columns() long.
-  // Sums run over the rows in order, in double: a text's vector depends on its own rows alone.
+  // Writes the mean of rows [part.begin, part.end), passed through all layers, to `out`, Config::pooled_columns() long.
+  // Sums run over the rows in order, in double: a text's vector depends only on its own rows.
   void pool(int member, const Operand& rows, Range part, float* out);
 
  private:
@@ -21,8 +21,8 @@ class Pooling {
   const Config& c_;
   const Weights& weights_;
   std::vector<const Linear*> layers_;
-  int64_t width_ = 0;                      // of the widest vector, in whole lines
-  std::vector<std::vector<float>> rooms_;  // by member: two vectors, zeros behind what is written
+  int64_t width_ = 0;                      // of the widest vector, padded to whole cache lines
+  std::vector<std::vector<float>> rooms_;  // by member: two vectors, with zeros after the written values
 };
 
 }  // namespace forearm

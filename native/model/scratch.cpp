@@ -8,7 +8,7 @@
 
 namespace forearm {
 
-// Takes pieces in a first pass, and turns them into pointers in a second one, once the region is there.
+// Counts pieces in a first pass, and turns them into pointers in a second one, after the region is allocated.
 class Carver {
  public:
   explicit Carver(char* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
@@ -20,7 +20,7 @@ class Carver {
   Operand floats(int64_t rows, int64_t columns) {
     return {take<void>(rows * odd_lines(columns) * 4), odd_lines(columns), Form::f32_rows};
   }
-  // Every form that is needed, [rows, columns] each.
+  // Takes every form that is needed, each [rows, columns].
   void take(Inputs& inputs, int64_t rows) {
     for (size_t form = 0; form < kForms; ++form)
       if (inputs.groups_[form]) inputs.forms_[form] = operand(static_cast<Form>(form), round_up(rows, 2), inputs);
@@ -46,14 +46,14 @@ class Carver {
 
 namespace {
 
-// Partial results of attention take at most this: enough for a million tokens of context on 8 threads, Llama-8B's
-// heads.
+// Upper bound of the partial results of attention: enough for Llama-8B's heads, a million tokens of context and 8
+// threads.
 constexpr int64_t kMostPartialFloats = int64_t{16} << 20;
-// What a thread works in on any tier, at most: attend, and gemm for a k (tests/unit/engine/test_fit.py).
+// Upper bounds, over all tiers, of a thread's scratch for attend, and for gemm by k (tests/unit/engine/test_fit.py).
 constexpr int64_t kMostAttendBytes = 512 << 10;
 constexpr int64_t most_gemm_bytes(int64_t k) { return 2 * kPanel * round_up(k, 64); }
 
-// So that one long sequence keeps all threads busy: two items a thread, each cut into the chunks of the whole context.
+// Room that lets one long sequence keep all threads busy: two items a thread, each split into chunks of the context.
 int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_head_dim, int threads) {
   const int64_t chunks = (limits.max_model_len + kChunkTokens - 1) / kChunkTokens;
   const int64_t item = c.group() * (2 + padded_head_dim);
@@ -121,7 +121,7 @@ int64_t Scratch::bytes_for(const Config& c, const Limits& limits, const Formats&
   return scratch.carve(nullptr, c, limits, threads);
 }
 
-// Which forms the matrices take, and how much room of its own a member needs.
+// Determines the forms that matrices take and the size of a member's own scratch.
 void Scratch::need(const Config& c, const Limits& limits, const std::vector<MatrixInput>& inputs,
                    int64_t padded_head_dim, int threads) {
   partial_floats = partials_wanted(c, limits, padded_head_dim, threads);

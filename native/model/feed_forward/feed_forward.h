@@ -1,4 +1,4 @@
-// The half of a layer that sees one row at a time: up (and gate), an activation, down.
+// The feed-forward half of a layer, which treats each row alone: up (and gate), an activation, down.
 #pragma once
 #include <vector>
 
@@ -8,12 +8,13 @@ namespace forearm {
 
 class FeedForward {
  public:
-  static constexpr int64_t kPhases = 4;  // handed out: twice rows, and then their multiplication
+  static constexpr int64_t kPhases = 4;  // phases handed out task by task: rows and multiplication, twice
 
-  // Both must outlive this. Throws std::invalid_argument if a layer's matrices are not there or of other sizes.
+  // Both arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
   FeedForward(const Weights& weights, Step& step);
 
-  // From the residual to the residual, with a barrier behind; `add` and what is returned as of Attention::mix.
+  // Computes the feed-forward and adds it to the residual, with a barrier after it. `add` and the result: see
+  // Attention::mix.
   const Norm* apply(StepWalk& w, size_t layer, const Norm* add);
 
  private:

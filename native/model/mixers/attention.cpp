@@ -45,7 +45,7 @@ void Attention::begin(const StepWalk& w) {
             });
 }
 
-// visit(row, block, offset in it): where keys and values of these rows go.
+// Calls visit(row, block, offset in the block) with the slot of each row's keys and values.
 template <class Visit>
 void Attention::each_slot(Range rows, const Visit& visit) const {
   const Batch& batch = step_.batch();
@@ -58,7 +58,7 @@ void Attention::each_slot(Range rows, const Visit& visit) const {
   }
 }
 
-// The angle is the float32 product that transformers takes; cosine and sine of it are exact to a float.
+// The angle is the same float32 product as in transformers; its cosine and sine are computed in double.
 void Attention::angles(Range rows) {
   for (size_t i = 0; i < config_.ropes.size(); ++i) {
     const Rope& rope = config_.ropes[i];
@@ -107,7 +107,7 @@ void Attention::project_qkv(StepWalk& w, size_t layer, const Operand& in) {
   finish_heads(layer, step_.mine(w, tokens), {0, config_.heads}, {0, config_.kv_heads});
 }
 
-// These columns are there. Whoever brings the last ones of a unit of heads finishes it.
+// Counts computed columns; the member that computed the last ones of a unit of heads finishes it.
 void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Range columns) {
   units_.each(columns, [&](int64_t index, int64_t count) {
     const HeadUnit& unit = units_[index];
@@ -118,7 +118,7 @@ void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Rang
   });
 }
 
-// Norms and rotates these rows of these heads, and stores keys and values.
+// Normalises and rotates these heads of these rows, and stores keys and values.
 void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   if (rows.size() == 0) return;
   normalise_heads(weights_.norms(layer), rows, query, kv);
@@ -170,8 +170,8 @@ void Attention::attend(StepWalk& w, size_t layer) {
   ++w.phase;
 }
 
-// The residual of the rows that want logits becomes its first rows, in each member's columns: ascending, so that a row
-// is read before it is written. Attention's output has these rows alone already (AttentionPlan::make_for_logits).
+// Moves the residual of the rows that need logits to its first rows, in each member's columns; in ascending order, so
+// that a row is read before it is overwritten. Attention's output has only these rows (AttentionPlan::make_for_logits).
 void Attention::keep_logit_rows(StepWalk& w) {
   w.rows = step_.batch().logits;
   const Range columns = share(config_.hidden, kPanel, w.member, step_.pool.threads());

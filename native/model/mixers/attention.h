@@ -1,5 +1,5 @@
-// Attention as a mixer: queries, keys and values of the normed residual, their norms and angles, the KV cache, softmax
-// over what each token sees, and the projection back.
+// Attention as a mixer: projects the normed residual to queries, keys and values, applies their norms and rotary
+// angles, stores keys and values in the KV cache, attends, and projects back to the residual.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -13,18 +13,18 @@ namespace forearm {
 
 class Attention {
  public:
-  static constexpr int64_t kPhases = 5;  // handed out: twice rows and then their multiplication; attention
+  static constexpr int64_t kPhases = 5;  // phases handed out task by task: rows and multiplication twice, and attention
 
-  // Everything must outlive this. Throws std::invalid_argument if a layer's matrices are not there or of other sizes.
+  // All arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
   Attention(const Weights& weights, const KvBlocks& kv, Step& step);
 
-  // Plans the work of the step's batch, the same in every layer.
+  // Plans the attention of the step's batch, which is the same in every layer.
   void plan();
-  // A member's share of what all layers read: angles, and where keys and values go.
+  // Computes a member's share of the data that all layers read: rotary angles and slots of keys and values.
   void begin(const StepWalk& w);
-  // The mixer of this layer, from the residual to the residual, with barriers before and after. add: norm of what was
-  // projected before, which the residual has yet to get; returns that of what is projected here. null: none.
-  // Rows that want no logits end in the last layer.
+  // Computes this layer's mixer and adds it to the residual, with barriers before and after. add: the norm of the
+  // projection before, which is not yet added to the residual; returns the norm of this one's projection. null: none.
+  // In the last layer only rows that need logits are computed to the end.
   const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
 
  private:
@@ -55,8 +55,8 @@ class Attention {
   std::vector<LayerMatrices> layers_;
   const QkvColumns at_;
   const HeadUnits units_;
-  AttentionPlan plan_, last_plan_;                    // of all layers but the last, and of the last one
-  std::unique_ptr<std::atomic<int64_t>[]> finished_;  // by row block and unit: columns that are there
+  AttentionPlan plan_, last_plan_;                    // for all layers but the last, and for the last one
+  std::unique_ptr<std::atomic<int64_t>[]> finished_;  // by row block and unit: number of computed columns
 };
 
 }  // namespace forearm

@@ -5,7 +5,7 @@
 namespace forearm {
 namespace {
 
-// Tokens of an item: with a group of 6 query heads, 192 rows go over each key that is read.
+// Tokens of an item: with a group of 6 query heads, each key that is read is used for 192 rows.
 constexpr int64_t kItemTokens = 32;
 
 }  // namespace
@@ -22,7 +22,7 @@ AttentionPlan::AttentionPlan(const Config& c, const KvBlocks& kv, int64_t partia
 void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   const int64_t keys = both_ways_ ? b.start[rows.sequence + 1] - b.start[rows.sequence] : 0;
   for (int64_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
-    // The last tokens see most keys: long work first, so that the team ends together.
+    // The last tokens attend to most keys; long work comes first, so that all members finish at about the same time.
     for (int64_t end = rows.tokens; end > 0; end -= std::min(end, kItemTokens)) {
       const int64_t begin = end - std::min(end, kItemTokens), row = rows.row + begin;
       items_.push_back(

@@ -1,4 +1,4 @@
-// The attention of a step as pieces of work for the team, the same in every layer.
+// The attention of a step, divided into pieces of work for the team; it is the same in every layer.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -9,29 +9,29 @@
 
 namespace forearm {
 
-// Tokens of one sequence under one kv head.
+// Attention of neighbouring tokens of one sequence, for one kv head.
 struct AttentionItem {
   int64_t row, tokens;     // rows of the step
-  int64_t out_row;         // where the first one's goes
-  int64_t first_position;  // of the first one
+  int64_t out_row;         // output row of the first token
+  int64_t first_position;  // position of the first token
   int64_t first_block;     // index into Batch::block of the sequence's blocks
   int64_t kv_head;
-  int64_t keys;      // of the whole prompt where tokens see both ways; 0: they see what comes before
-  int64_t partials;  // split items: where theirs start, in floats
+  int64_t keys;      // keys of the whole prompt if attention is bidirectional; 0: it is causal
+  int64_t partials;  // of a split item: offset of its partial results, in floats
 
-  // Behind the last chunk that any of the tokens sees.
+  // The end of the chunks that any of the tokens attends to.
   int64_t chunk_end(int64_t window) const {
     const int64_t last = first_position + tokens - 1;
     if (keys == 0) return last / kChunkTokens + 1;
     return ((window > 0 && last + window < keys ? last + window : keys) - 1) / kChunkTokens + 1;
   }
-  // The first chunk that a window lets any of the tokens see.
+  // The first chunk that any of the tokens attends to, given the window.
   int64_t chunk_begin(int64_t window) const {
     return window > 0 && first_position >= window ? (first_position - window + 1) / kChunkTokens : 0;
   }
 };
 
-// Neighbouring rows of one sequence whose attention is wanted, and where the first one's goes.
+// Neighbouring rows of one sequence whose attention is needed, and the output row of the first one.
 struct AttentionRows {
   int64_t sequence, row, tokens, out_row;
 };
@@ -47,19 +47,19 @@ class AttentionPlan {
   // `kv` must outlive this.
   AttentionPlan(const Config& config, const KvBlocks& kv, int64_t partial_floats, int threads);
 
-  // Cuts long prompts into blocks of tokens. An item so long that one thread would still work on it while the others
-  // are done is split into its chunks of keys, as far as the room for partial results goes.
+  // Plans a batch and cuts long prompts into blocks of tokens. An item so long that its thread would finish long after
+  // the others is split into its chunks of keys, as far as there is room for partial results.
   void make(const Batch& batch);
-  // Of the rows alone that want logits; the output has no others.
+  // Plans only the rows that need logits; the output has no other rows.
   void make_for_logits(const Batch& batch);
 
-  // Over the heads of this rank.
+  // The pieces of work on the kv heads of a rank.
   const std::vector<AttentionWork>& work(int rank) const { return work_[static_cast<size_t>(rank)]; }
   const AttentionItem& item(const AttentionWork& work) const { return items_[static_cast<size_t>(work.item)]; }
   int64_t floats_per_token() const { return floats_per_token_; }
 
-  // Called once for each computed chunk of a split item; true for the last of `chunks`: it has to merge. What the
-  // others wrote before their calls is visible to it.
+  // Counts a computed chunk of a split item. Returns true to the last caller of `chunks`, which has to merge: it sees
+  // everything that the other callers wrote before their calls.
   bool finish_chunk(const AttentionWork& work, int64_t chunks) const;
 
  private:

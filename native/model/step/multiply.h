@@ -1,16 +1,17 @@
-// How a multiplication is divided among the members. Included by what multiplies.
+// The division of a multiplication among the members of the team; included by the files that multiply.
 #pragma once
 #include "model/step/step.h"
 
 namespace forearm {
 
-// Up to so many rows a step is bound by reading the weights, and every member multiplies its own columns first. Beyond,
-// blocks of rows and columns are handed out to whoever is free, of its own rank first.
+// Up to this number of rows a step is bound by reading the weights, and every member multiplies its own columns first.
+// Beyond it, blocks of rows and columns are handed out to free members, those of their own rank first.
 constexpr int64_t kStaticRows = 32;
-constexpr int kHelped = 3;  // neighbours: each look at another's counter is a cache miss
+constexpr int kHelped = 3;  // members to help: each look at another's counter is a cache miss
 constexpr int64_t kBlockColumns = 4 * kPanel;
 constexpr int64_t kBlockRows = 48;  // a multiple of every tile's height
-// Of a block of rows: a quarter of 2 MiB. 256 KiB or 1 MiB, 96 or 384 rows are the same within 1 % (2048 rows, a Xeon).
+// Bytes of a block of rows: a quarter of 2 MiB. 256 KiB or 1 MiB, 96 or 384 rows are the same within 1 % (2048 rows, a
+// Xeon).
 constexpr int64_t kNearBytes = 512 << 10, kLeastRows = 192;
 
 template <class Done>
@@ -30,8 +31,8 @@ inline void Step::multiply(StepWalk& w, const Linear& linear, const GemmTask& ta
   multiply(w, linear, task, [](Range, int64_t, Range) {});
 }
 
-// A member's own columns piece by piece, then pieces that its mates have not come to yet: a core that other work
-// holds up (HTTP on a small machine, a hypervisor) does not hold up the step.
+// Multiplies a member's own columns piece by piece, then pieces that others of its rank have not begun: a core that is
+// delayed by other work (HTTP on a small machine, a hypervisor) does not delay the step.
 template <class Done>
 void Step::multiply_few(const StepWalk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
   const int64_t mates = ranks.members(ranks.of(w.member)).size(), piece = piece_columns(task.row_end);
@@ -69,7 +70,7 @@ void Step::multiply_many(const StepWalk& w, const Matrix& matrix, GemmTask& task
       });
 }
 
-// Columns that a member takes at once: those of whole tiles, or what one fetches ahead is not what the next one takes.
+// Columns that a member takes at once: whole tiles, so that prefetched columns are those that it takes next.
 // Up to three rows have tiles of up to eight panels, more of 6, 4, 3 or 2. With twelve panels instead of eight a step
 // of eight rows takes 2 to 4 % less (int8, three panels a tile), one of four 5 to 12 % (int4, six; AVX-512, a Xeon).
 inline int64_t Step::piece_columns(int64_t rows) {
@@ -78,8 +79,8 @@ inline int64_t Step::piece_columns(int64_t rows) {
   return rows <= 3 ? kFew : kMore;
 }
 
-// Blocks of rows that stay in a core's second-level cache while all columns pass by, one block after another; no fewer
-// than keep everybody busy. Each one reads the weights again.
+// Number of blocks of rows: a block stays in a core's second-level cache while all columns are multiplied with it, and
+// there are enough to keep all members busy. Each block reads the weights again.
 inline int64_t Step::row_blocks(int64_t rows, int64_t row_bytes, int64_t column_blocks) const {
   const int64_t near_rows = std::max(kNearBytes / row_bytes, kLeastRows);
   int64_t blocks = std::min<int64_t>((rows + near_rows - 1) / near_rows, kRowBlocksPerThread * pool.threads());

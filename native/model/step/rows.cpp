@@ -1,5 +1,5 @@
-// What is multiplied: rows normed, rounded, quantised, put in order. No barrier: rows are taken a few at a time,
-// and who is done waits for the count of those that are ready.
+// Prepares rows for multiplication: normalises, rounds, quantises and permutes them. There is no barrier: members take
+// a few rows at a time and then wait until the count of ready rows is complete.
 #include "model/step/step.h"
 
 namespace forearm {
@@ -14,7 +14,8 @@ Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix) {
   return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, w.rows}, matrix);
 }
 
-// Few rows: every member makes its own copy and needs to wait for nobody. Not where the residual changes: once.
+// With few rows every member prepares its own copy and waits for no other; not if the residual changes, which must
+// happen only once.
 Operand Step::prepare(StepWalk& w, const Source& source, const Matrix& matrix) {
   const int64_t rows = source.rows;
   const bool changes = source.add || (source.norm && source.norm->in_residual);
@@ -46,12 +47,12 @@ void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const 
   if (Site::is_direct(matrix)) return normalise(*source.norm, x, rows, out);
   float* own = scratch.row(w.member);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    normalise(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0: the one row is every row
+    normalise(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0 maps every row to the one buffer
     kernel.quantize({own, 0, r, r + 1, matrix.k, order, out});
   }
 }
 
-// residual += scale * norm(projected)
+// Computes residual += scale * norm(projected).
 void Step::add_projected(const Norm& norm, Range rows) {
   kernel.add_norm({{projected_row(0), scratch.projected.stride, rows.begin, rows.end, config.hidden, norm.weight.data(),
                     or_null(norm.bias), config.norm_eps, config.layer_norm, scratch.residual},

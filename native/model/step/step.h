@@ -1,5 +1,5 @@
-// One step of the model as the team computes it: who takes which piece of a phase, and what all layers are made of,
-// rows that become the left side of a multiplication (rows.cpp) and multiplications (multiply.h).
+// One step of the model, computed by the team: the division of each phase into pieces, and the building blocks of all
+// layers, which are preparing rows as the left side of a multiplication (rows.cpp) and multiplying (multiply.h).
 //
 // The team enters once and walks all phases together, with barriers where data crosses threads.
 #pragma once
@@ -14,50 +14,52 @@
 
 namespace forearm {
 
-// One member on its way through the step.
+// The state of one member on its way through the step.
 struct StepWalk {
   int member;
-  int64_t rows;       // that go on: all of the step; after the last layer's mixer those that want logits
-  int64_t phase = 0;  // the next one that is handed out task by task; every member counts the same
+  int64_t rows;       // rows to compute: all of the step; after the last layer's mixer those that need logits
+  int64_t phase = 0;  // the next phase that is handed out task by task; the same in every member
 };
 
 class Step {
  public:
-  static constexpr int64_t kRowBlocksPerThread = 8;  // at most: row_blocks
+  static constexpr int64_t kRowBlocksPerThread = 8;  // upper bound of row_blocks
 
-  // layer_phases: most phases of a layer that are handed out task by task. Everything must outlive this.
+  // layer_phases: the largest number of phases of a layer that are handed out task by task. All arguments must outlive
+  // this.
   Step(const Config& config, const Ranks& ranks, Scratch& scratch, Pool& pool, int64_t layer_phases);
 
-  // The next step is of this checked batch, which must stay until it is done.
+  // Sets the checked batch of the next step; it must live until the step is done.
   void begin(const Batch& batch) { batch_ = &batch; }
   const Batch& batch() const { return *batch_; }
-  // Counters of even and odd layers alternate: nobody is in the layer before any more, nor in the next one yet.
+  // Selects the layer's counters and clears the other ones: even and odd layers alternate, and here no member is still
+  // in the layer before or already in the next one.
   void enter_layer(StepWalk& w, size_t layer);
   void clear_counters(int member, int64_t first_phase);
 
-  // The residual stream, normalised if there is a norm.
+  // Returns the residual stream in the form that `matrix` takes, normalised if there is a norm.
   Operand stream(StepWalk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
-  // What a mixer or the first half of a feed-forward has written.
+  // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes.
   Operand output(StepWalk& w, const Site& site, const Matrix& matrix);
-  // The residual stream as `matrix` takes it. add: norm of the projection before, which the residual has yet to get;
-  // norm: null: none.
+  // Returns the residual stream in the form that `matrix` takes. add: norm of the projection before, which is not yet
+  // added to the residual. norm: null: none.
   Operand prepare_stream(StepWalk& w, const Norm* add, const Norm* norm, const Matrix& matrix) {
     return prepare(w, {scratch.stream, w.rows, add, norm}, matrix);
   }
   void normalise(const Norm& norm, const float* x, Range rows, const Operand& out);
   void add_projected(const Norm& norm, Range rows);
 
-  // The whole multiplication that `task` describes but for the matrix and the columns, divided among the members.
-  // done(rows, row block, columns) after each piece.
+  // Multiplies with all columns of the matrix, divided among the members; `task` holds all but matrix and columns.
+  // done(rows, row block, columns) is called after each piece.
   template <class Done>
   void multiply(StepWalk& w, const Linear& linear, GemmTask task, const Done& done);
   void multiply(StepWalk& w, const Linear& linear, const GemmTask& task);
-  // residual += scale * (in W^T + bias), or, where a norm follows, projected = in W^T + bias, which is normed and added
-  // when the residual is read next.
+  // Computes residual += scale * (in W^T + bias). If a norm follows, it computes projected = in W^T + bias instead,
+  // which is normalised and added when the residual is read next.
   void project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed);
 
-  // work(rank, piece) for the pieces 0 .. count(rank) - 1 of each rank, once: a member has those of its own rank first,
-  // whose data are on its node, then what other ranks have not come to.
+  // Calls work(rank, piece) once for each piece 0 .. count(rank) - 1 of each rank. A member takes pieces of its own
+  // rank first, whose data are on its node, then those that other ranks have not begun.
   template <class Count, class Work>
   void hand_out(const StepWalk& w, const Count& count, const Work& work) {
     for (int i = 0; i < ranks.count(); ++i) {
@@ -75,13 +77,13 @@ class Step {
   const Ranks& ranks;
   Scratch& scratch;
   Pool& pool;
-  const Kernels& kernel;  // of the tier in use
+  const Kernels& kernel;  // kernels of the tier in use
 
  private:
   struct alignas(128) Counter {
     std::atomic<int64_t> value{0};
   };
-  // Rows that are still to become the left side of a multiplication.
+  // Rows that are to be prepared as the left side of a multiplication.
   struct Source {
     const Site& site;  // its raw rows
     int64_t rows;
@@ -104,10 +106,11 @@ class Step {
   }
   std::atomic<int64_t>& ready(int64_t phase) { return counter(phase, pool.threads()); }
   int64_t take(int64_t phase, int member) { return counter(phase, member).fetch_add(1, std::memory_order_relaxed); }
-  int64_t next(const StepWalk& w) { return take(w.phase, 0); }  // of a phase that is handed out to all from one counter
+  int64_t next(const StepWalk& w) { return take(w.phase, 0); }  // task of a phase with one counter
 
   const int64_t layer_phases_;
-  // By phase of the layer before, this one or the next; and by member, who clears its own; the last is the ready count.
+  // Indexed by phase, for this layer and its neighbours, and by member, which clears its own; the last is the ready
+  // count.
   std::unique_ptr<Counter[]> counters_;
   const Batch* batch_ = nullptr;
 };

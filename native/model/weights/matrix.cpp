@@ -8,28 +8,28 @@
 namespace forearm {
 namespace {
 
-// Largest numbers of OCP's 8-bit floats.
+// The largest finite values of OCP's 8-bit floats.
 constexpr float kLargestE4M3 = 448.0f, kLargestE5M2 = 57344.0f;
 
 bool is_integer(DType dtype) { return dtype == DType::int8 || dtype == DType::int4; }
 
 void widen_all(const uint16_t* from, DType dtype, int64_t count, float* to) {
-  if (dtype == DType::bf16)  // apart, so that the compiler makes vectors of it
+  if (dtype == DType::bf16)  // a loop of its own, so that the compiler vectorises it
     for (int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
   else
     for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i], dtype);
 }
 
-// Writes zeros, one to a page, where nothing has been packed yet.
+// Writes one zero to each page, before anything is packed.
 void touch_pages(char* begin, char* end) {
-  constexpr int64_t kPage = 4096;  // the smallest there is
+  constexpr int64_t kPage = 4096;  // the smallest page size
   for (char* at = begin; at < end; at += kPage) *static_cast<volatile char*>(at) = 0;
 }
 
-// A scale as it is stored.
+// A scale, rounded to the dtype that it is stored in.
 float stored(float scale, DType dtype) { return dtype == DType::f32 ? scale : widen(narrow(scale, dtype), dtype); }
 
-// Each group's largest number becomes the largest that the dtype has; codes to nearest.
+// Scales each group so that its largest value becomes the largest of the dtype; codes are rounded to nearest.
 void round_to_fp8(const RoundTask& t) {
   const float top = t.dtype == DType::fp8_e4m3 ? kLargestE4M3 : kLargestE5M2;
   const int64_t groups = (t.k + t.group - 1) / t.group;
@@ -105,7 +105,7 @@ void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
   if (offsets_) pack_scales(rows.offsets, rows.rows, groups(), DType::f32, offsets_, row, map);
 }
 
-// Rows of floats as symmetric codes of the format.
+// Rounds rows of floats to symmetric codes of the format.
 CodeRows Matrix::rounded(const Tensor& rows, PackRoom& room) const {
   room.values.resize(static_cast<size_t>(kPanel * k));
   room.codes.resize(static_cast<size_t>(kPanel * k));
@@ -137,7 +137,7 @@ void Matrix::check_codes(const CodeRows& rows) const {
   must(is_codes() && format.dtype != DType::f16_scaled, "its format holds floats; codes can't be loaded");
   must((rows.zeros != nullptr) == (zeros_ != nullptr), "zeros come where the format has them, and only there");
   must((rows.offsets != nullptr) == (offsets_ != nullptr), "offsets come where the format has them, and only there");
-  // The texts are made only where they are wanted: made for every code they took 30 ns each.
+  // Message texts are made only for an error: made for every code, they took 30 ns each.
   const int8_t* last_code = rows.codes + rows.rows * k;
   const int8_t* code = std::find_if(rows.codes, last_code, [](int8_t c) { return c < -8 || c > 7; });
   if (format.dtype == DType::int4 && code != last_code)

@@ -1,4 +1,4 @@
-// One packed matrix of the model: its format, where it lies, and how rows of a checkpoint come into it.
+// One packed matrix of the model: its format, its place in memory, and the packing of a checkpoint's rows.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,43 +9,43 @@
 
 namespace forearm {
 
-// Rows as a checkpoint has them, C-contiguous.
+// Float rows of a checkpoint, C-contiguous.
 struct Tensor {
   const void* data;
-  DType dtype;  // a float
+  DType dtype;  // a float type
   int64_t rows, k;
 };
 
-// Rows that are already quantised, C-contiguous: codes [rows, k], a byte each; the others [rows, groups], or null.
+// Rows that are already quantised, C-contiguous: codes [rows, k], one byte each; the others are [rows, groups] or null.
 struct CodeRows {
-  const int8_t* codes;  // or fp8's bytes
+  const int8_t* codes;  // or the bytes of fp8
   int64_t rows, k;
   const float* scales;
   const int8_t* zeros;
   const float* offsets;
 };
 
-// What a thread rounds a panel's rows in.
+// Buffers in which a thread rounds a panel's rows.
 struct PackRoom {
   std::vector<float> values, scales;
   std::vector<int8_t> codes;
 };
 
-// W [n, k] in the layout of the tier in use. Its memory is the weights' region: shape, then place, then pack.
+// W [n, k] in the layout of the tier in use, in the weights' region. Calls come in the order shape, place, pack.
 class Matrix {
  public:
-  // Throws std::invalid_argument if the format can't be.
+  // Throws std::invalid_argument if the format is not valid.
   void shape(const std::string& name, int64_t n, int64_t k, const Format& format, Partition partition);
-  // Takes room for codes, scales, zeros and offsets; `settle` turns it into pointers once the region is there.
+  // Reserves memory for codes, scales, zeros and offsets; `settle` sets the pointers once the region is allocated.
   void place(Pieces& pieces);
   void settle(char* region);
-  // Writes to each page of the member's columns, so that the pages are next to the core that will read them.
+  // Writes to each page of the member's columns, so that the pages lie on the node of the core that will read them.
   void touch(int member) const;
-  // The columns of these members, which are neighbours.
+  // The columns of these members, which follow each other.
   Range columns_of(Range members) const {
     return {partition[static_cast<size_t>(members.begin)].begin, partition[static_cast<size_t>(members.end - 1)].end};
   }
-  // visit(first byte, end) of the codes, the scales, the zeros and the offsets of these columns.
+  // Calls visit(first byte, end) for the codes, scales, zeros and offsets of these columns.
   template <class Visit>
   void each_piece(Range columns, const Visit& visit) const {
     const int64_t panel = packed_bytes(format.dtype, kPanel, k, layout().quantum), end = round_up(columns.end, kPanel);
@@ -59,15 +59,15 @@ class Matrix {
     piece(offsets_, groups() * 4);
   }
 
-  // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; what follows in the panel
-  // becomes zero.
+  // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; the panel's further rows
+  // become zero.
   void pack(const Tensor& rows, int64_t row, PanelMap map, PackRoom& room) const;
   void pack(const CodeRows& rows, int64_t row, PanelMap map) const;
-  // Throws std::invalid_argument if floats can't become what the format has.
+  // Throws std::invalid_argument if floats can't be rounded to the format.
   void check_floats() const;
   // Throws std::invalid_argument if the format has no such codes, scales, zeros or offsets.
   void check_codes(const CodeRows& rows) const;
-  // The order of columns, which all rows share. Throws std::invalid_argument if it is none or another one.
+  // Sets the order of columns, which all rows share. Throws std::invalid_argument if it is invalid or differs.
   void set_order(const int32_t* order);
 
   bool empty() const { return n == 0; }
@@ -75,26 +75,26 @@ class Matrix {
   int64_t group() const { return format.group == 0 ? k : std::min(format.group, k); }
   int64_t groups() const { return (k + group() - 1) / group(); }
   Layout layout() const { return kernels().layout[static_cast<int>(format.dtype)]; }
-  // Whether rows are rounded to int8 to be multiplied with it.
+  // True if rows are rounded to int8 to be multiplied with this matrix.
   bool is_int8_product() const {
     return is_codes() && !is_fp8(format.dtype) && !format.wide && format.dtype != DType::f16_scaled;
   }
-  // What it is multiplied with.
+  // The form of the rows that it is multiplied with.
   Form form() const;
   PackedWeights weights() const;
 
   int64_t n = 0, k = 0;
   Format format;
   Partition partition;         // the members' columns
-  std::vector<int32_t> order;  // [k] where the format is ordered and rows have come
+  std::vector<int32_t> order;  // [k] if the format is ordered and rows were loaded
   std::string name;
-  bool touched = false;  // by all members
+  bool touched = false;  // its pages, by all members
 
  private:
   PackedMatrix packed() const { return {data_, format.dtype, layout().quantum, k, layout().bias}; }
   CodeRows rounded(const Tensor& rows, PackRoom& room) const;
 
-  int64_t data_at_ = 0, scales_at_ = 0, zeros_at_ = 0, offsets_at_ = 0;  // in the region
+  int64_t data_at_ = 0, scales_at_ = 0, zeros_at_ = 0, offsets_at_ = 0;  // offsets in the region
   char* data_ = nullptr;
   void* scales_ = nullptr;
   int8_t* zeros_ = nullptr;

@@ -15,9 +15,9 @@ namespace forearm {
 namespace {
 
 constexpr char kMagic[8] = {'f', 'o', 'r', 'e', 'a', 'r', 'm', '1'};
-constexpr uint64_t kRegionUnit = 2 << 20;  // the region starts where a huge page may
+constexpr uint64_t kRegionUnit = 2 << 20;  // the region starts at a huge page's boundary
 constexpr uint64_t kChunk = 4 << 20;
-constexpr uint64_t kMostSmall = uint64_t{1} << 30;  // more is damage
+constexpr uint64_t kMostSmall = uint64_t{1} << 30;  // a larger size means a damaged file
 
 struct Head {
   char magic[8];
@@ -27,8 +27,9 @@ struct Head {
   uint64_t region_at() const { return (sizeof(Head) + body_bytes() + kRegionUnit - 1) / kRegionUnit * kRegionUnit; }
 };
 
-// 64 bits of a range, in eight sums that a compiler keeps in vectors: the accumulation of XXH3 (Y. Collet, xxHash).
-// Every bit counts: a word is added to its neighbour's sum as it is. Against accidents, not against attackers.
+// A 64-bit hash of a range, in eight sums that the compiler keeps in vectors: the accumulation of XXH3 (Y. Collet,
+// xxHash). Every bit counts, because each word is also added to its neighbour's sum unchanged. It detects accidents,
+// not attacks.
 uint64_t hash_of(const char* data, uint64_t bytes) {
   constexpr uint64_t kOdd = 0x9e3779b185ebca87u;
   uint64_t sums[8], words[8];
@@ -73,7 +74,7 @@ class Descriptor {
   const int fd_;
 };
 
-// Throws with the system's reason, which `errno` holds.
+// Throws an error with the system's reason from `errno`.
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
   throw std::runtime_error(what + " " + path + ": " + std::strerror(errno));
 }
@@ -103,7 +104,7 @@ void append(std::vector<char>& body, const void* data, uint64_t bytes) {
   body.insert(body.end(), from, from + bytes);
 }
 
-// The head, and what stands between it and the region.
+// The head, and the parts between it and the region.
 std::vector<char> head_and_body(const PackedFile& file, const Region& region, const std::vector<uint64_t>& hashes) {
   Head head{{}, file.identity.size(), file.small.size(), static_cast<uint64_t>(region.bytes()), 0};
   std::memcpy(head.magic, kMagic, sizeof kMagic);

@@ -5,7 +5,7 @@
 namespace forearm {
 namespace {
 
-// "layers.3.q (rows 64 to 127)": what is missing from row `first` on.
+// Returns the missing rows from row `first` on, such as "layers.3.q (rows 64 to 127)".
 std::string missing_rows(const std::string& name, const std::vector<bool>& loaded) {
   size_t first = 0;
   while (loaded[first]) ++first;
@@ -31,12 +31,12 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   place_matrices();
 }
 
-// Takes the format of the matrix out of `formats`.
+// Removes the format of the matrix from `formats` and returns it.
 void Weights::declare(const MatrixSpec& spec, Formats& formats) {
   const auto format = formats.extract(spec.name);
   if (format.empty()) throw std::invalid_argument("there is no format for the matrix '" + spec.name + "'");
   Linear& linear = linears_[spec.name];
-  // Columns of the head, which may be the embedding, are cut where its maxima are.
+  // Columns of the head, which may be the embedding, are cut at the boundaries of the logits' maxima.
   const bool looked_up = spec.role == Role::embedding || spec.role == Role::table || spec.role == Role::head;
   const auto parts = static_cast<int64_t>(spec.parts.size());
   const int64_t unit = looked_up ? kMaximumLogits : spec.interleaved ? parts * kPanel : kPanel;
@@ -119,9 +119,9 @@ Weights::MatrixRows& Weights::rows_for(const std::string& name, int64_t row, int
   return part;
 }
 
-// pack(first row of the panel, how many, room) for each panel that the rows touch. Each member has a share of them, so
-// that a piece of a large matrix, which lies in the columns of few, keeps all busy; pages are where their readers are,
-// since these have touched them before.
+// Calls pack(first row of the panel, number of rows, buffers) for each panel that the rows touch. Each member packs a
+// share of the panels, so that a piece of a large matrix, which lies in the columns of few members, keeps all busy. The
+// pages stay on the nodes of their readers, which have touched them before.
 template <class Pack>
 void Weights::pack_panels(MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack) {
   if (!part.matrix->touched) pool.run([&](int member) { part.matrix->touch(member); });

@@ -1,4 +1,4 @@
-// The model's matrices, packed for the tier in use, and its vectors. Filled tensor by tensor, by name.
+// The model's matrices, packed for the tier in use, and its vectors; tensors are loaded one by one, by name.
 #pragma once
 #include <map>
 #include <string>
@@ -14,16 +14,16 @@ namespace forearm {
 
 inline const float* or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
 
-// A matrix and what is added to its products, in packed order, padded to whole panels; empty: nothing.
+// A matrix and its bias, which is in packed order and padded to whole panels; an empty bias adds nothing.
 struct Linear {
   Matrix matrix;
   std::vector<float> bias;
 };
 
-// weight empty: there is no such norm (or bias) in this model.
+// A norm. Empty weight: this model does not have the norm (or its bias).
 struct Norm {
   std::vector<float> weight, bias;
-  bool in_residual = false;  // what it gives replaces the residual
+  bool in_residual = false;  // its output replaces the residual
 
   const Norm* if_there() const { return weight.empty() ? nullptr : this; }
 };
@@ -35,36 +35,36 @@ struct LayerNorms {
 class Weights {
  public:
   // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix
-  // has no format, or one that can't be.
+  // has no format, or an invalid one.
   Weights(const Config& config, const Formats& formats, const Ranks& ranks);
 
-  // Packs `tensor` as rows row .. of `name`, by all members. Pages are next to the core that will read them.
-  // Pieces of a matrix come in ascending order.
-  // Throws std::invalid_argument if there is no such matrix or the shape is not its.
+  // Packs `tensor` as rows row .. of `name`, by all members. Pages lie on the node of the core that will read them.
+  // Pieces of a matrix must come in ascending order.
+  // Throws std::invalid_argument if there is no such matrix or the shape does not fit it.
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool);
-  // The same with rows that are already quantised; order: [k], or null.
+  // Packs rows that are already quantised; order: [k], or null.
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row, Pool& pool);
   void load_vector(const std::string& name, const float* data, int64_t n);
-  // The matrix that this part belongs to. Throws std::invalid_argument if there is none.
+  // Returns the matrix that a part belongs to. Throws std::invalid_argument if there is none.
   const Matrix& matrix_of(const std::string& part) const;
-  // Everything that was loaded, to a file and from it: packed_file.h. `key` says what checkpoint it is and how it was
-  // read; tier layout, formats and shapes are added. A file that can't be used leaves everything as it was.
-  // Pages of a file lie where it was read or written first: several ranks copy them, each to its own node.
+  // Save everything that was loaded to a file, and map it from there (packed_file.h). `key` identifies the checkpoint
+  // and the way it was read; tier layout, formats and shapes are added. A file that can't be used changes nothing.
+  // Pages of a file lie on the node that first read or wrote them: several ranks copy them, each to its own node.
   void save(const std::string& path, const std::string& key, Pool& pool);
   void map(const std::string& path, const std::string& key, Pool& pool);
   // Throws std::invalid_argument naming everything that has not been loaded, and the rows.
   void finish();
 
   int64_t bytes() const { return region_.bytes() + vector_bytes_; }
-  // The packed matrix of this name. Throws std::invalid_argument if the list has none, or one of another shape than
-  // `columns` and `k`, which are what the rest of the config makes it.
+  // Returns the packed matrix of this name. Throws std::invalid_argument if the list has none, or its shape is not
+  // `columns` and `k`, which follow from the rest of the config.
   const Linear& linear(const std::string& name, int64_t columns, int64_t k) const;
   const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
   const Norm& final_norm() const { return final_norm_; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
 
  private:
-  // Where rows of a checkpoint's matrix or bias stand in a packed one.
+  // The place of a checkpoint's matrix or bias in a packed one.
   struct Place {
     int64_t rows;
     PanelMap panels;
@@ -78,7 +78,7 @@ class Weights {
   struct VectorValues {
     std::vector<float>* values;
     Place place;
-    float plus;  // added to each value: 1 where a family stores norms minus one
+    float plus;  // added to each value: 1 if the family stores norms minus one
     bool loaded;
   };
 
@@ -105,7 +105,7 @@ class Weights {
   std::vector<Matrix*> shaped_;  // in the order of the region
   Region region_;
   int64_t vector_bytes_ = 0;
-  bool mapped_ = false;  // the region is a file's, or as one: nothing can be packed into it
+  bool mapped_ = false;  // the region is mapped or copied from a file: nothing can be packed into it
 };
 
 }  // namespace forearm

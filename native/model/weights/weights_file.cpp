@@ -1,4 +1,4 @@
-// Packed weights to a file and back: the region as it is, vectors and orders of columns beside it.
+// Writes packed weights to a file and reads them back: the region unchanged, and vectors and orders of columns.
 #include <cstring>
 #include <sstream>
 #include <stdexcept>
@@ -9,12 +9,12 @@
 namespace forearm {
 namespace {
 
-// Goes up whenever what a packer or rounding writes changes.
+// Must be increased whenever the output of a packer or of rounding changes.
 constexpr int kPacking = 1;
 
 }  // namespace
 
-// A line for each matrix and vector: the same lines, the same bytes.
+// A line for each matrix and vector; files with the same lines have the same layout of bytes.
 std::string Weights::identity(const std::string& key) const {
   std::ostringstream text;
   text << "packing " << kPacking << "\n" << key << "\n";
@@ -28,7 +28,7 @@ std::string Weights::identity(const std::string& key) const {
   return text.str();
 }
 
-// visit(data, bytes) of everything that does not stand in the region. Parts of one bias come several times: the same.
+// Calls visit(data, bytes) for everything outside the region. A bias with several parts comes several times.
 template <class Visit>
 void Weights::each_small(const Visit& visit) {
   for (auto& [name, part] : vectors_) visit(part.values->data(), part.values->size() * sizeof(float));
@@ -53,7 +53,7 @@ void Weights::map(const std::string& path, const std::string& key, Pool& pool) {
   Region region = map_packed_file(path, file, region_.bytes(), pool);
   for (Matrix* matrix : shaped_)
     if (matrix->format.ordered) matrix->order.resize(static_cast<size_t>(matrix->k));
-  size_t at = 0;  // the same identity: the same sizes
+  size_t at = 0;  // sizes agree, because the identity does
   each_small([&](void* to, size_t bytes) {
     std::memcpy(to, file.small.data() + at, bytes);
     at += bytes;
@@ -68,11 +68,11 @@ void Weights::map(const std::string& path, const std::string& key, Pool& pool) {
   mapped_ = true;
 }
 
-// Into the region that is there, which nobody has touched.
+// Copies a file into the allocated region, whose pages have not been touched yet.
 void Weights::copy_to_ranks(const Region& file, Pool& pool) {
   pool.run([&](int member) {
     for (const Matrix* matrix : shaped_) matrix->touch(member);
-    pool.barrier(member);  // a page at a member's end has columns of the next one
+    pool.barrier(member);  // the last page of a member also holds columns of the next one
     const Range own = share(file.bytes(), kHugePage, member, pool.threads());
     std::memcpy(region_.data() + own.begin, file.data() + own.begin, static_cast<size_t>(own.size()));
   });
