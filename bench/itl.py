@@ -24,13 +24,13 @@ from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, _native, wire
-from forearm.engine.inbox import From
+from forearm.engine.inbox import Received
 from forearm.engine.loop import EngineLoop
 
 
 def submit(loop: EngineLoop, name: str, token_ids: list[int], max_tokens: int) -> None:
     params = SamplingParams(temperature=0.7, seed=1, max_tokens=max_tokens, ignore_eos=True)
-    loop.take(From(0, wire.Submit(request_id=name, prompt_token_ids=token_ids, params=params)))
+    loop.take(Received(0, wire.Submit(request_id=name, prompt_token_ids=token_ids, params=params)))
 
 
 def measure(loop: EngineLoop, args: argparse.Namespace, seeds: count[int]) -> dict[str, list[float]]:
@@ -52,7 +52,7 @@ def measure(loop: EngineLoop, args: argparse.Namespace, seeds: count[int]) -> di
         tokens += args.tokens
     speed = tokens / (time.perf_counter() - begun_s)
     for number in range(args.streams):
-        loop.take(From(0, wire.Abort(request_id=f"stream {number}")))
+        loop.take(Received(0, wire.Abort(request_id=f"stream {number}")))
     return {"plain_s": plain, "gaps_s": gaps, "tokens_s": [speed]}
 
 

@@ -25,7 +25,7 @@ from forearm import LLM, SamplingParams, _native, wire
 from forearm.array_types import Int32Array
 from forearm.engine.batch import Batch, Sampled, Sampling, ScoredTokens
 from forearm.engine.executor import Executor, NativeExecutor
-from forearm.engine.inbox import From
+from forearm.engine.inbox import Received
 from forearm.engine.step import Stepper
 
 MIB = 1 << 20
@@ -65,7 +65,7 @@ def python_share(llm: LLM, args: argparse.Namespace) -> dict[str, float]:
     params = SamplingParams(temperature=0.7, top_p=0.9, seed=1, max_tokens=args.steps + 8, ignore_eos=True)
     for number in range(args.sequences):
         submit = wire.Submit(request_id=str(number), prompt_token_ids=prompt(shape, 32, number), params=params)
-        loop.take(From(0, submit))
+        loop.take(Received(0, submit))
     steps: list[tuple[float, float]] = []
     while loop.busy:
         timed.taken, begin = 0.0, time.perf_counter()

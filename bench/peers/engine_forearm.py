@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from forearm import LLM, SamplingParams, wire
-from forearm.engine.inbox import From
+from forearm.engine.inbox import Received
 
 
 class Engine:
@@ -37,7 +37,7 @@ class Engine:
         loop = self._llm._loop  # LLM.generate steps it too, but tells only when all has ended
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
         for number, ids in enumerate(prompts):
-            loop.take(From(0, wire.Submit(request_id=str(number), prompt_token_ids=ids, params=params)))
+            loop.take(Received(0, wire.Submit(request_id=str(number), prompt_token_ids=ids, params=params)))
         loop.outbox.clear()
         while loop.busy:
             loop.step()

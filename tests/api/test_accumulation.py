@@ -18,13 +18,13 @@ from openai.types.responses import ResponseStreamEvent
 from tests.api.letters import write_letters
 from tests.api.test_responses import Exact
 
-from forearm.api.anthropic.content_blocks import Blocks, message
+from forearm.api.anthropic.content_blocks import ContentBlocks, message
 from forearm.api.generation.logprobs import TokenNames
 from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.response_bodies import ErrorBody
 from forearm.api.generation.served_model import Heading
-from forearm.api.responses.output_items import Growing, ResponseForm
-from forearm.api.responses.tools import Offered
+from forearm.api.responses.output_items import ResponseForm, ResponseProgress
+from forearm.api.responses.tools import OfferedTools
 from forearm.text.outputs import Piece
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
@@ -90,12 +90,14 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
     )
     def holds(turn: list[Piece], reason: str | None, flags: tuple[bool, bool, bool]) -> None:
         summary, packed, obfuscated = flags
-        growing = Growing(dict(REPLY), ResponseForm(letters, False, summary, packed, Offered(), obfuscated))
+        progress = ResponseProgress(
+            dict(REPLY), ResponseForm(letters, False, summary, packed, OfferedTools(), obfuscated)
+        )
         tally = Tally(3)
-        written = growing.begin()
+        written = progress.begin()
         for piece in turn:
-            written += growing.take(piece)
-        written += growing.end(reason, tally) if reason else growing.fail(BROKE, tally)
+            written += progress.take(piece)
+        written += progress.end(reason, tally) if reason else progress.fail(BROKE, tally)
         state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
         numbers = []
         for block in written:
@@ -104,7 +106,7 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
             state.handle_event(event)
 
         assert numbers == list(range(len(written)))
-        final = Exact.response(growing.reply)
+        final = Exact.response(progress.reply)
         done = [item.to_dict() for _, item in sorted(state._completed_output.items())]
         assert done == [item.to_dict() for item in final.output]
         snapshot = state._ResponseStreamState__current_snapshot
@@ -118,7 +120,7 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
 @settings(deadline=None)
 @given(turn=pieces(), omitted=st.booleans())
 def test_messages_are_accumulated_to_what_they_are(turn: list[Piece], omitted: bool) -> None:
-    blocks = Blocks(omitted)
+    blocks = ContentBlocks(omitted)
     start = {"type": "message_start", "message": message(Heading("m", 0, "m", None), Tally(3))}
     events = [start, *(event for piece in turn for event in blocks.take(piece)), *blocks.end()]
     snapshot: Any = None

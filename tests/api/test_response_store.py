@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from forearm.api.responses.store import ResponseStore
-from forearm.api.responses.store_schema import News, StoredResponse
+from forearm.api.responses.store_schema import ResponseUpdate, StoredResponse
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
 
@@ -62,9 +62,9 @@ async def test_the_files_hold_no_more_than_the_bound(tmp_path: Path, open_store:
         store, text = stores[number % 2], "x" * (100 + 977 * number % 90_000)
         await store.add(response(number, "in_progress", text), ME, [b"event: begun\n\n"])
         for event in range(5):
-            news = News(f"resp_{number}", event + 1, [text[:8000].encode() + b"\n\n"])
-            assert await store.update([news])
-        await store.update([News(f"resp_{number}", 6, [], "completed", response(number, text=text).reply)])
+            update = ResponseUpdate(f"resp_{number}", event + 1, [text[:8000].encode() + b"\n\n"])
+            assert await store.update([update])
+        await store.update([ResponseUpdate(f"resp_{number}", 6, [], "completed", response(number, text=text).reply)])
         most = max(most, file_bytes(tmp_path))
         assert await there(store, range(number, number + 1)), "the newest is there"
 
@@ -79,7 +79,7 @@ async def test_what_runs_may_fill_the_store_and_then_says_so(open_store: Open) -
     with pytest.raises(StoreFull, match="fill the store"):
         await store.add(response(8, "in_progress", "x" * 50_000), ME)
     assert await there(store, range(9)) == list(range(8)), "none of what runs was let go"
-    await store.update([News("resp_0", 0, [], "completed", response(0).reply)])
+    await store.update([ResponseUpdate("resp_0", 0, [], "completed", response(0).reply)])
     await store.add(response(99), ME)
     assert await there(store, range(99, 100)) == [99]
 
@@ -140,7 +140,9 @@ async def test_bytes_are_bounded_events_included(open_store: Open, tmp_path: Pat
     store = open_store(responses_store_bytes=100_000)
     for number in range(40):
         await store.add(response(number, "in_progress", "x" * 4000), ME)
-        await store.update([News(f"resp_{number}", 0, [b"y" * 10_000 + b"\n\n"], "completed", response(number).reply)])
+        await store.update(
+            [ResponseUpdate(f"resp_{number}", 0, [b"y" * 10_000 + b"\n\n"], "completed", response(number).reply)]
+        )
 
     left = await there(store, range(40))
     assert left == list(range(40 - len(left), 40))
@@ -194,19 +196,19 @@ async def test_what_a_dead_worker_has_left_has_failed(open_store: Open, tmp_path
     assert not more
     assert last.startswith(b"event: response.failed\n")
     assert json.loads(last.split(b"data: ")[1])["sequence_number"] == 1
-    assert not await one.update([News("resp_1", 0, [], "completed", response(1).reply)])
+    assert not await one.update([ResponseUpdate("resp_1", 0, [], "completed", response(1).reply)])
     assert (await one.get("resp_1", ME)).status == "failed"
 
 
 async def test_a_response_cancelled_elsewhere_is_no_longer_wanted(open_store: Open) -> None:
     one, other = open_store(), open_store()
     await one.add(response(1, "queued"), ME)
-    assert await one.update([News("resp_1", 0, [b"event: a\ndata: 0\n\n"])]) == {"resp_1"}
+    assert await one.update([ResponseUpdate("resp_1", 0, [b"event: a\ndata: 0\n\n"])]) == {"resp_1"}
 
     cancelled = await other.cancel("resp_1", ME)
 
     assert json.loads(cancelled.reply)["status"] == "cancelled"
-    assert not await one.update([News("resp_1", 1, [b"event: b\ndata: 1\n\n"])])
+    assert not await one.update([ResponseUpdate("resp_1", 1, [b"event: b\ndata: 1\n\n"])])
     assert await one.events("resp_1", ME, -1) == ([b"event: a\ndata: 0\n\n"], False)
     assert (await one.cancel("resp_1", ME)).status == "cancelled"
 
@@ -215,9 +217,9 @@ async def test_events_come_after_any_number(open_store: Open) -> None:
     store = open_store()
     events = [b"event: x\ndata: %d\n\n" % number for number in range(10)]
     await store.add(response(1, "in_progress"), ME, events[:3])
-    await store.update([News("resp_1", 3, events[3:4])])
-    await store.update([News("resp_1", 4)])
-    await store.update([News("resp_1", 4, events[4:], "completed", response(1).reply)])
+    await store.update([ResponseUpdate("resp_1", 3, events[3:4])])
+    await store.update([ResponseUpdate("resp_1", 4)])
+    await store.update([ResponseUpdate("resp_1", 4, events[4:], "completed", response(1).reply)])
 
     for after in range(-1, 11):
         assert await store.events("resp_1", ME, after) == (events[after + 1 :], False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from forearm import wire
 from forearm.config.configs import engine_config
-from forearm.engine.inbox import From
+from forearm.engine.inbox import Received
 from forearm.engine.loop import EngineLoop
 from forearm.engine.start import start
 
@@ -59,7 +59,7 @@ def requests(vocab_size: int) -> list[wire.Submit]:
 def answers(loop: EngineLoop, submits: list[wire.Submit]) -> Answers:
     """Everything at once, stepped to the end."""
     for submit in submits:
-        loop.take(From(0, submit))
+        loop.take(Received(0, submit))
     found: Answers = {}
     while loop.busy:
         loop.step()

@@ -14,7 +14,7 @@ _BYTES_A_BYTE = 12
 
 
 @dataclass(frozen=True)
-class From:
+class Received:
     """A message from a connection."""
 
     connection: int
@@ -30,7 +30,7 @@ class Profiling:
 
 
 @dataclass(frozen=True)
-class Gone:
+class Disconnected:
     """The end of a connection, whose requests are aborted."""
 
     connection: int
@@ -46,7 +46,7 @@ class Stop:
     """The command to abort open requests and end at once."""
 
 
-Inward = From | Profiling | Gone | Drain | Stop
+Inward = Received | Profiling | Disconnected | Drain | Stop
 Outward = tuple[int, wire.FromEngine]  # to this connection
 
 

@@ -17,7 +17,7 @@ from forearm.engine.advance import NewTokens, append_tokens, nothing_to_choose
 from forearm.engine.blocks import BlockPool, blocks_for
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.constraints.output_constraint import Constraint
-from forearm.engine.inbox import Drain, From, Gone, Inbox, Inward, Outward, Profiling, Snapshot
+from forearm.engine.inbox import Disconnected, Drain, Inbox, Inward, Outward, Profiling, Received, Snapshot
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.pooling import PoolingStepper
 from forearm.engine.request_queue import RequestQueue
@@ -98,7 +98,7 @@ class EngineLoop:
 
     def take(self, inward: Inward) -> None:
         """Handle one message."""
-        if isinstance(inward, From):
+        if isinstance(inward, Received):
             if isinstance(inward.message, wire.Submit | wire.Embed):
                 self._submit(inward.connection, inward.message)
             elif isinstance(inward.message, wire.ForgetPrefixes):
@@ -107,7 +107,7 @@ class EngineLoop:
                 self._abort(request, inward.message.index)
         elif isinstance(inward, Profiling):
             self.outbox.append((inward.connection, self.trace.answer(inward.message)))
-        elif isinstance(inward, Gone):
+        elif isinstance(inward, Disconnected):
             for request in [r for r in self._requests.values() if r.connection == inward.connection]:
                 self._end(request, "abort")
         elif isinstance(inward, Drain):

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from forearm import wire
-from forearm.engine.inbox import Drain, From, Gone, Inbox, Outward, Profiling, Stop
+from forearm.engine.inbox import Disconnected, Drain, Inbox, Outward, Profiling, Received, Stop
 from forearm.engine.loop import EngineLoop
 
 # The most unread bytes before a worker is disconnected: minutes of tokens for hundreds of streams.
@@ -195,7 +195,7 @@ class EngineServer:
         except (ValueError, msgspec.MsgspecError) as error:
             log.error("a connection does not speak this engine's protocol: %s", error)
         finally:
-            self._inbox.put(Gone(connection))
+            self._inbox.put(Disconnected(connection))
             del self._writers[connection]
             writer.close()
 
@@ -211,7 +211,7 @@ class EngineServer:
         elif isinstance(message, wire.Profile):
             self._inbox.put(Profiling(connection, message))
         else:
-            self._inbox.put(From(connection, message), length)
+            self._inbox.put(Received(connection, message), length)
 
     async def _close_connections(self) -> None:
         """Close all connections, and wait a moment for workers to read the last messages."""

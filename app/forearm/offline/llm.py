@@ -21,7 +21,7 @@ import msgspec
 from forearm import wire
 from forearm.beam_search import BeamSearchParams
 from forearm.config.configs import engine_config
-from forearm.engine.inbox import From
+from forearm.engine.inbox import Received
 from forearm.engine.start import start
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
@@ -226,7 +226,7 @@ class LLM(PoolingCalls):
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache."""
         with self.connection() as connection:
-            self._shared.put(From(connection.number, wire.ForgetPrefixes()))
+            self._shared.put(Received(connection.number, wire.ForgetPrefixes()))
         return True
 
     def start_profile(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from forearm import wire
-from forearm.engine.inbox import From, Gone, Inward, Profiling
+from forearm.engine.inbox import Disconnected, Inward, Profiling, Received
 from forearm.engine.loop import EngineLoop
 from forearm.errors import EngineFailed, EngineUnavailable
 
@@ -73,7 +73,7 @@ class SharedLoop:
     def _leave(self, number: int) -> None:
         with self._changed:
             del self._mail[number]
-            self._inbox.append(Gone(number))
+            self._inbox.append(Disconnected(number))
             if not self._stepping and self._loop is not None:
                 self._take()  # else its requests would stay until the next step
 
@@ -154,11 +154,11 @@ class LoopConnection:
 
     def submit(self, message: wire.Submit | wire.Embed) -> None:
         """Submit a request."""
-        self._shared.put(From(self.number, message))
+        self._shared.put(Received(self.number, message))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """End a request, or one of its outputs."""
-        self._shared.put(From(self.number, wire.Abort(request_id=request_id, index=index)))
+        self._shared.put(Received(self.number, wire.Abort(request_id=request_id, index=index)))
 
     def messages(self) -> list[wire.FromEngine]:
         """Return what has come since the last call. Raises: EngineUnavailable, EngineFailed."""

@@ -228,7 +228,7 @@ def test_a_graviton5_that_hides_features_is_told(tmp_path: Path) -> None:
 def test_a_binding_outside_the_cpuset_is_an_error(graviton3: Fixture) -> None:
     configs = replace(CONFIGS, engine=EngineConfig(omp_threads_bind="0-99"))
 
-    assert "is not to be had" in named(graviton3.amiss(configs), "cores").what
+    assert "is not available" in named(graviton3.amiss(configs), "cores").what
 
 
 def test_an_allocator_that_is_preloaded_must_be_there_and_in_use(graviton3: Fixture) -> None:

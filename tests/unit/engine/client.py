@@ -11,7 +11,7 @@ from forearm import wire
 from forearm.engine.admission import Terms
 from forearm.engine.blocks import blocks_for
 from forearm.engine.constraints.grammar import Grammars
-from forearm.engine.inbox import From
+from forearm.engine.inbox import Received
 from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace
@@ -59,11 +59,11 @@ class Client:
         extra["client"] = fields.pop("sender", "")
         params = wire.SamplingParams(**fields)
         submit = wire.Submit(request_id=request_id, prompt_token_ids=prompt, params=params, **extra)
-        self.loop.take(From(connection, submit))
+        self.loop.take(Received(connection, submit))
         self.gather()
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        self.loop.take(From(0, wire.Abort(request_id=request_id, index=index)))
+        self.loop.take(Received(0, wire.Abort(request_id=request_id, index=index)))
 
     def step(self) -> None:
         self.loop.step()

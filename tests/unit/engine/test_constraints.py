@@ -18,7 +18,7 @@ from tests.unit.engine.teller import Eager, Teller
 
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.engine.constraints.output_constraint import Constraint, Mark
-from forearm.engine.inbox import Drain, From
+from forearm.engine.inbox import Drain, Received
 from forearm.engine.scheduler import StepLimits
 from forearm.engine.speculation.speculation import Speculation
 from forearm.wire import Abort, Accepted, RepetitionDetection, SamplingParams, Submit
@@ -203,7 +203,7 @@ def test_thinking_that_ends_by_itself_is_not_ended_again(grammars: Grammars) -> 
 def test_a_bad_grammar_refuses_its_request_alone_before_it_is_accepted(grammars: Grammars) -> None:
     client = client_of(grammars)
     client.submit("good", PROMPT, max_tokens=4, temperature=0)
-    client.loop.take(From(0, submit("bad", grammar='start: "a')))
+    client.loop.take(Received(0, submit("bad", grammar='start: "a')))
     accepted = [message.request_id for _, message in client.loop.outbox if isinstance(message, Accepted)]
     finish(client)
 
@@ -260,7 +260,7 @@ def test_a_request_that_leaves_while_its_grammar_compiles_leaves_nothing(grammar
     client = Client(HistoryExecutor(vocab_size=VOCAB), WIDE, grammars=slow, eos_token_ids=(END,))
     client.submit("a", [5] * 40, grammar=LIST)
     client.step()
-    client.loop.take(From(0, Abort(request_id="a")))
+    client.loop.take(Received(0, Abort(request_id="a")))
     client.step()
 
     assert not client.loop.busy

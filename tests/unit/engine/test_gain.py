@@ -42,8 +42,8 @@ class Machine:
                 accepted += 1
             tokens += 1 + accepted
             if length:
-                one.saw(length, accepted)
-                everyone.saw(length, accepted)
+                one.observe(length, accepted)
+                everyone.observe(length, accepted)
             elif could:
                 one.fade(0.99)
         if not any(lengths):

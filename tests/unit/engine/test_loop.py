@@ -9,7 +9,7 @@ import pytest
 from tests.history_executor import HistoryExecutor, log_softmax, logits_after
 from tests.unit.engine.client import Client, expected
 
-from forearm.engine.inbox import Drain, From, Gone, Stop
+from forearm.engine.inbox import Disconnected, Drain, Received, Stop
 from forearm.engine.loop import MAX_FAILED_STEPS
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import EngineFailed
@@ -19,7 +19,7 @@ from forearm.wire import SamplingParams, Submit
 def test_a_request_is_accepted_before_anything_is_computed() -> None:
     client = Client()
 
-    client.loop.take(From(0, submit("a", [1, 2])))
+    client.loop.take(Received(0, submit("a", [1, 2])))
 
     (connection, message), *rest = client.loop.outbox
     assert (connection, type(message).__name__, rest) == (0, "Accepted", [])
@@ -276,7 +276,7 @@ def test_a_closed_connection_aborts_all_that_was_its_and_nothing_else() -> None:
     client.submit("a", [1], connection=2, max_tokens=9)
     client.step()
 
-    client.loop.take(Gone(1))
+    client.loop.take(Disconnected(1))
 
     assert len(client.loop.scheduler.running) == 1
     assert client.metric('vllm:request_success_total{engine="0",finished_reason="abort"') == 2

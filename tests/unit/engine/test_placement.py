@@ -179,7 +179,7 @@ def test_a_version_1_cpuset_is_respected(graviton: Machine) -> None:
 def test_a_cpu_outside_the_cpuset_is_refused_by_name(graviton: Machine) -> None:
     graviton.status("0-3")
 
-    with pytest.raises(ConfigError, match=r"VLLM_CPU_OMP_THREADS_BIND=2-5: CPU 4-5 is not to be had; .* may use 0-3"):
+    with pytest.raises(ConfigError, match=r"VLLM_CPU_OMP_THREADS_BIND=2-5: CPU 4-5 is not available; .* may use 0-3"):
         graviton.plan(omp_threads_bind="2-5")
 
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from forearm import wire
 from forearm.engine.admission import Terms
 from forearm.engine.batch import Batch
-from forearm.engine.inbox import Drain, From, Gone, Inbox, Outward, Stop
+from forearm.engine.inbox import Disconnected, Drain, Inbox, Outward, Received, Stop
 from forearm.engine.loop import MAX_FAILED_STEPS, EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.metrics.step_trace import StepTrace
@@ -74,7 +74,7 @@ class Engine:
     def ask(self, name: str, *texts: list[int], connection: int = 0, task: Any = "embed", **fields: Any) -> None:
         prompts = [wire.PoolingPrompt(ids, fields.pop("second", 0)) for ids in texts]
         embed = wire.Embed(request_id=name, prompts=prompts, task=task, **fields)
-        self.loop.take(From(connection, embed))
+        self.loop.take(Received(connection, embed))
 
     def run(self) -> None:
         while self.loop.busy:
@@ -230,9 +230,9 @@ def test_an_abort_or_a_closed_connection_ends_what_is_left() -> None:
     engine.ask("b", [3] * 8, connection=1)
     engine.loop.step()
 
-    engine.loop.take(From(0, wire.Abort(request_id="a")))
-    engine.loop.take(From(0, wire.Abort(request_id="gone long ago")))
-    engine.loop.take(Gone(1))
+    engine.loop.take(Received(0, wire.Abort(request_id="a")))
+    engine.loop.take(Received(0, wire.Abort(request_id="gone long ago")))
+    engine.loop.take(Disconnected(1))
 
     assert not engine.loop.busy
     assert engine.counted("vllm:request_success_total", finished_reason="abort") == 2
@@ -267,7 +267,7 @@ def test_a_request_to_generate_is_refused() -> None:
     engine = Engine()
     submit = wire.Submit(request_id="s", prompt_token_ids=[1], params=wire.SamplingParams())
 
-    engine.loop.take(From(0, submit))
+    engine.loop.take(Received(0, submit))
 
     assert engine.refused("s").error == "InvalidRequest"
 
@@ -275,7 +275,7 @@ def test_a_request_to_generate_is_refused() -> None:
 def test_draining_finishes_what_is_there_and_stopping_does_not() -> None:
     engine, inbox = Engine(), Inbox(1 << 20)
     engine.ask("a", [1] * 8, [2] * 8)
-    for message in (Drain(), From(0, wire.Embed(request_id="b", prompts=[wire.PoolingPrompt([1])], task="embed"))):
+    for message in (Drain(), Received(0, wire.Embed(request_id="b", prompts=[wire.PoolingPrompt([1])], task="embed"))):
         inbox.put(message)
 
     engine.loop.run(inbox, engine.said.extend)

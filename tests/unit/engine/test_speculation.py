@@ -196,7 +196,7 @@ def test_a_share_goes_from_what_is_expected_to_what_is_seen_and_back() -> None:
     assert share.after(0.5, 1.0) == 0.5
 
     for _ in range(50):
-        share.saw(4, 0)
+        share.observe(4, 0)
     assert share.after(0.5, 1.0) < 0.06
 
     for _ in range(1000):
@@ -207,7 +207,7 @@ def test_a_share_goes_from_what_is_expected_to_what_is_seen_and_back() -> None:
 def test_times_lie_on_lines_between_those_measured_and_never_fall() -> None:
     times = StepTimes()
     for tokens, seconds in ((1, 1.0), (4, 1.6), (3, 1.9)):
-        times.saw(tokens, seconds)
+        times.observe(tokens, seconds)
 
     found = times.of(np.array([1, 2, 3, 4]))
 
@@ -216,8 +216,8 @@ def test_times_lie_on_lines_between_those_measured_and_never_fall() -> None:
 
 def test_one_step_that_was_held_up_does_not_count_for_more_than_twice_the_usual() -> None:
     times = StepTimes()
-    times.saw(1, 1.0)
-    times.saw(1, 100.0)
+    times.observe(1, 1.0)
+    times.observe(1, 100.0)
 
     assert times.of(np.array([1])).tolist() == pytest.approx([1.2])
 
@@ -276,7 +276,7 @@ def test_steps_that_drafts_make_slower_are_left_without() -> None:
         (length,) = gain.lengths(1, [share.after(0.5, 2.0)], [4], 0.0)
         gain.step(1 + length, length, 1.0 + length)
         if length:
-            share.saw(length, 0)
+            share.observe(length, 0)
         taken.append(length)
 
     assert any(taken)  # it was tried

@@ -18,7 +18,7 @@ from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class Blocks:
+class ContentBlocks:
     """The content of one message while it is generated. Each method returns the events that report its changes.
 
     `omitted`: thinking is not shown; its signature holds the text, so that the client sends it back with the messages.

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
-from forearm.api.anthropic.content_blocks import Blocks, message, stop, usage
+from forearm.api.anthropic.content_blocks import ContentBlocks, message, stop, usage
 from forearm.api.anthropic.errors import broken
 from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, check_messages
 from forearm.api.anthropic.to_chat import NAMES, chat_of
@@ -16,7 +16,7 @@ from forearm.api.generation.chat_turn import Turn
 from forearm.api.generation.dependencies import AppChat, AppConfig, AppModel, AppPrompts, service
 from forearm.api.generation.output_stream import spaced
 from forearm.api.generation.response_bodies import encoder
-from forearm.api.generation.sse import EventStream, Manner, unless_gone
+from forearm.api.generation.sse import EventStream, StreamFraming, unless_gone
 from forearm.api.generation.translation import complaining
 from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.http.caller import caller_of
@@ -30,7 +30,7 @@ MessagesBody = Annotated[MessagesRequest, Depends(json_body(MessagesRequest))]
 CountBody = Annotated[CountRequest, Depends(json_body(CountRequest))]
 Warnings = Annotated[ClientWarnings, service("warnings")]
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-EVENTS = Manner(PING, broken, b"")
+EVENTS = StreamFraming(PING, broken, b"")
 
 
 @router.post("/v1/messages", openapi_extra=describes(MessagesRequest))
@@ -45,7 +45,7 @@ async def create_message(
     check_messages(body)
     asked = chat_of(body, warnings, chat.reads_reasoning)
     turn = await complaining(chat.begin(asked, caller_of(request.scope), "other"), NAMES)
-    writing = Writing(turn, body, prompts.context)
+    writing = MessageWriter(turn, body, prompts.context)
     if body.stream:
         return EventStream(writing.events(), turn.close, config.sse_keep_alive_interval_s, EVENTS)
     try:
@@ -67,7 +67,7 @@ async def count_tokens(body: CountBody, chat: AppChat, model: AppModel, warnings
     return JSONResponse({"input_tokens": len(prompt)})
 
 
-class Writing:
+class MessageWriter:
     """Writes one message while its turn is generated."""
 
     def __init__(self, turn: Turn, body: MessagesRequest, context: int) -> None:
@@ -75,7 +75,7 @@ class Writing:
         self._max_tokens = body.max_tokens
         self._context = context
         thinking = body.thinking
-        self._blocks = Blocks(omitted=thinking is not None and thinking.display == "omitted")
+        self._blocks = ContentBlocks(omitted=thinking is not None and thinking.display == "omitted")
 
     async def whole(self) -> Json:
         """Return the message once it is complete.

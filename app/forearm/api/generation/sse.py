@@ -25,7 +25,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True)
-class Manner:
+class StreamFraming:
     """The framing of an API's streams besides their events: keep-alive, the event of an error, and the end."""
 
     keep_alive: bytes
@@ -33,7 +33,7 @@ class Manner:
     end: bytes
 
 
-CHUNKS = Manner(KEEP_ALIVE, lambda error: b"data: " + openai_error(error, "") + b"\n\n", DONE)
+CHUNKS = StreamFraming(KEEP_ALIVE, lambda error: b"data: " + openai_error(error, "") + b"\n\n", DONE)
 
 
 class Chunks:
@@ -51,16 +51,16 @@ class Chunks:
 
 
 async def closed_stream(
-    events: AsyncIterator[bytes], manner: Manner, request_id: str = ""
+    events: AsyncIterator[bytes], framing: StreamFraming, request_id: str = ""
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events, an error event if they break off, and the end of the stream."""
     try:
         async for event in events:
             yield event
     except Exception as error:  # the status line has been sent: the error can only be reported here
-        yield manner.broken(error_body(error, request_id))
-    if manner.end:
-        yield manner.end
+        yield framing.broken(error_body(error, request_id))
+    if framing.end:
+        yield framing.end
 
 
 class EventStream(Response):
@@ -69,13 +69,17 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[bytes], close: Callable[[], None], keep_alive_s: float, manner: Manner = CHUNKS
+        self,
+        events: AsyncIterator[bytes],
+        close: Callable[[], None],
+        keep_alive_s: float,
+        framing: StreamFraming = CHUNKS,
     ) -> None:
         # nginx would buffer small events; a cache must not store them.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
-        self._manner = manner
+        self._framing = framing
         self._close = close
         self._keep_alive_s = keep_alive_s
         self._sent_s = time.monotonic()
@@ -88,13 +92,14 @@ class EventStream(Response):
                 tasks.append(self._send_keep_alives(send))
             await _first_of(tasks)
         except asyncio.CancelledError:  # by DrainingServer
-            last = self._manner.broken(error_body(EngineUnavailable("the server is shutting down"))) + self._manner.end
+            error = error_body(EngineUnavailable("the server is shutting down"))
+            last = self._framing.broken(error) + self._framing.end
             await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             self._close()
 
     async def _send_events(self, send: Send, request_id: str) -> None:
-        async with contextlib.aclosing(closed_stream(self._events, self._manner, request_id)) as events:
+        async with contextlib.aclosing(closed_stream(self._events, self._framing, request_id)) as events:
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 self._sent_s = time.monotonic()
@@ -104,7 +109,7 @@ class EventStream(Response):
         while True:
             silent_s = time.monotonic() - self._sent_s
             if silent_s >= self._keep_alive_s:
-                await send({"type": "http.response.body", "body": self._manner.keep_alive, "more_body": True})
+                await send({"type": "http.response.body", "body": self._framing.keep_alive, "more_body": True})
                 self._sent_s = time.monotonic()
             else:
                 await asyncio.sleep(self._keep_alive_s - silent_s)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.pooling.encoding import bytes_response, written
-from forearm.api.pooling.pooled import Found, Pooling, Task
+from forearm.api.pooling.pooled import PooledOutputs, Pooling, Task
 from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
 from forearm.api.pooling.response_bodies import Embedding, PooledText, PoolingReply
 from forearm.errors import InvalidRequest
@@ -78,7 +78,7 @@ def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
     return asked
 
 
-def reply(found: Found, data: list[Embedding] | list[PooledText]) -> PoolingReply:
+def reply(found: PooledOutputs, data: list[Embedding] | list[PooledText]) -> PoolingReply:
     """Return the reply with its heading and usage."""
     head = found.head
     return PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from starlette.responses import Response
 
-from forearm.api.pooling.pooled import Found
+from forearm.api.pooling.pooled import PooledOutputs
 from forearm.api.pooling.request_bodies import VectorFields
 from forearm.api.pooling.response_bodies import Vector
 
@@ -36,7 +36,7 @@ def raw(vector: npt.NDArray[np.float32], body: VectorFields) -> bytes:
     return rounded.astype(f"{order}u2").tobytes()
 
 
-def bytes_response(found: Found, body: VectorFields) -> Response:
+def bytes_response(found: PooledOutputs, body: VectorFields) -> Response:
     """Return all vectors as one binary body; vLLM's header `metadata` has their offsets (bytes_only: no header)."""
     parts = [raw(vector, body) for vector in found.vectors]
     if body.encoding_format == "bytes_only":

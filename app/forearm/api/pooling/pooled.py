@@ -52,7 +52,7 @@ class PoolingHeading:
 
 
 @dataclass(frozen=True)
-class Found:
+class PooledOutputs:
     """The pooled outputs of a request's texts: float32 [columns] each, or [tokens, columns]."""
 
     head: PoolingHeading
@@ -186,7 +186,7 @@ class ServingPooling:
         task: Task,
         dimensions: int | None = None,
         activate: bool | None = None,
-    ) -> Found:
+    ) -> PooledOutputs:
         """Submit the texts to the engine and wait for their outputs; a client that disconnects aborts them.
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable, EngineFailed.
@@ -209,7 +209,7 @@ class ServingPooling:
         tokens = sum(len(prompt.token_ids) for prompt in prompts)
         own = body.request_id or caller.request_id
         head = PoolingHeading(f"{prefix}-{own}", int(time.time()), self._model.name(body.model), tokens)
-        return Found(head, [_array(one, task) for one in found])
+        return PooledOutputs(head, [_array(one, task) for one in found])
 
 
 Pooling = Annotated[ServingPooling, service("pooling")]

@@ -12,16 +12,16 @@ from forearm.api.generation.chat_turn import Turn
 from forearm.api.generation.output_stream import spaced
 from forearm.api.generation.response_bodies import encoder
 from forearm.api.http.errors import error_body
-from forearm.api.responses.output_items import Growing
+from forearm.api.responses.output_items import ResponseProgress
 from forearm.api.responses.store import ResponseStore
-from forearm.api.responses.store_schema import RUNNING, News, StoredResponse
+from forearm.api.responses.store_schema import RUNNING, ResponseUpdate, StoredResponse
 from forearm.errors import EngineFailed, InvalidRequest, StoreFull
 from forearm.json_types import Json
 
 log = logging.getLogger(__name__)
 
 # The interval at which new events of background responses go to the store, and at which a reader polls it.
-_NEWS_S = 0.1
+_UPDATE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Job:
     """One response to be computed, with its owner and the store that keeps it (None: it is not kept)."""
 
     turn: Turn
-    growing: Growing
+    progress: ResponseProgress
     owner: str
     items: list[Json]
     store: ResponseStore | None
@@ -38,13 +38,15 @@ class Job:
     @property
     def id(self) -> str:
         """Return the id of the response."""
-        return str(self.growing.reply["id"])
+        return str(self.progress.reply["id"])
 
     def stored(self) -> StoredResponse:
         """Return the response in its present state, as a row of the store."""
-        reply = self.growing.reply
+        reply = self.progress.reply
         items = json.dumps(self.items).encode()
-        return StoredResponse(self.id, self.growing.status, encoder.encode(reply), items, reply["previous_response_id"])
+        return StoredResponse(
+            self.id, self.progress.status, encoder.encode(reply), items, reply["previous_response_id"]
+        )
 
     async def keep(self, events: list[bytes]) -> None:
         """Store the finished response. If that fails, the failure is logged, and the client still gets its answer."""
@@ -58,11 +60,11 @@ class Job:
 
 async def told(job: Job) -> AsyncIterator[bytes]:
     """Yield all events of a response, which is stored before the last ones: a client that reads these can fetch it."""
-    events = job.growing.begin()
+    events = job.progress.begin()
     yield b"".join(events)
     async for new in _computed(job):
         events += new
-        if job.growing.status not in RUNNING:
+        if job.progress.status not in RUNNING:
             await job.keep(events)
         yield b"".join(new)
 
@@ -74,11 +76,11 @@ async def whole(job: Job) -> Json:
     """
     reason = None
     async for piece in job.turn.pieces():
-        job.growing.take(piece)
+        job.progress.take(piece)
         reason = piece.finish_reason
     _finish(job, reason)
     await job.keep([])
-    return job.growing.reply
+    return job.progress.reply
 
 
 async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
@@ -86,20 +88,20 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
     reason = None
     try:
         async for piece in spaced(job.turn.pieces(), job.turn.body.stream_interval):
-            new = job.growing.take(piece)
+            new = job.progress.take(piece)
             reason = piece.finish_reason
             if new:
                 yield new
         yield _finish(job, reason)
     except Exception as error:  # the status line has been sent, or no client waits: the response itself reports it
-        yield job.growing.fail(error_body(error, job.request_id), job.turn.tally)
+        yield job.progress.fail(error_body(error, job.request_id), job.turn.tally)
 
 
 def _finish(job: Job, reason: str | None) -> list[bytes]:
     if reason in (None, "abort"):
         ended = EngineFailed("the engine ended this request")
-        return job.growing.fail(error_body(ended), job.turn.tally)
-    return job.growing.end(reason, job.turn.tally)
+        return job.progress.fail(error_body(ended), job.turn.tally)
+    return job.progress.end(reason, job.turn.tally)
 
 
 @dataclass
@@ -107,23 +109,25 @@ class Running:
     """A background job, and the part of it that the store does not have yet."""
 
     job: Job
-    news: list[bytes]  # events not stored yet
+    unsaved: list[bytes]  # events not stored yet
     number: int  # sequence number of the first of them
     status: str
     computing: asyncio.Task[None]
 
-    def now(self) -> News:
+    def update(self) -> ResponseUpdate:
         """Return the changes since the last update of the store; call `stored` once they are written."""
-        growing = self.job.growing
-        if growing.status == self.status:
-            return News(self.job.id, self.number, self.news[:])
-        return News(self.job.id, self.number, self.news[:], growing.status, encoder.encode(growing.reply))
+        progress = self.job.progress
+        if progress.status == self.status:
+            return ResponseUpdate(self.job.id, self.number, self.unsaved[:])
+        return ResponseUpdate(
+            self.job.id, self.number, self.unsaved[:], progress.status, encoder.encode(progress.reply)
+        )
 
-    def stored(self, news: News) -> None:
+    def stored(self, update: ResponseUpdate) -> None:
         """Drop the changes that are now in the store."""
-        del self.news[: len(news.events)]
-        self.number += len(news.events)
-        self.status = news.status or self.status
+        del self.unsaved[: len(update.events)]
+        self.number += len(update.events)
+        self.status = update.status or self.status
 
 
 class Background:
@@ -140,17 +144,17 @@ class Background:
         Raises: InvalidRequest if it is too large for the store.
         """
         assert self._store is not None
-        first = job.growing.begin()
+        first = job.progress.begin()
         try:
             await self._store.add(job.stored(), job.owner, first)
         except BaseException:
             job.turn.close()
             raise
-        news: list[bytes] = []
-        computing = asyncio.create_task(_collect(job, news))
-        self._running[job.id] = Running(job, news, len(first), job.growing.status, computing)
+        unsaved: list[bytes] = []
+        computing = asyncio.create_task(_collect(job, unsaved))
+        self._running[job.id] = Running(job, unsaved, len(first), job.progress.status, computing)
         if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell(self._store))
+            self._telling = asyncio.create_task(self._save_updates(self._store))
 
     async def close(self) -> None:
         """Cancel all jobs, because this worker ends."""
@@ -160,21 +164,21 @@ class Background:
         for response_id in list(self._running):
             await self._end(response_id)
 
-    async def _tell(self, store: ResponseStore) -> None:
+    async def _save_updates(self, store: ResponseStore) -> None:
         """Write changes to the store until all jobs are complete, or cancelled or deleted through any worker."""
         while self._running:
-            await asyncio.sleep(_NEWS_S)
+            await asyncio.sleep(_UPDATE_S)
             over = {one.job.id for one in self._running.values() if one.computing.done()}
-            told = {response_id: one.now() for response_id, one in self._running.items()}
+            updates = {response_id: one.update() for response_id, one in self._running.items()}
             try:
-                wanted = await store.update(list(told.values()))
+                wanted = await store.update(list(updates.values()))
             except StoreFull as error:
                 log.warning("background responses cannot be stored now: %s", error)
-                wanted = set(told)
+                wanted = set(updates)
             else:
-                for response_id, news in told.items():
-                    self._running[response_id].stored(news)
-            for response_id in set(told) - wanted | over:
+                for response_id, update in updates.items():
+                    self._running[response_id].stored(update)
+            for response_id in set(updates) - wanted | over:
                 await self._end(response_id)
 
     async def _end(self, response_id: str) -> None:
@@ -184,9 +188,9 @@ class Background:
         one.job.turn.close()
 
 
-async def _collect(job: Job, news: list[bytes]) -> None:
+async def _collect(job: Job, unsaved: list[bytes]) -> None:
     async for new in _computed(job):
-        news += new
+        unsaved += new
 
 
 async def followed(store: ResponseStore, response_id: str, owner: str, after: int) -> AsyncIterator[bytes]:
@@ -200,6 +204,6 @@ async def followed(store: ResponseStore, response_id: str, owner: str, after: in
             after += len(events)
             yield b"".join(events)
         elif more:
-            await asyncio.sleep(_NEWS_S)
+            await asyncio.sleep(_UPDATE_S)
         else:
             return

@@ -15,7 +15,7 @@ from forearm.api.generation.logprobs import TokenNames, chat_logprobs
 from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.responses.input_items import pack_reasoning
-from forearm.api.responses.tools import Offered, custom_input
+from forearm.api.responses.tools import OfferedTools, custom_input
 from forearm.json_types import Json
 from forearm.text.outputs import Piece
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
@@ -31,7 +31,7 @@ class ResponseForm:
     logprobs: bool
     summary: bool  # show reasoning as a summary, which is its whole text
     packed: bool  # add encrypted_content to reasoning items
-    tools: Offered
+    tools: OfferedTools
     obfuscated: bool
 
 
@@ -170,7 +170,7 @@ class OutputItems:
         return [msgspec.to_builtins(one) for one in chat_logprobs(positions, self._form.names).content]
 
 
-class Growing:
+class ResponseProgress:
     """One response from its first event to its last. `told`: whether any client reads the events."""
 
     def __init__(self, reply: Json, form: ResponseForm, told: bool = True) -> None:

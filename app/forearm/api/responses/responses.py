@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from forearm.api.generation.dependencies import AppConfig, service
 from forearm.api.generation.response_bodies import ErrorBody, encoder
-from forearm.api.generation.sse import KEEP_ALIVE, EventStream, Manner, unless_gone
+from forearm.api.generation.sse import KEEP_ALIVE, EventStream, StreamFraming, unless_gone
 from forearm.api.generation.translation import owner_of
 from forearm.api.generation.usage import json_response
 from forearm.api.http.caller import caller_of
@@ -36,7 +36,7 @@ def _broken(error: ErrorBody) -> bytes:
     return b"event: error\ndata: " + encoder.encode({**event, "sequence_number": 0}) + b"\n\n"
 
 
-EVENTS = Manner(KEEP_ALIVE, _broken, b"")
+EVENTS = StreamFraming(KEEP_ALIVE, _broken, b"")
 
 
 def open_store(app: FastAPI, config: ApiConfig) -> None:
@@ -89,7 +89,7 @@ async def create_response(
     if body.background:
         assert job.store is not None
         background: Background = request.app.state.background
-        queued = encoder.encode(job.growing.reply)
+        queued = encoder.encode(job.progress.reply)
         await background.start(job)
         if body.stream:
             return EventStream(followed(job.store, job.id, owner, -1), _nothing, keep_alive_s, EVENTS)

@@ -18,7 +18,7 @@ from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.generation.usage import token_names
 from forearm.api.http.caller import Caller
 from forearm.api.responses.background import Job
-from forearm.api.responses.output_items import Growing, ResponseForm
+from forearm.api.responses.output_items import ResponseForm, ResponseProgress
 from forearm.api.responses.request_bodies import ENCRYPTED, ResponsesRequest
 from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.to_chat import NAMES, ResponsesQuestion, chat_of
@@ -81,8 +81,8 @@ class ServingResponses:
             tools=question.tools,
             obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,
         )
-        growing = Growing(reply, form, told=bool(body.stream or body.background))
-        return Job(turn, growing, owner, question.own, store, caller.request_id)
+        progress = ResponseProgress(reply, form, told=bool(body.stream or body.background))
+        return Job(turn, progress, owner, question.own, store, caller.request_id)
 
     def _reply(self, body: ResponsesRequest, chat: BoundedChat, stored: bool) -> Json:
         """Return the response object of a new request: its parameters, with defaults filled in.

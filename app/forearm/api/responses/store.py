@@ -28,13 +28,13 @@ from forearm.api.responses.store_schema import (
     RUNNING,
     RUNS,
     SCHEMA,
-    News,
+    ResponseUpdate,
     StoredResponse,
     add_events,
     add_output,
     fail,
-    is_told,
     set_status,
+    write_update,
 )
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
@@ -146,18 +146,18 @@ class ResponseStore:
 
         return await self._within(read)
 
-    async def update(self, news: Sequence[News]) -> set[str]:
+    async def update(self, updates: Sequence[ResponseUpdate]) -> set[str]:
         """Write the progress of responses, and confirm that this worker still computes them.
 
         Returns: the ids of those still wanted, neither cancelled nor deleted.
         """
 
         def write(store: sqlite3.Connection) -> set[str]:
-            size = sum(len(one.reply) + sum(map(len, one.events)) for one in news)
+            size = sum(len(one.reply) + sum(map(len, one.events)) for one in updates)
             if size:
                 self._make_room(store, size, self._pages)
-            wanted = {one.id for one in news if is_told(store, one)}
-            if any(one.status is not None for one in news):
+            wanted = {one.id for one in updates if write_update(store, one)}
+            if any(one.status is not None for one in updates):
                 self._let_go(store)
             return wanted
 

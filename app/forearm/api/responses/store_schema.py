@@ -44,7 +44,7 @@ class StoredResponse:
 
 
 @dataclass(frozen=True)
-class News:
+class ResponseUpdate:
     """The changes of a response in progress: new events, numbered from `first`; and, if its status has changed, the
     status and the whole reply."""
 
@@ -55,18 +55,18 @@ class News:
     reply: bytes = b""
 
 
-def is_told(store: sqlite3.Connection, news: News) -> bool:
+def write_update(store: sqlite3.Connection, update: ResponseUpdate) -> bool:
     """Write the changes of a response. Returns: False, and nothing written, if it is no longer in progress."""
-    now, size = time.time(), sum(map(len, news.events)) + len(news.reply)
+    now, size = time.time(), sum(map(len, update.events)) + len(update.reply)
     row = store.execute(
         f"UPDATE responses SET beat = ?, used = ?, bytes = bytes + ? WHERE id = ? AND {RUNS}",
-        (now, now, size, news.id),
+        (now, now, size, update.id),
     )
     if not row.rowcount:
         return False
-    add_events(store, news.id, news.first, news.events)
-    if news.status is not None:
-        set_status(store, news.id, news.status, news.reply)
+    add_events(store, update.id, update.first, update.events)
+    if update.status is not None:
+        set_status(store, update.id, update.status, update.reply)
     return True
 
 

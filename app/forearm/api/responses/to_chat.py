@@ -21,7 +21,7 @@ from forearm.api.responses.input_items import (
 from forearm.api.responses.request_bodies import ResponsesRequest
 from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.store_schema import RUNNING, StoredResponse
-from forearm.api.responses.tools import Offered, chat_tool_choice, offered
+from forearm.api.responses.tools import OfferedTools, chat_tool_choice, offered
 from forearm.json_types import Json
 
 # The chat's name and the responses API's name of the same field.
@@ -42,7 +42,7 @@ class ResponsesQuestion:
     """A request with its tools, its own items with ids, and the items of the earlier conversation."""
 
     body: ResponsesRequest
-    tools: Offered
+    tools: OfferedTools
     own: list[Json]
     past: list[Json]
 

@@ -25,7 +25,7 @@ _RUN_ELSEWHERE = (
 
 
 @dataclass
-class Offered:
+class OfferedTools:
     """The tools offered to the model. `spaces`: namespace and name by flat name, for functions in a namespace."""
 
     functions: list[Json] = field(default_factory=list)
@@ -92,9 +92,9 @@ class Offered:
             self.warnings.append(message)
 
 
-def offered(tools: Sequence[Json]) -> Offered:
+def offered(tools: Sequence[Json]) -> OfferedTools:
     """Raises: InvalidRequest for a tool that is not known or malformed."""
-    found = Offered()
+    found = OfferedTools()
     for number, tool in enumerate(tools):
         found.take(f"tools[{number}]", tool)
     return found

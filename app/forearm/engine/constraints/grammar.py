@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 
-_NOT_ALLOWED = "Parser Error: token "  # how llguidance begins to say it; its other errors are limits
-_THREADS = 2  # one slow grammar does not hold up the others
-# What a compiled grammar is taken to hold. Resident memory grew by 67 kB for one of 295 characters, by 127 kB for 917,
+_NOT_ALLOWED = "Parser Error: token "  # llguidance's error for a forbidden token; its other errors are limits
+_THREADS = 2  # two, so that one slow grammar does not delay the others
+# The estimated size of a compiled grammar. Resident memory grew by 67 kB for one of 295 characters, by 127 kB for 917,
 # by 3.4 MB for 28,700 (x86-64, llguidance 1.9.1, mean of 4 to 600 schemas).
 _BYTES, _BYTES_A_CHARACTER = 128 << 10, 200
-_LEAST_BYTES = 16 << 20  # for grammars in use, whatever may be kept: some hundred small ones
+_LEAST_BYTES = 16 << 20  # least limit for grammars in use: some hundred small ones
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ class Matcher:
 
     @property
     def over(self) -> bool:
-        """Nothing but the end of sequence is allowed any more."""
+        """Return whether only the end of sequence is allowed now."""
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     def mask(self) -> UInt32Array:
-        """uint32 [ceil(vocabulary / 32)]: bit i % 32 of word i // 32 is set where token i may come next. At least one
-        is; the end-of-sequence tokens where the grammar may end here.
+        """Return uint32 [ceil(vocabulary / 32)]: bit i % 32 of word i // 32 is set if token i may come next. At least
+        one is set; the end-of-sequence tokens are if the grammar may end here.
 
         Raises: ConstraintFailed when the grammar has become too large to go on with.
         """
@@ -63,7 +63,7 @@ class Matcher:
         return bits[: self._words]
 
     def masks(self, drafts: Sequence[int]) -> list[UInt32Array]:
-        """The mask here and after each of the first drafts, as far as the grammar allows them.
+        """Return the mask here and after each of the first drafts that the grammar allows.
 
         Raises: ConstraintFailed as `mask`.
         """
@@ -80,7 +80,7 @@ class Matcher:
         return found
 
     def take(self, token: int) -> None:
-        """The output goes on with this token.
+        """Advance by a token of the output.
 
         Raises: ConstraintFailed as `mask`; EngineFailed if the grammar does not allow it.
         """
@@ -88,15 +88,15 @@ class Matcher:
         self._check()
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, one after the other: each is the only one that the masks would allow."""
+        """Return the forced tokens: each is the only one that the mask at its place would allow."""
         return list(self._matcher.compute_ff_tokens())
 
     def allowed_prefix(self, drafts: Sequence[int]) -> int:
-        """Count the tokens, from the first on, that the grammar allows one after the other."""
+        """Count the first drafts that the grammar allows one after the other."""
         return int(self._matcher.validate_tokens(list(drafts)))
 
     def fork(self) -> Matcher:
-        """Another output that stands at the same place."""
+        """Return a copy for another output in the same state."""
         return Matcher(self._matcher.deep_copy(), self._words, self._own_words, self._held)
 
     def _check(self) -> None:
@@ -111,7 +111,7 @@ class Matcher:
 
 
 class _Held:
-    """Stands for the memory of a compiled grammar, which its outputs share; gone with the last of them."""
+    """The memory of a compiled grammar, which its outputs share; it is counted until the last of them ends."""
 
 
 def _held_bytes(source: str) -> int:
@@ -119,7 +119,7 @@ def _held_bytes(source: str) -> int:
 
 
 class Grammars:
-    """Compiled grammars of one model, those used last kept.
+    """The compiled grammars of one model, with an LRU cache.
 
     folder: of the tokenizer, or its .gguf file. eos_ids: what may end an output where its grammar may end.
     most_bytes: of all that are kept or in use. compile_s: time limit of one grammar.
@@ -145,7 +145,7 @@ class Grammars:
         self._threads = deep_threads(_THREADS, "grammar")
 
     def start(self, source: str) -> Future[Matcher]:
-        """The beginning of an output under this grammar (text of llguidance), as soon as it is compiled.
+        """Compile a grammar (in llguidance's syntax); the future gets the matcher of an output's beginning.
 
         The future has InvalidRequest when the grammar is wrong, too large or takes too long, and then names no field.
 
@@ -166,7 +166,7 @@ class Grammars:
         return found
 
     def close(self) -> None:
-        """End the threads, without waiting for what is being compiled."""
+        """End the threads, without waiting for running compilations."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _known(self, source: str) -> Matcher | None:
@@ -213,14 +213,14 @@ class Grammars:
             self._live_bytes += change
 
     def _make_room(self, size: int) -> int:
-        """Forget what was used longest ago until so much more fits. Returns: what is held then."""
+        """Remove the least recently used grammars until `size` more bytes fit. Returns: the bytes held then."""
         with self._lock:
             while self._kept and self._live_bytes + size > self._most_bytes:
                 self._kept.popitem(last=False)
             return self._live_bytes
 
     def _loaded(self) -> LLTokenizer:
-        """The vocabulary as llguidance takes it, made once: a second's work for a large one.
+        """Return the vocabulary for llguidance, made once: a large one takes a second.
 
         Raises: ConfigError if the tokenizer cannot be read.
         """
@@ -240,7 +240,7 @@ class Grammars:
 
 
 def _settle(found: Future[Matcher], matcher: Matcher | None = None, error: Exception | None = None) -> None:
-    """The first outcome counts: the time limit and the compiling thread may both have one."""
+    """Set the future's result, unless the time limit or the compiling thread has set one before."""
     try:
         if matcher is not None:
             found.set_result(matcher)

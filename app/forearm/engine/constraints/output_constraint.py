@@ -11,12 +11,12 @@ import numpy.typing as npt
 from forearm.engine.constraints.grammar import Matcher
 from forearm.wire import SamplingParams
 
-# At one place: a mask (uint32 [words], a bit for each token), the one token that must come, or None: any token.
+# The allowed tokens at one place: a mask (uint32 [words], a bit per token), one forced token, or None for any token.
 AllowedTokens = npt.NDArray[np.uint32] | int | None
 
 
 class Mark:
-    """Looks out for some tokens in a row (Knuth, Morris and Pratt 1977). `reached`: how many of them came last."""
+    """Finds a sequence of tokens (Knuth, Morris and Pratt 1977). `reached`: how many of them have just come."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tuple(tokens)
@@ -30,7 +30,7 @@ class Mark:
         return self.reached == len(self.tokens)
 
     def take(self, token: int) -> None:
-        """The next token; once all were seen, nothing changes."""
+        """Advance by a token; once all were seen, nothing changes."""
         if not self.seen:
             self.reached = self._longer(self.reached, token)
 
@@ -41,31 +41,31 @@ class Mark:
 
 
 class Constraint:
-    """Follows one output token by token. `matcher` is where its grammar begins; outputs of one request may share it, as
-    each takes a copy with its first token.
+    """Follows one output token by token. `matcher`: start state of its grammar; outputs of one request may share it, as
+    each makes a copy with its first token.
     """
 
     def __init__(self, params: SamplingParams, matcher: Matcher | None) -> None:
         self._matcher = matcher
         self._shared = True
         self._begin = Mark(params.grammar_after) if matcher and params.grammar_after else None
-        # Where a grammar constrains the first token, nothing is thought.
+        # If a grammar constrains the first token, there is no thinking.
         thinks = params.thinking_end and (matcher is None or self._begin)
         self._end = Mark(params.thinking_end) if thinks and params.thinking_end else None
         self._left = params.thinking_token_budget or 0
 
     @property
     def over(self) -> bool:
-        """Nothing but the end of the output may follow."""
+        """Return whether only the end of the output may follow."""
         return self._constrains and self._matcher is not None and self._matcher.over
 
     @property
     def _constrains(self) -> bool:
-        """The grammar has begun."""
+        """Return whether the grammar has begun."""
         return self._matcher is not None and (self._begin is None or self._begin.seen)
 
     def take(self, token: int) -> None:
-        """The output goes on with this token.
+        """Advance by a token of the output.
 
         Raises: ConstraintFailed, EngineFailed as Matcher.take.
         """
@@ -78,7 +78,7 @@ class Constraint:
             self._think(token)
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, one after the other; none where there is a choice."""
+        """Return the forced tokens; none if there is a choice."""
         if self._constrains:
             assert self._matcher is not None
             return [] if self._matcher.over else self._matcher.forced()
@@ -89,7 +89,7 @@ class Constraint:
         return forced
 
     def cut(self, drafts: Sequence[int]) -> Sequence[int]:
-        """The first of these drafts, as far as they may come; at the most to where the grammar begins."""
+        """Return the first of these drafts that are allowed, at most up to the beginning of the grammar."""
         if self._constrains:
             assert self._matcher is not None
             return drafts[: self._matcher.allowed_prefix(drafts)]
@@ -119,7 +119,7 @@ class Constraint:
         return [*found[:-1], self._matcher.mask()]
 
     def _ahead(self) -> Constraint:
-        """A copy to think ahead with; the matcher is this one's."""
+        """Return a copy for looking ahead, with the same matcher."""
         ahead = copy(self)
         ahead._begin, ahead._end = copy(self._begin), copy(self._end)
         return ahead
@@ -131,7 +131,7 @@ class Constraint:
                 mark.take(token)
 
     def _thinking_ends(self) -> int | None:
-        """The token that must come because the budget is used up."""
+        """Return the token that is forced because the thinking budget is used up; None if there is none."""
         if self._end is None or self._end.seen or self._constrains or self._left > 0:
             return None
         return self._end.tokens[self._end.reached]

@@ -1,4 +1,4 @@
-"""Outputs that go round in circles: the same few tokens again and again."""
+"""Detection of outputs that repeat the same few tokens without end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Repetition:
 
     def __init__(self, sought: RepetitionDetection) -> None:
         self._sought = sought
-        self._runs: npt.NDArray[np.int64] | None = None  # thousands of outputs may wait
+        self._runs: npt.NDArray[np.int64] | None = None  # made late, because thousands of outputs may wait
 
     def found(self, tokens: array[int], begin: int) -> bool:
-        """Tell if `tokens`, an output that begins at `begin`, ends with `min_count` times one pattern. To be asked
-        after every token of it.
+        """Return whether `tokens`, an output that begins at `begin`, ends with `min_count` repetitions of one pattern.
+        Call it after every token.
         """
         least, most = max(1, self._sought.min_pattern_size), self._sought.max_pattern_size
         sizes = np.arange(least, most + 1)

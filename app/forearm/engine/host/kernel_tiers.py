@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def tell() -> None:
-    """Log tiers that gave wrong results: the machine, or the build, has a defect that somebody should look into."""
+    """Log tiers that gave wrong results, which means a defect of the machine or the build."""
     for tier, operation in placement.quarantined():
         log.error(
             "kernels: %s gives wrong results in %s on this machine and is not used; %s serves instead. Look for a "

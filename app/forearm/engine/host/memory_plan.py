@@ -1,7 +1,7 @@
-"""What a model takes of memory, before a byte of its weights is read: the engine's start and `forearm plan` ask here.
+"""The memory plan of a model, made before its weights are read, for the engine's start and for `forearm plan`.
 
-What fits here starts: the native module says what scratch and KV blocks take, for the tier in use or, where the
-machine is another one, at most on any tier.
+A model that fits by this plan starts: the native module gives the sizes of scratch and KV blocks, for the tier in use
+or, for another machine, the largest of any tier.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from forearm.model.families.overrides import rope_changes
 from forearm.model.pooling.pooling import asked_of, pooling_plan
 from forearm.model.quantization.quantization import Asked
 
-# Rows of logits of a step, at least: prompts whose log-probabilities are wanted go forward by so many tokens a step.
+# The least rows of logits of a step: prompts whose log-probabilities are wanted advance by this many tokens a step.
 LEAST_ROWS = 32
-# Tokens of a step where no budget is asked for. Of 16 prompts of 128 tokens at once the first tokens come after 2.5 s
-# on average instead of 3.9 with 2048, and all are done no later (Zen 4, 0.5B shape, bf16; 1.4 and 2.0 s in int4). With
-# 128 or 256 on two cores it is the same to 4 % better, but many cores want rows. Texts to embed hold nobody up.
+# Tokens of a step if no budget is configured. Of 16 prompts of 128 tokens at once the first tokens come after 2.5 s
+# on average instead of 3.9 with 2048, and all are done as early (Zen 4, 0.5B shape, bf16; 1.4 and 2.0 s in int4). With
+# 128 or 256 on two cores it is the same to 4 % better, but many cores need rows. Pooling texts delay no other output.
 STEP_TOKENS, POOLED_STEP_TOKENS = 512, 2048
-_DRAFTED_OUTPUTS = 16  # whole drafts of which a step verifies; more outputs have shorter ones
+_DRAFTED_OUTPUTS = 16  # outputs whose full drafts a step verifies; with more outputs drafts are shorter
 
-# What llguidance makes of a vocabulary with the first grammar: resident memory grew by 13 MiB for one of 6,144 tokens,
-# by 116 MiB for 151,936 (x86-64, llguidance 1.9.1).
+# llguidance's memory for a vocabulary, allocated with the first grammar: resident memory grew by 13 MiB for 6,144
+# tokens, by 116 MiB for 151,936 (x86-64, llguidance 1.9.1).
 _VOCABULARY_BYTES, _VOCABULARY_BYTES_A_TOKEN = 10 << 20, 770
 
 log = logging.getLogger(__name__)
@@ -43,9 +43,9 @@ class Fit:
     """A checkpoint at the context length it is served with, and its memory.
 
     draft_bytes       weights and scratch of the draft model; its keys and values are in block_bytes
-    vocabulary_bytes  what grammars will need of the vocabulary, once a request brings the first one
-    grammar_bytes     of compiled grammars, at most
-    inbox_bytes       of requests that were not looked at yet, at most
+    vocabulary_bytes  the vocabulary for grammars, allocated with the first grammar
+    grammar_bytes     most bytes of compiled grammars
+    inbox_bytes       most bytes of requests in the inbox
     blocks            of the KV cache
     """
 
@@ -69,10 +69,10 @@ def fit(
     draft: Checkpoint | None = None,
     any_tier: bool = False,
 ) -> Fit:
-    """The checkpoint at the context length that is asked for, or that memory allows.
+    """Return the checkpoint at the configured context length, or at the longest that memory allows.
 
-    draft: of the draft model, which takes memory beside it and as many KV blocks.
-    any_tier: for a machine that is not this one, whose tier may need more scratch.
+    draft: the draft model, which takes memory as well, and as many KV blocks.
+    any_tier: plan for another machine, whose tier may need more scratch.
     Raises: ConfigError with the arithmetic if weights, scratch and one sequence of that length do not fit.
     """
     asked = config.max_model_len
@@ -90,22 +90,22 @@ def fit(
         length = placement.longest(config, checkpoint.max_model_len, block_bytes, needed, memory)
         if length < checkpoint.max_model_len:
             log.warning(
-                "context: %d tokens of the model's %d, which is what memory allows", length, checkpoint.max_model_len
+                "context: %d tokens of the model's %d, the most that memory allows", length, checkpoint.max_model_len
             )
             checkpoint = _opened(config, folder, length)
     limits = limits_of(config, checkpoint)
     scratch = scratch_bytes(checkpoint, limits, threads, any_tier)
     needed = checkpoint.packed_bytes + scratch + beside
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
-    if checkpoint.config.pooled:  # nothing is kept between steps: what the fullest one takes, where texts begin blocks
+    if checkpoint.config.pooled:  # no keys outlive a step: blocks of the largest one, where each text begins a block
         blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
     return Fit(checkpoint, limits, scratch, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory)
 
 
 def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:
-    """The draft model in `folder`, as it is served beside the model.
+    """Open the draft model in `folder`, to be served beside the model.
 
-    Raises: ConfigError naming what is wrong with it.
+    Raises: ConfigError naming its fault.
     """
     asked = Asked(drafting.quantization, config.quantization_embeddings, config.quantization_activations)
     return open_checkpoint(
@@ -118,18 +118,18 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
 
 
 def vocabulary_bytes(checkpoint: Checkpoint) -> int:
-    """What the engine will hold of the vocabulary for grammars; nothing where no text is generated."""
+    """Return the bytes of the vocabulary for grammars; 0 for a model that generates no text."""
     model = checkpoint.config
     return 0 if model.pooled else _VOCABULARY_BYTES + _VOCABULARY_BYTES_A_TOKEN * model.vocab_size
 
 
 def kv_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes of one block of keys and values."""
+    """Return the bytes of one block of keys and values."""
     return _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype)
 
 
 def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
-    """A step's limits. No step has more tokens than all running sequences together."""
+    """Return the limits of a step, which never has more tokens than all running sequences together."""
     pooled = checkpoint.config.pooled
     budget = config.max_num_batched_tokens
     if budget is None:
@@ -149,13 +149,13 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
 
 
 def _draft_rows(config: EngineConfig) -> int:
-    """Rows of logits for drafts. With many outputs open a step is bound by arithmetic, and drafts are not worth it."""
+    """Return the rows of logits for drafts: bounded, since steps with many outputs are compute-bound."""
     drafting = drafting_asked(config)
     return 0 if drafting is None else drafting.tokens * min(config.max_num_seqs, _DRAFTED_OUTPUTS)
 
 
 def scratch_bytes(checkpoint: Checkpoint, limits: StepLimits, threads: int, any_tier: bool = False) -> int:
-    """Bytes of everything that a step writes besides the KV cache; `any_tier`: at most, whatever CPU it is."""
+    """Return the bytes of a step's buffers besides the KV cache; `any_tier`: the most on any CPU."""
     return _native.scratch_bytes(
         checkpoint.config, matrices(checkpoint.config), checkpoint.formats, limits.step_tokens, limits.step_rows,
         checkpoint.max_model_len, threads, any_tier,

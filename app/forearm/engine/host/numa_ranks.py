@@ -1,6 +1,6 @@
 """Ranks: groups of an engine's cores, each with its part of the weights and of the KV cache on its own NUMA node.
 
-Data only, of CPU ids: placement.py asks.
+These functions work on CPU ids alone, for placement.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from forearm.errors import ConfigError
 
 
 def cut(count: int, parts: int) -> list[tuple[int, int]]:
-    """Begin and end of each part, sizes a difference of one apart at most."""
+    """Return begin and end of each part; sizes differ by at most one."""
     bounds = [count * number // parts for number in range(parts + 1)]
     return list(pairwise(bounds))
 
 
 def by_node(cores: Sequence[int], nodes: Mapping[int, int]) -> list[list[int]]:
-    """The cores of each node, nodes and cores in the order in which they come; `nodes`: NUMA node by CPU id."""
+    """Return the cores of each node, in the given order; `nodes`: NUMA node by CPU id."""
     found: dict[int, list[int]] = {}
     for core in cores:
         found.setdefault(nodes[core], []).append(core)
@@ -26,10 +26,10 @@ def by_node(cores: Sequence[int], nodes: Mapping[int, int]) -> list[list[int]]:
 
 
 def spread(cores: Sequence[int], nodes: Mapping[int, int], count: int, reserved: int) -> list[list[int]]:
-    """Cores for `count` ranks: those of as many nodes, or, where there are fewer nodes, even groups of neighbours.
+    """Return cores for `count` ranks: one node each, or even groups of neighbours if there are fewer nodes.
 
-    `reserved` cores are kept from them: those of other nodes count, the rest are the last ones of each rank in turn,
-    so that ranks stay alike.
+    `reserved` cores are left out: first cores of other nodes, then the last core of each rank in turn, so that ranks
+    stay equal.
 
     Raises: ConfigError if a rank would have no core.
     """
@@ -48,7 +48,7 @@ def spread(cores: Sequence[int], nodes: Mapping[int, int], count: int, reserved:
 
 
 def shortened(sets: Sequence[Sequence[int]], threads: int, reason: str) -> list[list[int]]:
-    """No more than `threads` cores in all, of each set the first ones.
+    """Return at most `threads` cores in all, the first ones of each set.
 
     Raises: ConfigError if a rank would have none.
     """
@@ -64,7 +64,7 @@ def shortened(sets: Sequence[Sequence[int]], threads: int, reason: str) -> list[
 
 
 def describe(sets: Sequence[Sequence[int]], nodes: Mapping[int, int], listed: Sequence[str]) -> list[str]:
-    """A line for each rank, where there are several; `listed`: its CPUs as people write them, "" where not pinned."""
+    """Return a line for each of several ranks; `listed`: its CPUs as ranges, "" if not pinned."""
     if len(sets) == 1:
         return []
     lines = []

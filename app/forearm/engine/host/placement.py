@@ -13,14 +13,14 @@ from forearm.errors import ConfigError
 
 GIB = 1 << 30
 BLOCK_TOKENS = 32
-MOST_WORKERS = 4  # unless --api-server-count says more: memory for each is set aside (supervisor.py)
+MOST_WORKERS = 4  # unless --api-server-count is higher: memory is reserved for each (supervisor.py)
 RESERVE_FROM = ((32, 2), (4, 1))  # physical cores -> cores for the API; fewer than four are shared
-SLOW = 0.75  # cores below this share of the fastest kind's capacity are efficiency cores
+SLOW = 0.75  # cores below this share of the fastest cores' capacity are efficiency cores
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cores of engine and API. `cores`: one CPU id a thread, () when nothing is pinned; `api_cores`: CPU ids for HTTP.
+    """Cores of engine and API. `cores`: one CPU id per thread, () if not pinned; `api_cores`: CPU ids for HTTP.
 
     ranks: threads of each rank, in the order of `cores`.
     """
@@ -35,7 +35,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes this process may use in all, bytes still free of them, and what sets the limit."""
+    """The bytes that this process may use, how many of them are free, and the source of the limit."""
 
     total_bytes: int
     available_bytes: int
@@ -43,13 +43,13 @@ class Memory:
 
 
 def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
-    """Cores for the engines and the API, from the binding asked for, affinity, cpuset and CPU quota.
+    """Return the cores of the engines and the API, by the configured binding, affinity, cpuset and CPU quota.
 
-    One thread goes to each physical core: two on one core share its multipliers and only add barriers. With four cores
-    or more the API gets one of its own (two from 32), else it shares. The last cores are the API's, so that the
-    engine's stay together. A quota gives time, not cores, and every container on the host would pin itself to the same
-    ones: there nothing is pinned unless the cores are named. Each engine has --tensor-parallel-size ranks; where that
-    is 1, one on each NUMA node of its cores.
+    Each physical core gets one thread: two on one core share its multipliers and only add barriers. With four cores
+    or more the API gets one of its own (two from 32 on), else it shares. It gets the last cores, so that the engine's
+    stay together. Under a quota, which limits time and not cores, threads are pinned only to cores that are named: else
+    every container on the host would choose the same ones. Each engine has --tensor-parallel-size ranks; if that is 1,
+    one on each NUMA node of its cores.
 
     Raises: ConfigError naming the variable, its value and the remedy.
     """
@@ -81,7 +81,7 @@ def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
 
 
 def usable(topology: _native.Topology, visible_nodes: str) -> list[_native.Cpu]:
-    """The CPUs allowed here, of the NUMA nodes that CPU_VISIBLE_MEMORY_NODES names; ordered by node."""
+    """Return the allowed CPUs of the NUMA nodes in CPU_VISIBLE_MEMORY_NODES, ordered by node."""
     cpus = topology.cpus
     if visible_nodes:
         nodes = ids("CPU_VISIBLE_MEMORY_NODES", visible_nodes)
@@ -93,9 +93,9 @@ def usable(topology: _native.Topology, visible_nodes: str) -> list[_native.Cpu]:
 
 
 def fast(cpus: Sequence[_native.Cpu]) -> list[_native.Cpu]:
-    """Performance cores only, where a machine has slow ones: every barrier waits for the slowest.
+    """Return the performance cores, because every barrier waits for the slowest core.
 
-    Kinds are told by cpu_capacity (up to 1024), else by MIDR; one kind with several frequencies is one kind.
+    Kinds of cores differ in cpu_capacity (up to 1024), else in MIDR; frequencies are not compared.
     """
     capacities = all(0 < cpu.speed <= 1024 for cpu in cpus)
     if not capacities and len({cpu.kind for cpu in cpus}) == 1:
@@ -105,18 +105,18 @@ def fast(cpus: Sequence[_native.Cpu]) -> list[_native.Cpu]:
 
 
 def reserved_of(cores: int) -> int:
-    """Physical cores that the API gets of so many."""
+    """Return how many of `cores` physical cores the API gets."""
     return next((count for from_, count in RESERVE_FROM if cores >= from_), 0)
 
 
 def divide(
     candidates: Sequence[_native.Cpu], cpus: Sequence[_native.Cpu], reserved: int | None, count: int
 ) -> list[list[int]]:
-    """One CPU of each physical core for each of `count` ranks, but for the cores that are kept for the API.
+    """Return one CPU per physical core for each of `count` ranks, without the API's cores.
 
-    Where there are efficiency cores, they are the API's and no other is reserved.
+    If there are efficiency cores, the API gets these and no other core is reserved.
 
-    Raises: ConfigError if nothing would be left to compute.
+    Raises: ConfigError if no core would be left to compute.
     """
     first_of_core = {cpu.core: cpu.id for cpu in reversed(candidates)}
     cores = list(dict.fromkeys(cpu.core for cpu in candidates))
@@ -134,13 +134,13 @@ def divide(
 
 
 def spare(chosen: Sequence[int], cpus: Sequence[_native.Cpu]) -> list[int]:
-    """The CPUs of the cores on which none is chosen."""
+    """Return the CPUs of the cores without a chosen CPU."""
     busy = {cpu.core for cpu in cpus if cpu.id in chosen}
     return [cpu.id for cpu in cpus if cpu.core not in busy]
 
 
 def bound(bind: str, cpus: Sequence[_native.Cpu], count: int) -> list[list[int]]:
-    """The CPUs of an explicit list, `a|b` of several ranks; those of one rank are a, b and all others together.
+    """Return the CPUs of an explicit list, `a|b` for several ranks; with a single rank all parts are joined.
 
     Raises: ConfigError if a CPU is not allowed here, or there are more or fewer sets than ranks.
     """
@@ -150,7 +150,7 @@ def bound(bind: str, cpus: Sequence[_native.Cpu], count: int) -> list[list[int]]
     wrong = [cpu for cpu in chosen if cpu not in allowed]
     if wrong or not chosen:
         raise ConfigError(
-            f"VLLM_CPU_OMP_THREADS_BIND={bind}: CPU {as_list(wrong) or '(none)'} is not to be had; "
+            f"VLLM_CPU_OMP_THREADS_BIND={bind}: CPU {as_list(wrong) or '(none)'} is not available; "
             f"this process may use {as_list(allowed)}. Name some of these, or auto"
         )
     if count == 1:
@@ -182,7 +182,7 @@ def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tupl
 
 
 def describe_machine(topology: _native.Topology, cpus: Sequence[_native.Cpu]) -> str:
-    """One line on what there is."""
+    """Return one line that describes the machine."""
     cores, nodes = len({cpu.core for cpu in cpus}), len({cpu.node for cpu in cpus})
     quota = "" if topology.quota_cpus is None else f", quota {topology.quota_cpus:g} CPUs"
     return (
@@ -194,7 +194,7 @@ def describe_machine(topology: _native.Topology, cpus: Sequence[_native.Cpu]) ->
 def describe_plan(
     threads: int, pinned: Sequence[int], reason: str, api_cores: Sequence[int], own: bool
 ) -> tuple[str, str]:
-    """A line on the engine and a line on the API."""
+    """Return a line on the engine and a line on the API."""
     where = f"on CPUs {as_list(pinned)}" if pinned else "not pinned"
     held = f" (held back by {reason})" if reason else ""
     engine = f"engine: {threads} thread{'s' if threads > 1 else ''} {where}{held}"
@@ -221,9 +221,9 @@ def memory(config: EngineConfig, root: str = "") -> Memory:
 def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
     """Return how many KV blocks to allocate beside `needed_bytes` (weights and scratch that are not in memory yet).
 
-    Unset, what memory leaves after the share that stays free, up to what --max-num-seqs sequences of full length fill,
-    or what the engine's first start planned.
-    Raises: ConfigError with the arithmetic when what was asked for or one sequence of `model_len` tokens does not fit.
+    If it is not configured, all memory beyond the share that stays free, at most for --max-num-seqs sequences of full
+    length, or as many blocks as the engine's first start planned.
+    Raises: ConfigError with the arithmetic if the configured size or one sequence of `model_len` tokens does not fit.
     """
     kept_free, parts = kept_free_bytes(config, memory), config.tensor_parallel_size
     room = memory.available_bytes - kept_free - needed_bytes
@@ -252,25 +252,25 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
 
 
 def kv_bytes_asked(config: EngineConfig) -> int | None:
-    """The KV cache that was asked for, of all ranks together: the setting is of one, as vLLM's."""
+    """Return the configured KV cache of all ranks together: the setting is per rank, as in vLLM."""
     return config.kv_cache_memory_bytes and config.kv_cache_memory_bytes * config.tensor_parallel_size
 
 
 def kept_free_bytes(config: EngineConfig, memory: Memory) -> int:
-    """Return the bytes to leave free: the share asked for, but no less than this server's other processes will take."""
+    """Return the bytes to leave free: the configured share, at least the memory of this server's other processes."""
     return max(int((1 - config.memory_utilization) * memory.total_bytes), config.others_bytes)
 
 
 def longest(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
-    """The longest sequence that memory allows, at most `model_len` tokens: what --max-model-len auto asks for."""
+    """Return the longest sequence that memory allows, at most `model_len` tokens, for --max-model-len auto."""
     left = memory.available_bytes - kept_free_bytes(config, memory) - needed_bytes
     return max(BLOCK_TOKENS, min(model_len, min(left, kv_bytes_asked(config) or left) // block_bytes * BLOCK_TOKENS))
 
 
 def tier() -> str:
-    """The kernels in use.
+    """Return the tier of kernels in use.
 
-    Raises: ConfigError when FOREARM_TIER names others than this CPU can run.
+    Raises: ConfigError if FOREARM_TIER names a tier that this CPU cannot run.
     """
     try:
         return _native.tier()
@@ -279,17 +279,17 @@ def tier() -> str:
 
 
 def quarantined() -> list[tuple[str, str]]:
-    """Tiers that the test at start found wrong, each with the operation."""
+    """Return the tiers that failed the self-test at start, each with the operation."""
     return _native.quarantined()
 
 
 def measured_limits(plan: Plan, megabytes: int, seconds: float) -> dict[str, float]:
-    """Measure what the planned threads reach on this machine (_native.limits). Takes about 4 * `seconds`."""
+    """Measure bandwidth and multiply peaks of the planned threads (_native.limits) in about 4 * `seconds`."""
     return _native.limits(plan.cores, plan.threads, megabytes=megabytes, seconds=seconds)
 
 
 def ids(variable: str, value: str) -> list[int]:
-    """A list of ids such as 0-29,32.
+    """Parse a list of ids such as 0-29,32.
 
     Raises: ConfigError naming the variable and the value.
     """
@@ -300,7 +300,7 @@ def ids(variable: str, value: str) -> list[int]:
 
 
 def nodes(root: str = "") -> dict[int, int]:
-    """The NUMA node of each CPU that may be used."""
+    """Return the NUMA node of each allowed CPU."""
     return {cpu.id: cpu.node for cpu in _native.topology(root).cpus}
 
 

@@ -1,4 +1,4 @@
-"""Several engines on one machine: each gets cores of its own, of one NUMA node if it can, and its share of memory."""
+"""Several engines on one machine: each gets its own cores, if possible of one NUMA node, and a share of memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from forearm.errors import ConfigError
 
 @dataclass(frozen=True)
 class EngineShare:
-    """One engine's part. cores: one CPU id a thread, () where nothing is pinned; nodes: a list, "" for any.
+    """One engine's share. cores: one CPU id per thread, () if not pinned; nodes: a list, "" for any.
 
     ranks: threads of each rank, in the order of `cores`.
-    memory_bytes: what it may use, its weights included; 0: it is alone and takes what there is.
+    memory_bytes: its limit, including weights; 0: a single engine without a limit of its own.
     """
 
     cores: tuple[int, ...]
@@ -27,7 +27,7 @@ class EngineShare:
 
 
 def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str = "") -> tuple[EngineShare, ...]:
-    """The plan's cores and this machine's memory, divided.
+    """Divide the plan's cores and this machine's memory between engines.
 
     One engine for each NUMA node, or for each part of VLLM_CPU_OMP_THREADS_BIND=a|b, keeps to it. Otherwise cores are
     divided evenly, neighbours together, as a quota's threads are. With --tensor-parallel-size N the plan has N ranks
@@ -62,7 +62,7 @@ def shares(plan: placement.Plan, config: EngineConfig, engines: int, root: str =
 
 
 def divided(cores: Sequence[int], nodes: Mapping[int, int], bind: str, engines: int) -> list[tuple[int, ...]]:
-    """The cores of each engine; `nodes`: NUMA node by CPU id.
+    """Return the cores of each engine; `nodes`: NUMA node by CPU id.
 
     Raises: ConfigError if VLLM_CPU_OMP_THREADS_BIND has parts, but not one for each engine.
     """
@@ -90,9 +90,9 @@ def divided(cores: Sequence[int], nodes: Mapping[int, int], bind: str, engines: 
 def _memory(
     cores: Sequence[int], nodes: Mapping[int, int], config: EngineConfig, even_bytes: int, engines: int, root: str
 ) -> tuple[str, int]:
-    """The nodes that an engine keeps to and the bytes it may use.
+    """Return the NUMA nodes of an engine and the bytes it may use.
 
-    With as many engines as nodes it has its own node's memory to itself, though no more than its part of the whole.
+    With as many engines as nodes it has its node's memory to itself, but at most its share of all memory.
     """
     mine = {nodes[core] for core in cores}
     if len(mine) != 1 or len(set(nodes.values())) != engines:
@@ -103,9 +103,9 @@ def _memory(
 
 
 def allowed(part: EngineShare, plan: placement.Plan, engines: int) -> tuple[int, ...]:
-    """CPUs that an engine's process may run on, its socket's thread too: its own, and those that none computes on.
+    """Return the CPUs that an engine's process may run on: its own, and those on which no engine computes.
 
-    (): any. An engine that is alone may use all.
+    (): any CPU, for a single engine.
     """
     if engines == 1 or not part.cores:
         return ()
@@ -113,7 +113,7 @@ def allowed(part: EngineShare, plan: placement.Plan, engines: int) -> tuple[int,
 
 
 def describe(parts: Sequence[EngineShare]) -> list[str]:
-    """A line for each engine, where there are several."""
+    """Return a line for each of several engines."""
     if len(parts) == 1:
         return []
     return [
@@ -132,9 +132,9 @@ def _where(part: EngineShare) -> str:
 
 
 def memory_of(config: EngineConfig, held_bytes: int = 0) -> placement.Memory:
-    """Return the memory this engine may use now: of several engines, no more than its share.
+    """Return the memory this engine may use now, with several engines at most its share.
 
-    held_bytes: what it has taken of the share already.
+    held_bytes: bytes of the share that it already holds.
     """
     found = placement.memory(config)
     if not config.memory_share_bytes:

@@ -18,7 +18,7 @@ from forearm.engine.sequence import Request, Sequence
 from forearm.metrics import OLD_GAUGES, OLD_NAMES, engine_metrics, register
 
 _ANY_LENGTH = 1 << 20  # tokens
-_RATE_S = 10.0  # what the old throughput gauges look back, as vLLM's did
+_RATE_S = 10.0  # period of the old throughput gauges, as in vLLM
 _REASONS = ("InvalidRequest", "Overloaded", "EngineUnavailable")
 _ENDS = ("stop", "length", "abort", "error", "repetition")
 _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
@@ -28,9 +28,9 @@ _SLEEP_STATES = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
 class Meter:
     """The registry of one engine. The loop's thread writes, any thread may read `text`.
 
-    prompt_tokens, prompt_tokens_cached, generated_tokens: so far; a prompt counts when it is done, as in vLLM.
-    prefilled_tokens: of prompts, as they are computed, for rates. max_model_len: where histograms of tokens end.
-    old_names: also under the names that vLLM has given up.
+    prompt_tokens, prompt_tokens_cached, generated_tokens: totals; a prompt counts when it is done, as in vLLM.
+    prefilled_tokens: prompt tokens as they are computed, for rates. max_model_len: last bucket of histograms of tokens.
+    old_names: show metrics under vLLM's former names as well.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Meter:
             if set(family._labelnames) == set(self._labels)
         }
         self._prefix_caching = prefix_caching
-        self._preemptions = self._told_tokens = 0  # as the registry has them
-        self._gaps_s: Counter[float] = Counter()  # between tokens, of the step that is being told
+        self._preemptions = self._told_tokens = 0  # values in the registry
+        self._gaps_s: Counter[float] = Counter()  # times between tokens in the present step
         self.prompt_tokens = 0
         self.prompt_tokens_cached = 0
         self.prefilled_tokens = 0
         self.generated_tokens = 0
-        # (time.monotonic(), prefilled tokens, generated tokens), a second apart at least, as far back as _RATE_S
+        # (time.monotonic(), prefilled tokens, generated tokens), at least a second apart, over the last _RATE_S
         self._history: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)], maxlen=2 * int(_RATE_S))
         self._start_series(kv_dtype, blocks, max_model_len)
-        ProcessCollector(registry=self._registry)  # of the engine: behind HTTP, each scrape meets another worker
+        ProcessCollector(registry=self._registry)  # the engine's alone: a scrape may reach any of the API's workers
         GCCollector(registry=self._registry)
         self._registry.register(Throttling())
         tell()
@@ -101,7 +101,7 @@ class Meter:
         return self._labels
 
     def text(self) -> str:
-        """The registry in Prometheus' text format."""
+        """Return the registry in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
     def throughput(self) -> tuple[float, float]:
@@ -125,7 +125,7 @@ class Meter:
         self._observe("vllm:iteration_tokens_total", tokens)
 
     def load(self, running: int, waiting: int, kv_usage: float, preemptions: int) -> None:
-        """Set how full the engine is now. preemptions: so far."""
+        """Set the gauges of the engine's load. preemptions: total."""
         self._plain["vllm:num_requests_running"].set(running)
         self._plain["vllm:num_requests_waiting"].set(waiting)
         self._waiting.set(waiting)
@@ -189,7 +189,7 @@ class Meter:
             self._observe("vllm:request_prompt_tokens", tokens)
 
     def _generated(self, request: Request, now_s: float) -> None:
-        """Observe what a request to generate came to."""
+        """Observe the lengths and times of a finished generation request."""
         outputs = [sequence.output_length for sequence in request.sequences]
         self._observe("vllm:request_prompt_tokens", len(request.prompt))
         self._observe("vllm:request_generation_tokens", sum(outputs))
@@ -214,7 +214,7 @@ class Meter:
 
 
 class _OldNames:
-    """Shows what the meter's families count under their former names, when asked: nothing is counted twice."""
+    """A collector that shows the meter's families under their former names, without counting them twice."""
 
     def __init__(self, meter: Meter, families: list[Any]) -> None:
         self._meter = meter

@@ -1,4 +1,4 @@
-"""Step times on this machine, learnt from computed steps: for choosing drafts, and prefill chunks beside decodes."""
+"""Step times of this machine, learnt from computed steps, for the choice of drafts and of prefill chunks."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ import numpy.typing as npt
 from forearm.array_types import Float64Array
 
 PROMPT_TILE = 16  # tokens; matrices are multiplied by panels of 16 rows (kernels.h)
-_FIRST_PROMPT_TOKENS = 32  # of a step beside streams, before any prompt was measured
-_AIM = 0.85  # of the target: the next chunk's context is longer, and steps vary by a few percent
-_PLAIN_AFTER = 64  # steps with prompts, after which one without tells what their outputs take meanwhile
+_FIRST_PROMPT_TOKENS = 32  # prompt tokens of a step with decodes, before any prompt was measured
+_AIM = 0.85  # share of the target: the next chunk's context is longer, and steps vary by a few percent
+_PLAIN_AFTER = 64  # steps with prompts, after which a step without measures the decodes' time
 _NEW = 0.2  # weight of a newly measured time; steps of one kind differ by a few percent
 _NEW_PROMPT = 0.4  # the same for a token of a prompt, which costs more from chunk to chunk
-# Of a step's mean time for a token, what one token more is taken to cost where nothing larger was measured: reading
-# weights is most of a small step. Too little is tried once and then known.
+# The assumed cost of another token, as a share of the step's mean time per token, if no larger step was measured:
+# a small step mostly reads weights. An estimate that is too low is corrected by the first step that tries it.
 _FIRST_SLOPE, _LEAST_SLOPE = 0.25, 0.05
 
 
 class StepTimes:
     """A model of the time that a step takes.
 
-    Without prompts: seconds by the number of tokens, measured ones and straight lines between them. With prompts: so
-    much more for each of their tokens, as lately measured. That follows the context, which costs more as it grows, a
-    chunk behind.
+    Without prompts: measured seconds by the number of tokens, interpolated linearly. With prompts: in addition a
+    recently measured time per prompt token, which rises with the context and so lags by one chunk.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
-        self._prompt_token_s = 0.0  # 0: none was measured
-        self._since_plain = 0  # steps with prompts, since the last one without
+        self._prompt_token_s = 0.0  # 0: not measured yet
+        self._since_plain = 0  # steps with prompts since the last one without
 
-    def saw(self, tokens: int, seconds: float) -> None:
-        """Learn from a step without prompts. One that was held up counts as twice the usual."""
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Learn from a step without prompts. The time of a delayed one is capped at twice the usual."""
         self._since_plain = 0
         size = rounded(tokens)
         known = self._seconds.get(size, seconds)
@@ -48,19 +47,19 @@ class StepTimes:
             slope = max(_LEAST_SLOPE * mean, (seconds[-1] - seconds[-2]) / (last - sizes[-2]))
         return np.asarray(np.interp(tokens, sizes, seconds) + slope * np.maximum(0, tokens - last))
 
-    def saw_prompts(self, tokens: int, prompt_tokens: int, seconds: float) -> None:
-        """Learn from a step of `prompt_tokens` beside `tokens` others. A delayed one counts as twice the usual."""
+    def observe_prompts(self, tokens: int, prompt_tokens: int, seconds: float) -> None:
+        """Learn from a step of `prompt_tokens` beside `tokens` others. A delayed one is capped at twice."""
         self._since_plain += tokens > 0
         if self._prompt_token_s and prompt_tokens < PROMPT_TILE:
-            return  # reading weights is most of it
+            return  # mostly reads weights
         each_s = max(seconds - self._decode_s(tokens), 0.0) / prompt_tokens
         known = self._prompt_token_s or each_s
         self._prompt_token_s = known + _NEW_PROMPT * (min(each_s, 2 * known) - known)
 
     def prompt_tokens(self, tokens: int, target_s: float) -> int:
-        """Return how many prompt tokens a step may have beside `tokens` others, so that it takes no longer than
-        `target_s`, or than twice what it takes without them if that is more: tiles of PROMPT_TILE, at least one. Now
-        and then none, to see what it takes without.
+        """Return how many prompt tokens a step may have beside `tokens` others to take at most `target_s`, or twice its
+        time without prompts if that is more: whole tiles of PROMPT_TILE, at least one. Occasionally 0, to measure a
+        step without prompts.
         """
         if self._since_plain >= _PLAIN_AFTER:
             self._since_plain = 0
@@ -72,7 +71,7 @@ class StepTimes:
         return max(1, int(room_s / self._prompt_token_s) // PROMPT_TILE) * PROMPT_TILE
 
     def _decode_s(self, tokens: int) -> float:
-        """Return the time without prompts; 0 while it is unknown: a step's whole time counts for its prompts then."""
+        """Return the time without prompts; 0 while unknown, so that a step's whole time counts for its prompts."""
         return float(self.of(np.array([tokens]))[0]) if tokens and self._seconds else 0.0
 
 

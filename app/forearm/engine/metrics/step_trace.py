@@ -1,7 +1,6 @@
 """A recording of steps and their parts as a Chrome trace, for Perfetto and chrome://tracing.
 
-The file grows step by step, so nothing piles up in memory and nothing is left to write at the end; viewers also read
-one that a crash has cut off.
+Each step is appended to the file at once, so memory does not grow; viewers also read a file that a crash has cut off.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from forearm import wire
 from forearm.config.settings import PROFILER_FOLDER, profiler
 from forearm.errors import ConfigError
 
-# A step is 7 events of 100 to 190 bytes: 140 000 steps, 120 MB, more than which viewers don't open in a browser.
+# A step has 7 events of 100 to 190 bytes, so this is 140 000 steps, 120 MB: browsers' viewers open no larger file.
 MAX_EVENTS = 1_000_000
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class Recording:
 
 
 def recording_of(config: Mapping[str, Any] | None) -> Recording | None:
-    """Return what --profiler-config asks for.
+    """Return the recording that --profiler-config configures.
 
     Raises: ConfigError.
     """
@@ -54,9 +53,9 @@ def recording_of(config: Mapping[str, Any] | None) -> Recording | None:
 
 
 class StepTrace:
-    """Records the steps of engine number `engine` while it is told to. The loop's thread alone calls it.
+    """Records the steps of engine number `engine` while switched on. Only the loop's thread calls it.
 
-    recording: None: nothing can be recorded.
+    recording: None: recording is not configured.
     Raises: ConfigError if no file can be made in the folder.
     """
 
@@ -65,7 +64,7 @@ class StepTrace:
         self._file: FileIO | None = None
         self._error = ""
         self._events = self._steps = 0
-        self._laps: list[tuple[str, int]] = []  # parts of this step and when they began, in ns
+        self._laps: list[tuple[str, int]] = []  # parts of this step and their start times in ns
         if recording is not None:
             _check_folder(recording.folder)
 
@@ -75,7 +74,7 @@ class StepTrace:
         return self._file is not None
 
     def answer(self, asked: wire.Profile) -> wire.Profiled:
-        """Start or stop; one that is started already goes on, one that has ended stays as it is."""
+        """Start or stop the recording, unless it is already in that state."""
         if asked.start:
             self._start()
         else:
@@ -84,17 +83,17 @@ class StepTrace:
         return wire.Profiled(error)
 
     def begin(self, part: str) -> None:
-        """A step begins, with this part."""
+        """Begin a step with this part."""
         if self._file is not None:
             self._laps = [(part, time.perf_counter_ns())]
 
     def part(self, name: str) -> None:
-        """Another part of the step begins, and the one before ends."""
+        """Begin another part of the step, which ends the one before."""
         if self._file is not None:
             self._laps.append((name, time.perf_counter_ns()))
 
     def end(self, **counts: int) -> None:
-        """The step is over; `counts` are what it was about."""
+        """End the step; `counts`: its numbers of tokens and sequences."""
         if self._file is None or not self._laps:
             return
         laps, self._laps = [*self._laps, ("", time.perf_counter_ns())], []
@@ -154,7 +153,7 @@ class StepTrace:
         self._put(b"".join(b",\n" + msgspec.json.encode(event) for event in events))
 
     def _put(self, content: bytes) -> None:
-        """Append to the file; where that is not possible the recording ends, and the next answer says why."""
+        """Append to the file; if that fails, the recording ends, and the next answer has the reason."""
         if self._file is None:
             return
         try:
@@ -170,7 +169,7 @@ class StepTrace:
 
 
 def _check_folder(folder: Path) -> None:
-    """Make the folder, and see that files can be made in it.
+    """Make the folder, and check that files can be made in it.
 
     Raises: ConfigError.
     """

@@ -10,9 +10,9 @@ import numpy as np
 
 from forearm.engine.metrics.step_times import StepTimes, rounded
 
-_PLAIN_AFTER = 64  # steps with drafts, after which one without tells what they save
-# Tokens a second with drafts over those without, from which on they are worth it: of many lengths with uncertain times
-# the best looks better than it is.
+_PLAIN_AFTER = 64  # steps with drafts, after which a step without measures their gain
+# The least ratio of tokens per second with drafts to those without: among many lengths with uncertain times the best
+# one looks better than it is.
 _WORTH = 1.05
 
 
@@ -20,48 +20,48 @@ _WORTH = 1.05
 class DraftAccuracy:
     """The share of drafted tokens that were accepted; older ones count less.
 
-    keeps: what of the past is left after the next draft
+    keeps: weight that the past retains after the next draft
     """
 
     keeps: float = 0.9
     right: float = 0.0
     wrong: float = 0.0
 
-    def saw(self, drafted: int, accepted: int) -> None:
-        """A draft was right as far as `accepted`; what comes after the first wrong token tells nothing."""
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Count a draft with `accepted` accepted tokens; tokens after the first wrong one are not counted."""
         self.fade(self.keeps)
         self.right += accepted
         self.wrong += accepted < drafted
 
     def fade(self, keeps: float) -> None:
-        """Know less: what is not tried may have become right."""
+        """Reduce the weight of the past, because accuracy may change while no drafts are tried."""
         self.right *= keeps
         self.wrong *= keeps
 
     def after(self, before: float, weight: float) -> float:
-        """The share, where `before` was taken for it and counts like `weight` tokens."""
+        """Return the share of accepted tokens, with the prior `before`, which counts like `weight` tokens."""
         return (self.right + weight * before) / (self.right + self.wrong + weight)
 
 
 class Gain:
-    """Chooses how long drafts may be, so that most tokens a second are to be expected."""
+    """Chooses the lengths of drafts with the most expected tokens per second."""
 
     def __init__(self) -> None:
         self.times = StepTimes()
         self._since_plain: defaultdict[int, int] = defaultdict(lambda: _PLAIN_AFTER)
 
     def step(self, tokens: int, drafts: int, seconds: float) -> None:
-        """A step of so many tokens, `drafts` of them guessed, took so long."""
-        self.times.saw(tokens, seconds)
+        """Learn from the time of a step of `tokens` tokens, including `drafts` drafted ones."""
+        self.times.observe(tokens, seconds)
         size = rounded(tokens - drafts)
         self._since_plain[size] = self._since_plain[size] + 1 if drafts else 0
 
     def lengths(self, tokens: int, shares: Sequence[float], available: Sequence[int], round_s: float) -> list[int]:
         """Return how many tokens to draft for each output, in a step of `tokens` without drafts.
 
-        shares     how likely a drafted token is to be right where those before it are
+        shares     probability that a drafted token is accepted if those before it are
         available  most that can be drafted
-        round_s    seconds that one token more of every draft takes
+        round_s    seconds for one more token of every draft
         """
         lengths = [0] * len(shares)
         if self._since_plain[rounded(tokens)] >= _PLAIN_AFTER:

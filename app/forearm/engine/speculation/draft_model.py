@@ -1,8 +1,8 @@
-"""Drafts by a smaller model of the same vocabulary: what it would say itself, greedily.
+"""Drafts by greedy decoding with a smaller model of the same vocabulary.
 
-It has a KV cache of its own with as many blocks as the model's and uses the same ones, so that a prompt found in the
-prefix cache, a preempted output, a block taken away mean the same for both. Of each block it is kept how many positions
-are there for the draft model too; what is missing is computed when a draft is wanted.
+Its own KV cache has as many blocks as the model's and uses the same block numbers, so that prefix cache hits,
+preemption and eviction apply to both. For each block the number of positions that the draft model has computed is
+kept; the others are computed when a draft is wanted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from forearm.engine.sampling import greedy
 from forearm.engine.sequence import Sequence
 
 _NEW = 0.2  # weight of a newly measured time
-_FEW = 64  # tokens of a round whose time is a round's; with more it is a prompt's
+_FEW = 64  # most tokens of a forward that counts as a round; a larger one computes prompts
 
 
 @dataclass
 class _Draft:
-    """One output's draft in the making: so many tokens are wanted."""
+    """One output's draft under construction, and its wanted length."""
 
     sequence: Sequence
     wanted: int
     tokens: list[int] = field(default_factory=list)
 
     def newest(self) -> TokenSpan:
-        """Return its last token, to be computed."""
+        """Return its last token, which is computed next."""
         position = len(self.sequence.tokens) + len(self.tokens) - 1
         return array("i", self.tokens[-1:]), position, self.sequence.blocks
 
@@ -45,11 +45,11 @@ class DraftModel:
         self.round_s = 0.0
 
     def available(self, sequence: Sequence, most: int) -> int:
-        """Return how many tokens it can draft: as many as its own context leaves."""
+        """Return how many tokens it can draft: those that its own context leaves."""
         return max(0, min(most, self._executor.max_model_len - len(sequence.tokens)))
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
-        """Return greedy continuations; none yet for an output of which too much is still to be computed."""
+        """Return greedy continuations; an output with too many uncomputed tokens gets none yet."""
         drafts = [_Draft(sequence, count) for sequence, count in wanted]
         going = self._catch_up(drafts, blocks)
         while going := [draft for draft in going if len(draft.tokens) < draft.wanted]:
@@ -57,7 +57,7 @@ class DraftModel:
         return [draft.tokens for draft in drafts]
 
     def _catch_up(self, drafts: list[_Draft], blocks: BlockPool) -> list[_Draft]:
-        """Compute what the draft model has not, as far as one forward goes. Returns: drafts that have a first token."""
+        """Compute missing positions, at most one forward's. Returns: the drafts that now have a first token."""
         left, written = self._step_tokens, set[int]()
         parts, ends, done = [], [], []
         for draft in drafts:
@@ -79,7 +79,7 @@ class DraftModel:
         return going
 
     def _round(self, parts: list[TokenSpan], drafts: Row[_Draft | None]) -> list[_Draft]:
-        """One forward: the next token of each draft; None: of a part that says nothing yet. Returns: those to go on."""
+        """Compute one forward and append a token to each draft (None: part of a prompt). Returns: unfinished ones."""
         start_s = time.monotonic()
         counts = [len(tokens) for tokens, _, _ in parts]
         lasts = [sum(counts[: i + 1]) - 1 for i, draft in enumerate(drafts) if draft is not None]
@@ -97,7 +97,7 @@ class DraftModel:
 
 
 def _drafted(own: array[int], blocks: BlockPool) -> int:
-    """Positions, from the first on, that the draft model has."""
+    """Count the positions, from the first on, that the draft model has computed."""
     for i, block in enumerate(own):
         if blocks.drafted[block] < BLOCK_TOKENS:
             return i * BLOCK_TOKENS + blocks.drafted[block]

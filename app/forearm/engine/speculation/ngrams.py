@@ -1,4 +1,4 @@
-"""Drafts by looking up what came after the same tokens before, in the prompt or the output (prompt lookup).
+"""Drafts by prompt lookup: the tokens that followed an earlier occurrence of the last tokens in prompt or output.
 
 Technique: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; chains of equal beginnings as in LZ77
 implementations (RFC 1951, section 4), so that a token costs the same however long the text is.
@@ -18,14 +18,14 @@ from forearm.engine.sequence import Sequence
 
 _MULTIPLIER = 6364136223846793005  # of Knuth's MMIX generator: the hash of n tokens is a polynomial in it
 _WORD = (1 << 64) - 1
-_MOST_LOOKED_AT = 16  # earlier places with the same hash, the latest first
+_MOST_LOOKED_AT = 16  # earlier places with the same hash that are compared, latest first
 
 
 class Index:
     """An index of the places where each n-gram of a text came before. Grows with the text; nothing is read twice.
 
-    _latest  by hash of an n-gram: where it ended last
-    _before  by position: where the n-gram that ends there ended the time before; below 0: never
+    _latest  by hash of an n-gram: the end of its last occurrence
+    _before  by position: the end of the previous occurrence of the n-gram that ends there; below 0: none
     """
 
     def __init__(self, least: int, most: int) -> None:
@@ -34,7 +34,7 @@ class Index:
         self._before: array[int] = array("i")
 
     def extend(self, tokens: array[int]) -> None:
-        """`tokens` is the text now: what was indexed, and more."""
+        """Index the new tokens at the end of `tokens`, whose beginning is indexed already."""
         begin = len(self._before)
         if len(tokens) - begin > 8 * self._least:
             self._extend_far(tokens, begin)
@@ -46,9 +46,9 @@ class Index:
                 self._latest[key] = end
 
     def after(self, tokens: array[int], most: int) -> list[int]:
-        """Return what came after the end of `tokens`, which is indexed, where most of it came before.
+        """Return the tokens that followed the longest earlier occurrence of the end of `tokens`, which is indexed.
 
-        At most `most` tokens; empty if not even the least n-gram did.
+        At most `most` tokens; empty if not even the shortest n-gram occurred before.
         """
         best, matched = -1, 0
         place = self._before[-1] if self._before else -1
@@ -63,7 +63,7 @@ class Index:
             return []
         distance = len(tokens) - 1 - best
         found = list(tokens[best + 1 : best + 1 + most])
-        while len(found) < most:  # the text goes round in circles
+        while len(found) < most:  # the text repeats itself
             found.append(found[-distance] if len(found) >= distance else tokens[len(found) - distance])
         return found
 
@@ -75,7 +75,7 @@ class Index:
         return length
 
     def _key(self, tokens: array[int], end: int) -> int:
-        """Hash of the n-gram that ends at `end`; 0: there is none."""
+        """Return the hash of the n-gram that ends at `end`; 0 if there is none."""
         if end + 1 < self._least:
             return 0
         key = 0
@@ -84,7 +84,7 @@ class Index:
         return key
 
     def _extend_far(self, tokens: array[int], begin: int) -> None:
-        """Index a thousand tokens at a time, with the result of one by one: 100,000 tokens take some 30 ms."""
+        """Index a thousand tokens at a time, with the same result as one by one: 100,000 tokens take about 30 ms."""
         first = max(begin, self._least - 1)
         self._before.extend([-1] * (first - begin))
         keys = _keys(np.array(tokens[first - self._least + 1 :], np.uint64), self._least)
@@ -100,7 +100,7 @@ class Index:
 
 
 def _keys(tokens: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint64]:
-    """Hashes of all n-grams of so many tokens."""
+    """Return the hashes of all n-grams of `count` tokens."""
     keys = np.zeros(len(tokens) - count + 1, np.uint64)
     for i in range(count):
         keys = keys * np.uint64(_MULTIPLIER) + tokens[i : i + len(keys)] + np.uint64(1)
@@ -108,9 +108,9 @@ def _keys(tokens: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint64]:
 
 
 class Ngrams:
-    """The drafter. least, most: tokens that must have come before, and of which more are not looked at."""
+    """The drafter. least, most: lengths of the shortest and the longest n-gram to look up."""
 
-    round_s = 0.0  # looking up takes no time to speak of
+    round_s = 0.0  # the time of a lookup is negligible
 
     def __init__(self, least: int, most: int) -> None:
         self._least, self._most = least, most
@@ -125,5 +125,5 @@ class Ngrams:
         return most if index.after(sequence.tokens, 1) else 0
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
-        """Return what came after the same tokens before."""
+        """Return the tokens that followed earlier occurrences of the last tokens."""
         return [self._indices[sequence].after(sequence.tokens, count) for sequence, count in wanted]

@@ -1,10 +1,10 @@
-"""Drafts of what comes next, verified in the step that computes what is known: one forward gives several tokens.
+"""Speculative decoding: drafts of the next tokens are verified in the same step, so one forward gives several tokens.
 
-A draft is accepted as long as it is what the sampler chooses anyway, with the seed and the counter it has without
-drafts, so it can only be right or cost time. Which drafts are worth it is decided by measured times and shares.
+A drafted token is accepted if the sampler, with the same seed and counter as without drafts, chooses the same token: so
+drafts never change an output. Measured times and acceptance rates decide which drafts are worth their cost.
 
-Technique: Stern et al. 2018 (blockwise parallel decoding), Leviathan et al. 2023; no rejection sampling is needed where
-choices are functions of logits, seed and position.
+Technique: Stern et al. 2018 (blockwise parallel decoding), Leviathan et al. 2023; rejection sampling is not needed,
+because choices are functions of logits, seed and position.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Sequence, Slice
 from forearm.engine.speculation.draft_length import DraftAccuracy, Gain
 
-# Tokens of a step beside the newest ones of open outputs, from which on drafts would cost their full share of it.
+# The most prompt tokens of a step with drafts: beyond it a step is compute-bound, and drafts cost their full share.
 _BUSY_TOKENS = 32
-_FIRST_SHARE = 0.5  # that is taken to be right before anything was seen
-_ALL_KEEPS = 0.98  # of what is known of all outputs, after the draft of one
-_UNTRIED_KEEPS = 0.99  # of what is known, after a step that made no use of a draft that was to be had
-_ALL_WEIGHT, _FIRST_WEIGHT = 2.0, 1.0  # tokens that all outputs count for one, and the first share for all
+_FIRST_SHARE = 0.5  # assumed acceptance rate before any draft was verified
+_ALL_KEEPS = 0.98  # weight that the statistics of all outputs retain after one draft
+_UNTRIED_KEEPS = 0.99  # weight that an output's statistics retain after a step that left out an available draft
+_ALL_WEIGHT, _FIRST_WEIGHT = 2.0, 1.0  # weights of priors in tokens: of all outputs for one, of _FIRST_SHARE for all
 
 
 class Drafter(Protocol):
     """The interface of a source of drafts."""
 
-    round_s: float  # seconds that one token more of every draft takes, as measured so far
+    round_s: float  # measured seconds for one more token of every draft
 
     def available(self, sequence: Sequence, most: int) -> int:
         """Return how many tokens it can draft, at most `most`."""
         ...
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> Row[Row[int]]:
-        """Return drafts, for each sequence of the wanted length or shorter. Its blocks have room for them."""
+        """Return a draft of at most the wanted length for each sequence, whose blocks have room for it."""
         ...
 
 
 @dataclass
 class _Room:
-    """Tokens and rows that a step has left, and the blocks that are free."""
+    """The remaining tokens and rows of a step, and the free blocks."""
 
     tokens: int
     rows: int
     blocks: BlockPool
 
     def take(self, piece: Slice, drafts: int) -> int:
-        """Allocate blocks for up to `drafts` tokens. Returns: how many find room."""
+        """Allocate blocks for up to `drafts` tokens. Returns: for how many there is room."""
         drafts = max(0, min(drafts, self.tokens, self.rows))
         own = len(piece.sequence.blocks) * BLOCK_TOKENS - piece.end
         if not self.blocks.grow(piece.sequence, piece.end - piece.start + drafts):
@@ -63,7 +63,7 @@ class _Room:
 
 
 class Speculation:
-    """Chooses the drafts of each step, and learns what they bring. `tokens`: most of one draft."""
+    """Chooses the drafts of each step, and learns their gain. `tokens`: the most of one draft."""
 
     def __init__(self, drafter: Drafter | None = None, tokens: int = 0, gain: Gain | None = None) -> None:
         self._drafter = drafter
@@ -79,9 +79,9 @@ class Speculation:
         return self._gain.times
 
     def plan(self, slices: list[Slice], limits: StepLimits, blocks: BlockPool) -> list[Slice]:
-        """The slices of a step, with the drafts that are worth it and find room."""
+        """Return the slices of a step, with the drafts that are worth their cost and have room."""
         self._drafting_s = 0.0
-        # A light step is bound by reading weights: it has no prompt in it, or little of one.
+        # A light step, with few or no prompt tokens, is bound by reading weights.
         prompt_tokens = sum(piece.end - piece.start - piece.samples for piece in slices)
         guesses = self._drafter is not None and prompt_tokens <= _BUSY_TOKENS
         if not guesses and not [piece for piece in slices if piece.sequence.constraint is not None]:
@@ -94,16 +94,16 @@ class Speculation:
     def verified(self, piece: Slice, accepted: int) -> None:
         """Learn that `accepted` tokens of the slice's draft were accepted."""
         for share in (self._share(piece.sequence), self._all):
-            share.saw(len(piece.drafts), accepted)
+            share.observe(len(piece.drafts), accepted)
 
     def measured(self, slices: list[Slice], seconds: float) -> None:
-        """Learn from the time that a step took, drafting included."""
+        """Learn from the time of a step, including drafting."""
         seconds -= self._drafting_s
         newest = [piece for piece in slices if piece.samples and piece.end - piece.start == 1]
         drafts = sum([len(piece.drafts) for piece in newest if piece.drafts])
         if len(newest) < len(slices):
             tokens = sum(piece.end - piece.start for piece in slices) - len(newest)
-            self.times.saw_prompts(len(newest) + drafts, tokens, seconds)
+            self.times.observe_prompts(len(newest) + drafts, tokens, seconds)
         elif not [piece for piece in slices if piece.certain]:
             self._gain.step(len(slices) + drafts, drafts, seconds)
 
@@ -131,7 +131,7 @@ class Speculation:
         return [piece._replace(drafts=found[id(piece)]) if found.get(id(piece)) else piece for piece in slices]
 
     def _most(self, piece: Slice) -> int:
-        """Drafts beyond what the output may still get are of no use: with the last one comes one token more."""
+        """Return the most useful draft length: the tokens that the output may still get, less the sampled one."""
         request = piece.sequence.request
         return min(self._tokens, request.max_tokens - piece.sequence.output_length - 1)
 
@@ -139,7 +139,7 @@ class Speculation:
         return self._shares.setdefault(sequence, DraftAccuracy())
 
     def _forget(self, pieces: list[Slice], available: list[int], lengths: list[int]) -> None:
-        """Make outputs whose available drafts are not tried less certain, so that they are tried again some time."""
+        """Reduce the weight of statistics of outputs whose drafts are not tried, so that they are tried again."""
         for piece, could, length in zip(pieces, available, lengths, strict=True):
             if could and not length:
                 self._share(piece.sequence).fade(_UNTRIED_KEEPS)
@@ -148,7 +148,7 @@ class Speculation:
 
 
 def _with_certain(piece: Slice, room: _Room) -> Slice:
-    """Make forced tokens drafts where their log-probabilities are wanted; else they are appended without a forward."""
+    """Make forced tokens drafts if their log-probabilities are wanted; else they are appended without a forward."""
     constraint = piece.sequence.constraint
     if not piece.samples or constraint is None or piece.sequence.request.params.logprobs is None:
         return piece
