@@ -22,17 +22,16 @@ def with_pooling(
     dense = plan.dense
     if plan.from_tokens:
         dense = (Dense(len(plan.from_tokens), "", bias=False, rows=_token_rows(folder, plan.from_tokens)),)
-    tensors = {_modern_name(name): tensor for name, tensor in tensors.items()}
+    # The first BERT checkpoints call weight and bias of a LayerNorm gamma and beta.
+    tensors = {
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+        for name, tensor in tensors.items()
+    }
     for index, at in plan.dense_folders.items():
         for name, tensor in read_tensors(at).items():
             stored = f"{plan.dense[index].stored}.{name.rpartition('.')[2]}"
             tensors[stored] = replace(tensor, name=stored)
     return replace(config, pooled=True, tied_head=True, head_bias=False, dense=dense), tensors
-
-
-def _modern_name(name: str) -> str:
-    """Return a tensor's name with the gamma and beta of the first BERT checkpoints as weight and bias."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _token_rows(folder: Path, words: tuple[str, ...]) -> tuple[int, ...]:

@@ -130,7 +130,7 @@ def common_format(matrices: Sequence[CodedMatrix]) -> WeightFormat:
     return replace(
         first,
         dtype=first.dtype if len(dtypes) == 1 else "int8",
-        group=_common_group(formats),
+        group=math.gcd(*(format.group for format in formats)),  # gcd(0, g) is g: rows with one scale fit any group
         scale_dtype=first.scale_dtype if len({format.scale_dtype for format in formats}) == 1 else "float32",
         zero="none" if not zeros else zeros.pop() if len(zeros) == 1 else "float32",
         wide=any(format.wide for format in formats),
@@ -153,11 +153,6 @@ def expressed(codes: Codes, have: WeightFormat, want: WeightFormat) -> Codes:
         zeros = None if zeros is None else np.take(zeros, spread, axis=1)
         offsets = None if offsets is None else np.take(offsets, spread, axis=1)
     return Codes(codes.codes, scales, zeros, offsets)
-
-
-def _common_group(formats: Sequence[WeightFormat]) -> int:
-    """Return the largest group size that divides all of these; 0 if all have one scale for each row."""
-    return math.gcd(*(format.group for format in formats))
 
 
 def _order(matrix: CodedMatrix) -> Int32Array:

@@ -105,18 +105,15 @@ def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
     make: dict[str, Callable[[], Find]] = {
         "gptq": lambda: gptq(settings, stored, wide),
         "awq": lambda: awq(settings, stored, wide),
-        "compressed-tensors": lambda: compressed_tensors(settings, stored, _said(asked)),
+        "compressed-tensors": lambda: compressed_tensors(
+            settings, stored, None if asked.activations == "auto" else wide
+        ),
         "fp8": lambda: fp8(settings, stored),
         "fbgemm_fp8": lambda: fp8(settings, stored),
         "mxfp4": lambda: mxfp4(stored, wide),
         "gguf": lambda: gguf_matrices(tensors, wide),
     }
     return make[method]()
-
-
-def _said(asked: Asked) -> bool | None:
-    """Return whether activations are not rounded; None leaves the choice to the checkpoint."""
-    return None if asked.activations == "auto" else asked.wide
 
 
 def _supported(method: str, settings: Keys) -> str:
