@@ -18,11 +18,12 @@ from tests.e2e.served import Served, series, serve, wait_until
 def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> None:
     with serve(tmp_path, "--max-num-seqs", "2", "--max-num-queued-reqs", "14") as served:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(served.endless(n=16))  # as many as can run and wait: seconds of work
-            for _ in range(14):
-                waiting = stack.enter_context(httpx.Client(base_url=served.url, timeout=60))
-                body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
-                stack.enter_context(waiting.stream("POST", "/v1/chat/completions", json=body))
+            stack.enter_context(served.endless(n=16))  # seconds of work for two places
+            # One client for all that wait: to make one takes 0.1 s, on a busy machine longer than the work.
+            client = stack.enter_context(httpx.Client(base_url=served.url, timeout=60))
+            bodies = [{"messages": [{"role": "user", "content": "x"}], "stream": True, "n": n} for n in [16] + 13 * [1]]
+            for body in bodies:
+                stack.enter_context(client.stream("POST", "/v1/chat/completions", json=body))
             refused = served.chat()
             assert refused.status_code in (429, 503)
             assert int(refused.headers["retry-after"]) >= 1
