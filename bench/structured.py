@@ -32,6 +32,7 @@ from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, StructuredOutputsParams, _native
 from forearm.engine.constraints.output_constraint import Constraint
+from forearm.engine.executor import NativeExecutor
 from forearm.engine.sequence import Slice
 
 _ENDLESS = 100_000
@@ -153,7 +154,9 @@ def main() -> None:
     llm = LLM(folder, quantization=args.quantization, max_model_len=1024, max_num_seqs=4 * args.batch,
               kv_cache_memory_bytes=1 << 29, omp_num_threads=args.threads or None)  # fmt: skip
     prompts = [prompt(shape, args.context, seed) for seed in range(args.batch)]
-    args.threads = llm._loop.executor._native.threads  # type: ignore[attr-defined]
+    executor = llm._loop._stepper.executor
+    assert isinstance(executor, NativeExecutor)
+    args.threads = executor._native.threads
     found = measure(llm, prompts, args)
     if args.out:
         record(args.out, run_of(found, args.threads, _native.tier()))

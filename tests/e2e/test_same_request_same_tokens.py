@@ -19,7 +19,7 @@ from forearm.engine.loop import EngineLoop
 
 @pytest.fixture(scope="module")
 def submits() -> list[wire.Submit]:
-    return requests(engine().executor.vocab_size)
+    return requests(engine()._stepper.executor.vocab_size)
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def test_with_the_prefix_cache_cold_and_hot(submits: list[wire.Submit], alone: A
 
 
 def test_put_out_and_resumed(submits: list[wire.Submit], alone: Answers) -> None:
-    block_bytes = engine().executor.block_bytes  # type: ignore[attr-defined]
+    block_bytes = engine()._stepper.executor.block_bytes  # type: ignore[attr-defined]
     few = blocks_for(MAX_MODEL_LEN)
     loop = engine(kv_cache_memory_bytes=few * block_bytes)
 
     assert answers(loop, submits) == alone
-    assert loop.executor.blocks == few
+    assert loop._stepper.executor.blocks == few
     assert loop.scheduler.preemptions >= 3
 
 

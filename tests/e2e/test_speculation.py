@@ -63,7 +63,7 @@ def speculating(**settings: Any) -> EngineLoop:
 
 @pytest.fixture(scope="module")
 def submits() -> list[wire.Submit]:
-    return requests(engine().executor.vocab_size)
+    return requests(engine()._stepper.executor.vocab_size)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_looked_up_drafts_too(submits: list[wire.Submit], plain: Answers) -> Non
 def test_put_out_and_resumed(
     submits: list[wire.Submit], plain: Answers, said: dict[tuple[str, int], list[int]]
 ) -> None:
-    block_bytes = engine().executor.block_bytes  # type: ignore[attr-defined]
+    block_bytes = engine()._stepper.executor.block_bytes  # type: ignore[attr-defined]
     loop = eager(speculating(kv_cache_memory_bytes=6 * block_bytes), Knowing(said, 3))
 
     assert answers(loop, submits) == plain
@@ -153,7 +153,7 @@ def test_a_smaller_model_drafts(submits: list[wire.Submit], plain: Answers) -> N
 
 
 def test_a_smaller_model_whose_outputs_are_put_out(submits: list[wire.Submit], plain: Answers) -> None:
-    block_bytes = engine().executor.block_bytes  # type: ignore[attr-defined]
+    block_bytes = engine()._stepper.executor.block_bytes  # type: ignore[attr-defined]
     loop = engine(speculative_config=SMALLER, kv_cache_memory_bytes=12 * block_bytes, max_num_batched_tokens=64)
     loop._speculation._gain = Eager()
 
@@ -186,7 +186,8 @@ def test_its_memory_is_counted() -> None:
         engine(kv_cache_memory_bytes=1 << 24, speculative_config=SMALLER),
     )
 
-    assert drafting.executor.blocks == plain_engine.executor.blocks // 2  # the same shape, so as many bytes again
+    blocks = [loop._stepper.executor.blocks for loop in (drafting, plain_engine)]
+    assert blocks[0] == blocks[1] // 2  # the same shape, so as many bytes again
 
 
 def test_offline_answers_are_the_same(tmp_path: Path) -> None:

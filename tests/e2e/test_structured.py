@@ -78,7 +78,7 @@ def test_masks_have_a_thread_of_their_own_where_a_cpu_is_left_to_them(threads: i
 
     llm = LLM(DEMO_MODEL, max_model_len=256, max_num_seqs=4, kv_cache_memory_bytes=64 << 20, omp_num_threads=threads)
 
-    executor = llm._loop.executor
+    executor = llm._loop._stepper.executor
     assert isinstance(executor, NativeExecutor)
     assert len(masking() - before) == (cpus > executor._native.threads)
 
