@@ -108,7 +108,7 @@ def check(output: CompletionOutput, schema: Any) -> bool:
 
 def supported(llm: LLM, schema: Any) -> bool:
     try:
-        llm._in_ids(SamplingParams(structured_outputs=StructuredOutputsParams(json=schema)))
+        llm._params(SamplingParams(structured_outputs=StructuredOutputsParams(json=schema)), 1)
     except InvalidRequest:
         return False
     return True
