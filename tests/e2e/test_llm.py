@@ -130,7 +130,7 @@ CALLS = (
 
 
 def test_calls_made_earlier_are_given_as_the_template_takes_them(llm: LLM) -> None:
-    """As the API does: no content beside calls, arguments as JSON text, and templates that look into both."""
+    """Calls without content and with arguments as JSON text suit templates that look into both, as in the API."""
     call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     messages = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}]
 

@@ -117,7 +117,7 @@ def _add_routes(app: FastAPI, config: ApiConfig) -> None:
 
 
 def _surround(app: FastAPI, services: Services, keys: KeyRing, tracer: Tracer | None) -> None:
-    """What stands between the socket and the routes."""
+    """Add the middleware between the socket and the routes."""
     config, root_path = services.config, services.config.root_path.rstrip("/")
     # The last one added is the outermost.
     app.add_middleware(HeadAsGet)

@@ -1,4 +1,4 @@
-"""What one worker serves with, made once at its start from a model's folder and the config."""
+"""The services of one worker, made once at its start from a model's folder and the config."""
 
 from __future__ import annotations
 

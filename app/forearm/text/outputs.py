@@ -14,7 +14,7 @@ from forearm.text.tool_parsers.parts import AnswerPart, CallBegin, ReasoningPart
 
 @dataclass(frozen=True)
 class Piece:
-    """What one message of the engine adds to one choice.
+    """The part of one choice that one message of the engine adds.
 
     finish_reason: stop, length, repetition, abort, or tool_calls, where the model stopped after it had called a tool.
     """
@@ -102,7 +102,7 @@ class OutputReader:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop string has ended the output, which the engine does not know."""
+        """Return whether a stop string has ended the output, which the engine does not know."""
         return self._text is not None and self._text.matched is not None
 
     @property
