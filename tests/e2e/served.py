@@ -120,7 +120,13 @@ def serve(
         sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
         stack.callback(sdk.close)
         served = Served(url, process, log, http, sdk)
-        wait_until(lambda: after() and is_ready(served), READY_TIMEOUT_S, lambda: log.read_text())
+        workers = int(flags[flags.index("--api-server-count") + 1]) if "--api-server-count" in flags else 1
+        # One worker makes the server ready; tests that compare worker processes need all.
+        wait_until(
+            lambda: after() and is_ready(served) and len(served.workers()) >= workers,
+            READY_TIMEOUT_S,
+            lambda: log.read_text(),
+        )
         yield served
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import psutil
-from tests.e2e.served import ENDLESS, Served, serve, wait_until
+from tests.e2e.served import ENDLESS, Served, series, serve, wait_until
 from tests.e2e.test_orphans import gone
 
 
@@ -63,18 +63,29 @@ LONG: dict[str, dict[str, Any]] = {
 
 def test_the_end_of_a_drain_is_told_to_every_client_in_its_apis_form(tmp_path: Path) -> None:
     # The demo model's own generation config lets no answer be longer than 128 tokens.
-    flags = ("--shutdown-timeout", "0.5", "--generation-config", "vllm", "--max-num-seqs", "2")
+    flags = (
+        "--shutdown-timeout",
+        "0.5",
+        "--generation-config",
+        "vllm",
+        "--max-num-seqs",
+        "2",
+        "--max-num-queued-reqs",
+        "200",
+    )
     with serve(tmp_path, *flags) as served:
-        with served.endless(n=16):  # so that the others are not done
+        with served.endless(n=128):  # half a minute of work in front of the others, so that none of them is done
             replies: dict[tuple[str, bool], tuple[int, str, str]] = {}
+            begun: list[str] = []
             asking = [
-                threading.Thread(target=ask, args=(served, path, stream, replies))
+                threading.Thread(target=ask, args=(served, path, stream, begun, replies))
                 for path in LONG
                 for stream in (False, True)
             ]
             for one in asking:
                 one.start()
-            wait_until(lambda: served.running() >= 16 + len(asking))
+            # A stream's head is sent once the engine has taken its request; the others are told the same either way.
+            wait_until(lambda: len(begun) == len(LONG) and in_flight(served) == 1 + len(asking), 60)
             served.process.send_signal(signal.SIGTERM)
             for one in asking:
                 one.join(30)
@@ -92,14 +103,23 @@ def test_the_end_of_a_drain_is_told_to_every_client_in_its_apis_form(tmp_path: P
         assert "shutting down" in last[-1], (path, last[-1])
 
 
-def ask(served: Served, path: str, stream: bool, replies: dict[tuple[str, bool], tuple[int, str, str]]) -> None:
-    """Raises: nothing; a connection that breaks off is told as status 0."""
+def in_flight(served: Served) -> float:
+    """Return how many requests with a body are being answered."""
+    return series(served.http.get("/metrics").text)["forearm:http_requests_in_flight"]
+
+
+def ask(
+    served: Served, path: str, stream: bool, begun: list[str], replies: dict[tuple[str, bool], tuple[int, str, str]]
+) -> None:
+    """Add to `begun` when an answer's head has come, to `replies` its end; a broken connection is status 0."""
     try:
-        reply = httpx.post(f"{served.url}{path}", json={**LONG[path], "stream": stream}, timeout=60)
+        with httpx.stream("POST", f"{served.url}{path}", json={**LONG[path], "stream": stream}, timeout=60) as reply:
+            begun.append(path)
+            text = reply.read().decode()
     except httpx.TransportError as error:
         replies[path, stream] = 0, "", repr(error)
     else:
-        replies[path, stream] = reply.status_code, reply.headers["content-type"], reply.text
+        replies[path, stream] = reply.status_code, reply.headers["content-type"], text
 
 
 def test_an_engine_that_hangs_is_killed_and_its_clients_are_told(tmp_path: Path) -> None:
