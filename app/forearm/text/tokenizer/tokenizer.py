@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from forearm.errors import ConfigError
+from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.gguf.gguf import is_gguf
 from forearm.text.tokenizer.tokenizer_cache import CachedTokenizer, read_cached_tokenizer, write_cached_tokenizer
 
@@ -28,7 +29,11 @@ _METASPACE = "\u2581"
 
 
 class Tokenizer:
-    """The tokenizer functions that the text layer needs. All methods may be called from any thread at once."""
+    """The tokenizer functions that the text layer needs. All methods may be called from any thread at once.
+
+    `encode`, `encode_cut` and `decode` raise InvalidRequest for what this tokenizer cannot express: a vocabulary without
+    an unknown token fails on a character that it lacks, and some files make the tokenizers library panic on some text.
+    """
 
     def __init__(self, backend: TokenizersBackend | CachedTokenizer) -> None:
         self.backend = backend
@@ -86,7 +91,8 @@ class Tokenizer:
             first.truncate(one, direction=side)
             if second is not None:
                 second.truncate(two, direction=side)
-        whole = self._rust.post_process(first, second, add_special_tokens)
+        with _refused("encode this text"):
+            whole = self._rust.post_process(first, second, add_special_tokens)
         types: list[int] = whole.type_ids
         return whole.ids, types.index(1) if 1 in types else 0
 
@@ -96,13 +102,15 @@ class Tokenizer:
         tokenizers 0.23.3 releases it in `encode_batch` only; 500,000 characters would hold it for 0.3 s
         otherwise.
         """
-        if len(text) < _SHORT:
-            return self._rust.encode(text, add_special_tokens=add_special_tokens)
-        return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        with _refused("encode this text"):
+            if len(text) < _SHORT:
+                return self._rust.encode(text, add_special_tokens=add_special_tokens)
+            return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of all these ids together. Ids beyond the vocabulary (padding of the head) have none."""
-        text: str = self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        with _refused("decode these token ids"):
+            text: str = self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def piece(self, token_id: int) -> str:
@@ -240,6 +248,18 @@ def _faulty_file(folder: Path) -> Path:
         except BaseException:
             return folder / name
     return folder / "tokenizer_config.json" if (folder / "tokenizer.json").exists() else folder
+
+
+@contextmanager
+def _refused(doing: str) -> Iterator[None]:
+    """Turn what the tokenizers library raises, a Rust panic too, into an InvalidRequest that names the library's words."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        said = " ".join(str(error).split())[:300]
+        raise InvalidRequest(f"the model's tokenizer cannot {doing}: {said}; send another") from error
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
