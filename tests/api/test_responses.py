@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from typing import Any
 
 import openai
@@ -9,6 +10,10 @@ import pydantic
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from tests.api.server import Server, StartServer, wait_until
+
+from forearm.api.generation import usage
+from forearm.api.generation.output_stream import Tally
+from forearm.api.responses.output_items import ResponseProgress
 
 
 class Exact:
@@ -172,6 +177,28 @@ def test_log_probabilities_come_where_they_are_asked_for(server: Server) -> None
     assert bytes(byte for one in told for byte in one["bytes"]).decode() == "hé"
     deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
     assert [one for delta in deltas for one in delta] == told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_end_of_an_answer_with_many_log_probabilities_is_written_beside_the_event_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "stream": stream}
+    threads: list[str] = []
+    end = ResponseProgress.end
+
+    def watched(self: ResponseProgress, reason: str | None, tally: Tally) -> list[bytes]:
+        threads.append(threading.current_thread().name)
+        return end(self, reason, tally)
+
+    monkeypatch.setattr(ResponseProgress, "end", watched)
+    monkeypatch.setattr(usage, "_SCORED_AT_ONCE", 10)
+    short = respond(server, "hello", **fields)
+    long = respond(server, "hello" * 3, **fields)
+
+    assert (short.status_code, long.status_code) == (200, 200)
+    assert threads[0] == "uvicorn"  # the thread of the event loop
+    assert threads[1] != "uvicorn"
 
 
 def test_obfuscation_hides_the_length_of_deltas(server: Server) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
@@ -24,6 +25,7 @@ from forearm.config.api_config import ApiConfig
 from forearm.text.outputs import Choice
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
+Written = TypeVar("Written")
 _SCORED_AT_ONCE = 1000  # positions whose log-probabilities are encoded on the event loop: about 40 ms with five each
 
 
@@ -99,6 +101,9 @@ def json_response(reply: object) -> Response:
 async def scored_response(write: Callable[[], object], choices: Sequence[Choice], tally: Tally) -> Response:
     """Return the answer that `write` makes, on a thread if its log-probabilities would delay other requests."""
     scored = sum(map(len, tally.prompt_logprobs.values())) + sum(len(choice.logprobs) for choice in choices)
-    if scored < _SCORED_AT_ONCE:
-        return json_response(write())
-    return await asyncio.to_thread(lambda: json_response(write()))
+    return await written(lambda: json_response(write()), scored)
+
+
+async def written(write: Callable[[], Written], scored: int) -> Written:
+    """Return what `write` makes, on a thread if `scored` positions' log-probabilities would delay other requests."""
+    return write() if scored < _SCORED_AT_ONCE else await asyncio.to_thread(write)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from forearm.api.generation.chat_turn import Turn
 from forearm.api.generation.output_stream import spaced
 from forearm.api.generation.response_bodies import encoder
+from forearm.api.generation.usage import written
 from forearm.api.http.errors import error_body
 from forearm.api.responses.output_items import ResponseProgress
 from forearm.api.responses.store import ResponseStore
@@ -40,6 +41,11 @@ class Job:
         """Return the id of the response."""
         return str(self.progress.reply["id"])
 
+    @property
+    def scored(self) -> int:
+        """Return how many positions' log-probabilities the response holds."""
+        return self.turn.tally.completion_tokens if self.turn.body.logprobs else 0
+
     def stored(self) -> StoredResponse:
         """Return the response in its present state, as a row of the store."""
         reply = self.progress.reply
@@ -53,7 +59,7 @@ class Job:
         if self.store is None:
             return
         try:
-            await self.store.add(self.stored(), self.owner, events)
+            await self.store.add(await written(self.stored, self.scored), self.owner, events)
         except (StoreFull, InvalidRequest) as error:
             log.warning("response %s is not stored: %s", self.id, error, extra={"request_id": self.request_id})
 
@@ -78,7 +84,7 @@ async def whole(job: Job) -> Json:
     async for piece in job.turn.pieces():
         job.progress.take(piece)
         reason = piece.finish_reason
-    _finish(job, reason)
+    await _finish(job, reason)
     await job.keep([])
     return job.progress.reply
 
@@ -92,16 +98,17 @@ async def _computed(job: Job) -> AsyncIterator[list[bytes]]:
             reason = piece.finish_reason
             if new:
                 yield new
-        yield _finish(job, reason)
+        yield await _finish(job, reason)
     except Exception as error:  # the status line has been sent, or no client waits: the response itself reports it
         yield job.progress.fail(error_body(error, job.request_id), job.turn.tally)
 
 
-def _finish(job: Job, reason: str | None) -> list[bytes]:
+async def _finish(job: Job, reason: str | None) -> list[bytes]:
+    """Return the last events, of which four repeat the whole text and its log-probabilities."""
     if reason in (None, "abort"):
         ended = EngineFailed("the engine ended this request")
         return job.progress.fail(error_body(ended), job.turn.tally)
-    return job.progress.end(reason, job.turn.tally)
+    return await written(lambda: job.progress.end(reason, job.turn.tally), job.scored)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from forearm.api.generation.dependencies import AppConfig, service
 from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.generation.sse import KEEP_ALIVE, EventStream, StreamFraming, unless_gone
 from forearm.api.generation.translation import owner_of
-from forearm.api.generation.usage import json_response
+from forearm.api.generation.usage import json_response, written
 from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.responses.background import Background, followed, told, whole
@@ -97,7 +97,8 @@ async def create_response(
     if body.stream:
         return EventStream(told(job), job.turn.close, keep_alive_s, EVENTS)
     try:
-        return json_response(await unless_gone(request, whole(job)))
+        reply = await unless_gone(request, whole(job))
+        return await written(lambda: json_response(reply), job.scored)
     finally:
         job.turn.close()
 
