@@ -58,8 +58,8 @@ class StepTimes:
 
     def prompt_tokens(self, tokens: int, target_s: float) -> int:
         """Return how many prompt tokens a step may have beside `tokens` others to take at most `target_s`, or twice its
-        time without prompts if that is more: whole tiles of PROMPT_TILE, at least one. Occasionally 0, to measure a
-        step without prompts.
+        time without prompts if that is more; at least PROMPT_TILE, and otherwise so many that all tokens of the step
+        fill whole tiles, since a part of a tile costs as much. Occasionally 0, to measure a step without prompts.
         """
         if self._since_plain >= _PLAIN_AFTER:
             self._since_plain = 0
@@ -68,7 +68,8 @@ class StepTimes:
             return _FIRST_PROMPT_TOKENS
         decode_s = self._decode_s(tokens)
         room_s = _AIM * max(target_s, 2 * decode_s) - decode_s
-        return max(1, int(room_s / self._prompt_token_s) // PROMPT_TILE) * PROMPT_TILE
+        rows = tokens + int(room_s / self._prompt_token_s)
+        return max(PROMPT_TILE, rows // PROMPT_TILE * PROMPT_TILE - tokens)
 
     def _decode_s(self, tokens: int) -> float:
         """Return the time without prompts; 0 while unknown, so that a step's whole time counts for its prompts."""

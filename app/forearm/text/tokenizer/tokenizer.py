@@ -31,8 +31,8 @@ _METASPACE = "\u2581"
 class Tokenizer:
     """The tokenizer functions that the text layer needs. All methods may be called from any thread at once.
 
-    `encode`, `encode_cut` and `decode` raise InvalidRequest for what this tokenizer cannot express: a vocabulary without
-    an unknown token fails on a character that it lacks, and some files make the tokenizers library panic on some text.
+    `encode`, `encode_cut` and `decode` raise InvalidRequest for what this tokenizer cannot express: a vocabulary
+    without an unknown token fails on a character that it lacks, and some files make the library panic on some text.
     """
 
     def __init__(self, backend: TokenizersBackend | CachedTokenizer) -> None:
@@ -252,7 +252,7 @@ def _faulty_file(folder: Path) -> Path:
 
 @contextmanager
 def _refused(doing: str) -> Iterator[None]:
-    """Turn what the tokenizers library raises, a Rust panic too, into an InvalidRequest that names the library's words."""
+    """Turn what the tokenizers library raises, a Rust panic too, into an InvalidRequest in the library's words."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
