@@ -86,14 +86,13 @@ void read_kinds(const py::object& from, Config& c) {
 }  // namespace
 
 DType dtype_of(const std::string& name) {
-  return one_of<DType>("dtype", name,
-                       {{"float32", DType::f32},
-                        {"float16", DType::f16},
-                        {"bfloat16", DType::bf16},
-                        {"int8", DType::int8},
-                        {"int4", DType::int4},
-                        {"fp8_e4m3", DType::fp8_e4m3},
-                        {"fp8_e5m2", DType::fp8_e5m2}});
+  std::string names;
+  for (const NumberFormat& format : kNumberFormats) {
+    if (!format.name) continue;
+    if (name == format.name) return format.dtype;
+    names += std::string(names.empty() ? "" : ", ") + format.name;
+  }
+  throw std::invalid_argument("dtype is '" + name + "'; known: " + names);
 }
 
 Formats formats_of(const py::object& from) {

@@ -15,7 +15,7 @@ Config config_of(const pybind11::object& config, const pybind11::object& matrice
 // Reads a mapping of names to that file's WeightFormat.
 Formats formats_of(const pybind11::object& formats);
 
-// "float32", "float16", "bfloat16", "int8", "int4", "fp8_e4m3" or "fp8_e5m2".
+// The dtype that has this name in kNumberFormats; throws std::invalid_argument with the known names.
 DType dtype_of(const std::string& name);
 
 }  // namespace forearm

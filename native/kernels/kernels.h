@@ -12,7 +12,7 @@
 namespace forearm {
 
 // f32, f16 and bf16 are numbers. The others are quantized: a value is a code times a scale (PackedWeights, KvCache).
-// int8 and int4 are signed, fp8 is OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only. So is
+// The integers are signed, fp8 is OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only. So is
 // f16_scaled: f16 with a power of two as the scale of each row, which a tier multiplies in 16 bits
 // (Kernels::scales_halves).
 enum class DType : int32_t {
@@ -27,12 +27,40 @@ enum class DType : int32_t {
 };
 constexpr int kFloatDTypes = 3;
 constexpr int kDTypes = 8;
-constexpr bool is_float(DType d) { return d <= DType::bf16; }
-constexpr bool is_fp8(DType d) { return d == DType::fp8_e4m3 || d == DType::fp8_e5m2; }
-constexpr int64_t dtype_bits(DType d) {
-  return d == DType::f32 ? 32 : is_float(d) || d == DType::f16_scaled ? 16 : d == DType::int4 ? 4 : 8;
-}
-constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // undefined for int4
+
+// What the code that packs, checks and dispatches has to know of a number format. A new one is a row here, its loops in
+// ops/ and simd/, and its packer (pack_quantized.cpp).
+//   name       in configurations and error texts; null: chosen by a tier, never by name
+//   kind       of codes, integers and fp8 differ in how they are dequantized, and only integers have zeros and offsets
+//   bits       of a value in memory; codes of 4 bits stand in pairs in a byte (Layout)
+//   largest    the magnitude that rounding scales a group's largest value to; 0: codes are not scaled so
+//   in_cache   whether a KV cache may hold it
+enum class NumberKind : int32_t { floating, integer, fp8, scaled_halves };
+struct NumberFormat {
+  DType dtype;
+  const char* name;
+  NumberKind kind;
+  int bits;
+  float largest;
+  bool in_cache;
+};
+constexpr NumberFormat kNumberFormats[kDTypes] = {
+    {DType::f32, "float32", NumberKind::floating, 32, 0, true},
+    {DType::f16, "float16", NumberKind::floating, 16, 0, true},
+    {DType::bf16, "bfloat16", NumberKind::floating, 16, 0, true},
+    {DType::int8, "int8", NumberKind::integer, 8, 127, true},
+    {DType::int4, "int4", NumberKind::integer, 4, 8, false},
+    {DType::fp8_e4m3, "fp8_e4m3", NumberKind::fp8, 8, 448, true},
+    {DType::fp8_e5m2, "fp8_e5m2", NumberKind::fp8, 8, 57344, true},
+    {DType::f16_scaled, nullptr, NumberKind::scaled_halves, 16, 0, false}};
+
+constexpr NumberFormat number_format(DType d) { return kNumberFormats[static_cast<int>(d)]; }
+constexpr bool is_float(DType d) { return number_format(d).kind == NumberKind::floating; }
+constexpr bool is_integer(DType d) { return number_format(d).kind == NumberKind::integer; }
+constexpr bool is_fp8(DType d) { return number_format(d).kind == NumberKind::fp8; }
+constexpr int64_t dtype_bits(DType d) { return number_format(d).bits; }
+constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // undefined where two codes share a byte
+constexpr bool has_nibbles(DType d) { return dtype_bits(d) == 4; }
 
 constexpr int64_t kPanel = 16;         // output columns of a packed panel
 constexpr int64_t kBlockTokens = 32;   // tokens of a KV block
@@ -93,7 +121,7 @@ constexpr int64_t packed_elements(int64_t n, int64_t k, int64_t quantum) {
   return (n + kPanel - 1) / kPanel * kPanel * ((k + quantum - 1) / quantum * quantum);
 }
 constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantum) {
-  return packed_elements(n, k, dtype == DType::int4 ? 2 * quantum : quantum) * dtype_bits(dtype) / 8;
+  return packed_elements(n, k, has_nibbles(dtype) ? 2 * quantum : quantum) * dtype_bits(dtype) / 8;
 }
 
 // A packed matrix W [n, k]. In a quantized dtype, w[n, k] = s * (code - zero) or s * code + offset, where s, zero and

@@ -67,7 +67,7 @@ void pack_words(const Chunks<Word>& from, bool nibbles, Steps steps, uint8_t* la
 }
 
 void pack_lane(const int8_t* row, const PackedMatrix& m, Steps steps, uint8_t* lane) {
-  const bool nibbles = m.dtype == DType::int4;
+  const bool nibbles = has_nibbles(m.dtype);
   if (m.quantum == 8) return pack_words(Chunks<uint64_t>{row, m.k, m.bias}, nibbles, steps, lane);
   if (m.quantum == 4) return pack_words(Chunks<uint32_t>{row, m.k, m.bias}, nibbles, steps, lane);
   if (m.quantum == 2) return pack_words(Chunks<uint16_t>{row, m.k, m.bias}, nibbles, steps, lane);
@@ -75,7 +75,7 @@ void pack_lane(const int8_t* row, const PackedMatrix& m, Steps steps, uint8_t* l
 }
 
 int64_t steps_of(const PackedMatrix& m) {
-  const int64_t in_step = m.dtype == DType::int4 ? 2 * m.quantum : m.quantum;
+  const int64_t in_step = has_nibbles(m.dtype) ? 2 * m.quantum : m.quantum;
   return (m.k + in_step - 1) / in_step;
 }
 
@@ -119,7 +119,7 @@ void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64
 }
 
 void unpack_codes(const PackedMatrix& from, int64_t row0, int64_t rows, int8_t* out, PanelMap map) {
-  const bool nibbles = from.dtype == DType::int4;
+  const bool nibbles = has_nibbles(from.dtype);
   for (int64_t row = row0; row < row0 + rows; ++row) {
     const auto* lane =
         static_cast<const uint8_t*>(from.data) + panel_of(row, map) * panel_bytes(from) + row % kPanel * from.quantum;

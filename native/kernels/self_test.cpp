@@ -143,12 +143,12 @@ struct Matrix {
     std::vector<int8_t> codes;
     const bool fp8 = is_fp8(dtype);
     for (const float value : values)
-      codes.push_back(static_cast<int8_t>(fp8                    ? narrow_fp8(value, dtype)
-                                          : dtype == DType::int4 ? floorf(value * 8)
-                                                                 : floorf(value * 128)));
+      codes.push_back(static_cast<int8_t>(fp8                  ? narrow_fp8(value, dtype)
+                                          : has_nibbles(dtype) ? floorf(value * 8)
+                                                               : floorf(value * 128)));
     pack_codes(codes.data(), n, to, 0);
     Floats steps = numbers(n * groups, 14);
-    for (float& step : steps) step *= fp8 ? 1.0f : dtype == DType::int4 ? 0x1p-3f : 0x1p-7f;  // weights in (-1, 1)
+    for (float& step : steps) step *= fp8 ? 1.0f : has_nibbles(dtype) ? 0x1p-3f : 0x1p-7f;  // weights in (-1, 1)
     pack_scales(steps.data(), n, groups, DType::f32, scales.data(), 0);
     pack_scales(numbers(n * groups, 15).data(), n, groups, DType::f32, offsets.data(), 0);
     weights.group = group;

@@ -83,14 +83,14 @@ void check(const Config& c, const Limits& limits) {
 }
 
 void check(const std::string& name, const Format& f, int64_t k) {
-  const bool codes = !is_float(f.dtype), integers = f.dtype == DType::int8 || f.dtype == DType::int4;
+  const bool codes = !is_float(f.dtype);
   const auto must = [&name](bool holds, const std::string& what) {
     if (!holds) refuse("the format of '" + name + "': " + what);
   };
   must(is_float(f.scale_dtype), "scales are float32, float16 or bfloat16");
   must(codes || (f.group == 0 && f.zero == Format::Zero::none && !f.ordered),
        "groups, zeros and an order belong to codes; this matrix holds floats");
-  must(integers || f.zero == Format::Zero::none, "only int8 and int4 have zeros");
+  must(is_integer(f.dtype) || f.zero == Format::Zero::none, "only codes that are integers have zeros");
   must(f.group >= 0 && (f.group % kPanel == 0 || f.group >= k),
        "group is " + std::to_string(f.group) + "; it must be a multiple of 16, or 0 for a whole row");
   must(!f.ordered || (name != "embed" && name != "positions" && name != "types"),

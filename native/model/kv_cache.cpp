@@ -7,7 +7,9 @@ namespace forearm {
 namespace {
 
 DType checked(DType dtype) {
-  if (dtype == DType::int4) throw std::invalid_argument("kv_dtype is int4, which is a dtype of weights only");
+  if (!number_format(dtype).in_cache)
+    throw std::invalid_argument(std::string("kv_dtype is ") + number_format(dtype).name +
+                                ", which is a dtype of weights only");
   return dtype;
 }
 

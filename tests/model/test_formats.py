@@ -183,7 +183,7 @@ def test_every_matrix_has_a_format_and_nothing_else_has(missing: str) -> None:
     [
         (WeightFormat("int8", 24), "group is 24; it must be a multiple of 16"),
         (WeightFormat("bfloat16", 32), "belong to codes"),
-        (WeightFormat("fp8_e4m3", zero="int8"), "only int8 and int4 have zeros"),
+        (WeightFormat("fp8_e4m3", zero="int8"), "only codes that are integers have zeros"),
         (WeightFormat("int4", scale_dtype="int8"), "scales are float32, float16 or bfloat16"),  # type: ignore[arg-type]
         (WeightFormat("int8", ordered=True), "'embed'.*no order"),
     ],

@@ -111,7 +111,7 @@ inline float f16_scaled_rounds(int64_t rounds, int64_t* operations) {
 
 inline float multiply_rounds(Form form, int64_t rounds, int64_t* operations) {
   if (form == Form::f16_scaled) return f16_scaled_rounds(rounds, operations);
-  using Bytes = IntMma<IntFormat::int8>;
+  using Bytes = IntMma<CodePacking::bytes>;
   using Bf16 = Mma<DType::bf16>;
   if constexpr (kHasTiles<Bytes>) {
     if (is_quantized(form)) return amx_rounds<Bytes, kTileStep>(rounds, operations);

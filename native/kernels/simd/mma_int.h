@@ -1,16 +1,17 @@
 // Integer matrix products, exact in int32: what a tier's mma_int_<isa>.h has.
 //
-// An IntMma<format> gives gemm_int8.h the products of tiles of A (an i8 form) and W (quantized). The format says how W
-// is stored:
-//   int8           as packed: B[..][k / kQuantum][16][kQuantum], a byte is code + kBias
-//   int4           as packed: a step is two chunks of kQuantum k, in low and high nibbles that are code + kNibbleBias
-//   int4_unpacked  what unpack() makes of int4: one code a byte in the order of int8, code + kNibbleBias (or any other
-//                  order, and any multiple of the code that fold() undoes exactly)
+// An IntMma<packing> gives gemm_int8.h the products of tiles of A (an i8 form) and W (quantized). The packing says how
+// the codes of W are stored:
+//   bytes             as packed: B[..][k / kQuantum][16][kQuantum], a byte is code + kBias
+//   nibbles           as packed: a step is two chunks of kQuantum k, in low and high nibbles that are code + kNibbleBias
+//   unpacked_nibbles  what unpack() makes of nibbles: one code a byte in the order of bytes, code + kNibbleBias (or any
+//                     other order, and any multiple of the code that fold() undoes exactly)
 // Its members:
 //   kRows, kQuantum, kForm  rows that go together (a unit: 1 of i8_rows, 2 of i8_pairs), the layout's quantum, A's form
 //   kStepK, kStepBytes      k of a step, and the bytes of one panel that it takes
 //   kUnits, panels(units)   the most units of a tile, and how many panels that many units take
-//   kInPlace                (optional, of int4) tiles take int4 as packed however many rows there are: none is unpacked
+//   kInPlace                (optional, of nibbles) tiles take them as packed however many rows there are: none is
+//                           unpacked
 //   kFetchesOut             (optional) tiles of several rows prefetch the lines that they will write; not measured on
 //                           Arm, and absent there
 //   kLongStep               (optional) a step is so long that steps are added one by one (tile.h)
@@ -24,14 +25,14 @@
 //   fold_offsets            acc = fma(float(a_sum) * a_scale, o, acc)
 //   store                   acc as floats, row r of the unit at out + r * stride
 // Beside it there are unpack(nibbles, to, steps) for one panel (not where kInPlace is), and code_columns<dtype>(panel,
-// k): the 16 codes (int8, int4) at k as floats.
+// k): the 16 codes at k as floats.
 #pragma once
 #include <stdint.h>
 
 namespace forearm {
 namespace {
 
-enum class IntFormat { int8, int4, int4_unpacked };
+enum class CodePacking { bytes, nibbles, unpacked_nibbles };
 
 // Named, but never called, where kInPlace is.
 template <int kUnused = 0>

@@ -5,7 +5,7 @@
 
 namespace forearm {
 namespace {
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 using IntMma = QuadsIntMma<kFormat>;
 }  // namespace
 }  // namespace forearm

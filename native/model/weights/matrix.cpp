@@ -8,11 +8,6 @@
 namespace forearm {
 namespace {
 
-// The largest finite values of OCP's 8-bit floats.
-constexpr float kLargestE4M3 = 448.0f, kLargestE5M2 = 57344.0f;
-
-bool is_integer(DType dtype) { return dtype == DType::int8 || dtype == DType::int4; }
-
 void widen_all(const uint16_t* from, DType dtype, int64_t count, float* to) {
   if (dtype == DType::bf16)  // a loop of its own, so that the compiler vectorises it
     for (int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
@@ -31,7 +26,7 @@ float stored(float scale, DType dtype) { return dtype == DType::f32 ? scale : wi
 
 // Scales each group so that its largest value becomes the largest of the dtype; codes are rounded to nearest.
 void round_to_fp8(const RoundTask& t) {
-  const float top = t.dtype == DType::fp8_e4m3 ? kLargestE4M3 : kLargestE5M2;
+  const float top = number_format(t.dtype).largest;
   const int64_t groups = (t.k + t.group - 1) / t.group;
   for (int64_t i = 0; i < t.rows * groups; ++i) {
     const int64_t begin = i / groups * t.k + i % groups * t.group,
@@ -139,9 +134,10 @@ void Matrix::check_codes(const CodeRows& rows) const {
   must((rows.offsets != nullptr) == (offsets_ != nullptr), "offsets come where the format has them, and only there");
   // Message texts are made only for an error: made for every code, they took 30 ns each.
   const int8_t* last_code = rows.codes + rows.rows * k;
-  const int8_t* code = std::find_if(rows.codes, last_code, [](int8_t c) { return c < -8 || c > 7; });
-  if (format.dtype == DType::int4 && code != last_code)
-    must(false, "int4 codes are -8 to 7, not " + std::to_string(*code));
+  const auto has_nibble = [](int8_t c) { return c >= -8 && c <= 7; };
+  const int8_t* code = has_nibbles(format.dtype) ? std::find_if_not(rows.codes, last_code, has_nibble) : last_code;
+  if (code != last_code)
+    must(false, number_format(format.dtype).name + (" codes are -8 to 7, not " + std::to_string(*code)));
   const float* last_scale = rows.scales + rows.rows * groups();
   const float* scale = std::find_if(
       rows.scales, last_scale, [this](float s) { return !std::isfinite(s) || stored(s, format.scale_dtype) != s; });

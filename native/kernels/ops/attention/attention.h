@@ -12,6 +12,7 @@
 #include "kernels/ops/attention/attention_tile.h"
 #include "kernels/ops/attention/kv_quantized.h"
 #include "kernels/ops/attention/online_softmax.h"
+#include "kernels/ops/with_dtype.h"
 
 namespace forearm {
 namespace {
@@ -234,23 +235,9 @@ inline void attend_all(const AttendTask& task) {
 }
 
 inline void attend(const AttendTask& task) {
-  switch (task.cache.dtype) {
-    case DType::f32:
-      return attend_all<DType::f32>(task);
-    case DType::f16:
-      return attend_all<DType::f16>(task);
-    case DType::bf16:
-      return attend_all<DType::bf16>(task);
-    case DType::int8:
-      return attend_all<DType::int8>(task);
-    case DType::fp8_e4m3:
-      return attend_all<DType::fp8_e4m3>(task);
-    case DType::fp8_e5m2:
-      return attend_all<DType::fp8_e5m2>(task);
-    case DType::int4:
-    case DType::f16_scaled:
-      __builtin_unreachable();  // of weights only
-  }
+  with_dtype(task.cache.dtype, [&task]<DType C>() {
+    if constexpr (number_format(C).in_cache) attend_all<C>(task);
+  });
 }
 
 inline void merge(const MergeTask& m) {

@@ -58,7 +58,7 @@ inline void gemm(const GemmTask& task) {
 }
 
 inline int64_t gemm_scratch_bytes(int64_t k) {
-  const int64_t quantized = kHasTiles<IntMma<IntFormat::int4>> ? amx_scratch_bytes(k) : int8_scratch_bytes(k);
+  const int64_t quantized = kHasTiles<IntMma<CodePacking::nibbles>> ? amx_scratch_bytes(k) : int8_scratch_bytes(k);
   return quantized > kDequantScratchBytes ? quantized : kDequantScratchBytes;
 }
 
@@ -67,7 +67,8 @@ constexpr Layout layout_of() {
   return {Mma::kQuantum, Mma::kForm};
 }
 constexpr Layout mma_layout(DType dtype) {
-  using Bytes = IntMma<IntFormat::int8>;
+  using Bytes = IntMma<CodePacking::bytes>;
+  if (is_integer(dtype)) return {Bytes::kQuantum, Bytes::kForm, has_nibbles(dtype) ? Bytes::kNibbleBias : Bytes::kBias};
   switch (dtype) {
     case DType::f32:
       return layout_of<Mma<DType::f32>>();
@@ -75,10 +76,6 @@ constexpr Layout mma_layout(DType dtype) {
       return layout_of<Mma<DType::f16>>();
     case DType::bf16:
       return layout_of<Mma<DType::bf16>>();
-    case DType::int8:
-      return {Bytes::kQuantum, Bytes::kForm, Bytes::kBias};
-    case DType::int4:
-      return {Bytes::kQuantum, Bytes::kForm, Bytes::kNibbleBias};
     case DType::f16_scaled:
       return {1, Form::f16_scaled};
     default:

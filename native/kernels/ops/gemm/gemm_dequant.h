@@ -10,6 +10,7 @@
 #include "kernels/ops/gemm/gemm_amx.h"
 #include "kernels/ops/gemm/scales.h"
 #include "kernels/ops/gemm/tile.h"
+#include "kernels/ops/with_dtype.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
@@ -41,9 +42,9 @@ inline void store_quantum(const F16* of_k, char* to) {
 constexpr int64_t kQuantumBytes = kPanel * Mma<kWide>::kQuantum * dtype_bytes(kWide);  // bytes of a quantum, widened
 constexpr int64_t kNextStrip = 1024;
 
-// What packed int8 or int4 weights, and so knows their layout.
+// What packed the integer codes, and so knows their layout.
 template <DType D>
-using PackedMma = IntMma<D == DType::int4 ? IntFormat::int4 : IntFormat::int8>;
+using PackedMma = IntMma<has_nibbles(D) ? CodePacking::nibbles : CodePacking::bytes>;
 
 // Codes of k [k, end) times s, plus o. The loop takes two chunks of k, a step of int4, so that all shifts are
 // constants.
@@ -270,16 +271,9 @@ inline bool gemm_halves_as_f32(const GemmTask& task) {
 }
 
 inline void gemm_dequant(const GemmTask& task) {
-  switch (task.w.dtype) {
-    case DType::int8:
-      return gemm_dequant_from<DType::int8>(task);
-    case DType::int4:
-      return gemm_dequant_from<DType::int4>(task);
-    case DType::fp8_e4m3:
-      return gemm_dequant_from<DType::fp8_e4m3>(task);
-    default:
-      return gemm_dequant_from<DType::fp8_e5m2>(task);
-  }
+  with_dtype(task.w.dtype, [&task]<DType D>() {
+    if constexpr (is_integer(D) || is_fp8(D)) gemm_dequant_from<D>(task);
+  });
 }
 
 }  // namespace

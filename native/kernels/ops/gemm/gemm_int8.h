@@ -137,12 +137,12 @@ constexpr int64_t steps_of(int64_t k) {
 }
 
 // Returns the panels that tiles multiply: those of W, or int4 unpacked into the scratch.
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels) {
-  using Packed = IntMma<kFormat == IntFormat::int4_unpacked ? IntFormat::int4 : kFormat>;
+  using Packed = IntMma<kFormat == CodePacking::unpacked_nibbles ? CodePacking::nibbles : kFormat>;
   const int64_t steps = steps_of<Packed>(task.w.k), bytes = steps * Packed::kStepBytes;
   const char* packed = static_cast<const char*>(task.w.data) + panel * bytes;
-  if constexpr (kFormat == IntFormat::int4_unpacked) {
+  if constexpr (kFormat == CodePacking::unpacked_nibbles) {
     char* to = static_cast<char*>(task.scratch);
     for (int64_t p = 0; p < panels; ++p) unpack(packed + p * bytes, to + p * 2 * bytes, steps);
     return to;
@@ -154,11 +154,11 @@ inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels
 template <typename Mma>
 constexpr bool kUnpacks = !requires { Mma::kInPlace; };
 
-constexpr int64_t kPairK = IntMma<IntFormat::int4>::kStepK;
+constexpr int64_t kPairK = IntMma<CodePacking::nibbles>::kStepK;
 
 // The most panels that a tile of many rows takes at once; at least two, for gated.
 constexpr int64_t many_panels() {
-  using Unpacked = IntMma<IntFormat::int4_unpacked>;
+  using Unpacked = IntMma<CodePacking::unpacked_nibbles>;
   int64_t panels = 2;
   for (int units = 1; units <= Unpacked::kUnits; ++units) {
     if (Unpacked::panels(units) > panels && 2 * units > Unpacked::kUnits) panels = Unpacked::panels(units);
@@ -166,7 +166,7 @@ constexpr int64_t many_panels() {
   return panels;
 }
 constexpr int64_t unpacked_bytes(int64_t k) {
-  using Nibbles = IntMma<IntFormat::int4>;
+  using Nibbles = IntMma<CodePacking::nibbles>;
   if (!kUnpacks<Nibbles>) return 0;
   return many_panels() * 2 * steps_of<Nibbles>(k) * Nibbles::kStepBytes;
 }
@@ -195,14 +195,14 @@ inline bool takes_groups(const IntWalk& walk, const TileRows& cut) {
   return false;
 }
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 inline void gemm_int8(const GemmTask& task) {
   using Mma = IntMma<kFormat>;
   const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue);
   const int64_t group = task.w.group;
   IntWalk walk;
   walk.unit_bytes = task.a.stride * Mma::kRows;
-  walk.steps = steps_of<Mma>(task.w.dtype == DType::int4 ? (task.w.k + kPairK - 1) / kPairK * kPairK : task.w.k);
+  walk.steps = steps_of<Mma>(has_nibbles(task.w.dtype) ? (task.w.k + kPairK - 1) / kPairK * kPairK : task.w.k);
   walk.group_steps = group < task.w.k ? group / Mma::kStepK : walk.steps;
   walk.groups = groups_of(task.w.k, group);
   walk.panel_bytes = walk.steps * Mma::kStepBytes;
@@ -232,12 +232,12 @@ inline void gemm_int8(const GemmTask& task) {
 }
 
 inline void gemm_int8(const GemmTask& task) {
-  if (task.w.dtype == DType::int8) return gemm_int8<IntFormat::int8>(task);
-  using Mma = IntMma<IntFormat::int4>;
+  if (!has_nibbles(task.w.dtype)) return gemm_int8<CodePacking::bytes>(task);
+  using Mma = IntMma<CodePacking::nibbles>;
   if constexpr (kUnpacks<Mma>) {
-    if (task.row_end - task.row_begin > Mma::kUnits * Mma::kRows) return gemm_int8<IntFormat::int4_unpacked>(task);
+    if (task.row_end - task.row_begin > Mma::kUnits * Mma::kRows) return gemm_int8<CodePacking::unpacked_nibbles>(task);
   }
-  gemm_int8<IntFormat::int4>(task);
+  gemm_int8<CodePacking::nibbles>(task);
 }
 
 // Bytes of the factors of the panels and of the room, for an Mma that takes groups itself.
@@ -248,7 +248,7 @@ constexpr int64_t factor_bytes(int64_t k) {
   return 0;
 }
 constexpr int64_t int8_scratch_bytes(int64_t k) {
-  return unpacked_bytes(k) + factor_bytes<IntMma<IntFormat::int4_unpacked>>(k);
+  return unpacked_bytes(k) + factor_bytes<IntMma<CodePacking::unpacked_nibbles>>(k);
 }
 
 }  // namespace

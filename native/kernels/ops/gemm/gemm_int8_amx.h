@@ -10,10 +10,10 @@
 namespace forearm {
 namespace {
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct Int8Amx {
   using Mma = IntMma<kFormat>;
-  static constexpr int64_t kPackedTile = kTileBytes / (kFormat == IntFormat::int4 ? 2 : 1);
+  static constexpr int64_t kPackedTile = kTileBytes / (kFormat == CodePacking::nibbles ? 2 : 1);
 
   const GemmTask& task;
   int64_t steps = task.w.k / kTileStep, panel_bytes = steps * kPackedTile;
@@ -24,7 +24,7 @@ struct Int8Amx {
   // where there are none, into two buffers by turns, since the last step's may still be read.
   template <bool kTwo, int Panels, bool kStream, typename EachStep>
   void accumulate(const AmxBlock& block, const char* w, const EachStep& each_step, float* sums) const {
-    if constexpr (kFormat == IntFormat::int4) {
+    if constexpr (kFormat == CodePacking::nibbles) {
       char* kept = block.part.tiles > 1 ? static_cast<char*>(task.scratch) : nullptr;
       if (block.part.number > 0)
         return accumulate_groups<kTwo, Panels, kStream>(block, packed_tiles(kept, 2 * panel_bytes), each_step, sums);
@@ -88,7 +88,7 @@ struct Int8Amx {
 constexpr int64_t amx_scratch_bytes(int64_t k) { return 2 * kPanel * k; }  // two panels unpacked; k of whole steps
 
 // Returns whether AMX multiplied it: where the tier has tiles, rows are enough, and groups are of whole steps.
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 inline bool gemm_int8_amx(const GemmTask& task) {
   if constexpr (kHasTiles<IntMma<kFormat>>) {
     const bool whole = task.w.k % kTileStep == 0 && (task.w.group >= task.w.k || task.w.group % kTileStep == 0);
@@ -100,8 +100,8 @@ inline bool gemm_int8_amx(const GemmTask& task) {
 }
 
 inline void gemm_quantized(const GemmTask& task) {
-  const bool int8 = task.w.dtype == DType::int8;
-  if (int8 ? gemm_int8_amx<IntFormat::int8>(task) : gemm_int8_amx<IntFormat::int4>(task)) return;
+  const bool nibbles = has_nibbles(task.w.dtype);
+  if (nibbles ? gemm_int8_amx<CodePacking::nibbles>(task) : gemm_int8_amx<CodePacking::bytes>(task)) return;
   gemm_int8(task);
 }
 

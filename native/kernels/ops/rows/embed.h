@@ -3,6 +3,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/gemm.h"
 #include "kernels/ops/gemm/scales.h"
+#include "kernels/ops/with_dtype.h"
 
 namespace forearm {
 namespace {
@@ -39,9 +40,9 @@ inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
     const int64_t count = w.k - k < 16 ? w.k - k : 16;
     uint8_t codes[16] = {};
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t chunk = (k + i) / quantum, at = D == DType::int4 ? chunk / 2 : chunk;
+      const int64_t chunk = (k + i) / quantum, at = has_nibbles(D) ? chunk / 2 : chunk;
       const uint8_t byte = bytes[(at * kPanel + lane) * quantum + (k + i) % quantum];
-      codes[i] = D == DType::int4 ? static_cast<uint8_t>(chunk % 2 ? byte & 0xf0 : byte << 4) : byte;
+      codes[i] = has_nibbles(D) ? static_cast<uint8_t>(chunk % 2 ? byte & 0xf0 : byte << 4) : byte;
     }
     float s[16], o[16];
     const int64_t at = (panel * groups + k / w.group) * kPanel;
@@ -52,9 +53,9 @@ inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
       code = load_fp8(codes, D);
     } else {
       // Nibbles stand in the upper half of a byte: 16 times too large.
-      for (uint8_t& byte : codes) byte = static_cast<uint8_t>(byte - (D == DType::int4 ? bias * 16 : bias));
+      for (uint8_t& byte : codes) byte = static_cast<uint8_t>(byte - (has_nibbles(D) ? bias * 16 : bias));
       code = load_i8(reinterpret_cast<const int8_t*>(codes));
-      if (D == DType::int4) code = mul(code, broadcast(0.0625f));
+      if constexpr (has_nibbles(D)) code = mul(code, broadcast(0.0625f));
     }
     const F16 wide = fma(broadcast(s[lane]), code, broadcast(o[lane]));
     store_first(out + k, mul(broadcast(task.scale), wide), count);
@@ -75,35 +76,20 @@ inline void embed_scaled(const EmbedTask& task, int64_t token, float* out) {
 }
 
 inline void embed(const EmbedTask& task) {
-  for (int64_t r = 0; r < task.rows; ++r) {
-    float* out = task.out + r * task.out_stride;
-    switch (task.w.dtype) {
-      case DType::f32:
-        embed_row<DType::f32, float>(task, task.tokens[r], out);
-        break;
-      case DType::f16:
-        embed_row<DType::f16, uint16_t>(task, task.tokens[r], out);
-        break;
-      case DType::bf16:
-        embed_row<DType::bf16, uint16_t>(task, task.tokens[r], out);
-        break;
-      case DType::int8:
-        embed_codes<DType::int8>(task, task.tokens[r], out);
-        break;
-      case DType::int4:
-        embed_codes<DType::int4>(task, task.tokens[r], out);
-        break;
-      case DType::fp8_e4m3:
-        embed_codes<DType::fp8_e4m3>(task, task.tokens[r], out);
-        break;
-      case DType::fp8_e5m2:
-        embed_codes<DType::fp8_e5m2>(task, task.tokens[r], out);
-        break;
-      case DType::f16_scaled:
+  with_dtype(task.w.dtype, [&task]<DType D>() {
+    for (int64_t r = 0; r < task.rows; ++r) {
+      float* out = task.out + r * task.out_stride;
+      if constexpr (D == DType::f32) {
+        embed_row<D, float>(task, task.tokens[r], out);
+      } else if constexpr (is_float(D)) {
+        embed_row<D, uint16_t>(task, task.tokens[r], out);
+      } else if constexpr (D == DType::f16_scaled) {
         embed_scaled(task, task.tokens[r], out);
-        break;
+      } else {
+        embed_codes<D>(task, task.tokens[r], out);
+      }
     }
-  }
+  });
 }
 
 }  // namespace

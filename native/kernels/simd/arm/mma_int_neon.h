@@ -1,7 +1,7 @@
 // Integer products by SMULL, for cores without dot products: an instruction gives eight products of 16 bits; two
 // results are added to each other and then, by SADALP, pairwise to int32 (mma_int.h names the members).
 #pragma once
-#include "kernels/simd/arm/unpack_int4_neon.h"
+#include "kernels/simd/arm/unpack_nibbles_neon.h"
 #include "kernels/simd/arm/vec_neon.h"
 #include "kernels/simd/unroll.h"
 
@@ -10,9 +10,9 @@ namespace {
 
 // Two columns share a register, two sums each. Nibbles are kept multiplied by 16; 16 bits have room for two such
 // products: 2 * 128 * 127 = 32512.
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct RowsIntMma {
-  static constexpr bool kNibbles = kFormat == IntFormat::int4;
+  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -92,7 +92,7 @@ struct RowsIntMma {
   }
 };
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 using IntMma = RowsIntMma<kFormat>;
 inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<4>(nibbles, to, steps); }
 template <DType D>

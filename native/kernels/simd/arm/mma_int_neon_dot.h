@@ -2,7 +2,7 @@
 // names the members).
 #pragma once
 #include "kernels/simd/arm/mma_neon_rows.h"
-#include "kernels/simd/arm/unpack_int4_neon.h"
+#include "kernels/simd/arm/unpack_nibbles_neon.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
@@ -22,9 +22,9 @@ inline void add_dots(int32x4_t& sums, int8x16_t columns, int8x16_t row) {
 // Sixteen k of a row are one register. Sums of nibbles are sixteen times too large, which the conversion to float
 // undoes. The functions that add products are always inlined: gcc 12 stops inlining some when the file grows, and then
 // keeps the sums in memory (33 % of N1's SDOT rate instead of 99, tools/arm/price_loops.py).
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct RowsIntMma {
-  static constexpr bool kNibbles = kFormat == IntFormat::int4;
+  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -109,7 +109,7 @@ struct RowsIntMma {
   }
 };
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 using IntMma = RowsIntMma<kFormat>;
 inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<4>(nibbles, to, steps); }
 template <DType D>

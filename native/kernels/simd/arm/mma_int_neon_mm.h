@@ -2,7 +2,7 @@
 // the members).
 #pragma once
 #include "kernels/simd/arm/mma_neon_rows.h"
-#include "kernels/simd/arm/unpack_int4_neon.h"
+#include "kernels/simd/arm/unpack_nibbles_neon.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
@@ -113,10 +113,10 @@ struct GroupTile {
 };
 
 // Sums of a pair of rows by a panel are eight blocks of 2 x 2, as in mma_neon_mm.h. A step of nibbles is sixteen k;
-// their sums are sixteen times too large (unpack_int4_neon.h), which the conversion to float undoes.
-template <IntFormat kFormat>
+// their sums are sixteen times too large (unpack_nibbles_neon.h), which the conversion to float undoes.
+template <CodePacking kFormat>
 struct PairsIntMma {
-  static constexpr bool kNibbles = kFormat == IntFormat::int4;
+  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
   static constexpr int kRows = 2, kQuantum = 8;
   static constexpr Form kForm = Form::i8_pairs;
   static constexpr int kBias = 0, kNibbleBias = 0;

@@ -82,10 +82,10 @@ struct WideGroupTile {
 };
 
 // Float sums in memory, their factors and what is stored are neon_mm's; a register is two of its blocks.
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct QuadsIntMma : PairsIntMma<kFormat> {
   using Pairs = PairsIntMma<kFormat>;
-  static constexpr bool kNibbles = kFormat == IntFormat::int4;
+  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
   static constexpr int panels(int units) { return units == 1 ? 4 : units == 2 && !kNibbles ? 3 : 2; }
   struct Sums {
     Ints8 block[4];

@@ -10,12 +10,12 @@ namespace {
 inline int32_t low_nibble(int8_t byte) { return static_cast<int8_t>(static_cast<uint8_t>(byte) << 4) >> 4; }
 inline int32_t high_nibble(int8_t byte) { return byte >> 4; }
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct IntMma {
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
-  static constexpr int kStepK = kQuantum * (kFormat == IntFormat::int4 ? 2 : 1);
+  static constexpr int kStepK = kQuantum * (kFormat == CodePacking::nibbles ? 2 : 1);
   static constexpr int kStepBytes = kPanel * kQuantum;
   static constexpr int kUnits = 4;
   static constexpr int panels(int) { return 1; }
@@ -53,7 +53,7 @@ struct IntMma {
     for (int i = 0; i < 16; ++i) {
       for (int k = 0; k < kQuantum; ++k) {
         const int8_t byte = codes[i * kQuantum + k];
-        if constexpr (kFormat == IntFormat::int4) {
+        if constexpr (kFormat == CodePacking::nibbles) {
           sums[i] += row[k] * low_nibble(byte) + row[kQuantum + k] * high_nibble(byte);
         } else {
           sums[i] += row[k] * byte;
@@ -64,7 +64,7 @@ struct IntMma {
 };
 
 inline void unpack(const char* nibbles, char* to, int64_t steps) {
-  constexpr int kChunk = kPanel * IntMma<IntFormat::int4>::kQuantum;
+  constexpr int kChunk = kPanel * IntMma<CodePacking::nibbles>::kQuantum;
   for (int64_t s = 0; s < steps; ++s, nibbles += kChunk, to += 2 * kChunk) {
     for (int i = 0; i < kChunk; ++i) {
       to[i] = static_cast<char>(low_nibble(static_cast<int8_t>(nibbles[i])));
@@ -75,7 +75,7 @@ inline void unpack(const char* nibbles, char* to, int64_t steps) {
 
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
-  constexpr int kQuantum = IntMma<IntFormat::int8>::kQuantum;
+  constexpr int kQuantum = IntMma<CodePacking::bytes>::kQuantum;
   const int64_t chunk = k / kQuantum;
   const auto* bytes = reinterpret_cast<const int8_t*>(panel) + k % kQuantum;
   int8_t codes[16];

@@ -18,12 +18,9 @@ template <DType W>
 struct Mma : RowsMma<W> {};
 template <>
 struct Mma<DType::bf16> : DotMma<DType::bf16> {};
-template <>
-struct Mma<DType::int8> : WeightOnlyMma<DType::int8> {};
-template <>
-struct Mma<DType::fp8_e4m3> : WeightOnlyMma<DType::fp8_e4m3> {};
-template <>
-struct Mma<DType::fp8_e5m2> : WeightOnlyMma<DType::fp8_e5m2> {};
+template <DType W>
+  requires(dtype_bits(W) == 8)
+struct Mma<W> : WeightOnlyMma<W> {};
 
 }  // namespace
 }  // namespace forearm

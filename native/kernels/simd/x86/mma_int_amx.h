@@ -8,16 +8,16 @@
 namespace forearm {
 namespace {
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct IntMma : DotIntMma<kFormat> {
   using Tiles = TileRegisters;
   // With fewer rows, one tile of VPDPBUSD reads W as fast or faster: 12 rows of int8 at 35 GB/s instead of 33, 8 of
   // int4 at 29 by both, 10 at 24 instead of 29 (k 8960, two cores, bench/kernels.cpp).
-  static constexpr int64_t kFewestRows = kFormat == IntFormat::int8 ? 13 : 9;
+  static constexpr int64_t kFewestRows = kFormat == CodePacking::bytes ? 13 : 9;
 
   template <int kSums, int kA, int kW>
   static void add_tile() {
-    if constexpr (kFormat == IntFormat::int8) {
+    if constexpr (kFormat == CodePacking::bytes) {
       Tiles::add_codes<kSums, kA, kW>();
     } else {
       Tiles::add_signed<kSums, kA, kW>();
@@ -39,7 +39,7 @@ struct IntMma : DotIntMma<kFormat> {
   // Returns 16 sums of a row without W's bias; a_sum is the sum of the row's codes.
   static __m512i sums_of(const int32_t* sums, const int32_t* a_sum) {
     const __m512i as_stored = _mm512_load_si512(sums);
-    if constexpr (kFormat == IntFormat::int4) return as_stored;
+    if constexpr (kFormat == CodePacking::nibbles) return as_stored;
     return _mm512_sub_epi32(as_stored, _mm512_set1_epi32(*a_sum * DotIntMma<kFormat>::kBias));
   }
 };

@@ -71,7 +71,7 @@ inline __m256 code_floats(__m256i codes, int64_t k) {  // eight columns, their f
 }
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
-  const Bytes codes = load_bytes(panel + k / (D == DType::int4 ? 8 : 4) * 64);
+  const Bytes codes = load_bytes(panel + k / (has_nibbles(D) ? 8 : 4) * 64);
   return {code_floats<D>(codes.a, k), code_floats<D>(codes.b, k)};
 }
 

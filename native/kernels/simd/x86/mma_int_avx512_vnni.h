@@ -5,7 +5,7 @@
 namespace forearm {
 namespace {
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct IntMma : DotIntMma<kFormat> {};
 
 }  // namespace

@@ -13,12 +13,12 @@
 namespace forearm {
 namespace {
 
-template <IntFormat kFormat>
+template <CodePacking kFormat>
 struct IntMma {
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 8;
-  static constexpr int kStepK = kFormat == IntFormat::int4 ? 8 : 4;
+  static constexpr int kStepK = kFormat == CodePacking::nibbles ? 8 : 4;
   static constexpr int kStepBytes = 64;
   static constexpr bool kInPlace = true, kFetchesOut = true;
   static constexpr int kUnits = kCodeUnits;
@@ -27,7 +27,7 @@ struct IntMma {
   using Scales = F16;
 
   static Sums start(const int32_t* sums, int64_t) {
-    return broadcast_int(kFormat == IntFormat::int8 ? 0 : *sums * -kNibbleBias);
+    return broadcast_int(kFormat == CodePacking::bytes ? 0 : *sums * -kNibbleBias);
   }
   static Scales scales(F16 s) { return s; }
 
@@ -36,12 +36,12 @@ struct IntMma {
     UNROLLED_FOR (p, Panels) {
       const Bytes columns = load_bytes(w + p * panel_bytes);
       const auto signs = signs_of(columns);
-      const Bytes first = kFormat == IntFormat::int4 ? nibbles<0>(columns) : columns, second = nibbles<1>(columns);
+      const Bytes first = kFormat == CodePacking::nibbles ? nibbles<0>(columns) : columns, second = nibbles<1>(columns);
       UNROLLED_FOR (u, Units) {
         const Quad quad = broadcast_quad(a + u * unit_bytes);
-        if constexpr (kFormat == IntFormat::int8) {
+        if constexpr (kFormat == CodePacking::bytes) {
           add_widened(sums[u][p], signed_products(columns, signs, quad));
-        } else if constexpr (kFormat == IntFormat::int4_unpacked) {
+        } else if constexpr (kFormat == CodePacking::unpacked_nibbles) {
           add_widened(sums[u][p], products(first, quad));
         } else {
           const Quad next = broadcast_quad(a + u * unit_bytes + 4);

@@ -48,9 +48,9 @@ inline uint32x4_t words_of(const char* columns, int64_t k) {
 template <DType D, int kQuantum>
 inline F16 columns_of(const char* panel, int64_t k) {
   constexpr int kBits = dtype_bits(D), kFour = 4 * kQuantum;  // bytes of four columns
-  constexpr int64_t kChunkK = D == DType::int4 ? 2 * kQuantum : kQuantum;
+  constexpr int64_t kChunkK = has_nibbles(D) ? 2 * kQuantum : kQuantum;
   const char* chunk = panel + k / kChunkK * 4 * kFour;
-  const auto nibble = static_cast<int>(D == DType::int4 ? k / kQuantum % 2 : 0);
+  const auto nibble = static_cast<int>(has_nibbles(D) ? k / kQuantum % 2 : 0);
   const int32x4_t up = vdupq_n_s32(32 - kBits - 4 * nibble - 8 * static_cast<int>(k % 4));
   const auto code = [&](int four) {
     const uint32x4_t words = words_of<kQuantum>(chunk + four * kFour, k);
