@@ -1,4 +1,4 @@
-"""Floats rounded to ggml's block types, and the demo model as a .gguf file of one type: what accuracy.py measures.
+"""Floats rounded to ggml's block types, and the demo model as a .gguf file of one type, for quality/accuracy.py.
 
 The K types are rounded plainly here (scales from the largest value of a group); llama.cpp searches for better ones, so
 its own files are a little more exact.

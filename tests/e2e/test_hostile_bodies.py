@@ -1,4 +1,4 @@
-"""Every body of the corpus is answered, beside a worker that goes on: bench/hostile.py has the figures."""
+"""Every body of the corpus is answered, beside a worker that goes on: bench/serving/hostile.py has the figures."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
-from bench.overload import capacity, overload, percentile
+from bench.serving.overload import capacity, overload, percentile
 from tests.e2e.served import series, serve
 
 PLACES, QUEUED, TOKENS = 4, 8, 200

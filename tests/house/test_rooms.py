@@ -23,11 +23,12 @@ ONE_CALLER_SHARE = 0.24
 
 
 def test_a_folder_is_taken_in_at_a_glance() -> None:
-    folders = [folder for top in ("app/forearm", "native") for folder in (ROOT / top).rglob("*") if folder.is_dir()]
+    tops = [PACKAGE, ROOT / "native", ROOT / "bench"]
+    folders = [folder for top in tops for folder in [top, *top.rglob("*")] if folder.is_dir()]
     files = Counter(
         {
             at(folder): sum(f.suffix in (".py", ".cpp", ".h") and f.name != "__init__.py" for f in folder.iterdir())
-            for folder in [PACKAGE, *folders]
+            for folder in folders
         }
     )
     assert len(files) > 30

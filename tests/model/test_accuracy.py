@@ -1,4 +1,4 @@
-"""Every format stays within its bound (bench/accuracy_rows.py): a small layer, and some answers of the demo model."""
+"""Every format stays within its bound of accuracy_rows.py: a small layer, and some answers of the demo model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from bench.accuracy import layer_errors, perplexity
-from bench.accuracy_rows import ROWS, Row
+from bench.quality.accuracy import layer_errors, perplexity
+from bench.quality.accuracy_rows import ROWS, Row
 from bench.shapes import Shape
 
 SMALL = Shape("llama", 512, 512, 1024, 1, 8, 2, 1e4)

@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from bench.float_model import write_float_model
-from bench.quality import TEXTS, Model, Yardstick, opened, windows
-from bench.quality_rows import ROWS, TRUTH, Row
+from bench.quality.float_model import write_float_model
+from bench.quality.quality import TEXTS, Model, Yardstick, opened, windows
+from bench.quality.quality_rows import ROWS, TRUTH, Row
 
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 

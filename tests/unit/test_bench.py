@@ -10,9 +10,10 @@ from typing import cast
 
 import numpy as np
 import pytest
-from bench import compare, kernels, table
+from bench import compare, table
 from bench.counters import parsed
 from bench.ggml import rounded
+from bench.kernels import kernels
 from bench.peers import compressed
 from bench.peers.at_once import over_http, waited
 from bench.peers.contestants import Missing

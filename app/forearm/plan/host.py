@@ -19,7 +19,7 @@ CALIBRATION_S = 0.3  # measuring time of each of the four limits
 
 
 # The vector unit computes attention's softmax: on a Xeon prompts of 2048 tokens reach 700 GFLOP/s with AMX, whose peak
-# is 7400; FMA's peak is 480 (bench/attention.cpp), and cost.ATTENTION is 0.55.
+# is 7400; FMA's peak is 480 (bench/kernels/attention.cpp), and cost.ATTENTION is 0.55.
 MOST_OF_ATTENTION = 3.0
 
 

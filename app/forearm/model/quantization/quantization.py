@@ -99,7 +99,7 @@ def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
             f"leave the flag out, or serve the original weights"
         )
     # auto is int8 if the checkpoint does not choose, as in vLLM on CPUs: with int4 it moves the demo model's
-    # perplexity by less than 0.1 % (bench/accuracy.py: int4 +3.35 % with int8, +3.23 % with float activations).
+    # perplexity by less than 0.1 % (bench/quality/accuracy.py: int4 +3.35 % with int8, +3.23 % with float activations).
     wide = asked.wide
     stored = CheckpointTensors(tensors)
     make: dict[str, Callable[[], Find]] = {

@@ -37,7 +37,7 @@ struct RowPairs {
   int64_t count() const { return (tiles() + 1) / 2; }
   // Panels of a block. One tile of rows takes as many as there are registers for sums, since the hardware fetches
   // several streams of W better than two: one row of bf16 read at 93 % of the bandwidth, with two panels at 88 (Xeon,
-  // bench/kernels.cpp).
+  // bench/kernels/kernels.cpp).
   int64_t panels() const { return tiles() == 1 ? 4 : 2; }
 
   RowPair operator[](int64_t pair) const {
@@ -101,7 +101,7 @@ class BlockAhead {
 
 // The epilogue of a block, some rows at each step of the next block, while the tile registers multiply. After all steps
 // it would not overlap with them: 512 rows went from 4.1 to 5.0 and from 3.9 to 4.5 TOP/s (int8, k 1536 and 896, two
-// cores of a Xeon, bench/kernels.cpp).
+// cores of a Xeon, bench/kernels/kernels.cpp).
 class OverlappedEpilogue {
  public:
   OverlappedEpilogue() = default;

@@ -51,7 +51,7 @@ struct IntWalk {
 // As Ahead, and a line of the output every other step: the rows of an output are too far apart for the hardware
 // prefetcher, and prefetched all at once they exceed the fill buffers. For 512 rows by k 896 and 1536 int8 went from 48
 // and 56 to 80 and 83 % of the limit, int4 from 41 and 49 to 65 and 67 %; with all lines prefetched at once, int8 to 71
-// and 78 % (VPDPBUSD on a Xeon, bench/kernels.cpp).
+// and 78 % (VPDPBUSD on a Xeon, bench/kernels/kernels.cpp).
 template <bool kNear, int Panels, int64_t kStepBytes>
 class AheadAndOut : public Ahead<kNear, Panels, kStepBytes> {
  public:

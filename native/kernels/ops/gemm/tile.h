@@ -29,8 +29,8 @@ struct Walk {
 //
 // The next panels are fetched in the order of memory if they fit the second-level cache; of longer panels, the lines 4
 // KiB ahead: 8 rows of bf16 went from 64 to 86 % of their limit, 32 from 87 to 93 % (VDPBF16PS on Zen 4,
-// bench/kernels.cpp). Each tile of the same panels fetches its part of the next ones; otherwise the first would wait
-// for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %, of float32 from 69 to 89 % (Xeon, n
+// bench/kernels/kernels.cpp). Each tile of the same panels fetches its part of the next ones; otherwise the first would
+// wait for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %, of float32 from 69 to 89 % (Xeon, n
 // 4864, k 896).
 template <bool kNear, int Panels, int64_t kStepBytes>
 class Ahead {

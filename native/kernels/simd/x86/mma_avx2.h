@@ -11,7 +11,7 @@ struct Factor {
 };
 inline Factor load_factor(const float* a) { return {_mm256_broadcast_ss(a)}; }
 // In assembly, because gcc 12 chooses the form that overwrites a factor, moves the sums and spills them: 62 % of the
-// peak instead of 90 (bench/kernels.cpp, 512 rows, bf16, Zen 4).
+// peak instead of 90 (bench/kernels/kernels.cpp, 512 rows, bf16, Zen 4).
 inline void add_product(__m256& sums, __m256 a, __m256 b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+x"(sums) : "x"(a), "x"(b));
 }
@@ -60,7 +60,7 @@ namespace {
 template <DType W>
 struct Mma : RowsMma<W> {};
 // Widening two k of a float16 panel takes twelve instructions, repeated for each tile of 6 rows: 512 rows by 8960 x
-// 1536 went from 62 to 81 % of the peak where strips are widened once for many rows (bench/kernels.cpp, Zen 4).
+// 1536 went from 62 to 81 % of the peak where strips are widened once for many rows (bench/kernels/kernels.cpp, Zen 4).
 template <>
 struct Mma<DType::f16> : RowsMma<DType::f16> {
   static constexpr int64_t kWidenedRows = 12;

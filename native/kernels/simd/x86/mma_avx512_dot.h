@@ -65,8 +65,8 @@ struct DotMma {
   static constexpr int kUnits = kTileUnits;
   static constexpr int panels(int units) { return tile_panels(units); }
   // Memory-bound tiles read one panel after another faster than several at once: a row reached 97 to 100 % of the read
-  // bandwidth instead of 82 to 87 % (bench/kernels.cpp, Zen 4), 4 to 12 rows 94 to 98 % in place of 87 to 100 (Zen 5; k
-  // 896 gained 3 to 6, k 8960 lost 2 to 6).
+  // bandwidth instead of 82 to 87 % (bench/kernels/kernels.cpp, Zen 4), 4 to 12 rows 94 to 98 % in place of 87 to 100
+  // (Zen 5; k 896 gained 3 to 6, k 8960 lost 2 to 6).
   static constexpr int kStreamedUnits = 12;
   using Sums = F16;
 

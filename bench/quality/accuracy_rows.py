@@ -1,4 +1,4 @@
-"""The formats that bench/accuracy.py measures, and how far each may be from float32.
+"""The formats that bench/quality/accuracy.py measures, and how far each may be from float32.
 
 A layer's bound is for the kind of weights that is hardest to round, in the small shape of tests/model/test_accuracy.py.
 """

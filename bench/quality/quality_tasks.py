@@ -1,4 +1,4 @@
-"""Small tasks with one right answer, for bench/quality.py: all are made here or ship with the demo model.
+"""Small tasks with one right answer, for bench/quality/quality.py: all are made here or ship with the demo model.
 
 A model of 135M parameters is wrong in many of them; what counts is how far a row is from the truth's.
 """

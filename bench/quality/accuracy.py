@@ -1,6 +1,6 @@
 """Loss of accuracy of every weight format and KV format against float32, in one table.
 
-    python bench/accuracy.py --out bench/results/accuracy/<machine>.json
+    python bench/quality/accuracy.py --out bench/results/accuracy/<machine>.json
 
 Two measurements. Of one layer with random weights, in the shape of a real model: how far its output (what it adds to
 the residual stream) is from float32's, as |y - y32| / |y32| over all tokens, for three kinds of weights (normal;
@@ -9,7 +9,7 @@ with activations as large models have them: one channel in 200 is 20 times as la
 arXiv:2208.07339, section 4). And the perplexity of the demo model on its held-out answers, which is a smoke test and is
 not recorded: its activations have no outliers, so that it hides what rounding them costs a real model.
 
-The rows are in bench/accuracy_rows.py, each with bounds that tests/model/test_accuracy.py holds.
+The rows are in bench/quality/accuracy_rows.py, each with bounds that tests/model/test_accuracy.py holds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.accuracy_rows import ROWS, Row
 from bench.executors import config_of, packed_rows
 from bench.ggml import rounded, write_gguf
+from bench.quality.accuracy_rows import ROWS, Row
 from bench.records import figure, record, run_of
 from bench.shapes import SHAPES, Shape
 

@@ -4,8 +4,8 @@ First its capacity, with as many clients as it computes at a time; then requests
 moment whatever became of the others (Poisson arrivals, so no client waits for a slow server before it asks again), half
 of them on connections of their own that close, half on connections that are kept.
 
-    python bench/overload.py --seconds 60 --out bench/results/overload/<machine>.json
-    python bench/overload.py --url http://127.0.0.1:8000      a server that runs already
+    python bench/serving/overload.py --seconds 60 --out bench/results/overload/<machine>.json
+    python bench/serving/overload.py --url http://127.0.0.1:8000      a server that runs already
 
 The client is one process that neither parses JSON nor HTTP beyond what it counts; its share of a core is told, because
 on a small machine it takes that from the server.
@@ -38,7 +38,7 @@ from urllib.request import urlopen
 
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.records import Figure, figure, figures_of, line_of, record, run_of
 

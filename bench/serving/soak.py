@@ -1,6 +1,6 @@
 """A server under mixed load for minutes: what grows, and whether a bystander's request gets slower.
 
-    python bench/soak.py --minutes 20 --out bench/results/soak/<machine>.json
+    python bench/serving/soak.py --minutes 20 --out bench/results/soak/<machine>.json
 
 Clients ask everything that tests/e2e/asking.py has, with new prompts and new schemas, and one in five leaves in the
 middle of its answer. A line a process: memory, descriptors and threads at the end, and their slopes per hour over the
@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.records import Figure, figure, figures_of, line_of, record, run_of
 from tests.e2e.asking import ASKS, ask

@@ -1,4 +1,4 @@
-"""A quantised .gguf file as a folder of bfloat16 weights: the float model that bench/quality.py compares with."""
+"""A quantized .gguf file as a folder of bfloat16 weights: the float model that quality.py compares with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One matrix multiplication beside the machine's limits, by kernel_bench (kernels.cpp), kept in bench/results.
 
     cmake --build build/native --target kernel_bench
-    python bench/kernels.py -d bf16 -d int8 -d int4 avx512_bf16 --out bench/results/kernels/<machine>.json
+    python bench/kernels/kernels.py -d bf16 -d int8 -d int4 avx512_bf16 --out bench/results/kernels/<machine>.json
 
 Arguments that are not named below are kernel_bench's own.
 """
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.records import Figure, figures_of, record, run_of
 

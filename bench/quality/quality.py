@@ -1,15 +1,16 @@
 """Measures the loss of quality of a model whose weights, activations or KV cache are quantised.
 
-    python bench/quality.py MODEL [--rows int8 int4] [--out bench/results/quality/<machine>.json]
+    python bench/quality/quality.py MODEL [--rows int8 int4] [--out bench/results/quality/<machine>.json]
 
 MODEL is a folder with float weights, or a .gguf file of the llama architecture; a quantised file is dequantised to
-bfloat16 first, and those weights in float32 are the truth. Every row of bench/quality_rows.py is served by the native
-executor on the same windows of the texts in bench/texts (public domain), and compared with the truth token by token:
+bfloat16 first, and those weights in float32 are the truth. Every row of quality_rows.py is served by the native
+executor on the same windows of the texts in bench/quality/texts (public domain), and compared with the truth token by
+token:
 
 - perplexity, as a rise over the truth's, over all predictions of a window; and counted as llama-perplexity counts, over
   the second half of each window of 512 tokens
 - KL divergence of the next-token distribution from the truth's, in nats; how often the most probable token is the same
-- with --tasks, tasks without downloads (bench/quality_tasks.py): definitions chosen out of four, copying, sums, JSON
+- with --tasks, tasks without downloads (quality_tasks.py): definitions chosen out of four, copying, sums, JSON
 - with --share, the KL divergence when one kind of matrices, or one layer, alone is quantised
 """
 
@@ -26,11 +27,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.float_model import write_float_model
-from bench.quality_rows import ROWS, TRUTH, Row
-from bench.quality_tasks import Tasks
+from bench.quality.float_model import write_float_model
+from bench.quality.quality_rows import ROWS, TRUTH, Row
+from bench.quality.quality_tasks import Tasks
 from bench.records import Figure, figure, figures_of, line_of, record, run_of
 
 from forearm import _native
@@ -202,7 +203,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--name", default="", help="of the model in the results; its file's or folder's by default")
-    parser.add_argument("--rows", nargs="+", default=[row.name for row in ROWS], help="of bench/quality_rows.py")
+    parser.add_argument(
+        "--rows", nargs="+", default=[row.name for row in ROWS], help="of bench/quality/quality_rows.py"
+    )
     parser.add_argument("--tokens", type=int, default=1024, help="of every text; windows are of 512")
     parser.add_argument("--tasks", action="store_true", help="also the tasks")
     parser.add_argument("--share", action="store_true", help="also quantise one part alone")
@@ -235,7 +238,7 @@ def main() -> None:
     if given.out:
         note = (
             f"Beside the same weights in float32, whose perplexity is {yardstick.perplexity:.2f}, on the texts in "
-            "bench/texts. Weights of a .gguf file have been rounded before; small models lose the most."
+            "bench/quality/texts. Weights of a .gguf file have been rounded before; small models lose the most."
         )
         record(given.out, run_of(found, given.threads, _native.tier(), notes=[note]))
 

@@ -1,6 +1,6 @@
 """Hostile request bodies against one API worker: its memory, how long its event loop stands, what a bystander notices.
 
-    python bench/hostile.py --mebibytes 10 20 --out bench/results/hostile/<machine>.json
+    python bench/serving/hostile.py --mebibytes 10 20 --out bench/results/hostile/<machine>.json
 
 The server has one worker and the demo model; --model MODEL --kind pooling tries the endpoints that pool. A probe asks
 /livez over and over on a connection of its own, and a bystander reads a stream: the longest answer and the longest gap
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import httpx
 from bench.records import Figure, figures_of, record, run_of
