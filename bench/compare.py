@@ -13,7 +13,7 @@ median of its rounds; a ratio the median of the rounds' ratios.
 prefill N: tokens per second of one prompt of N tokens, until its first token is there. decode B: tokens per second of B
 sequences together, from their median step. start: from the start of the process to the first token, files in the page
 cache; the median of as many starts as rounds. Weights are packed beforehand (--weight-cache), as the peers' are
-quantised; what a start takes that packs them stands below the table. peak: largest resident set (files mapped into
+quantized; what a start takes that packs them stands below the table. peak: largest resident set (files mapped into
 memory count).
 """
 

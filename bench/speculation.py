@@ -36,7 +36,7 @@ from forearm.engine.speculation.ngrams import Ngrams
 from forearm.engine.speculation.speculation import Speculation
 
 # Share of tokens that follow the one before, where 0 is none: what is asked for, and about what comes of it.
-TEXTS = {"quoted": 0.99, "summarised": 0.9, "loosely": 0.7, "random": 0.0}
+TEXTS = {"quoted": 0.99, "summarized": 0.9, "loosely": 0.7, "random": 0.0}
 _QUIET = 0.02  # layers say so little that the head sees the token it is at
 
 

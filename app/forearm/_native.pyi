@@ -121,7 +121,7 @@ class Executor:
         order: Int32Array | None = None,
         row: int = 0,
     ) -> None:
-        """Pack rows that are already quantised, bit for bit.
+        """Pack rows that are already quantized, bit for bit.
 
         codes: [rows, k], int8 (int4: -8 .. 7), or the bytes of fp8 as uint8. scales, zeros, offsets: [rows, groups],
         groups = ceil(k / group); scales must be representable in the format's scale_dtype.
@@ -262,7 +262,7 @@ class Kernels:
         offsets: Float32Array | None = None,
         scale_dtype: str = "float32",
     ) -> Float32Array:
-        """a w^T with a [m, k] quantised as `quantize` does, w [n, k] as codes of "int8" or "int4"; returns [m, n].
+        """a w^T with a [m, k] quantized as `quantize` does, w [n, k] as codes of "int8" or "int4"; returns [m, n].
 
         scales, zeros, offsets: [n, groups], groups = ceil(k / group).
         """

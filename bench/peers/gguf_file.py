@@ -1,4 +1,4 @@
-"""A model folder as a GGUF file, then quantised by llama.cpp itself. Runs in llama.cpp's virtual environment.
+"""A model folder as a GGUF file, then quantized by llama.cpp itself. Runs in llama.cpp's virtual environment.
 
     python gguf_file.py FOLDER OUT.gguf TYPE        TYPE: BF16, F16, Q8_0, Q4_0
 

@@ -32,13 +32,13 @@ _KEYS = {
 
 
 def write_float_model(gguf: Path, folder: Path) -> None:
-    """Write config.json and model.safetensors with the file's weights dequantised and rounded to bfloat16.
+    """Write config.json and model.safetensors with the file's weights dequantized and rounded to bfloat16.
 
     Raises: ConfigError unless the architecture is llama, whose names and order of rows are known here.
     """
     model = read_gguf(gguf)
     if model.metadata["general.architecture"] != "llama":
-        raise ConfigError(f"{gguf}: architecture {model.metadata['general.architecture']}; only llama is dequantised")
+        raise ConfigError(f"{gguf}: architecture {model.metadata['general.architecture']}; only llama is dequantized")
     config = {key: model.metadata[f"llama.{name}"] for key, name in _KEYS.items()} | {
         "model_type": "llama",
         "torch_dtype": "bfloat16",
@@ -48,7 +48,7 @@ def write_float_model(gguf: Path, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     files, header, data, at = Files(), dict[str, Any](), [], 0
     for tensor in model.tensors.values():
-        values = _in_order_of_halves(model, tensor, _dequantised(files, tensor))
+        values = _in_order_of_halves(model, tensor, _dequantized(files, tensor))
         raw = _bfloat16(values).tobytes()
         header[_name(tensor.name)] = {"dtype": "BF16", "shape": values.shape, "data_offsets": [at, at + len(raw)]}
         data.append(raw)
@@ -67,7 +67,7 @@ def _name(stored: str) -> str:
     return f"model.layers.{layer}.{_LAYER[matrix]}.{kind}"
 
 
-def _dequantised(files: Files, tensor: StoredTensor) -> Floats:
+def _dequantized(files: Files, tensor: StoredTensor) -> Floats:
     if tensor.dtype not in BLOCK_TYPES:
         return files.floats(tensor)
     rows, columns = tensor.shape

@@ -1,8 +1,8 @@
-"""Measures the loss of quality of a model whose weights, activations or KV cache are quantised.
+"""Measures the loss of quality of a model whose weights, activations or KV cache are quantized.
 
     python bench/quality/quality.py MODEL [--rows int8 int4] [--out bench/results/quality/<machine>.json]
 
-MODEL is a folder with float weights, or a .gguf file of the llama architecture; a quantised file is dequantised to
+MODEL is a folder with float weights, or a .gguf file of the llama architecture; a quantized file is dequantized to
 bfloat16 first, and those weights in float32 are the truth. Every row of quality_rows.py is served by the native
 executor on the same windows of the texts in bench/quality/texts (public domain), and compared with the truth token by
 token:
@@ -11,7 +11,7 @@ token:
   the second half of each window of 512 tokens
 - KL divergence of the next-token distribution from the truth's, in nats; how often the most probable token is the same
 - with --tasks, tasks without downloads (quality_tasks.py): definitions chosen out of four, copying, sums, JSON
-- with --share, the KL divergence when one kind of matrices, or one layer, alone is quantised
+- with --share, the KL divergence when one kind of matrices, or one layer, alone is quantized
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _losses(rows: Floats, window: Ids) -> Floats:
 
 
 def shares(folder: Path, row: Row, yardstick: Yardstick, threads: int) -> dict[str, float]:
-    """The KL divergence when one kind of matrices, or one layer, alone is quantised as the row says."""
+    """The KL divergence when one kind of matrices, or one layer, alone is quantized as the row says."""
     checkpoint = opened(folder, row)
     exact = uniform_formats(checkpoint.config, WeightFormat("float32"))
     names = list(checkpoint.formats)
@@ -208,7 +208,7 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=1024, help="of every text; windows are of 512")
     parser.add_argument("--tasks", action="store_true", help="also the tasks")
-    parser.add_argument("--share", action="store_true", help="also quantise one part alone")
+    parser.add_argument("--share", action="store_true", help="also quantize one part alone")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="machine's file that the figures are added to")
     given = parser.parse_args()

@@ -66,7 +66,7 @@ struct Rows {
 
 // Each of the following functions runs one operation with the variant-th of its settings and returns all that it wrote.
 
-Floats quantised(const Kernels& k, int variant) {
+Floats quantized(const Kernels& k, int variant) {
   constexpr int64_t kRows = 3, kDim = 77;
   const auto form = static_cast<Form>(variant);
   const Floats x = numbers(kRows * kDim, 1);
@@ -304,7 +304,7 @@ struct Case {
   bool relative;
 };
 constexpr Case kCases[] = {
-    {"quantize", quantised, 7, exactly, false},
+    {"quantize", quantized, 7, exactly, false},
     {"round", rounded, 2, exactly, false},
     {"norm", normed, 8, exactly, false},
     {"add_norm", add_normed, 1, exactly, false},

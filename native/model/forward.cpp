@@ -90,7 +90,7 @@ void Forward::find_maxima(Range rows, Range columns) {
 void Forward::hidden(const StepWalk& w, const Norm* add) {
   const Range rows = step_.mine(w, w.rows);
   if (add) step_.add_projected(*add, rows);
-  if (final_norm_.if_there()) return step_.normalise(final_norm_, step_.residual_row(0), rows, s_.logits);
+  if (final_norm_.if_there()) return step_.normalize(final_norm_, step_.residual_row(0), rows, s_.logits);
   for (int64_t r = rows.begin; r < rows.end; ++r)
     std::copy_n(step_.residual_row(r), c_.hidden, static_cast<float*>(s_.logits.data) + r * s_.logits.stride);
 }

@@ -69,7 +69,7 @@ struct QkvColumns {
 };
 
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
-// that computed the last ones normalises, rotates and stores them. `kv` heads have columns in both keys and values.
+// that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values.
 struct HeadUnit {
   Range query, kv;  // one of them is empty
   int64_t columns;

@@ -23,7 +23,7 @@ struct MatrixInput {
   Role role;
   int64_t k;
   Form form;
-  int64_t groups;  // groups of a row, if the form is quantised
+  int64_t groups;  // groups of a row, if the form is quantized
   bool direct;     // the operation before writes this form itself; otherwise it writes floats, and rows are prepared
   bool codes;      // weights are codes, which need scratch of the member for widening or multiplying
 };

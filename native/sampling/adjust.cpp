@@ -19,7 +19,7 @@ constexpr int32_t kRepeated = 1;  // the repetition penalty has been applied
 constexpr int32_t kOnce = 2;      // times this often in the output
 
 // Keskar et al. 2019, arXiv:1909.05858, section 4.1; negative logits are multiplied, as in transformers and vLLM.
-void penalise_repetition(Ids ids, float penalty, float* row, int32_t* marks) {
+void penalize_repetition(Ids ids, float penalty, float* row, int32_t* marks) {
   for (const int32_t id : ids) {
     if (marks[id] & kRepeated) continue;
     marks[id] |= kRepeated;
@@ -28,7 +28,7 @@ void penalise_repetition(Ids ids, float penalty, float* row, int32_t* marks) {
 }
 
 // OpenAI's penalties: frequency times the count, and presence once.
-void penalise_output(Ids output, float frequency, float presence, float* row, int32_t* marks) {
+void penalize_output(Ids output, float frequency, float presence, float* row, int32_t* marks) {
   for (const int32_t id : output) marks[id] += kOnce;
   for (const int32_t id : output) {
     const int32_t count = marks[id] / kOnce;
@@ -57,19 +57,19 @@ Row adjust(const Kernels& kernels, const SamplingColumns& s, int64_t line, const
   const Ids biased = line_of(s.bias_starts, s.bias_ids, line), allowed = line_of(s.allowed_starts, s.allowed_ids, line);
   const uint32_t* mask = s.mask[line] < 0 ? nullptr : s.masks + s.mask[line] * s.mask_words;
   const bool repetition = s.repetition[line] != 1.0f;
-  const bool penalised = counted(s, line);
+  const bool penalized = counted(s, line);
   const int64_t vocab = raw.logits.n;
-  if (biased.empty() && allowed.empty() && !repetition && !penalised)
+  if (biased.empty() && allowed.empty() && !repetition && !penalized)
     return {{raw.logits.x, vocab, mask}, raw.maxima, 0};
 
   copy_allowed(allowed, raw.logits.x, vocab, scratch.row);
   const float* bias = s.bias + s.bias_starts[line];
   for (size_t i = 0; i < biased.size(); ++i) scratch.row[biased[i]] += bias[i];
   if (repetition) {
-    penalise_repetition(prompt, s.repetition[line], scratch.row, scratch.marks);
-    penalise_repetition(output, s.repetition[line], scratch.row, scratch.marks);
+    penalize_repetition(prompt, s.repetition[line], scratch.row, scratch.marks);
+    penalize_repetition(output, s.repetition[line], scratch.row, scratch.marks);
   }
-  if (penalised) penalise_output(output, s.frequency[line], s.presence[line], scratch.row, scratch.marks);
+  if (penalized) penalize_output(output, s.frequency[line], s.presence[line], scratch.row, scratch.marks);
   for (const int32_t id : prompt) scratch.marks[id] = 0;
   for (const int32_t id : output) scratch.marks[id] = 0;
   kernels.row_maxima({scratch.row, vocab}, scratch.maxima);

@@ -25,7 +25,7 @@ def test_models_are_listed_and_found_by_name(server: Server) -> None:
         server.openai.models.retrieve("org/other")
 
 
-def test_texts_and_chats_are_tokenised_and_back(server: Server) -> None:
+def test_texts_and_chats_are_tokenized_and_back(server: Server) -> None:
     text = server.http.post("/tokenize", json={"prompt": "hé", "return_token_strs": True}).json()
     chat = server.http.post("/tokenize", json={"messages": [{"role": "user", "content": "h"}]}).json()
     back = server.http.post("/detokenize", json={"tokens": [104, 195, 169, 256]}).json()

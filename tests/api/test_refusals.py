@@ -153,7 +153,7 @@ def test_a_body_has_a_limit_however_it_is_sent(start_server: StartServer) -> Non
     assert declared.json()["error"]["message"] == "the request body is larger than 1000 bytes (FOREARM_MAX_BODY_BYTES)"
 
 
-def test_a_text_that_is_hopelessly_long_is_not_even_tokenised(server: Server) -> None:
+def test_a_text_that_is_hopelessly_long_is_not_even_tokenized(server: Server) -> None:
     reply = server.complete("x" * 30_000, truncate_prompt_tokens=5)  # 4 x 1000 tokens x 5 characters ("<eos>")
 
     assert reply.status_code == 400

@@ -85,7 +85,7 @@ def test_the_openai_client_accumulates_all_items(agent: Server) -> None:
 
 
 @pytest.mark.parametrize("effort", ["low", "none"])
-def test_reasoning_may_be_summarised_which_is_its_text(agent: Server, effort: str) -> None:
+def test_reasoning_may_be_summarized_which_is_its_text(agent: Server, effort: str) -> None:
     fields = {"reasoning": {"effort": effort, "summary": "auto"}}
     said = SAID if effort == "low" else SAID.partition("</think>")[2]
 

@@ -87,6 +87,6 @@ def test_a_long_conversation_takes_little_of_the_event_loops_time(server: Server
 
     least_s, all_s = min(taken)
     print(f"{path}: {1e3 * least_s:.0f} ms of the loop's thread, in several steps; {1e3 * all_s:.0f} ms of all threads")
-    # Reading the body takes 22 ms there; rendering and tokenising, which went there once, most of the rest (x86-64).
+    # Reading the body takes 22 ms there; rendering and tokenizing, which went there once, most of the rest (x86-64).
     assert least_s < 0.15
     assert all_s > 2 * least_s, "this shows nothing"

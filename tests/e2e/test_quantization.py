@@ -41,7 +41,7 @@ def test_weights_are_rounded_as_asked_and_the_log_says_so(
 
 
 def test_a_method_that_the_checkpoint_does_not_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--quantization awq: the checkpoint is not quantised; int8, int4"):
+    with pytest.raises(ConfigError, match="--quantization awq: the checkpoint is not quantized; int8, int4"):
         answer(quantization="awq")
 
 

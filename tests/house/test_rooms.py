@@ -52,7 +52,7 @@ def python_types(path: Path) -> Iterator[str]:
 
 
 def cxx_types(path: Path) -> Iterator[str]:
-    """Names of the types that a header defines in its namespace; specialisations and declarations are left out."""
+    """Names of the types that a header defines in its namespace; specializations and declarations are left out."""
     text = path.read_text()
     yield from re.findall(r"^(?:struct|class|enum class|union) (\w+)(?: final)? *(?:: [^;]*)?{", text, re.MULTILINE)
     yield from re.findall(r"^using (\w+) =", text, re.MULTILINE)

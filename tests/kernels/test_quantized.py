@@ -1,4 +1,4 @@
-"""Codes by codes, quantised rows and rounded weights, scalar against float64; kernel_check has the other tiers."""
+"""Codes by codes, quantized rows and rounded weights, scalar against float64; kernel_check has the other tiers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spread(values: npt.NDArray[np.generic], k: int, group: int) -> Doubles:
 
 @pytest.mark.parametrize("group", [16, 64, 1000])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_rows_are_quantised_to_the_nearest_code(group: int, ordered: bool) -> None:
+def test_rows_are_quantized_to_the_nearest_code(group: int, ordered: bool) -> None:
     x = random(1, 5, 150)
     order = np.random.default_rng(2).permutation(150).astype(np.int32) if ordered else None
 

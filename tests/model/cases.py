@@ -60,19 +60,19 @@ _OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", 
 def make(case: Case, folder: Path) -> PreTrainedModel:
     """Make the case's model, save it in `folder`, and return what transformers reads from there, in float32.
 
-    Norms are moved from one and biases from zero, where transformers' own initialisation leaves them: a norm or bias
+    Norms are moved from one and biases from zero, where transformers' own initialization leaves them: a norm or bias
     left out would not show.
     """
     torch.manual_seed(case.seed)
     model = AutoModelForCausalLM.from_config(case.make_config(), attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            _randomise(name, parameter)
+            _randomize(name, parameter)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder, max_shard_size=case.shard)
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
 
 
-def _randomise(name: str, parameter: torch.Tensor) -> None:
+def _randomize(name: str, parameter: torch.Tensor) -> None:
     if name.endswith("bias"):
         parameter.normal_(0, 0.3)
     elif parameter.dim() == 1:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
-from tests.model.cases import _randomise
+from tests.model.cases import _randomize
 from transformers import PreTrainedModel
 
 # Prompts: lengths of a step's texts. One token, a block of 32 and one more, two blocks; more than a window.
@@ -69,7 +69,7 @@ def make(case: EncoderCase, folder: Path) -> PreTrainedModel:
     model = kind(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            _randomise(name, parameter)
+            _randomize(name, parameter)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder)
     if case.dense:
         _write_dense(case, folder)

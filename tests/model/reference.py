@@ -270,7 +270,7 @@ def activated(name: str, x: Array) -> Array:
 def tolerance(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding) -> float:
     """How far a logit may be from exact in this arithmetic: twice the farthest of three random experiments.
 
-    Twice, because three experiments do not meet the worst case, and vectorised functions (exp, tanh) have their own
+    Twice, because three experiments do not meet the worst case, and vectorized functions (exp, tanh) have their own
     last bits.
     """
     exact = logits(config, weights, tokens)

@@ -1,4 +1,4 @@
-"""Quantised matrices as the quantisers store them, and a plain decoder of each format, written from its description.
+"""Quantized matrices as the quantizers store them, and a plain decoder of each format, written from its description.
 
 A Format turns a float matrix into the tensors that a checkpoint would hold, and these back into float64 weights. Both
 are as simple as can be: what forearm reads is compared with them.

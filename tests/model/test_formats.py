@@ -48,7 +48,7 @@ BFLOAT16 = 0.03
 
 @dataclass
 class Coded:
-    """One part, quantised, and the numbers that its codes stand for: columns in the activations' order."""
+    """One part, quantized, and the numbers that its codes stand for: columns in the activations' order."""
 
     arguments: dict[str, Any]
     numbers: Float32Array

@@ -14,7 +14,7 @@ constexpr double kBfloat = 0x1p-8;      // relative error of one rounding to bf1
 constexpr int64_t kManyRows = 97;
 constexpr int64_t kTop = int64_t{1} << kScaledTop;
 
-// Rows in the form, zeroed or quantised from values [rows, dim].
+// Rows in the form, zeroed or quantized from values [rows, dim].
 struct ScaledRows {
   ScaledRows(const Kernels& tier, int64_t rows, int64_t dim, const std::vector<float>& values,
              const int32_t* order = nullptr)

@@ -14,7 +14,7 @@ struct Case {
   bool wide;
 };
 
-// A case with its inputs. The operand is quantised, or rounded to its form, by the tier itself.
+// A case with its inputs. The operand is quantized, or rounded to its form, by the tier itself.
 class Problem {
  public:
   Problem(const Case& c, const Kernels& tier)

@@ -9,7 +9,7 @@ multiply instructions a cycle, as a share of what the core's pipes start. The mo
 missing unrolling and too many loads, not tokens a second. Moves of vectors to or from the stack in a hot loop fail too.
 
 Corrections. LLVM 19 dispatches twice of what the cores do (llvm issue 136374), so the width is given: 4, 8 and 8
-micro-ops, from Arm's optimisation guides of N1, V1 and V2. A fixed-point SCVTF is priced as the plain one is there: two
+micro-ops, from Arm's optimization guides of N1, V1 and V2. A fixed-point SCVTF is priced as the plain one is there: two
 micro-ops. Loads count as first-level hits.
 """
 

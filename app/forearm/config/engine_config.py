@@ -19,8 +19,8 @@ from forearm.config.settings import (
 
 DTYPES = {"half": "float16", "float": "float32"}
 ROUNDED = ("int8", "int4", "int4-g32", "int4-g64", "int4-g128", "fp8")  # quantized while loading
-QUANTISED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # quantized in the checkpoint
-SAME_QUANTISATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
+QUANTIZED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # quantized in the checkpoint
+SAME_QUANTIZATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class EngineConfig(Common):
         "quantize weights while loading: int8, int4 (-g32, -g64, -g128: group size), fp8; or the checkpoint's own "
         "method",
         flag="--quantization -q",
-        parse=one_of("none", *ROUNDED, *QUANTISED, **SAME_QUANTISATION),
+        parse=one_of("none", *ROUNDED, *QUANTIZED, **SAME_QUANTIZATION),
     )
     ignore_unread_tensors: bool = setting(
         False,

@@ -27,7 +27,7 @@ def lasting(params: SamplingParams, vocab_size: int) -> Columns:
     return Columns(
         array("f", (temperature, params.top_p, params.min_p, *penalties)).tobytes(),
         array("i", (top_k, _logprobs(params, vocab_size))).tobytes(),
-        free=not (_penalised(params) or any(others)),
+        free=not (_penalized(params) or any(others)),
     )
 
 
@@ -90,7 +90,7 @@ def _with_rules(sampling: Sampling, lines: list[SampleRow]) -> Sampling:
         for line, p in zip(lines, params, strict=True)
     ]
     outputs = [
-        array("i", (*line.sequence.tokens[len(line.sequence.prompt) :], *line.drafts)) if _penalised(p) else none
+        array("i", (*line.sequence.tokens[len(line.sequence.prompt) :], *line.drafts)) if _penalized(p) else none
         for line, p in zip(lines, params, strict=True)
     ]
     prompt_starts, prompt_ids = csr(prompts)
@@ -185,7 +185,7 @@ def _logprobs(params: SamplingParams, vocab_size: int) -> int:
     return -1 if params.logprobs is None else alternatives(params.logprobs, vocab_size)
 
 
-def _penalised(params: SamplingParams) -> bool:
+def _penalized(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
 
 

@@ -118,10 +118,10 @@ void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Rang
   });
 }
 
-// Normalises and rotates these heads of these rows, and stores keys and values.
+// Normalizes and rotates these heads of these rows, and stores keys and values.
 void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   if (rows.size() == 0) return;
-  normalise_heads(weights_.norms(layer), rows, query, kv);
+  normalize_heads(weights_.norms(layer), rows, query, kv);
   if (const auto rope = config_.layers[layer].mixer.rope) {
     rotate(static_cast<size_t>(*rope), rows, query.begin * config_.head_dim, query.size());
     rotate(static_cast<size_t>(*rope), rows, at_.key + kv.begin * config_.head_dim, kv.size());
@@ -133,7 +133,7 @@ void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
                            config_.head_dim, h, step_.scratch.slots + rows.begin});
 }
 
-void Attention::normalise_heads(const LayerNorms& norms, Range rows, Range query, Range kv) {
+void Attention::normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv) {
   const auto per_head = [&](const Norm& norm, int64_t column, int64_t heads) {
     if (heads == 0) return;
     step_.kernel.head_norm({qkv_at(rows.begin, column), step_.scratch.qkv.stride, rows.size(), heads, config_.head_dim,

@@ -1,4 +1,4 @@
-// Prepares rows for multiplication: normalises, rounds, quantises and permutes them. There is no barrier: members take
+// Prepares rows for multiplication: normalizes, rounds, quantizes and permutes them. There is no barrier: members take
 // a few rows at a time and then wait until the count of ready rows is complete.
 #include "model/step/step.h"
 
@@ -41,13 +41,13 @@ void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const 
   auto* x = static_cast<float*>(raw.data);
   const int32_t* order = matrix.order.empty() ? nullptr : matrix.order.data();
   if (source.add) add_projected(*source.add, rows);
-  if (source.norm && source.norm->in_residual) normalise(*source.norm, x, rows, scratch.residual);
+  if (source.norm && source.norm->in_residual) normalize(*source.norm, x, rows, scratch.residual);
   if (!source.norm || source.norm->in_residual)
     return kernel.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out});
-  if (Site::is_direct(matrix)) return normalise(*source.norm, x, rows, out);
+  if (Site::is_direct(matrix)) return normalize(*source.norm, x, rows, out);
   float* own = scratch.row(w.member);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    normalise(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0 maps every row to the one buffer
+    normalize(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0 maps every row to the one buffer
     kernel.quantize({own, 0, r, r + 1, matrix.k, order, out});
   }
 }
@@ -59,7 +59,7 @@ void Step::add_projected(const Norm& norm, Range rows) {
                    config.residual_scale});
 }
 
-void Step::normalise(const Norm& norm, const float* x, Range rows, const Operand& out) {
+void Step::normalize(const Norm& norm, const float* x, Range rows, const Operand& out) {
   kernel.norm({x, scratch.residual.stride, rows.begin, rows.end, config.hidden, norm.weight.data(), or_null(norm.bias),
                config.norm_eps, config.layer_norm, out});
 }

@@ -37,7 +37,7 @@ class Step {
   void enter_layer(StepWalk& w, size_t layer);
   void clear_counters(int member, int64_t first_phase);
 
-  // Returns the residual stream in the form that `matrix` takes, normalised if there is a norm.
+  // Returns the residual stream in the form that `matrix` takes, normalized if there is a norm.
   Operand stream(StepWalk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
   // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes.
   Operand output(StepWalk& w, const Site& site, const Matrix& matrix);
@@ -46,7 +46,7 @@ class Step {
   Operand prepare_stream(StepWalk& w, const Norm* add, const Norm* norm, const Matrix& matrix) {
     return prepare(w, {scratch.stream, w.rows, add, norm}, matrix);
   }
-  void normalise(const Norm& norm, const float* x, Range rows, const Operand& out);
+  void normalize(const Norm& norm, const float* x, Range rows, const Operand& out);
   void add_projected(const Norm& norm, Range rows);
 
   // Multiplies with all columns of the matrix, divided among the members; `task` holds all but matrix and columns.
@@ -55,7 +55,7 @@ class Step {
   void multiply(StepWalk& w, const Linear& linear, GemmTask task, const Done& done);
   void multiply(StepWalk& w, const Linear& linear, const GemmTask& task);
   // Computes residual += scale * (in W^T + bias). If a norm follows, it computes projected = in W^T + bias instead,
-  // which is normalised and added when the residual is read next.
+  // which is normalized and added when the residual is read next.
   void project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed);
 
   // Calls work(rank, piece) once for each piece 0 .. count(rank) - 1 of each rank. A member takes pieces of its own

@@ -9,7 +9,7 @@ namespace forearm {
 namespace {
 
 void widen_all(const uint16_t* from, DType dtype, int64_t count, float* to) {
-  if (dtype == DType::bf16)  // a loop of its own, so that the compiler vectorises it
+  if (dtype == DType::bf16)  // a loop of its own, so that the compiler vectorizes it
     for (int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
   else
     for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i], dtype);

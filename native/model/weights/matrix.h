@@ -16,7 +16,7 @@ struct Tensor {
   int64_t rows, k;
 };
 
-// Rows that are already quantised, C-contiguous: codes [rows, k], one byte each; the others are [rows, groups] or null.
+// Rows that are already quantized, C-contiguous: codes [rows, k], one byte each; the others are [rows, groups] or null.
 struct CodeRows {
   const int8_t* codes;  // or the bytes of fp8
   int64_t rows, k;

@@ -42,7 +42,7 @@ class Weights {
   // Pieces of a matrix must come in ascending order.
   // Throws std::invalid_argument if there is no such matrix or the shape does not fit it.
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool);
-  // Packs rows that are already quantised; order: [k], or null.
+  // Packs rows that are already quantized; order: [k], or null.
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row, Pool& pool);
   void load_vector(const std::string& name, const float* data, int64_t n);
   // Returns the matrix that a part belongs to. Throws std::invalid_argument if there is none.

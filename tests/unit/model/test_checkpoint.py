@@ -91,7 +91,7 @@ def test_a_wrong_shape_is_named_with_the_right_one(tmp_path: Path) -> None:
     assert "model.layers.0.self_attn.k_proj.weight has shape [16, 24]; config.json makes it [8, 24]" in message
 
 
-def test_a_quantised_tensor_is_named(tmp_path: Path) -> None:
+def test_a_quantized_tensor_is_named(tmp_path: Path) -> None:
     rewrite(llama(tmp_path, torch_dtype="float32"), llama_shapes(LLAMA), "I32")
 
     assert "tensor model.embed_tokens.weight is I32" in refused(tmp_path)

@@ -26,7 +26,7 @@ def formats(folder: Path, *asked: str) -> dict[str, WeightFormat]:
     return open_checkpoint(folder, quantization=Asked(*asked)).formats
 
 
-def quantised(folder: Path, format: Format, floats: tuple[str, ...] = (), **config: Any) -> Path:
+def quantized(folder: Path, format: Format, floats: tuple[str, ...] = (), **config: Any) -> Path:
     """A Llama of zeros, its layers' matrices but `floats` in this format."""
     settings = LLAMA | SIZES | config
     (folder / "config.json").write_text(json.dumps(settings | {"quantization_config": format.settings}))
@@ -91,8 +91,8 @@ def test_learned_positions_are_not_rounded(tmp_path: Path) -> None:
     assert found["embed"] == found["layers.0.up"] == INT8
 
 
-def test_a_quantised_checkpoint_keeps_its_formats_and_the_dtype_of_the_rest(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(quantised(tmp_path, gptq(4, 32, sym=True)))
+def test_a_quantized_checkpoint_keeps_its_formats_and_the_dtype_of_the_rest(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(quantized(tmp_path, gptq(4, 32, sym=True)))
 
     assert checkpoint.method == "gptq"
     assert checkpoint.formats["layers.1.qkv"] == WeightFormat("int4", 32, "float16")
@@ -101,29 +101,29 @@ def test_a_quantised_checkpoint_keeps_its_formats_and_the_dtype_of_the_rest(tmp_
     assert 0.9 * files < checkpoint.stored_bytes < files
 
 
-def test_the_embedding_of_a_quantised_checkpoint_is_rounded_where_asked(tmp_path: Path) -> None:
-    found = formats(quantised(tmp_path, awq(32)), "awq", "int8")
+def test_the_embedding_of_a_quantized_checkpoint_is_rounded_where_asked(tmp_path: Path) -> None:
+    found = formats(quantized(tmp_path, awq(32)), "awq", "int8")
 
     assert found["embed"] == found["head"] == INT8
     assert found["layers.0.o"].dtype == "int4"
 
 
 def test_modules_left_as_floats_stay_floats(tmp_path: Path) -> None:
-    found = formats(quantised(tmp_path, gptq(4, 32, sym=True), floats=("down_proj",)))
+    found = formats(quantized(tmp_path, gptq(4, 32, sym=True), floats=("down_proj",)))
 
     assert found["layers.0.down"] == WeightFormat("float16")
     assert found["layers.0.up"].dtype == "int4"
 
 
 def test_parts_of_one_matrix_of_which_some_are_floats_are_refused(tmp_path: Path) -> None:
-    folder = quantised(tmp_path, gptq(4, 32, sym=True), floats=("v_proj",))
+    folder = quantized(tmp_path, gptq(4, 32, sym=True), floats=("v_proj",))
 
-    with pytest.raises(ConfigError, match=r"q_proj, .*k_proj is quantised and .*v_proj\.weight is not"):
+    with pytest.raises(ConfigError, match=r"q_proj, .*k_proj is quantized and .*v_proj\.weight is not"):
         open_checkpoint(folder)
 
 
 def test_gptq_tensors_under_a_config_that_does_not_say_so_are_missing_weights(tmp_path: Path) -> None:
-    quantised(tmp_path, gptq(4, 32, sym=True))
+    quantized(tmp_path, gptq(4, 32, sym=True))
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | SIZES))
 
     with pytest.raises(ConfigError, match=r"down_proj\.weight.* missing from its safetensors files"):

@@ -68,7 +68,7 @@ def test_each_matrix_has_the_format_of_its_type_and_fused_ones_a_common_one(tmp_
     }
 
 
-def test_a_file_without_output_has_a_tied_head_and_one_without_codes_is_not_quantised(tmp_path: Path) -> None:
+def test_a_file_without_output_has_a_tied_head_and_one_without_codes_is_not_quantized(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path, dict.fromkeys(MATRICES, "F16"), left_out="output.weight")
 
     assert checkpoint.config.tied_head

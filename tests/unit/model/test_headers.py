@@ -127,7 +127,7 @@ def test_a_gguf_files_header_and_the_factors_of_its_angles_are_read(tmp_path: Pa
     here = open_checkpoint(file)
     assert found["packed"] == here.packed_bytes
     assert found["rope"] == float(here.config.ropes[0].inv_freq[-1])
-    assert "has no .gguf file of that quantisation" in str(missing)
+    assert "has no .gguf file of that quantization" in str(missing)
 
 
 def gguf_keys() -> dict[str, object]:

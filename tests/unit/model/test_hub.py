@@ -245,7 +245,7 @@ def test_a_download_that_breaks_off_goes_on_from_there(tmp_path: Path, hub: Thre
     assert (folder / "model.safetensors").read_bytes() == FILES["someone/tiny"]["model.safetensors"]
 
 
-def test_of_gguf_files_the_named_quantisation_alone_is_downloaded(tmp_path: Path, hub: ThreadingHTTPServer) -> None:
+def test_of_gguf_files_the_named_quantization_alone_is_downloaded(tmp_path: Path, hub: ThreadingHTTPServer) -> None:
     whole = Path(ask("someone/tiny-GGUF:Q4_K_M", tmp_path, HF_ENDPOINT=address(hub)))
     assert whole.name == "tiny-q4_k_m.gguf"
     assert Hub.asked == ["tiny-q4_k_m.gguf from 0"]
@@ -256,7 +256,7 @@ def test_of_gguf_files_the_named_quantisation_alone_is_downloaded(tmp_path: Path
     assert ask("someone/tiny-GGUF:BF16", tmp_path, HF_HUB_OFFLINE="1") == str(split)
 
     assert "has no .gguf file of that" in ask("someone/tiny-GGUF:Q4_K", tmp_path, HF_ENDPOINT=address(hub))
-    assert "name the quantisation: someone/tiny-GGUF:Q4" in ask("someone/tiny-GGUF", tmp_path, HF_ENDPOINT=address(hub))
+    assert "name the quantization: someone/tiny-GGUF:Q4" in ask("someone/tiny-GGUF", tmp_path, HF_ENDPOINT=address(hub))
 
 
 @pytest.mark.parametrize(

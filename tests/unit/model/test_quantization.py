@@ -1,4 +1,4 @@
-"""Quantised tensors are read bit for bit, in any pieces, into the format that holds them; others are refused."""
+"""Quantized tensors are read bit for bit, in any pieces, into the format that holds them; others are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forearm.model.checkpoint.shards import Files, read_tensors
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.codes import CodedMatrix, Codes, common_format, expressed
-from forearm.model.quantization.quantization import Asked, find_coded, quantisation_of
+from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 
 AS_IT_IS = Asked()
 MODULE = "model.layers.0.mlp.up_proj"
@@ -35,8 +35,8 @@ def write(folder: Path, tensors: Stored) -> None:
 
 
 def found(folder: Path, settings: dict[str, Any], shape: tuple[int, int], asked: Asked = AS_IT_IS) -> CodedMatrix:
-    quantised = quantisation_of(Keys({"quantization_config": settings}, "config.json"), folder)
-    matrix = find_coded(quantised, asked, read_tensors(folder))(MODULE, shape)
+    quantized = quantization_of(Keys({"quantization_config": settings}, "config.json"), folder)
+    matrix = find_coded(quantized, asked, read_tensors(folder))(MODULE, shape)
     assert matrix is not None
     return matrix
 
@@ -259,9 +259,9 @@ def test_a_sorted_checkpoint_that_was_not_sorted_has_no_order(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("asked", "settings", "text"),
     [
-        ("awq", None, "--quantization awq: the checkpoint is not quantised; int8, int4"),
-        ("int8", gptq(4, 32, sym=True).settings, r"--quantization int8: the checkpoint is quantised already \(gptq\)"),
-        ("awq", gptq(4, 32, sym=True).settings, r"quantised already \(gptq\) and keeps its format"),
+        ("awq", None, "--quantization awq: the checkpoint is not quantized; int8, int4"),
+        ("int8", gptq(4, 32, sym=True).settings, r"--quantization int8: the checkpoint is quantized already \(gptq\)"),
+        ("awq", gptq(4, 32, sym=True).settings, r"quantized already \(gptq\) and keeps its format"),
     ],
 )
 def test_a_quantization_that_the_checkpoint_has_not_is_refused(
@@ -270,17 +270,17 @@ def test_a_quantization_that_the_checkpoint_has_not_is_refused(
     config = Keys({"quantization_config": settings}, "config.json")
 
     with pytest.raises(ConfigError, match=text):
-        find_coded(quantisation_of(config, tmp_path), Asked(asked), {})
+        find_coded(quantization_of(config, tmp_path), Asked(asked), {})
 
 
 @pytest.mark.parametrize("file", ["quantize_config.json", "quant_config.json"])
 def test_settings_beside_config_json_are_found(file: str, tmp_path: Path) -> None:
     (tmp_path / file).write_text(json.dumps({"bits": 4, "group_size": 32, "w_bit": 4, "q_group_size": 32}))
 
-    quantised = quantisation_of(Keys({}, "config.json"), tmp_path)
+    quantized = quantization_of(Keys({}, "config.json"), tmp_path)
 
-    assert quantised is not None
-    assert quantised[0] == {"quantize_config.json": "gptq", "quant_config.json": "awq"}[file]
+    assert quantized is not None
+    assert quantized[0] == {"quantize_config.json": "gptq", "quant_config.json": "awq"}[file]
 
 
 def test_the_bytes_planned_are_those_of_panels_and_scales() -> None:

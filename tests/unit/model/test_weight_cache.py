@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.model.stored_codes import Format, awq, gptq
-from tests.unit.model.test_formats import quantised
+from tests.unit.model.test_formats import quantized
 from tests.unit.model.test_weights import logits, random_llama
 
 from forearm import _native
@@ -63,10 +63,10 @@ def test_the_second_start_maps_the_first_ones_weights(
 
 
 @pytest.mark.parametrize("format", [gptq(4, 32, sym=False, act_order=True), awq(32)], ids=lambda f: f.name)
-def test_quantised_checkpoints_are_kept_with_zeros_and_order(
+def test_quantized_checkpoints_are_kept_with_zeros_and_order(
     format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = quantised(tmp_path, format)
+    folder = quantized(tmp_path, format)
     first = run(folder, tmp_path / "cache")
 
     loads_nothing(monkeypatch)

@@ -61,7 +61,7 @@ def test_ranks_that_are_asked_for_make_one_engine_of_all_nodes(capsys: pytest.Ca
     assert "-tp 2 -dp 1: one engine" in text
 
 
-def test_quantisation_and_kv_dtype_change_the_arithmetic(capsys: pytest.CaptureFixture[str], llama: str) -> None:
+def test_quantization_and_kv_dtype_change_the_arithmetic(capsys: pytest.CaptureFixture[str], llama: str) -> None:
     at = ("--machine", "c7g.8xlarge", "--max-model-len", "8192")
     plain = planned(capsys, llama, *at)
     small = planned(capsys, llama, *at, "--quantization", "int4", "--kv-cache-dtype", "int8")

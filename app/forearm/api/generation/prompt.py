@@ -19,10 +19,10 @@ from forearm.text.templates.chat_template import ChatTemplate, UntrustedTemplate
 from forearm.text.templates.messages import render_chat
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
-# Longer texts are tokenised on a thread (the tokenizer releases the GIL): at about 2 MB/s a core they would delay
+# Longer texts are tokenized on a thread (the tokenizer releases the GIL): at about 2 MB/s a core they would delay
 # every stream of this worker by more than 10 ms.
 _LONG_TEXT = 20_000
-# A text this many times longer than the context can hold is refused before it is tokenised; one that is truncated
+# A text this many times longer than the context can hold is refused before it is tokenized; one that is truncated
 # afterwards (truncate_prompt_tokens) may be longer than the context.
 _HOPELESS = 4
 _WAITING = 64  # requests that bring their own template; later ones wait until a thread is free
@@ -127,7 +127,7 @@ class PromptRenderer:
     async def encode(self, text: str, add_special_tokens: bool, characters: int = 0) -> list[int]:
         """Return a text's token ids. `characters`: of all texts of the request, where it has several.
 
-        Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenising it.
+        Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenizing it.
         """
         self.check_length(text)
         if max(len(text), characters) < _LONG_TEXT:
@@ -135,7 +135,7 @@ class PromptRenderer:
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
 
     def check_length(self, text: str, param: str | None = None) -> None:
-        """Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenising it."""
+        """Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenizing it."""
         if len(text) > _HOPELESS * self.context * self.tokenizer.longest_token:
             raise InvalidRequest(
                 f"This model's maximum context length is {self.context} tokens. However, your text has {len(text)} "

@@ -29,7 +29,7 @@ Name = Annotated[str, StringConstraints(max_length=1024)]  # of a model, a role,
 PromptText = Annotated[str, StringConstraints(max_length=1 << 25)]
 SourceText = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]  # of a template, grammar or schema
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]  # 128 of them are tokenised in 15 ms
+BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]  # 128 of them are tokenized in 15 ms
 TokenIds = Annotated[list[TokenId], Field(max_length=1 << 18, fail_fast=True)]  # the largest vocabularies have as many
 PromptIds = Annotated[list[TokenId], Field(max_length=1 << 20, fail_fast=True)]  # as long as the longest contexts
 MOST_MESSAGES = 10_000

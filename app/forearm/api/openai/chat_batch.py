@@ -25,7 +25,7 @@ from forearm.errors import InvalidRequest
 from forearm.text.outputs import Choice
 
 router = APIRouter()
-# Rendering and tokenising one conversation may block the event loop for 10 ms, and all begin in one of its turns.
+# Rendering and tokenizing one conversation may block the event loop for 10 ms, and all begin in one of its turns.
 _AT_ONCE = 8
 MOST_SHARED = 16 << 20  # characters of the shared fields, which are copied for each conversation
 BatchBody = Annotated[ChatBatchRequest, Depends(json_body(ChatBatchRequest))]

@@ -54,7 +54,7 @@ class CompletionPrompt:
 
 @dataclass(frozen=True)
 class OpenCompletion:
-    """One request that is tokenised and submitted."""
+    """One request that is tokenized and submitted."""
 
     body: CompletionRequest
     head: Heading
@@ -92,7 +92,7 @@ class ServingCompletion:
         self._warnings = warnings
 
     async def begin(self, body: CompletionRequest, caller: Caller) -> tuple[OpenCompletion, OutputStream]:
-        """Check a request, tokenise its prompts and submit them to the engine.
+        """Check a request, tokenize its prompts and submit them to the engine.
 
         Raises: InvalidRequest, ModelNotFound, Overloaded, EngineUnavailable.
         """
@@ -122,7 +122,7 @@ class ServingCompletion:
     ) -> CompletionPrompt:
         """Return a prompt as token ids. `characters`: of all prompts of the request.
 
-        Raises: InvalidRequest; a prompt that does not fit is refused before the next one is tokenised.
+        Raises: InvalidRequest; a prompt that does not fit is refused before the next one is tokenized.
         """
         prompts = self._prompts
         asked = await prompts.encode(prompt, body.add_special_tokens, characters) if isinstance(prompt, str) else prompt

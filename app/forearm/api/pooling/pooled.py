@@ -1,4 +1,4 @@
-"""The part that all pooling endpoints share: checks, tokenisation of texts, and the engine's output as arrays."""
+"""The part that all pooling endpoints share: checks, tokenization of texts, and the engine's output as arrays."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from forearm.model.pooling.pooling import PoolingPlan
 from forearm.text.tokenizer.text_pairs import KeptEnd
 
 MAX_INPUTS = 2048  # OpenAI's limit
-_AT_ONCE = 20_000  # characters that are tokenised on the event loop's thread: some ms
-_LONGEST_CUT = 8  # a text to be cut is tokenised up to this multiple of its limit first, its rest only if needed
+_AT_ONCE = 20_000  # characters that are tokenized on the event loop's thread: some ms
+_LONGEST_CUT = 8  # a text to be cut is tokenized up to this multiple of its limit first, its rest only if needed
 
 Task = Literal["embed", "classify", "token_embed"]
 Vector32 = npt.NDArray[np.float32]
@@ -159,7 +159,7 @@ class ServingPooling:
     def _ids(
         self, text: str | list[int], plan: PoolingPlan, special: bool, limit: int | None, keep: KeptEnd
     ) -> list[int]:
-        """Raises: InvalidRequest for a text that cannot fit, before much time is spent on tokenising it."""
+        """Raises: InvalidRequest for a text that cannot fit, before much time is spent on tokenizing it."""
         if not isinstance(text, str):
             if limit is None or len(text) <= limit:
                 return text

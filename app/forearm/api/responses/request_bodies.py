@@ -64,7 +64,7 @@ class ReasoningOptions(Body):
     mode: Literal["standard"] | None = None
 
     @property
-    def summarised(self) -> bool:
+    def summarized(self) -> bool:
         """Return whether reasoning is shown as a summary: its whole text, since the model writes no shorter one."""
         return (self.summary or self.generate_summary) is not None
 

@@ -76,7 +76,7 @@ class ServingResponses:
         form = ResponseForm(
             names=token_names(chat, self._prompts.tokenizer, self._config),
             logprobs=body.wants_logprobs,
-            summary=body.reasoning is not None and body.reasoning.summarised,
+            summary=body.reasoning is not None and body.reasoning.summarized,
             packed=ENCRYPTED in (body.include or ()),
             tools=question.tools,
             obfuscated=body.stream_options is not None and body.stream_options.include_obfuscation,

@@ -23,11 +23,11 @@ from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.families.switches import DTYPES, KV_DTYPES
 from forearm.model.gguf.gguf import is_gguf, read_gguf
-from forearm.model.gguf.gguf_config import gguf_config, gguf_quantisation
+from forearm.model.gguf.gguf_config import gguf_config, gguf_quantization
 from forearm.model.pooling.pooled_checkpoint import with_pooling
 from forearm.model.pooling.pooling import PoolingPlan
 from forearm.model.quantization.codes import CodedMatrix, Find
-from forearm.model.quantization.quantization import Asked, find_coded, quantisation_of
+from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 
 DEFAULT = Asked()
 Name = TypeVar("Name", bound=str)
@@ -38,9 +38,9 @@ Stored = StoredTensor | CodedMatrix
 class Checkpoint:
     """One model folder (or .gguf file) and how it is to be served.
 
-    weight_dtype: the dtype of matrices that are not quantised.
+    weight_dtype: the dtype of matrices that are not quantized.
     max_model_len: the longest sequence, in tokens.
-    sources: every part to load with the tensor or quantised matrix that holds it, in the order of the files' bytes.
+    sources: every part to load with the tensor or quantized matrix that holds it, in the order of the files' bytes.
     formats: the format of each packed matrix, by the executor's name for it.
     method: the checkpoint's quant_method; empty if its weights are floats.
     """
@@ -84,7 +84,7 @@ def open_checkpoint(
     dtype: auto (the checkpoint's dtype), bfloat16, float16, half, float32 or float.
     kv_dtype: auto (the same as dtype), one of the names of dtype, int8, fp8 (fp8_e4m3), fp8_e4m3 or fp8_e5m2.
     max_model_len: None selects the model's own context length; a longer one is refused unless allow_longer is set.
-    quantization: the --quantization settings; a quantised checkpoint keeps the format it is stored in.
+    quantization: the --quantization settings; a quantized checkpoint keeps the format it is stored in.
     pooling: how texts become vectors; None: the model generates text.
     rope: changes to the rotary angles, by config.json's names (overrides.py).
     ignore_unread: leave tensors that nothing reads out even if they would change the model.
@@ -96,7 +96,7 @@ def open_checkpoint(
     if is_gguf(folder):
         gguf = read_gguf(folder)
         config = gguf_config(gguf, **asked)
-        tensors, quantised, predicted = gguf.tensors, gguf_quantisation(gguf), 0
+        tensors, quantized, predicted = gguf.tensors, gguf_quantization(gguf), 0
     else:
         tensors = read_tensors(folder)
         config = read_config(folder, pooled=bool(pooling), **asked)
@@ -104,10 +104,10 @@ def open_checkpoint(
             config, tensors = with_pooling(folder, config, tensors, pooling)
             max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
         keys = read_json(folder / "config.json")
-        quantised = quantisation_of(keys, folder)
+        quantized = quantization_of(keys, folder)
         predicted = (keys.object("text_config") or keys).integer("num_nextn_predict_layers", 0)
     weight_dtype = wanted or config.dtype
-    found, used = _match(folder, config, tensors, find_coded(quantised, quantization, tensors))
+    found, used = _match(folder, config, tensors, find_coded(quantized, quantization, tensors))
     check_unread(
         folder, config, tensors, used, [part for part, _ in found], predicted_layers=predicted, ignore=ignore_unread
     )
@@ -118,8 +118,8 @@ def open_checkpoint(
         kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=max_model_len or config.max_positions,
         sources=tuple(sorted(found, key=_place)),
-        formats=plan_formats(matrices(config), found, weight_dtype, quantization, quantised is not None),
-        method="" if quantised is None else quantised[0],
+        formats=plan_formats(matrices(config), found, weight_dtype, quantization, quantized is not None),
+        method="" if quantized is None else quantized[0],
     )
 
 
@@ -132,7 +132,7 @@ def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:
 def _match(
     folder: Path, config: ModelConfig, tensors: dict[str, StoredTensor], find: Find
 ) -> tuple[list[tuple[TensorPart, Stored]], set[str]]:
-    """Pair every part with its tensor or quantised matrix; also return the names of all tensors that are read.
+    """Pair every part with its tensor or quantized matrix; also return the names of all tensors that are read.
 
     Raises: ConfigError naming tensors that are missing, or one whose shape does not follow from config.json.
     """

@@ -19,16 +19,16 @@ Source = tuple[TensorPart, StoredTensor | CodedMatrix]
 
 
 def plan_formats(
-    specs: Sequence[MatrixSpec], sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+    specs: Sequence[MatrixSpec], sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantized: bool
 ) -> dict[str, WeightFormat]:
-    """Return the format of each packed matrix: the checkpoint's if it is quantised, else the one that was asked for.
+    """Return the format of each packed matrix: the checkpoint's if it is quantized, else the one that was asked for.
 
     Raises: ConfigError naming the parts of a packed matrix that have no common format.
     """
     members: dict[str, list[Source]] = defaultdict(list)
     for part, stored in sources:
         members[part.matrix].append((part, stored))
-    return {spec.name: _format(spec, members[spec.name], weight_dtype, asked, quantised) for spec in specs}
+    return {spec.name: _format(spec, members[spec.name], weight_dtype, asked, quantized) for spec in specs}
 
 
 def spec_bytes(spec: MatrixSpec, format: WeightFormat) -> int:
@@ -66,7 +66,7 @@ def described(format: WeightFormat) -> str:
 
 
 def _format(
-    spec: MatrixSpec, members: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantised: bool
+    spec: MatrixSpec, members: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantized: bool
 ) -> WeightFormat:
     if spec.role == "pooler":
         return WeightFormat("float32")  # small, and the last thing that is computed
@@ -74,12 +74,12 @@ def _format(
     floats = [stored.name for _, stored in members if isinstance(stored, StoredTensor)]
     if coded and floats:
         raise ConfigError(
-            f"{', '.join(matrix.name for matrix in coded)} is quantised and {', '.join(floats)} is not: they are kept "
+            f"{', '.join(matrix.name for matrix in coded)} is quantized and {', '.join(floats)} is not: they are kept "
             "as one matrix, so this mixture is not supported"
         )
     if coded:
         return common_format(coded)
-    at_load = None if quantised else asked.at_load
+    at_load = None if quantized else asked.at_load
     if spec.role in ("embedding", "head"):
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
         return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)

@@ -97,11 +97,11 @@ def find_headers(model: str, into: Path, *, revision: str = "", download_dir: st
         return found
     import httpx2  # huggingface_hub's
 
-    name, _, quantisation = model.partition(":")
+    name, _, quantization = model.partition(":")
     repository = _Repository(name, revision or "main", token)
     with explained(name, repository.revision):
         try:
-            return _fetch(repository, model, quantisation, into)
+            return _fetch(repository, model, quantization, into)
         except httpx2.RequestError as problem:
             raise OSError(f"the hub can't be reached ({problem})") from None
 
@@ -111,29 +111,29 @@ def _cached(model: str, revision: str, download_dir: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    name, _, quantisation = model.partition(":")
+    name, _, quantization = model.partition(":")
     cache = download_dir or None
     try:
         folder = Path(snapshot_download(name, revision=revision or "main", cache_dir=cache, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
     try:
-        if quantisation:
-            return find_file(folder, model, gguf_patterns(quantisation))
+        if quantization:
+            return find_file(folder, model, gguf_patterns(quantization))
         read_tensors(folder)  # every file that the index names
         return folder if (folder / "config.json").is_file() else None
     except ConfigError:
         return None
 
 
-def _fetch(repository: _Repository, model: str, quantisation: str, into: Path) -> Path:
+def _fetch(repository: _Repository, model: str, quantization: str, into: Path) -> Path:
     """Fetch the settings and headers of a repository into a folder.
 
     Raises: ConfigError if the repository has none; httpx2.RequestError and huggingface_hub's errors.
     """
     files = repository.files()
-    if quantisation:
-        patterns = gguf_patterns(quantisation)
+    if quantization:
+        patterns = gguf_patterns(quantization)
         for file in (f for f in files if any(fnmatchcase(f"/{f.path}", pattern) for pattern in patterns)):
             _fetch_gguf(repository, file, into / file.path)
         path = find_file(into, model, patterns)

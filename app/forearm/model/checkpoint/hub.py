@@ -31,7 +31,7 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
 
     After a broken connection a download resumes inside the file; an interrupted one resumes with the missing files.
 
-    model: a folder, a .gguf file, a Hugging Face id, owner/name:Q4_K_M for the .gguf file of that quantisation in a
+    model: a folder, a .gguf file, a Hugging Face id, owner/name:Q4_K_M for the .gguf file of that quantization in a
     repository, or empty for the demo model.
     revision: branch, tag or commit; empty: main.
     download_dir: empty selects Hugging Face's cache (HF_HOME). token: empty selects HF_TOKEN or the stored login.
@@ -41,10 +41,10 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
     local = local_model(model)
     if local is not None:
         return local
-    name, _, quantisation = model.partition(":")
-    allow = gguf_patterns(quantisation) if quantisation else _ALLOW
+    name, _, quantization = model.partition(":")
+    allow = gguf_patterns(quantization) if quantization else _ALLOW
     folder = _download(name, revision or "main", download_dir, token, allow)
-    if quantisation:
+    if quantization:
         return find_file(folder, model, allow)
     if any(folder.glob("*.safetensors")):
         return folder
@@ -72,7 +72,7 @@ def no_safetensors(model: str, revision: str) -> ConfigError:
     return ConfigError(
         f"model {model!r}, revision {revision}, has neither safetensors files nor pytorch_model.bin. "
         f"Converted weights are often an open pull request (https://huggingface.co/{model}/discussions): give its "
-        f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantisation: {model}:Q4_K_M"
+        f"--revision refs/pr/NUMBER. Of a repository of .gguf files, name the quantization: {model}:Q4_K_M"
     )
 
 
@@ -115,9 +115,9 @@ def _closed(folder: Path) -> Path:
     return folder
 
 
-def gguf_patterns(quantisation: str) -> list[str]:
-    """Return patterns for the names of one quantisation's files: whole or split, at the top or in a folder."""
-    spellings = sorted({quantisation, quantisation.upper(), quantisation.lower()})
+def gguf_patterns(quantization: str) -> list[str]:
+    """Return patterns for the names of one quantization's files: whole or split, at the top or in a folder."""
+    spellings = sorted({quantization, quantization.upper(), quantization.lower()})
     return [f"*[-._/]{spelling}{end}" for spelling in spellings for end in (".gguf", "-?????-of-?????.gguf")]
 
 
@@ -129,7 +129,7 @@ def find_file(folder: Path, model: str, patterns: list[str]) -> Path:
     files = (path for path in sorted(folder.rglob("*.gguf")) if any(fnmatchcase(str(path), p) for p in patterns))
     for path in files:
         return path
-    raise ConfigError(f"model {model!r}: the repository has no .gguf file of that quantisation; see its list of files")
+    raise ConfigError(f"model {model!r}: the repository has no .gguf file of that quantization; see its list of files")
 
 
 def _gguf_within(folder: Path) -> Path:

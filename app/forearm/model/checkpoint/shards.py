@@ -60,7 +60,7 @@ class StoredTensor:
         """
         if self.dtype not in _FLOATS:
             raise ConfigError(
-                f"{self.path}: tensor {self.name} is {self.dtype}; weights must be F32, F16 or BF16, or quantised in a "
+                f"{self.path}: tensor {self.name} is {self.dtype}; weights must be F32, F16 or BF16, or quantized in a "
                 "way that config.json's quantization_config names"
             )
         return _FLOATS[self.dtype][0]

@@ -49,7 +49,7 @@ _CARRIED = (
     "image_newline",
     "mtp.",
     "mtp_layers.",
-    "q_scale",  # of a quantised KV cache
+    "q_scale",  # of a quantized KV cache
     "k_scale",
     "v_scale",
     "kv_scale",

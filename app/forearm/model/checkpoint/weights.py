@@ -2,7 +2,7 @@
 
 The files are memory-mapped; the executor packs at most 64 MiB at a time, and the pages are released at once. Loading
 therefore needs little more memory than the packed weights, whatever the size of the files, and reads the disk
-sequentially. Quantised matrices are first decoded to one byte a value by several threads, in slices that fit a core's
+sequentially. Quantized matrices are first decoded to one byte a value by several threads, in slices that fit a core's
 cache.
 """
 

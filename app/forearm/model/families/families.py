@@ -103,7 +103,7 @@ def qwen2(inputs: FamilyInputs) -> ModelConfig:
 
 
 def qwen3(inputs: FamilyInputs) -> ModelConfig:
-    """Qwen3: q and k are normalised per head; head_dim is 128 if it is missing."""
+    """Qwen3: q and k are normalized per head; head_dim is 128 if it is missing."""
     inputs = inputs.with_defaults(head_dim=128)
     bias = inputs.keys.flag("attention_bias")
     return decoder(inputs, windows=_qwen_windows(inputs), qk_norm="head", qkv_bias=bias, o_bias=bias)
@@ -152,7 +152,7 @@ def gemma3(inputs: FamilyInputs) -> ModelConfig:
 
 
 def olmo2(inputs: FamilyInputs) -> ModelConfig:
-    """OLMo 2: norms only after each half of a layer; q and k are normalised over all heads together."""
+    """OLMo 2: norms only after each half of a layer; q and k are normalized over all heads together."""
     inputs = inputs.with_defaults(rms_norm_eps=1e-5)
     bias = inputs.keys.flag("attention_bias")
     return decoder(

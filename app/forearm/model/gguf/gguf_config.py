@@ -92,9 +92,9 @@ def gguf_config(
     return config
 
 
-def gguf_quantisation(gguf: Gguf) -> tuple[str, Keys] | None:
-    """Return the method and settings of the quantisation (see quantization.py); None if all matrices are floats."""
-    return ("gguf", Keys({}, str(gguf.path))) if _quantised(gguf) else None
+def gguf_quantization(gguf: Gguf) -> tuple[str, Keys] | None:
+    """Return the method and settings of the quantization (see quantization.py); None if all matrices are floats."""
+    return ("gguf", Keys({}, str(gguf.path))) if _quantized(gguf) else None
 
 
 @dataclass(frozen=True)
@@ -267,19 +267,19 @@ def _as_stored(metadata: _Metadata, rope: Rope) -> Rope:
 def _dtype(gguf: Gguf) -> DTypeName:
     """Return the dtype of most bytes of float matrices.
 
-    float32 does not count in a quantised file; float16 stands for a file in which no float matrix counts.
+    float32 does not count in a quantized file; float16 stands for a file in which no float matrix counts.
     """
     sizes: Counter[DTypeName] = Counter()
     for tensor in gguf.tensors.values():
         if len(tensor.shape) == 2 and tensor.dtype in FLOATS:
             sizes[tensor.float_dtype] += tensor.end - tensor.begin
-    if _quantised(gguf):
+    if _quantized(gguf):
         sizes["float16"] += 1
         del sizes["float32"]
     return sizes.most_common(1)[0][0] if sizes else "float16"
 
 
-def _quantised(gguf: Gguf) -> bool:
+def _quantized(gguf: Gguf) -> bool:
     return any(len(tensor.shape) == 2 and tensor.dtype not in FLOATS for tensor in gguf.tensors.values())
 
 

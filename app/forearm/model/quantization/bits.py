@@ -1,4 +1,4 @@
-"""Unpacks packed integers to int8; low bits come first, as in most quantised formats."""
+"""Unpacks packed integers to int8; low bits come first, as in most quantized formats."""
 
 from __future__ import annotations
 

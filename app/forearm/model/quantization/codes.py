@@ -1,4 +1,4 @@
-"""Quantised matrices: their tensors in a checkpoint, their rows for the executor, one format for fused matrices."""
+"""Quantized matrices: their tensors in a checkpoint, their rows for the executor, one format for fused matrices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCALES: dict[str, DTypeName] = {"F32": "float32", "F16": "float16", "BF16": "bf
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Rows of a quantised matrix, for Executor.load_codes: w = scale * (code - zero) or scale * code + offset.
+    """Rows of a quantized matrix, for Executor.load_codes: w = scale * (code - zero) or scale * code + offset.
 
     codes: [rows, k], int8, or uint8 with the bytes of fp8. scales, zeros, offsets: [rows, groups].
     """
@@ -31,7 +31,7 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class CodedMatrix:
-    """A quantised matrix of a checkpoint.
+    """A quantized matrix of a checkpoint.
 
     name: the module's name, for messages. shape: [rows, k]. format: the format that holds the matrix exactly.
     tensors: its stored tensors, the one with the codes first.
@@ -48,7 +48,7 @@ class CodedMatrix:
 
 
 Find = Callable[[str, tuple[int, int]], CodedMatrix | None]
-"""Find the quantised matrix of a module (its name without .weight) and shape; None if the module is not quantised.
+"""Find the quantized matrix of a module (its name without .weight) and shape; None if the module is not quantized.
 
 Raises: ConfigError naming the tensor that is missing or has a wrong shape, or the feature that is not supported.
 """
@@ -103,7 +103,7 @@ def whole_groups(name: str, k: int, group: int) -> int:
     if group <= 0 or group >= k:
         return 0
     if group % 16:
-        raise ConfigError(f"{name}: quantised in groups of {group} values; groups must be multiples of 16")
+        raise ConfigError(f"{name}: quantized in groups of {group} values; groups must be multiples of 16")
     return group
 
 

@@ -2,7 +2,7 @@
 
 Codes are signed. Packed codes are stored with 2^(bits - 1) added, low bits first, along k (zero points: along the
 rows). The config group of a matrix follows from `targets` (a module's name, a regular expression after re:, or Linear).
-A matrix is quantised if its tensors are, so `ignore` is not read.
+A matrix is quantized if its tensors are, so `ignore` is not read.
 Source: compressors/ and quantization/quant_args.py of github.com/vllm-project/compressed-tensors.
 """
 
@@ -35,7 +35,7 @@ _SEEN = ("input_scale", "input_zero_point", "weight_shape", "weight_g_idx", "out
 class _Scheme:
     """One config group: the format of its stored weights.
 
-    kind: int or float. group: 0 means one scale for each row. int8_activations: the checkpoint quantises activations.
+    kind: int or float. group: 0 means one scale for each row. int8_activations: the checkpoint quantizes activations.
     """
 
     targets: tuple[str, ...]
@@ -120,7 +120,7 @@ def _scheme(group: Keys, whole: str) -> _Scheme:
 
 
 def _int8_activations(group: Keys) -> bool:
-    """Return whether the group quantises activations to int8; our scales are always dynamic, by token and group."""
+    """Return whether the group quantizes activations to int8; our scales are always dynamic, by token and group."""
     inputs = group.object("input_activations")
     if inputs is None or inputs.text("type", "int") != "int":
         return False
@@ -145,7 +145,7 @@ def _scheme_of(module: str, schemes: list[_Scheme]) -> _Scheme:
     by_class = [s for s in schemes if "Linear" in s.targets]
     for scheme in (*by_name, *by_pattern, *by_class):
         return scheme
-    raise ConfigError(f"{module} is quantised, but no group of quantization_config's config_groups has it as a target")
+    raise ConfigError(f"{module} is quantized, but no group of quantization_config's config_groups has it as a target")
 
 
 def _matrix(

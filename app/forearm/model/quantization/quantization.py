@@ -1,4 +1,4 @@
-"""The quantisation of a checkpoint and the one the user asks for; methods that are not in the table are refused."""
+"""The quantization of a checkpoint and the one the user asks for; methods that are not in the table are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ METHODS = {
     "mxfp4": ("mxfp4",),
     "gguf": ("gguf",),
 }
-# Files that old quantisers wrote next to a config.json without quantization_config.
+# Files that old quantizers wrote next to a config.json without quantization_config.
 _BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 _REMEDY = "serve the original weights (--quantization int8 or int4 rounds them while loading), or a checkpoint in "
 
@@ -63,7 +63,7 @@ class Asked:
         return self.activations == "float"
 
 
-def quantisation_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
+def quantization_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
     """Return quant_method and settings of the checkpoint with this config.json; None if its weights are floats.
 
     Raises: ConfigError naming a method that is not supported.
@@ -83,19 +83,19 @@ def quantisation_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
     return None
 
 
-def find_coded(quantised: tuple[str, Keys] | None, asked: Asked, tensors: Mapping[str, StoredTensor]) -> Find:
-    """Return the function that finds the quantised matrices of a checkpoint.
+def find_coded(quantized: tuple[str, Keys] | None, asked: Asked, tensors: Mapping[str, StoredTensor]) -> Find:
+    """Return the function that finds the quantized matrices of a checkpoint.
 
     Raises: ConfigError if --quantization names another method than the checkpoint's, or the checkpoint's settings are
     not supported.
     """
-    if quantised is None:
+    if quantized is None:
         _check_float(asked)
         return lambda module, shape: None
-    method, settings = quantised
+    method, settings = quantized
     if asked.weights not in ("none", *METHODS[method]):
         raise ConfigError(
-            f"--quantization {asked.weights}: the checkpoint is quantised already ({method}) and keeps its format; "
+            f"--quantization {asked.weights}: the checkpoint is quantized already ({method}) and keeps its format; "
             f"leave the flag out, or serve the original weights"
         )
     # auto is int8 if the checkpoint does not choose, as in vLLM on CPUs: with int4 it moves the demo model's
@@ -127,7 +127,7 @@ def _check_float(asked: Asked) -> None:
     """Refuse --quantization with a checkpoints' method for a checkpoint of floats. Raises: ConfigError."""
     if asked.weights != "none" and asked.at_load is None:
         raise ConfigError(
-            f"--quantization {asked.weights}: the checkpoint is not quantised; {', '.join(AT_LOAD)} round it while "
+            f"--quantization {asked.weights}: the checkpoint is not quantized; {', '.join(AT_LOAD)} round it while "
             "loading"
         )
 

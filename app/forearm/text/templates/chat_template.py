@@ -90,7 +90,7 @@ class ChatTemplate:
         for name in _RESERVED & (kwargs or {}).keys():
             raise InvalidRequest(f"chat_template_kwargs: {name!r} is reserved; leave it out", "chat_template_kwargs")
         # Clients send nulls ("tool_calls": null), but templates test whether a key is present. Beside tool calls the
-        # content stays null, because some templates (DeepSeek's) recognise such messages by it.
+        # content stays null, because some templates (DeepSeek's) recognize such messages by it.
         conversation = [
             {
                 key: value

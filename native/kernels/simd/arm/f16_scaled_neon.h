@@ -1,6 +1,6 @@
 // Products of f16_scaled by FMLA of eight f16, twice the rate of float32 (Armv8.2 with FEAT_FP16).
 //
-// Widening a sum costs N1 three micro-ops for four columns, two of them FCVTL's on one pipe (Arm's optimisation guide
+// Widening a sum costs N1 three micro-ops for four columns, two of them FCVTL's on one pipe (Arm's optimization guide
 // of N1, as LLVM 19 has it): a block of 32 k pays it once, and float sums stay in registers, which leaves room for 4
 // rows by 8 columns: 1.35 times the float32 tile's rate (tools/arm/price_loops.py). A block of 16 k would give 1.33 at
 // best.

@@ -1,4 +1,4 @@
-"""Quantised checkpoints on the native executor, on every tier, against transformers with the dequantised weights.
+"""Quantized checkpoints on the native executor, on every tier, against transformers with the dequantized weights.
 
 Where activations keep their bits, greedy tokens are transformers' own. Where they are rounded to int8, the logits are
 those of numpy with the same rounding (but for a code here and there that falls to the other side of a half), and no
@@ -76,8 +76,8 @@ SERVED += [
 ]
 
 
-def quantise(plain: Path, format: Format, folder: Path) -> None:
-    """Write the checkpoint in `plain` quantised in folder/stored, and with the numbers it then has in folder/floats."""
+def quantize(plain: Path, format: Format, folder: Path) -> None:
+    """Write the checkpoint in `plain` quantized in folder/stored, and with the numbers it then has in folder/floats."""
     config = json.loads((plain / "config.json").read_text())
     stored, floats = {}, {}
     for name, tensor in load_file(plain / "model.safetensors").items():
@@ -97,13 +97,13 @@ def quantise(plain: Path, format: Format, folder: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A quantised checkpoint, and the same numbers as floats."""
+    """A quantized checkpoint, and the same numbers as floats."""
 
     folder: Path
 
     @cache  # noqa: B019  (lives as long as the module's fixtures)
     def theirs(self, tokens: tuple[int, ...]) -> np.ndarray:
-        """transformers' logits after every token, with the dequantised weights."""
+        """transformers' logits after every token, with the dequantized weights."""
         model = AutoModelForCausalLM.from_pretrained(
             self.folder / "floats", attn_implementation="eager", dtype=torch.float32
         )
@@ -140,7 +140,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
         key = f"{served.case.name}-{served.format.name}"
         if key not in found:
             found[key] = Made(tmp_path_factory.mktemp(key))
-            quantise(plain[served.case.name], served.format, found[key].folder)
+            quantize(plain[served.case.name], served.format, found[key].folder)
     return found
 
 
@@ -186,7 +186,7 @@ def kept(made: Made, served: Served) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize("served", SERVED, ids=lambda served: served.name)
-def test_logits_are_those_of_the_dequantised_weights(served: Served, native: Native, made: dict[str, Made]) -> None:
+def test_logits_are_those_of_the_dequantized_weights(served: Served, native: Native, made: dict[str, Made]) -> None:
     this = made[f"{served.case.name}-{served.format.name}"]
     ours, chosen = native.logits[served.name], native.chosen[served.name]
     tokens = (*served.case.tokens(), *chosen.tolist())
