@@ -1,5 +1,5 @@
-"""Write docs/grafana/forearm.json, the Grafana dashboard. tests/house checks that it is current, tests/e2e that every
-metric it asks for is there.
+"""Write docs/grafana/forearm.json, the Grafana dashboard. tests/house checks that it is current, tests/e2e that the
+server has every metric in it.
 
 python tools/dashboard.py
 """
@@ -16,7 +16,7 @@ COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # Grafana's grid is 24 wide
 
 
 class Panel(NamedTuple):
-    """`lines`: queries and their names in the legend."""
+    """One panel. `lines`: queries and their names in the legend."""
 
     title: str
     about: str
@@ -31,74 +31,79 @@ def rate(name: str, more: str = "") -> str:
 
 
 def quantiles(name: str) -> tuple[tuple[str, str], ...]:
-    """Median, 95 and 99 % of a histogram."""
+    """Return the queries of a histogram's median, 95th and 99th percentile."""
     buckets = f"sum by (le) (rate({name}_bucket{{{ONE}}}[$__rate_interval]))"
     return tuple((f"histogram_quantile({q}, {buckets})", f"{float(q) * 100:g} %") for q in ("0.5", "0.95", "0.99"))
 
 
 def gauge(name: str) -> str:
-    """Summed over engines."""
+    """Return the query of a gauge, summed over engines."""
     return f"sum({name}{{{ONE}}})"
 
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Now": (
-        Panel("Generated", "Tokens a second, all requests together.", "short",
+        Panel("Generated", "Generated tokens per second of all requests together.", "short",
               ((rate("vllm:generation_tokens_total"), "tokens/s"),), "stat"),
-        Panel("Requests", "Being computed, and waiting for their first step.", "short",
+        Panel("Requests", "Number of requests that are running, and that wait for their first step.", "short",
               ((gauge("vllm:num_requests_running"), "running"),
                (gauge("vllm:num_requests_waiting"), "waiting")), "stat"),
-        Panel("KV cache", "Share in use. Near 100 % sequences are put out and computed again.", "percentunit",
+        Panel("KV cache", "Share of the KV cache in use. Near 100 %, sequences are preempted and computed again.",
+              "percentunit",
               ((f"max(vllm:kv_cache_usage_perc{{{ONE}}})", "used"),), "gauge"),
     ),
     "Speed": (
-        Panel("Tokens a second", "Prompts as they are taken in, answers as they grow.", "short",
+        Panel("Tokens per second", "Prompt tokens that are computed, and tokens that are generated.", "short",
               ((rate("vllm:generation_tokens_total"), "generated"), (rate("vllm:prompt_tokens_total"), "prompts"))),
-        Panel("Time to first token", "From arrival; waiting counts.", "s",
+        Panel("Time to first token", "Time from the arrival of a request to its first token, including the queue.", "s",
               quantiles("vllm:time_to_first_token_seconds")),
-        Panel("Time between tokens", "Of each token after the first.", "s",
+        Panel("Time between tokens", "Time from each token to the next one.", "s",
               quantiles("vllm:inter_token_latency_seconds")),
-        Panel("Time per token of a request", "Each request's mean.", "s",
+        Panel("Time per token of a request", "Mean time per output token of a request, without its first one.", "s",
               quantiles("vllm:request_time_per_output_token_seconds")),
-        Panel("Whole requests", "Arrival to last token.", "s", quantiles("vllm:e2e_request_latency_seconds")),
-        Panel("Where the time goes", "Mean seconds of a request in each phase.", "s", tuple(
+        Panel("Whole requests", "Time from the arrival of a request to its last token.", "s",
+              quantiles("vllm:e2e_request_latency_seconds")),
+        Panel("Where the time goes", "Mean time that a request spends in each phase.", "s", tuple(
             (f"{rate(f'vllm:request_{phase}_time_seconds_sum')} / {rate(f'vllm:request_{phase}_time_seconds_count')}",
              phase) for phase in ("queue", "prefill", "decode"))),
     ),
     "Load": (
-        Panel("Requests", "Waiting ones for long: more come than can be computed.", "short",
+        Panel("Requests", "If requests wait for long, more arrive than can be computed.", "short",
               ((gauge("vllm:num_requests_running"), "running"), (gauge("vllm:num_requests_waiting"), "waiting"))),
-        Panel("KV cache", "Share in use, and sequences put out a second for want of room.", "percentunit",
+        Panel("KV cache", "Share of the KV cache in use, and preemptions per second for lack of free blocks.",
+              "percentunit",
               ((f"max(vllm:kv_cache_usage_perc{{{ONE}}})", "used"),
                (rate("vllm:num_preemptions_total"), "preemptions/s"))),
-        Panel("Prefix cache", "Share of prompt tokens that need no computing.", "percentunit",
+        Panel("Prefix cache", "Share of prompt tokens that were found in the cache and not computed.", "percentunit",
               ((f"{rate('vllm:prefix_cache_hits_total')} / {rate('vllm:prefix_cache_queries_total')}", "hits"),)),
-        Panel("Ends", "How requests end, a second.", "short",
+        Panel("Finished requests", "Requests per second by finish reason.", "short",
               ((f"sum by (finished_reason) (rate(vllm:request_success_total{{{ONE}}}[$__rate_interval]))",
                 "{{finished_reason}}"),)),
-        Panel("Refused", "At the engine's door, by why; before they were read; for a key's limits.", "short",
+        Panel("Refused", "Requests per second that were refused: by the engine, with its reason; before their body was "
+              "read; for a limit of their key.", "short",
               ((f"sum by (reason) (rate(vllm:admission_rejections_total{{{ONE}}}[$__rate_interval]))", "{{reason}}"),
-               ("sum(rate(forearm:requests_refused_early_total[$__rate_interval]))", "full, not read"),
+               ("sum(rate(forearm:requests_refused_early_total[$__rate_interval]))", "queue full, body not read"),
                ("sum by (key, limit) (rate(forearm:key_rejections_total[$__rate_interval]))", "{{key}}: {{limit}}"))),
-        Panel("Tokens a step", "Mean size of the batch that is computed together.", "short",
+        Panel("Tokens per step", "Mean number of tokens in a step.", "short",
               ((f"{rate('vllm:iteration_tokens_total_sum')} / {rate('vllm:iteration_tokens_total_count')}",
                 "tokens"),)),
     ),
     "Requests": (
-        Panel("Prompt tokens", "Of a request.", "short", quantiles("vllm:request_prompt_tokens")),
-        Panel("Generated tokens", "Of a request.", "short", quantiles("vllm:request_generation_tokens")),
-        Panel("Drafts", "Share of drafted tokens that were right, where speculation is on.", "percentunit",
+        Panel("Prompt tokens", "Prompt tokens of a request.", "short", quantiles("vllm:request_prompt_tokens")),
+        Panel("Generated tokens", "Generated tokens of a request.", "short",
+              quantiles("vllm:request_generation_tokens")),
+        Panel("Drafts", "Share of draft tokens that were accepted, if speculative decoding is on.", "percentunit",
               ((f"{rate('vllm:spec_decode_num_accepted_tokens_total')} / "
                 f"{rate('vllm:spec_decode_num_draft_tokens_total')}", "accepted"),)),
     ),
     "HTTP and keys": (
-        Panel("Answers", "By status, a second.", "short",
+        Panel("HTTP responses", "Responses per second by status.", "short",
               (("sum by (status) (rate(http_requests_total[$__rate_interval]))", "{{status}}"),)),
-        Panel("Tokens by key", "Charged to each key of --api-keys-file.", "short",
+        Panel("Tokens by key", "Tokens per second that are charged to each key of --api-keys-file.", "short",
               (("sum by (key) (rate(forearm:key_tokens_total[$__rate_interval]))", "{{key}}"),)),
-        Panel("Engine's memory", "Resident bytes of the engine's process.", "bytes",
+        Panel("Engine's memory", "Resident memory of the engine's process.", "bytes",
               (("sum(process_resident_memory_bytes)", "resident"),)),
-        Panel("Engine's CPUs", "CPUs that the engine keeps busy, and those that a quota takes from it.", "short",
+        Panel("Engine's CPUs", "CPUs that the engine uses, and those that a CPU quota takes from it.", "short",
               (("sum(rate(process_cpu_seconds_total[$__rate_interval]))", "busy"),
                ("sum(rate(forearm:cpu_throttled_seconds_total[$__rate_interval]))", "stopped by the quota"))),
     ),
@@ -106,7 +111,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole, as Grafana imports it (schema 39, Grafana 10.4 and newer)."""
+    """Return the dashboard in Grafana's import format (schema 39, Grafana 10.4 and newer)."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, row in ROWS.items():
@@ -134,7 +139,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def shown(panel: Panel, number: int, at: dict[str, int]) -> dict[str, Any]:
-    """One panel."""
+    """Return a panel in Grafana's format. at: its place on the grid."""
     made: dict[str, Any] = {
         "id": number,
         "type": panel.kind,
@@ -154,12 +159,12 @@ def shown(panel: Panel, number: int, at: dict[str, int]) -> dict[str, Any]:
 
 
 def source() -> dict[str, str]:
-    """The data source that is chosen above the dashboard."""
+    """Return the data source that the user chooses at the top of the dashboard."""
     return {"type": "prometheus", "uid": "${datasource}"}
 
 
 def text() -> str:
-    """The file."""
+    """Return the content of the file."""
     return json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -26,7 +26,7 @@ from forearm.plan.outlook import ModelHeaders, Wish, outlook, smaller
 MOST_TOKENS = 10_000_000
 FLEET = tuple(
     f"{family}.{size}"
-    for family in ("c7g", "r7g", "c8g", "r8g")
+    for family in ("c7g", "r7g", "c8g", "r8g", "c9g", "m9g")
     for size in ("4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge")
 )
 USAGE = "forearm plan [MODEL] [--machine TYPE] [flags of serve]"
@@ -60,18 +60,30 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _add_flags(parser: CommandParser) -> None:
-    parser.add_argument("--machine", default=THIS, help="instance type such as c8g.12xlarge; this: measured now [this]")
-    parser.add_argument("--input-len", type=_count, default=512, metavar="TOKENS", help="of a prompt [512]")
-    parser.add_argument("--output-len", type=_count, default=128, metavar="TOKENS", help="of an answer [128]")
-    parser.add_argument("--rate", "--request-rate", type=_number, metavar="N", help="requests/s of all clients")
-    parser.add_argument("--slo-ttft", type=_seconds, metavar="TIME", help="to the first token: 2s, 500ms, or seconds")
-    parser.add_argument("--slo-tpot", type=_seconds, metavar="TIME", help="of each further token")
-    parser.add_argument("--price-per-hour", type=_number, metavar="USD", help="of the machine: adds $ per 1M tokens")
-    parser.add_argument("--json", action="store_true", help="bytes, seconds and tokens/s, for programs")
-    parser.add_argument("--fleet", action="store_true", help="compare instance types for --rate")
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="of --fleet: YAML, instance type: $ an hour")
-    parser.add_argument("--price-template", action="store_true", help="print such a file, to be filled in")
-    parser.add_argument("--sizing-table", action="store_true", help="print docs/sizing.md")
+    parser.add_argument(
+        "--machine", default=THIS, help="instance type such as c8g.12xlarge; this: measure this machine now [this]"
+    )
+    parser.add_argument("--input-len", type=_count, default=512, metavar="TOKENS", help="tokens of each prompt [512]")
+    parser.add_argument("--output-len", type=_count, default=128, metavar="TOKENS", help="tokens of each answer [128]")
+    parser.add_argument(
+        "--rate", "--request-rate", type=_number, metavar="N", help="requests per second of all clients together"
+    )
+    parser.add_argument(
+        "--slo-ttft", type=_seconds, metavar="TIME", help="longest time to first token: 2s, 500ms, or seconds"
+    )
+    parser.add_argument(
+        "--slo-tpot", type=_seconds, metavar="TIME", help="longest time per token after the first, in the same form"
+    )
+    parser.add_argument(
+        "--price-per-hour", type=_number, metavar="USD", help="price of the machine, to report $ per 1M tokens"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for programs, in bytes, seconds and tokens/s")
+    parser.add_argument("--fleet", action="store_true", help="compare instance types at the load of --rate")
+    parser.add_argument(
+        "--prices", type=Path, metavar="FILE", help="YAML file for --fleet: $ per hour of each instance type"
+    )
+    parser.add_argument("--price-template", action="store_true", help="print a template for --prices, to be filled in")
+    parser.add_argument("--sizing-table", action="store_true", help="print the page docs/sizing.md")
 
 
 def _headers(configs: Configs, into: Path) -> ModelHeaders:

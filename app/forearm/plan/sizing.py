@@ -22,7 +22,7 @@ from forearm.plan.shapes import SHAPES, write_shape
 
 TYPES = (
     "c6g.16xlarge", "r7g.4xlarge", "c7g.16xlarge", "hpc7g.16xlarge", "c8g.4xlarge", "c8g.12xlarge", "c8g.24xlarge",
-    "c8g.48xlarge",
+    "c8g.48xlarge", "c9g.12xlarge", "c9g.48xlarge",
 )  # fmt: skip
 QUANTIZATIONS = ("none", "int8", "int4")
 MAX_MODEL_LEN = 8192
@@ -48,17 +48,18 @@ def _introduction() -> Iterator[str]:
     yield "`forearm plan MODEL --machine c8g.12xlarge --input-len 512 --output-len 256`."
     yield ""
     yield f"**{NOT_MEASURED}**"
-    yield "How near the same arithmetic comes where it was measured: `bench/results/plan/xeon-bf16-1-core.json`."
+    yield "`bench/results/plan/xeon-bf16-1-core.json` compares the same arithmetic with a measurement."
     yield ""
-    yield f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}, no prefix shared."
+    yield f"Prompts have {lengths.prompt} tokens and outputs {lengths.output}; prompts share no prefix."
     yield ""
-    yield "- Weights: `none` is bfloat16 as published, `int8` and `int4` are `--quantization`."
-    yield "- RAM at peak: of all processes, with every KV block in use."
-    yield f"- Contexts: of {MAX_MODEL_LEN} tokens, or the model's own length; at most `--max-num-seqs` (128) an engine."
-    yield "- TTFT: time to the first token. Tokens/s: output tokens of all clients, their prompts computed in between."
-    yield f"- Requests/s in the SLO: the most with TTFT within {slo.ttft_s:g} s and {seconds(slo.tpot_s or 0)} a token;"
-    yield "  – where even one request misses that."
-    yield "- What does not fit is left out."
+    yield "- Weights: `none` is bfloat16 as published; `int8` and `int4` are values of `--quantization`."
+    yield "- RAM at peak: memory of all processes with every KV block in use."
+    yield f"- Contexts: number of contexts of {MAX_MODEL_LEN} tokens (or the model's own length) that fit, at most"
+    yield "  `--max-num-seqs` (128) for each engine."
+    yield "- TTFT: time to first token. Tokens/s: output tokens of all clients together, prompts included."
+    yield f"- Requests/s in the SLO: highest rate with TTFT within {slo.ttft_s:g} s and {seconds(slo.tpot_s or 0)}"
+    yield "  per token; – if a single request already misses it."
+    yield "- Models that do not fit a machine are left out."
 
 
 def _model(name: str, hosts: dict[str, EngineHost]) -> Iterator[str]:
