@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 
 from forearm import __version__
 from forearm.api.anthropic import messages
@@ -92,9 +91,8 @@ def create_app(config: ApiConfig) -> FastAPI:
     app.state.services = services
     responses.open_store(app, config)
     _add_routes(app, config)
-    for kind in (ForearmError, HTTPException):
+    for kind in (ForearmError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, answer_error)
-    app.add_exception_handler(ClientDisconnect, _nobody)
     _surround(app, services, keys, tracer)
     return app
 
@@ -184,8 +182,3 @@ def worker_app() -> FastAPI:
     except ConfigError as error:
         log.error("%s", error)
         raise SystemExit(ConfigError.exit_status) from None
-
-
-async def _nobody(request: Request, error: Exception) -> Response:
-    """The client left; nginx's status for it is what the metrics and the access log show."""
-    return Response(status_code=499)

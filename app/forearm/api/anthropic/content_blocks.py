@@ -50,7 +50,9 @@ class ContentBlocks:
             block["input"] = arguments(text)
         else:
             block["thinking"] = "" if self._omitted else text
-            block["signature"] = pack_reasoning(text) if self._omitted else _signature(text)
+            # Unchecked: clients send it back, and some drop thinking without a signature.
+            unread = "forearm-" + hashlib.sha256(text.encode()).hexdigest()[:32]
+            block["signature"] = pack_reasoning(text) if self._omitted else unread
             events.append(_delta(index, {"type": "signature_delta", "signature": block["signature"]}))
         return [*events, {"type": "content_block_stop", "index": index}]
 
@@ -131,8 +133,3 @@ def arguments(text: str) -> Json:
 
 def _delta(index: int, delta: Json) -> Json:
     return {"type": "content_block_delta", "index": index, "delta": delta}
-
-
-def _signature(text: str) -> str:
-    """Return a thinking block's signature, unchecked: clients send it back, and some drop thinking without one."""
-    return "forearm-" + hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -69,7 +69,25 @@ class MessagesConversation:
         if not isinstance(blocks, list):
             refuse(f"{where}.content: it must be a string or a list of blocks", "messages")
         for number, block in enumerate(blocks):
-            self._block(f"{where}.content[{number}]", role, block)
+            place = f"{where}.content[{number}]"
+            kind = str(block.get("type")) if isinstance(block, dict) else "none"
+            if kind == "text":
+                self._message(role)["content"] += _texts(place, [block])
+            elif kind == "tool_result" and role == "user":
+                self._result(place, block)
+            elif kind == "tool_use" and role == "assistant":
+                self._call(place, block)
+            elif kind == "thinking" and role == "assistant":
+                self._message(role).setdefault("reasoning_content", []).append(_thought(place, block))
+            elif kind == "redacted_thinking" and role == "assistant":
+                pass  # only Anthropic can read it
+            elif kind == "server_tool_use" or kind.startswith(_RUN_ELSEWHERE):
+                pass  # Anthropic ran the tool in an earlier turn: the texts after it have the results
+            else:
+                refuse(
+                    f"{place}: blocks of type {kind[:100]!r} are not supported in {role} messages; this model takes "
+                    "text"
+                )
 
     def end(self, kept_thinking: int | None) -> bool:
         """Convert contents to the form that templates expect, and keep thinking of `kept_thinking` turns (None: all).
@@ -91,25 +109,6 @@ class MessagesConversation:
         if last["role"] == "assistant" and "tool_calls" in last:
             refuse("messages: after tool_use must come tool_result", "messages")
         return bool(last["role"] == "assistant")
-
-    def _block(self, where: str, role: str, block: Any) -> None:
-        kind = str(block.get("type")) if isinstance(block, dict) else "none"
-        if kind == "text":
-            self._message(role)["content"] += _texts(where, [block])
-        elif kind == "tool_result" and role == "user":
-            self._result(where, block)
-        elif kind == "tool_use" and role == "assistant":
-            self._call(where, block)
-        elif kind == "thinking" and role == "assistant":
-            self._message(role).setdefault("reasoning_content", []).append(_thought(where, block))
-        elif kind == "redacted_thinking" and role == "assistant":
-            pass  # redacted thinking: only Anthropic can read it
-        elif kind == "server_tool_use" or kind.startswith(_RUN_ELSEWHERE):
-            pass  # tools that Anthropic ran in earlier turns: the texts after them have the results
-        else:
-            refuse(
-                f"{where}: blocks of type {kind[:100]!r} are not supported in {role} messages; this model takes text"
-            )
 
     def _message(self, role: str) -> Json:
         """Return the last message if it has this role, else a new one."""
@@ -148,7 +147,7 @@ def chat_of(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool)
     for number, message in enumerate(body.messages):
         talk.take(f"messages[{number}]", message)
     prefilled = talk.end(body.kept_thinking)
-    tools = _tools(_run_by_clients(body.tools or [], warnings))
+    tools = _tools(body.tools or [], warnings)
     fields: Json = {
         **(body.model_extra or {}),
         "model": body.model,
@@ -167,18 +166,16 @@ def chat_of(body: CountRequest, warnings: ClientWarnings, reads_reasoning: bool)
     return chat_request({name: value for name, value in fields.items() if value is not None}, NAMES)
 
 
-def _run_by_clients(given: list[Json], warnings: ClientWarnings) -> list[Json]:
-    """Return the tools without those that Anthropic runs, which agents offer whether or not the server has them."""
-    kept = [tool for tool in given if not str(tool.get("type")).startswith(_RUN_ELSEWHERE)]
-    for kind in sorted({str(tool["type"])[:100] for tool in given if tool not in kept}):
-        warnings.once(f"messages: this server does not run tools of type {kind}; they were left out")
-    return kept
+def _tools(given: list[Json], warnings: ClientWarnings) -> list[Json]:
+    """Return the tools as functions of a chat, without those that Anthropic runs: agents offer these to any server.
 
-
-def _tools(given: list[Json]) -> list[Json]:
-    """Raises: InvalidRequest for a tool of an unknown type, or without a name."""
+    Raises: InvalidRequest for a tool of an unknown type, or without a name.
+    """
+    offered = [tool for tool in given if not str(tool.get("type")).startswith(_RUN_ELSEWHERE)]
+    for other in sorted({str(tool["type"])[:100] for tool in given if tool not in offered}):
+        warnings.once(f"messages: this server does not run tools of type {other}; they were left out")
     found = []
-    for number, tool in enumerate(given):
+    for number, tool in enumerate(offered):
         kind, where = tool.get("type"), f"tools[{number}]"
         known = next((text for prefix, text in _RUN_BY_CLIENTS.items() if str(kind).startswith(prefix)), None)
         if known is not None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from forearm import wire
 from forearm.errors import EngineUnavailable, ForearmError
@@ -125,7 +125,20 @@ class EngineConnection:
             except (OSError, EOFError, ValueError) as error:  # ValueError: the data does not follow the protocol
                 log.warning("connection to the engine at %s is lost: %r", self.path, error)
             finally:
-                self._disconnected()
+                gone = EngineUnavailable("the engine stopped; it is being restarted")
+                self.state = self._load = None
+                self._writer.close()
+                self._writer = None
+                self.fail_open(gone)
+                self.open.clear()
+                self.on_lost()
+                queries: tuple[deque[asyncio.Future[Any]], ...] = (self._states, self._metrics, self._profiled)
+                for waiting in queries:
+                    for query in waiting:
+                        if not query.done():
+                            query.set_exception(gone)
+                            query.exception()  # marks it as retrieved, in case no task awaits it
+                    waiting.clear()
             retry_s = _FIRST_RETRY_S
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -147,19 +160,6 @@ class EngineConnection:
             self._accepted += isinstance(message, wire.Accepted)
             generation.take(message)
 
-    def _disconnected(self) -> None:
-        gone = EngineUnavailable("the engine stopped; it is being restarted")
-        self.state = self._load = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        self.fail_open(gone)
-        self.open.clear()
-        self.on_lost()
-        _answer_none(self._states, gone)
-        _answer_none(self._metrics, gone)
-        _answer_none(self._profiled, gone)
-
 
 def _answer(waiting: deque[asyncio.Future[Answer]], answer: Answer) -> None:
     """Give the answer to the first query in line; the engine's greeting, which answers none, is dropped."""
@@ -167,11 +167,3 @@ def _answer(waiting: deque[asyncio.Future[Answer]], answer: Answer) -> None:
         question = waiting.popleft()
         if not question.done():
             question.set_result(answer)
-
-
-def _answer_none(waiting: deque[asyncio.Future[Answer]], error: ForearmError) -> None:
-    while waiting:
-        question = waiting.popleft()
-        if not question.done():
-            question.set_exception(error)
-            question.exception()  # marks it as retrieved, in case no task awaits it

@@ -129,11 +129,6 @@ class EngineClient:
         for connection in self.connections:
             await connection.close()
 
-    def fail_all(self, error: ForearmError) -> None:
-        """Fail every open request with this error."""
-        for connection in self.connections:
-            connection.fail_open(error)
-
     @property
     def state(self) -> wire.State:
         """Return the last state of a running engine.

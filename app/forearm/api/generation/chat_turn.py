@@ -11,11 +11,12 @@ from forearm.api.generation.reasoning_constraints import AnswerConstraints
 from forearm.api.generation.request_bodies import ChatRequest
 from forearm.api.generation.sampling_params import max_tokens, sampling_params, text_options
 from forearm.api.generation.served_model import Heading, ServedModel
-from forearm.api.generation.tool_choice import ToolChoice, check_auto, tool_choice
+from forearm.api.generation.tool_choice import ToolChoice, tool_choice
 from forearm.api.generation.unsupported import ClientWarnings, check_chat
 from forearm.api.http.caller import Caller
 from forearm.api.http.http_metrics import HttpMeter, RequestType
-from forearm.config.api_config import ApiConfig
+from forearm.config.api_config import TOOL_CALL_PARSERS, ApiConfig
+from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.outputs import Choice, OutputReader, Piece
 from forearm.text.tool_parsers.output_parser import OutputParser
@@ -68,7 +69,7 @@ class Turn:
                 called.add(piece.choice)
             if streams or piece.finish_reason is not None:
                 found = has_call if streams else piece.choice in called
-                self._meter.tool_parser(self.head.model, streams, found, self._request_type)
+                self._meter.parser_series(self.head.model, streams, found, self._request_type).inc()
             yield piece
 
 
@@ -134,9 +135,21 @@ class ServingChat:
     def _tool_choice(self, body: ChatRequest) -> ToolChoice:
         """Raises: InvalidRequest."""
         choice = tool_choice(body)
-        if choice.wanted == "auto":
-            off = self._config.tool_call_parser == "none"
-            check_auto(self._constraints.dialect.calls is not None or off, self._config.enable_auto_tool_choice)
+        if choice.wanted != "auto":
+            return choice
+        if not self._config.enable_auto_tool_choice:
+            raise InvalidRequest(
+                '"auto" tool choice is off on this server (--no-enable-auto-tool-choice); ask for required, a function '
+                "by its name, or none",
+                "tool_choice",
+            )
+        if self._constraints.dialect.calls is None and self._config.tool_call_parser != "none":  # none: calls stay text
+            raise InvalidRequest(
+                "this model's chat template does not tell in which format the model calls tools; start the server with "
+                f"--tool-call-parser ({', '.join(TOOL_CALL_PARSERS)}), or ask for tool_choice required or a function "
+                "by its name",
+                "tools",
+            )
         return choice
 
     def _told_tools(self, choice: ToolChoice) -> list[Json] | None:

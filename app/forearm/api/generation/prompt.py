@@ -103,7 +103,16 @@ class PromptRenderer:
         Raises: InvalidRequest.
         """
         check_template(chat_template, add_generation_prompt, continue_final_message, self._config)
-        template = self._chosen_template(chat_template, tools)
+        template = self.template if not tools or self._tool_template is None else self._tool_template
+        if chat_template is not None:
+            template = self._untrusted_templates.template(chat_template)
+        elif template is None:
+            other = (
+                "this pooling model has no chat template; send input instead of messages"
+                if self._pools
+                else "this model has no chat template; use /v1/completions, or start the server with --chat-template"
+            )
+            raise InvalidRequest(other, "messages")
         as_parts = self._config.chat_template_content_format == "openai"
         prompted = not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
@@ -153,20 +162,6 @@ class PromptRenderer:
         if len(token_ids) <= limit:
             return token_ids
         return token_ids[:limit] if body.truncation_side == "right" else token_ids[len(token_ids) - limit :]
-
-    def _chosen_template(self, given: str | None, tools: list[Json] | None) -> ChatTemplate:
-        """Return the request's own template, else the model's. Raises: InvalidRequest."""
-        if given is not None:
-            return self._untrusted_templates.template(given)
-        template = self.template if not tools or self._tool_template is None else self._tool_template
-        if template is None and self._pools:
-            raise InvalidRequest("this pooling model has no chat template; send input instead of messages", "messages")
-        if template is None:
-            raise InvalidRequest(
-                "this model has no chat template; use /v1/completions, or start the server with --chat-template",
-                "messages",
-            )
-        return template
 
 
 def _as_json(number: int, message: ChatMessageBody) -> Json:

@@ -90,8 +90,19 @@ class AnswerConstraints:
 
         Raises: InvalidRequest naming the field.
         """
-        budget, budget_end = self._budget(body, options)
-        thinks = self._thinks_first(choice, options)
+        reasoning, budget = self.dialect.reasoning, body.thinking_token_budget
+        if budget is not None and reasoning is None:
+            raise InvalidRequest(
+                "thinking_token_budget: this model has no known reasoning format; see --reasoning-parser",
+                "thinking_token_budget",
+            )
+        if options.opened is False:  # the prompt has closed reasoning: there is nothing to end
+            budget = None
+        # Where reasoning always comes before the answer, the constraint holds for the answer alone. (gpt-oss' grammars
+        # of calls cover all channels, that of reasoning too.)
+        thinks = reasoning is not None and (bool(options.opened) or (reasoning.always and options.opened is None))
+        if self.dialect.is_harmony:
+            thinks = reasoning is not None and not (choice.must_call or choice.is_strict)
         imposed = self._calls_grammar(body, choice, thinks)
         if grammar is not None and not choice.must_call:
             imposed = self._either_grammar(body, choice)
@@ -108,18 +119,8 @@ class AnswerConstraints:
         elif whole and options.opened is None and budget is None and not self.dialect.is_harmony:
             # The model may open reasoning before its answer, except with a budget: a grammar that holds from the first
             # token on leaves no way to end reasoning.
-            reasoning = self.dialect.reasoning
             whole = whole if reasoning is None else reasoning.before(whole, self._grammars.special)
-        return AnswerConstraint(whole, after, budget, budget_end)
-
-    def _thinks_first(self, choice: ToolChoice, options: ParserOptions) -> bool:
-        """Return whether reasoning always comes before the answer; the constraint holds for the answer alone."""
-        reasoning = self.dialect.reasoning
-        if reasoning is None:
-            return False
-        if self.dialect.is_harmony:
-            return not (choice.must_call or choice.is_strict)  # the grammar covers all channels, that of reasoning too
-        return bool(options.opened) or (reasoning.always and options.opened is None)
+        return AnswerConstraint(whole, after, budget, None if budget is None else self._forced_end)
 
     def _calls_grammar(self, body: ChatRequest, choice: ToolChoice, thinks: bool) -> str | None:
         """Return the grammar of the required calls, or of an answer that may call a strict tool.
@@ -175,16 +176,3 @@ class AnswerConstraints:
         Raises: InvalidRequest.
         """
         return grammar_of(ConstraintRequest(kind, value, _FIELD, white_space=r"\x20"), self._grammars.special)
-
-    def _budget(self, body: ChatRequest, options: ParserOptions) -> tuple[int | None, tuple[int, ...] | None]:
-        """Return the reasoning budget in tokens, and the tokens that end reasoning. Raises: InvalidRequest."""
-        if body.thinking_token_budget is None:
-            return None, None
-        if self.dialect.reasoning is None:
-            raise InvalidRequest(
-                "thinking_token_budget: this model has no known reasoning format; see --reasoning-parser",
-                "thinking_token_budget",
-            )
-        if options.opened is False:  # the prompt has closed reasoning: there is nothing to end
-            return None, None
-        return body.thinking_token_budget, self._forced_end

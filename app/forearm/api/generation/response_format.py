@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forearm.api.generation.request_bodies import GenerationBody, ResponseFormat
+from forearm.api.generation.request_bodies import GenerationBody
 from forearm.errors import InvalidRequest
 from forearm.text.grammars.constraints import ConstraintRequest, constraint_request
 from forearm.text.grammars.grammar_check import GrammarCheck
@@ -43,25 +43,21 @@ async def answer_grammar(body: GenerationBody, grammars: GrammarCheck, any_white
 
 def _asked(body: GenerationBody) -> Iterator[ConstraintRequest]:
     """Yield every constraint that the request asks for. Raises: InvalidRequest."""
-    if body.response_format is not None:
-        yield from _of_format(body.response_format, body.guided_whitespace_pattern or "")
+    white_space, given = body.guided_whitespace_pattern or "", body.response_format
+    if given is not None:
+        others = given.model_extra or {}
+        schema = given.json_schema.schema_ if given.json_schema is not None else others.get("schema")
+        if given.type == "structural_tag":
+            yield ConstraintRequest("structural_tag", others, "response_format")
+        elif given.type == "json_schema" or (given.type == "json_object" and schema is not None):
+            if schema is None:
+                raise InvalidRequest("response_format: json_schema.schema is missing", "response_format")
+            yield ConstraintRequest("json", schema, "response_format", white_space=white_space)
+        elif given.type == "json_object":
+            yield ConstraintRequest("json_object", True, "response_format", white_space=white_space)
     if body.structured_outputs is not None:
         yield constraint_request(body.structured_outputs.model_dump(by_alias=True), "structured_outputs")
     for field, kind in _ALIASES.items():
         value = getattr(body, field)
         if value is not None and (kind, value) != ("json_object", False):
-            yield ConstraintRequest(kind, value, field, white_space=body.guided_whitespace_pattern or "")
-
-
-def _of_format(given: ResponseFormat, white_space: str) -> Iterator[ConstraintRequest]:
-    """Raises: InvalidRequest."""
-    others = given.model_extra or {}
-    schema = given.json_schema.schema_ if given.json_schema is not None else others.get("schema")
-    if given.type == "structural_tag":
-        yield ConstraintRequest("structural_tag", others, "response_format")
-    elif given.type == "json_schema" or (given.type == "json_object" and schema is not None):
-        if schema is None:
-            raise InvalidRequest("response_format: json_schema.schema is missing", "response_format")
-        yield ConstraintRequest("json", schema, "response_format", white_space=white_space)
-    elif given.type == "json_object":
-        yield ConstraintRequest("json_object", True, "response_format", white_space=white_space)
+            yield ConstraintRequest(kind, value, field, white_space=white_space)

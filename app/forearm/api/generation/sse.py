@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,19 +49,6 @@ class Chunks:
         return self._head + shown + b"]" + extra + b"}\n\n"
 
 
-async def closed_stream(
-    events: AsyncIterator[bytes], framing: StreamFraming, request_id: str = ""
-) -> AsyncGenerator[bytes, None]:
-    """Yield the events, an error event if they break off, and the end of the stream."""
-    try:
-        async for event in events:
-            yield event
-    except Exception as error:  # the status line has been sent: the error can only be reported here
-        yield framing.broken(error_body(error, request_id))
-    if framing.end:
-        yield framing.end
-
-
 class EventStream(Response):
     """Sends events until they end or the client disconnects; `close` is called in any case."""
 
@@ -99,11 +85,15 @@ class EventStream(Response):
             self._close()
 
     async def _send_events(self, send: Send, request_id: str) -> None:
-        async with contextlib.aclosing(closed_stream(self._events, self._framing, request_id)) as events:
-            async for event in events:
+        """Send the events, an error event if they break off, and the end of the stream."""
+        last = self._framing.end
+        try:
+            async for event in self._events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 self._sent_s = time.monotonic()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except Exception as error:  # the status line has been sent: the error can only be reported here
+            last = self._framing.broken(error_body(error, request_id)) + last
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_keep_alives(self, send: Send) -> None:
         while True:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forearm.api.generation.request_bodies import ChatRequest
-from forearm.config.api_config import TOOL_CALL_PARSERS
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.tool_parsers.output_parser import CallsWanted
@@ -90,26 +89,6 @@ def tool_choice(body: ChatRequest) -> ToolChoice:
         return _allowed(choice, tools, parallel)
     name = _name(choice, tools)
     return ToolChoice("named", tools, tools, name, parallel)
-
-
-def check_auto(known: bool, enabled: bool) -> None:
-    """Check that tool_choice auto is possible. `known`: the model's format of calls is known, or calls stay text.
-
-    Raises: InvalidRequest.
-    """
-    if not enabled:
-        raise InvalidRequest(
-            '"auto" tool choice is off on this server (--no-enable-auto-tool-choice); ask for required, a function by '
-            "its name, or none",
-            "tool_choice",
-        )
-    if not known:
-        raise InvalidRequest(
-            "this model's chat template does not tell in which format the model calls tools; start the server with "
-            f"--tool-call-parser ({', '.join(TOOL_CALL_PARSERS)}), or ask for tool_choice required or a function by "
-            "its name",
-            "tools",
-        )
 
 
 def _checked(tools: Sequence[Json]) -> list[Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from forearm.api.generation.request_bodies import Body, ChatRequest, CompletionRequest, GenerationBody
+from forearm.api.generation.request_bodies import ChatRequest, CompletionRequest, GenerationBody
 from forearm.api.http.http_metrics import HttpMeter
 from forearm.api.http.json_size import MOST_VALUES
 from forearm.config.api_config import ApiConfig
@@ -63,23 +63,17 @@ class ClientWarnings:
             self._meter.count("forearm:unknown_request_fields", name[:100])
 
 
-def refuse_unsupported(body: Body) -> None:
-    """Raises: InvalidRequest naming the field."""
-    extra = body.model_extra or {}
-    for name in _UNSUPPORTED:
-        if extra.get(name, getattr(body, name, None)):
-            raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
-    modalities = extra.get("modalities")
-    if modalities is not None and modalities != ["text"]:
-        raise InvalidRequest("modalities: this server answers with text only", "modalities")
-
-
 def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -> None:
     """Check what neither the types (request_bodies.py) nor the engine's ranges cover.
 
     Raises: InvalidRequest naming the field.
     """
-    refuse_unsupported(body)
+    extra = body.model_extra or {}
+    for name in _UNSUPPORTED:
+        if extra.get(name, getattr(body, name, None)):
+            raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
+    if extra.get("modalities") not in (None, ["text"]):
+        raise InvalidRequest("modalities: this server answers with text only", "modalities")
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("Stream options can only be defined when `stream=True`.", "stream_options")
     if body.logprob_token_ids is not None and body.logprob_count is None:
@@ -92,7 +86,10 @@ def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -
     counts = {"prompt_logprobs": body.prompt_logprobs}
     counts["top_logprobs" if isinstance(body, ChatRequest) else "logprobs"] = body.logprob_count
     for name, count in counts.items():
-        _check_logprobs(name, count, config.max_logprobs, vocab_size)
+        limit, most = config.max_logprobs, vocab_size if count == -1 else count
+        if most is not None and limit != -1 and not 0 <= most <= limit:
+            shown = "the whole vocabulary" if count == -1 else str(count)
+            raise InvalidRequest(f"Requested {name} of {shown}, which is greater than max allowed: {limit}", name)
 
 
 def check_chat(body: ChatRequest, config: ApiConfig, vocab_size: int) -> None:
@@ -116,14 +113,6 @@ def check_template(template: str | None, generation_prompt: bool | None, continu
         )
 
 
-def check_infill(body: CompletionRequest) -> None:
-    """Raises: InvalidRequest naming the field."""
-    if body.echo:
-        raise InvalidRequest("echo cannot be combined with suffix; leave one of them out", "echo")
-    if body.prompt_logprobs is not None:
-        raise InvalidRequest("prompt_logprobs cannot be combined with suffix; leave one of them out", "prompt_logprobs")
-
-
 def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int) -> None:
     """Raises: InvalidRequest naming the field."""
     check_generation(body, config, vocab_size)
@@ -131,20 +120,18 @@ def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int
         raise InvalidRequest("best_of is not supported by this server; leave it out", "best_of")
     if (body.model_extra or {}).get("thinking_token_budget") is not None:
         raise InvalidRequest("thinking_token_budget is for chats; leave it out", "thinking_token_budget")
-    if body.suffix is not None:
-        check_infill(body)
+    if body.suffix is not None and (body.echo or body.prompt_logprobs is not None):
+        name = "echo" if body.echo else "prompt_logprobs"
+        raise InvalidRequest(f"{name} cannot be combined with suffix; leave one of them out", name)
     if body.max_tokens == 0 and not body.echo:
         raise InvalidRequest("max_tokens is 0; it must be at least 1 unless `echo` is set", "max_tokens")
-    if isinstance(body.prompt, list) and not _is_token_ids(body.prompt):
-        _at_most("prompt", len(body.prompt), config.max_completion_prompts, "prompts")
-        _check_lists(body, len(body.prompt))
-
-
-def _check_lists(body: CompletionRequest, prompts: int) -> None:
-    """Check the total length of lists, which are sent to the engine once per prompt. Raises: InvalidRequest."""
+    if not isinstance(body.prompt, list) or (body.prompt and isinstance(body.prompt[0], int)):
+        return  # one prompt
+    prompts = len(body.prompt)
+    _at_most("prompt", prompts, config.max_completion_prompts, "prompts")
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         count = len(getattr(body, name) or ())
-        if count * prompts > MOST_VALUES:
+        if count * prompts > MOST_VALUES:  # they are sent to the engine once per prompt
             raise InvalidRequest(
                 f"{name} has {count} entries, and prompt has {prompts} prompts; {MOST_VALUES} entries may come for all "
                 "prompts together",
@@ -152,18 +139,7 @@ def _check_lists(body: CompletionRequest, prompts: int) -> None:
             )
 
 
-def _is_token_ids(prompt: list[Any]) -> bool:
-    return bool(prompt) and isinstance(prompt[0], int)
-
-
 def _at_most(name: str, count: int, limit: int, what: str = "") -> None:
     if count > limit:
         shown = f"has {count} {what}" if what else f"is {count}"
         raise InvalidRequest(f"{name} {shown}; the limit is {limit}", name)
-
-
-def _check_logprobs(name: str, count: int | None, limit: int, vocab_size: int) -> None:
-    if count is None or limit == -1 or 0 <= (vocab_size if count == -1 else count) <= limit:
-        return
-    shown = "the whole vocabulary" if count == -1 else str(count)
-    raise InvalidRequest(f"Requested {name} of {shown}, which is greater than max allowed: {limit}", name)

@@ -6,12 +6,13 @@ import logging
 
 from fastapi import Request
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 
 from forearm import errors, wire
 from forearm.api.generation.response_bodies import ErrorBody
 from forearm.api.http.caller import Caller, caller_of
-from forearm.api.http.methods import with_allow
 from forearm.errors import (
     BodyMemoryFull,
     EngineUnavailable,
@@ -54,7 +55,20 @@ def error_response(error: Exception, caller: Caller) -> Response:
 
 async def answer_error(request: Request, error: Exception) -> Response:
     """Answer an error of a handler; this is the app's only error handler."""
-    return error_response(with_allow(error, request.app, request.scope), caller_of(request.scope))
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # nginx's status for it, which metrics and access log show
+    if isinstance(error, HTTPException) and error.status_code == 405:  # the router knows the methods of one route only
+        found = [
+            method
+            for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
+            if any(
+                route.matches({**request.scope, "method": method})[0] == Match.FULL
+                for route in request.app.router.routes
+            )
+        ]
+        allowed = sorted([*found, *(["HEAD"] if "GET" in found else [])])
+        error = HTTPException(405, error.detail, {"Allow": ", ".join(allowed)}) if found else error
+    return error_response(error, caller_of(request.scope))
 
 
 def error_of(refused: wire.Refused) -> ForearmError:

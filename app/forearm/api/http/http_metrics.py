@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, Literal, get_args
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from forearm.api.worker import metric_files
+from forearm.api.worker.metric_files import AllocatedDict
 from forearm.metrics import HTTP, register
 
 # What vLLM's metrics call the kind of a chat request.
@@ -23,7 +23,7 @@ class HttpMeter:
     def __init__(self, folder: str = "") -> None:
         self._registry = CollectorRegistry()
         if folder:
-            metric_files.use()
+            values.MmapedDict = AllocatedDict  # type: ignore[attr-defined, assignment]  # before the first metric
             MultiProcessCollector(self._registry, path=folder)  # type: ignore[no-untyped-call]
         self._families = register(HTTP, None if folder else self._registry)
 
@@ -50,16 +50,13 @@ class HttpMeter:
         """Create the series with labels at 0, so that they exist from the start."""
         for streaming, found in product((True, False), repeat=2):
             for request_type in get_args(RequestType):
-                self._parser_series(model_name, streaming, found, request_type)
+                self.parser_series(model_name, streaming, found, request_type)
 
     def load(self) -> int:
         """Return the number of requests in flight that do work, over all workers."""
         return int(self._registry.get_sample_value("forearm:http_requests_in_flight") or 0)
 
-    def tool_parser(self, model_name: str, streaming: bool, found: bool, request_type: RequestType) -> None:
-        """Count a choice, or a delta of a stream, that a tool parser has read."""
-        self._parser_series(model_name, streaming, found, request_type).inc()
-
-    def _parser_series(self, model_name: str, streaming: bool, found: bool, request_type: RequestType) -> Any:
+    def parser_series(self, model_name: str, streaming: bool, found: bool, request_type: RequestType) -> Any:
+        """Return the counter of choices, or deltas of streams, that a tool parser has read."""
         mode, outcome = "streaming" if streaming else "non_streaming", "tool_call" if found else "no_tool_call"
         return self._families["vllm:tool_call_parser_invocations"].labels(model_name, mode, outcome, request_type)

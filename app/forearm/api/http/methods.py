@@ -1,10 +1,7 @@
-"""Answer HEAD wherever there is GET, and list a path's methods in answers with status 405."""
+"""Answer HEAD wherever there is GET."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI
-from starlette.exceptions import HTTPException
-from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
@@ -22,17 +19,3 @@ class HeadAsGet:
         await self._app(asked, receive, send)
         if "route" in asked:
             scope["route"] = asked["route"]  # the metrics' label
-
-
-def with_allow(error: Exception, app: FastAPI, scope: Scope) -> Exception:
-    """Return a 405 with all methods of its path; the router only knows those of one route."""
-    if not isinstance(error, HTTPException) or error.status_code != 405:
-        return error
-    found = {
-        method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        for route in app.router.routes
-        if route.matches({**scope, "method": method})[0] == Match.FULL
-    }
-    found |= {"HEAD"} if "GET" in found else set()
-    return HTTPException(405, error.detail, {"Allow": ", ".join(sorted(found))}) if found else error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
@@ -33,7 +33,7 @@ from forearm.api.http.request_body import describes
 from forearm.config.api_config import ApiConfig
 from forearm.text.outputs import Choice, Piece, ToolCall
 from forearm.text.tokenizer.tokenizer import Tokenizer
-from forearm.text.tool_parsers.parts import AnswerPart, CallBegin, ReasoningPart, TextPart
+from forearm.text.tool_parsers.parts import CallBegin, ReasoningPart, TextPart
 
 router = APIRouter()
 
@@ -107,47 +107,35 @@ def _says_something(piece: Piece, body: ChatRequest) -> bool:
 
 def _chunk_choices(piece: Piece, body: ChatRequest, form: ChatForm) -> list[ChatChunkChoice]:
     """Return the chunks of a piece: one, unless the order of its parts does not fit into one delta."""
-    choices = [ChatChunkChoice(index=piece.choice, delta=delta) for delta in _deltas(piece.parts)]
+    deltas, rank = [Delta()], 0
+    for part in piece.parts:
+        # Within a delta, reasoning comes before text and text before calls.
+        before, rank = rank, 1 if isinstance(part, ReasoningPart) else 2 if isinstance(part, TextPart) else 3
+        if rank < before or (rank == before and rank < 3):
+            deltas.append(Delta())
+        delta = deltas[-1]
+        if isinstance(part, TextPart):
+            delta.content = part.text
+        elif isinstance(part, ReasoningPart):
+            delta.reasoning = delta.reasoning_content = part.text
+        else:
+            delta.tool_calls = calls = [] if delta.tool_calls is UNSET else delta.tool_calls
+            if isinstance(part, CallBegin):
+                function = FunctionDelta(name=part.name, arguments="")
+                calls.append(CallDelta(index=part.index, id=part.id, type="function", function=function))
+            elif calls and calls[-1].index == part.index:
+                calls[-1].function.arguments += part.text
+            else:
+                calls.append(CallDelta(index=part.index, function=FunctionDelta(arguments=part.text)))
+    if rank == 0:
+        deltas[0].content = ""
+    choices = [ChatChunkChoice(index=piece.choice, delta=delta) for delta in deltas]
     last = choices[-1]
     last.logprobs = chat_logprobs(piece.logprobs, form.names) if piece.logprobs else None
     last.finish_reason = piece.finish_reason
     last.stop_reason = piece.stop_reason if piece.finish_reason else UNSET
     last.token_ids = piece.token_ids if body.return_token_ids else UNSET
     return choices
-
-
-def _deltas(parts: Iterable[AnswerPart]) -> list[Delta]:
-    """Return the parts as deltas, at least one. Within a delta, reasoning comes before text and text before calls."""
-    deltas, rank = [Delta()], 0
-    for part in parts:
-        before, rank = rank, _rank(part)
-        if rank < before or (rank == before and rank < 3):
-            deltas.append(Delta())
-        _fill(deltas[-1], part)
-    if rank == 0:
-        deltas[0].content = ""
-    return deltas
-
-
-def _rank(part: AnswerPart) -> int:
-    return 1 if isinstance(part, ReasoningPart) else 2 if isinstance(part, TextPart) else 3
-
-
-def _fill(delta: Delta, part: AnswerPart) -> None:
-    if isinstance(part, TextPart):
-        delta.content = part.text
-    elif isinstance(part, ReasoningPart):
-        delta.reasoning = delta.reasoning_content = part.text
-    else:
-        calls = [] if delta.tool_calls is UNSET else delta.tool_calls
-        delta.tool_calls = calls
-        if isinstance(part, CallBegin):
-            function = FunctionDelta(name=part.name, arguments="")
-            calls.append(CallDelta(index=part.index, id=part.id, type="function", function=function))
-        elif calls and calls[-1].index == part.index:
-            calls[-1].function.arguments += part.text
-        else:
-            calls.append(CallDelta(index=part.index, function=FunctionDelta(arguments=part.text)))
 
 
 async def _whole(turn: Turn, form: ChatForm) -> Response:

@@ -100,7 +100,12 @@ class ServingCompletion:
         check_completion(body, config, tokenizer.vocab_size)
         self._warnings.unknown_fields(body.model_extra)
         head = self._model.heading("cmpl", body, caller)
-        infill = None if body.suffix is None else self._infill()
+        infill = None if body.suffix is None else self._fill_in_middle
+        if body.suffix is not None and infill is None:
+            raise InvalidRequest(
+                "suffix is only supported for models with FIM completion; this model's tokenizer has no tokens for it",
+                "suffix",
+            )
         given = _prompts(body)
         characters = sum(len(prompt) for prompt in given if isinstance(prompt, str))
         prompts = [await self._prompt(prompt, characters, body, infill) for prompt in given]
@@ -143,15 +148,6 @@ class ServingCompletion:
     def _fill_in_middle(self) -> Infill | None:
         return infill_of(self._prompts.tokenizer)
 
-    def _infill(self) -> Infill:
-        """Return the model's fill-in-the-middle tokens. Raises: InvalidRequest if it has none."""
-        if self._fill_in_middle is None:
-            raise InvalidRequest(
-                "suffix is only supported for models with FIM completion; this model's tokenizer has no tokens for it",
-                "suffix",
-            )
-        return self._fill_in_middle
-
 
 @router.post("/v1/completions", openapi_extra=describes(CompletionRequest))
 async def create_completion(
@@ -191,10 +187,20 @@ async def _events(work: OpenCompletion, answer: OutputStream) -> AsyncIterator[b
         if first:
             ends[piece.choice] = 0
         if (first and work.body.echo) or _says_something(shown, work.body):
-            choice = _chunk_choice(shown, first, ends[piece.choice], work, answer)
+            number, told = piece.choice // work.n, Choice(token_ids=shown.token_ids, logprobs=shown.logprobs or [])
+            prompt, with_ids, echo = work.prompts[number], work.body.return_token_ids, first and work.body.echo
+            choice = CompletionChoice(
+                index=piece.choice,
+                text=(prompt.text if first else "") + piece.text,
+                logprobs=_logprobs(told, number, work, answer, echo=echo, offset=ends[piece.choice]),
+                finish_reason=piece.finish_reason,
+                stop_reason=piece.stop_reason,
+                token_ids=shown.token_ids if with_ids else UNSET,
+                prompt_token_ids=prompt.token_ids if first and with_ids else UNSET,
+            )
             yield chunks.chunk(choice, work.usage.with_chunk(tally))
             if choice.logprobs is not None:
-                ends[piece.choice] += sum(_lengths(shown.token_ids, piece.choice // work.n, work, first))
+                ends[piece.choice] += sum(_lengths(shown.token_ids, number, work, first))
     if work.echo_only:
         tally.completion_tokens = 0
     if work.usage.at_end:
@@ -214,23 +220,6 @@ def _lengths(token_ids: list[int], number: int, work: OpenCompletion, first: boo
     if not (first and work.body.echo):
         return generated
     return [*work.names.lengths(prompt.token_ids, skips, prompt.text if prompt.is_whole else None), *generated]
-
-
-def _chunk_choice(
-    piece: Piece, first: bool, offset: int, work: OpenCompletion, answer: OutputStream
-) -> CompletionChoice:
-    number = piece.choice // work.n
-    prompt = work.prompts[number]
-    told = Choice(token_ids=piece.token_ids, logprobs=piece.logprobs or [])
-    return CompletionChoice(
-        index=piece.choice,
-        text=(prompt.text if first else "") + piece.text,
-        logprobs=_logprobs(told, number, work, answer, echo=first and work.body.echo, offset=offset),
-        finish_reason=piece.finish_reason,
-        stop_reason=piece.stop_reason,
-        token_ids=piece.token_ids if work.body.return_token_ids else UNSET,
-        prompt_token_ids=prompt.token_ids if first and work.body.return_token_ids else UNSET,
-    )
 
 
 async def _whole(work: OpenCompletion, answer: OutputStream) -> Response:

@@ -120,7 +120,9 @@ async def _scores(
     prompts = await asyncio.to_thread(_prompts, pooling, body, plan, [(text, limits[text]) for text in texts])
     found = await pooling.pooled(request, body, prompts, prefix=prefix, task="embed", activate=True)
     vectors = dict(zip(texts, found.vectors, strict=True))
-    return found.head, [_cosine(vectors[one], vectors[two]) for one, two in pairs]
+    first, second = (np.array([vectors[pair[side]] for pair in pairs], np.float64) for side in (0, 1))
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return found.head, ((first * second).sum(axis=1) / np.maximum(lengths, 1e-12)).tolist()
 
 
 def _pair_prompts(
@@ -159,10 +161,3 @@ def _prompts(
             wire.PoolingPrompt(pooling.prompts.tokenizer.encode_cut(text, limit=limit, keep=keep_of(body))[0])
         )
     return prompts
-
-
-def _cosine(one: np.ndarray, two: np.ndarray) -> float:
-    """Return the cosine of two vectors, computed in float64."""
-    first, second = one.astype(np.float64), two.astype(np.float64)
-    lengths = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
-    return float((first * second).sum() / max(lengths, 1e-12))

@@ -57,13 +57,18 @@ class ItemsConversation:
         if kind == "message":
             self._message(where, item)
         elif kind == "reasoning":
-            self._reasoning(where, item)
+            text = reasoning_text(where, item)
+            self._answered(begins=True).setdefault("reasoning_content", []).append(text)
         elif kind in ("function_call", "custom_tool_call"):
             self._call(where, item)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._output(where, item, _text(where, item, "call_id"))
         elif kind in _SHELL_CALLS:
-            self._shell_call(where, item, kind)
+            call_id = item.get("call_id") or item.get("id")
+            if not isinstance(call_id, str):
+                refuse(f"{where}.call_id: it must be a string")
+            commands = item.get("action") or item.get("operation") or {}
+            self._called(call_id, kind.removesuffix("_call"), json.dumps(commands))
         elif kind in _SHELL_OUTPUTS:
             self._output(where, item, str(item.get("call_id") or item.get("id")))
         elif not kind.startswith(_RUN_ELSEWHERE):
@@ -83,10 +88,6 @@ class ItemsConversation:
             return
         self.messages.append({"role": role, "content": content})
 
-    def _reasoning(self, where: str, item: Json) -> None:
-        text = reasoning_text(where, item)
-        self._answered(begins=True).setdefault("reasoning_content", []).append(text)
-
     def _call(self, where: str, item: Json) -> None:
         call_id, name = (_text(where, item, key) for key in ("call_id", "name"))
         if item["type"] == "custom_tool_call":
@@ -94,13 +95,6 @@ class ItemsConversation:
         else:
             arguments = _text(where, item, "arguments")
         self._called(call_id, flat_name(name, item.get("namespace")), arguments)
-
-    def _shell_call(self, where: str, item: Json, kind: str) -> None:
-        """Add a call of commands that a client ran itself."""
-        call_id = item.get("call_id") or item.get("id")
-        if not isinstance(call_id, str):
-            refuse(f"{where}.call_id: it must be a string")
-        self._called(call_id, kind.removesuffix("_call"), json.dumps(item.get("action") or item.get("operation") or {}))
 
     def _called(self, call_id: str, name: str, arguments: str) -> None:
         self._names[call_id] = name
@@ -162,7 +156,10 @@ def reasoning_text(where: str, item: Json) -> str:
     """
     for name in ("content", "summary"):
         parts = item.get(name)
-        if parts is not None and not (isinstance(parts, list) and all(_is_text(part) for part in parts)):
+        listed = [] if parts is None else parts
+        if not isinstance(listed, list) or not all(
+            isinstance(p, dict) and isinstance(p.get("text"), str) for p in listed
+        ):
             refuse(f"{where}.{name}: it must be a list of parts with text")
     packed = item.get("encrypted_content")
     if item.get("content"):
@@ -195,13 +192,6 @@ def without_others_packed(items: list[Json]) -> tuple[list[Json], bool]:
     ]
     kept = [{**item, "encrypted_content": None} if other else item for item, other in zip(items, foreign, strict=True)]
     return kept, any(foreign)
-
-
-def without_old_reasoning(items: list[Json], wheres: list[str]) -> tuple[list[Json], list[str]]:
-    """Drop reasoning from before the last user message (`reasoning.context: current_turn`)."""
-    last = max((n for n, item in enumerate(items) if item.get("role") == "user"), default=0)
-    kept = [n for n, item in enumerate(items) if n > last or item.get("type") != "reasoning"]
-    return [items[n] for n in kept], [wheres[n] for n in kept]
 
 
 def response_format(given: Json | None) -> Json | None:
@@ -258,10 +248,6 @@ def _content(where: str, content: Any) -> str | list[Json]:
 
 def _as_text(content: str | list[Json]) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
 def _text(where: str, item: Json, name: str) -> str:

@@ -154,10 +154,6 @@ def check_responses(body: ResponsesRequest, stores: bool) -> None:
         raise InvalidRequest(
             "reasoning.summary: only the whole reasoning is available; write auto", "reasoning.summary"
         )
-    _check_store(body, stores)
-
-
-def _check_store(body: ResponsesRequest, stores: bool) -> None:
     if body.background and body.store is False:
         raise InvalidRequest("background needs store: true, or nobody could fetch the response", "background")
     for name in ("background", "previous_response_id"):

@@ -276,7 +276,12 @@ class ResponseStore:
         Returns: whether they fit.
         """
         wanted = size // (_PAGE_BYTES - 4) + _BESIDE_PAGES
-        while self._pages_used(store) + wanted > most:
+        while True:
+            (pages,), (free,) = (
+                store.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count")
+            )
+            if pages - free + wanted <= most:
+                return True
             gone = store.execute(
                 "DELETE FROM responses WHERE id = "
                 f"(SELECT id FROM responses WHERE NOT {RUNS} OR beat < ? ORDER BY used LIMIT 1)",
@@ -284,12 +289,6 @@ class ResponseStore:
             )
             if not gone.rowcount:
                 return False
-        return True
-
-    def _pages_used(self, store: sqlite3.Connection) -> int:
-        (pages,) = store.execute("PRAGMA page_count").fetchone()
-        (free,) = store.execute("PRAGMA freelist_count").fetchone()
-        return int(pages - free)
 
     def _let_go(self, store: sqlite3.Connection) -> None:
         """Remove completed responses that are too old; then, beyond the limits, the least recently used."""

@@ -15,13 +15,12 @@ from forearm.api.responses.input_items import (
     items_of,
     refuse,
     response_format,
-    without_old_reasoning,
     without_others_packed,
 )
 from forearm.api.responses.request_bodies import ResponsesRequest
 from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.store_schema import RUNNING, StoredResponse
-from forearm.api.responses.tools import OfferedTools, chat_tool_choice, offered
+from forearm.api.responses.tools import OfferedTools, chat_tool_choice
 from forearm.json_types import Json
 
 # The chat's name and the responses API's name of the same field.
@@ -49,7 +48,9 @@ class ResponsesQuestion:
 
 async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str, most_bytes: int) -> ResponsesQuestion:
     """Raises: InvalidRequest, ResponseNotFound."""
-    tools = offered(body.tools or ())
+    tools = OfferedTools()
+    for number, tool in enumerate(body.tools or ()):
+        tools.take(f"tools[{number}]", tool)
     own, foreign = without_others_packed(items_of(body.input))
     if foreign:
         tools.warnings.append("input: encrypted_content of reasoning comes from another server; it was left out")
@@ -80,22 +81,24 @@ async def chat_of(request: ResponsesQuestion, serving: ServingChat, prompts: Pro
     """
     source = "" if prompts.template is None else prompts.template.source
     fields = _fields(request.body, request.tools.functions, "verbosity" in source)
-    items = [*request.past, *request.own]
-    wheres = [f"previous[{n}]" for n in range(len(request.past))] + [f"input[{n}]" for n in range(len(request.own))]
+    places = [(f"previous[{n}]", item) for n, item in enumerate(request.past)]
+    places += [(f"input[{n}]", item) for n, item in enumerate(request.own)]
     if request.body.reasoning is not None and request.body.reasoning.context == "current_turn":
-        items, wheres = without_old_reasoning(items, wheres)
+        # Reasoning from before the last user message is dropped.
+        last = max((n for n, (_, item) in enumerate(places) if item.get("role") == "user"), default=0)
+        places = [one for n, one in enumerate(places) if n > last or one[1].get("type") != "reasoning"]
 
     def chat(first: int) -> BoundedChat:
         """Return the chat of the items from number `first` on, after the instructions."""
         talk = ItemsConversation(request.body.instructions)
-        for number, (where, item) in enumerate(zip(wheres, items, strict=True)):
+        for number, (where, item) in enumerate(places):
             if number >= first or item.get("role") in ("system", "developer"):
                 talk.take(where, item)
         return chat_request({**fields, "messages": talk.end()}, NAMES)
 
     if request.body.truncation != "auto":
         return chat(0)
-    starts = [0, *(number for number, item in enumerate(items) if number and item.get("role") == "user")]
+    starts = [0, *(number for number, (_, item) in enumerate(places) if number and item.get("role") == "user")]
     return await _fitted(serving, prompts, chat, starts)
 
 

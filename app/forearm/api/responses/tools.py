@@ -7,7 +7,6 @@ a line in the response's `warnings`, because agents offer it whether or not the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -48,28 +47,23 @@ class OfferedTools:
         """
         kind = str(tool.get("type"))[:100]
         if kind == "namespace" and not space:
-            self._take_all(where, tool)
+            inner = tool.get("tools")
+            if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
+                _refuse(f"{where}.tools: a namespace needs a list of tools")
+            for number, one in enumerate(inner):
+                self.take(f"{where}.tools[{number}]", one, _name(where, tool))
         elif kind == "custom":
             self._take_custom(where, tool, space)
         elif kind == "function":
-            self._take_function(where, tool, space)
+            direct = tool.get("allowed_callers") in (None, [], ["direct"])
+            if tool.get("defer_loading") or tool.get("async") or not direct:
+                _refuse(f"{where}: defer_loading, async and allowed_callers are not supported; leave them out")
+            kept = {name: tool[name] for name in ("description", "parameters", "strict") if tool.get(name) is not None}
+            self._offer(_name(where, tool), kept, space)
         elif kind.startswith(_RUN_ELSEWHERE):
             self._warn(f"this server does not run tools of type {kind}; they were left out")
         else:
             _refuse(f"{where}: tools of type {kind!r} are not known; offer functions, custom tools or namespaces")
-
-    def _take_all(self, where: str, tool: Json) -> None:
-        inner = tool.get("tools")
-        if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
-            _refuse(f"{where}.tools: a namespace needs a list of tools")
-        for number, one in enumerate(inner):
-            self.take(f"{where}.tools[{number}]", one, _name(where, tool))
-
-    def _take_function(self, where: str, tool: Json, space: str) -> None:
-        if tool.get("defer_loading") or tool.get("async") or tool.get("allowed_callers") not in (None, [], ["direct"]):
-            _refuse(f"{where}: defer_loading, async and allowed_callers are not supported; leave them out")
-        kept = {name: tool[name] for name in ("description", "parameters", "strict") if tool.get(name) is not None}
-        self._offer(_name(where, tool), kept, space)
 
     def _take_custom(self, where: str, tool: Json, space: str) -> None:
         name, form = _name(where, tool), tool.get("format")
@@ -90,14 +84,6 @@ class OfferedTools:
     def _warn(self, message: str) -> None:
         if message not in self.warnings:
             self.warnings.append(message)
-
-
-def offered(tools: Sequence[Json]) -> OfferedTools:
-    """Raises: InvalidRequest for a tool that is not known or malformed."""
-    found = OfferedTools()
-    for number, tool in enumerate(tools):
-        found.take(f"tools[{number}]", tool)
-    return found
 
 
 def flat_name(name: str, space: object) -> str:

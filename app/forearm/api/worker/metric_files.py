@@ -13,7 +13,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import values
 from prometheus_client.mmap_dict import MmapedDict
 
 _FIRST_BYTES = 8 << 10  # of a file, whose size doubles whenever it is full
@@ -77,8 +76,3 @@ def _allocated(path: Path) -> None:
     except OSError:
         new.unlink(missing_ok=True)
         raise
-
-
-def use() -> None:
-    """Keep this process's values in such files from now on. Call it before the first metric is made."""
-    values.MmapedDict = AllocatedDict  # type: ignore[attr-defined, assignment]

@@ -66,7 +66,8 @@ class DrainingServer(Server):
         tasks = set(self.server_state.tasks)
         if tasks:
             log.warning("the drain time is over: %d open requests are ended", len(tasks))
-            self._engine.fail_all(EngineUnavailable("the server is shutting down"))
+            for connection in self._engine.connections:
+                connection.fail_open(EngineUnavailable("the server is shutting down"))
             _, tasks = await asyncio.wait(tasks, timeout=FINAL_ANSWERS_S / 4)
         for task in tasks:
             task.cancel()
