@@ -32,37 +32,29 @@ or absent: the small demonstration model that comes with the package."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns: its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name, status = words[0] if words else "", 0
     try:
-        status = dispatch(list(sys.argv[1:] if argv is None else argv))
+        if name == "--version":
+            print(f"forearm {__version__} {commit()}".rstrip())
+        elif name in ("", "-h", "--help", "help"):
+            print(USAGE)
+            status = 0 if name else 2
+        elif name not in COMMANDS:
+            print(f"forearm: there is no command {name}\n\n{USAGE}", file=sys.stderr)
+            status = 2
+        else:
+            status = COMMANDS[name](words[1:])
         sys.stdout.flush()
         return status
+    except ForearmError as error:
+        print(f"forearm {name}: {error}", file=sys.stderr)
+        return ConfigError.exit_status if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has ended: `forearm plan ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at its end
         return 141
-
-
-def dispatch(words: Sequence[str]) -> int:
-    """Run the command that the first word names. Returns: its exit status."""
-    if list(words[:1]) == ["--version"]:
-        print(f"forearm {__version__} {commit()}".rstrip())
-        return 0
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0 if words else 2
-    command = COMMANDS.get(words[0])
-    if command is None:
-        print(f"forearm: there is no command {words[0]}\n\n{USAGE}", file=sys.stderr)
-        return 2
-    try:
-        return command(words[1:])
-    except ConfigError as error:
-        print(f"forearm {words[0]}: {error}", file=sys.stderr)
-        return ConfigError.exit_status
-    except ForearmError as error:
-        print(f"forearm {words[0]}: {error}", file=sys.stderr)
-        return 1
 
 
 def serve(argv: Sequence[str]) -> int:

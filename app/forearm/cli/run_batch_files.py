@@ -156,8 +156,17 @@ class BatchOutput:
                 return
         except OSError as error:
             self._fail(error)
-        upload(self._path, self._name)
-        self._path.unlink()
+        for attempt in range(1, UPLOADS + 1):
+            why = _put(self._path, self._name)
+            if why is None:
+                self._path.unlink()
+                return
+            log.warning("%s: %s (try %d of %d)", shown(self._name), why, attempt, UPLOADS)
+            if attempt < UPLOADS:
+                time.sleep(PAUSE_S)
+        raise ForearmError(
+            f"--output-file {shown(self._name)}: {why}; the answers are in {self._path}, the same command tries again"
+        )
 
     def close(self) -> None:
         """Leave the output unfinished."""
@@ -173,21 +182,6 @@ class BatchOutput:
         raise ForearmError(
             f"--output-file {shown(self._name)}: {self._path}: {error.strerror}; make room: the same command resumes"
         ) from None
-
-
-def upload(path: Path, url: str) -> None:
-    """PUT a file at a URL.
-
-    Raises: ForearmError after the last attempt.
-    """
-    for attempt in range(1, UPLOADS + 1):
-        why = _put(path, url)
-        if why is None:
-            return
-        log.warning("%s: %s (try %d of %d)", shown(url), why, attempt, UPLOADS)
-        if attempt < UPLOADS:
-            time.sleep(PAUSE_S)
-    raise ForearmError(f"--output-file {shown(url)}: {why}; the answers are in {path}, the same command tries again")
 
 
 def _put(path: Path, url: str) -> str | None:

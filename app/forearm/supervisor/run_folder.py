@@ -44,24 +44,20 @@ def run_folder() -> Iterator[RunFolder]:
     """
     try:
         _sweep(Path(tempfile.gettempdir()))
-        folder = _made()
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=PREFIX))  # 0700
+            lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (path / LOCK).exists():
+                break
+            os.close(lock)  # another server's sweep came between
     except OSError as error:
         raise _unusable(error) from None
     try:
-        yield folder
+        yield RunFolder(path, lock)
     finally:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        os.close(folder.lock)
-
-
-def _made() -> RunFolder:
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX))  # 0700
-        lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (path / LOCK).exists():
-            return RunFolder(path, lock)
-        os.close(lock)  # another server's sweep came between
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 def _sweep(parent: Path) -> None:

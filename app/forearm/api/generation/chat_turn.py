@@ -117,7 +117,8 @@ class ServingChat:
         constraint = await constraints.of_chat(body, choice, options)
         limit = max_tokens(body, len(prompt), self._prompts.context, self._defaults.get("max_tokens"))
         params = sampling_params(body, limit, self._defaults, tokenizer, constraint, body.prompt_logprobs)
-        texts = text_options(body, constraints.shown_tokens(options))
+        marks = constraints.dialect.marks(options.calls)  # the parser needs to see them in the text
+        texts = text_options(body, frozenset(i for i in tokenizer.special_ids if tokenizer.added[i] in marks))
         readers = [
             OutputReader(tokenizer, prompt, texts, OutputParser(constraints.dialect, options), choice.must_call)
             for _ in range(params.n)

@@ -57,11 +57,6 @@ class AnswerConstraints:
         calls = "auto" if choice.must_call and self.dialect.layout else choice.wanted
         return ParserOptions(calls, choice.parameters, choice.name, choice.parallel, body.include_reasoning, opened)
 
-    def shown_tokens(self, options: ParserOptions) -> frozenset[int]:
-        """Return the special tokens that the parser needs to see in the text."""
-        special = self._grammars.special
-        return frozenset(special[mark] for mark in self.dialect.marks(options.calls) if mark in special)
-
     async def of_format(self, body: GenerationBody) -> AnswerConstraint:
         """Return the constraint by the request's response format.
 

@@ -120,15 +120,29 @@ class ItemsConversation:
         return said
 
 
-def items_of(given: str | list[Json] | None) -> list[Json]:
+def items_of(given: str | list[Json] | None) -> tuple[list[Json], bool]:
     """Return a request's own input as items with ids, as they are stored and listed.
+
+    `encrypted_content` that comes from other servers is removed, so that an agent that switches servers within a
+    conversation can go on; the summaries stay. The second value: whether any was removed.
 
     Raises: InvalidRequest.
     """
     items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
     if len(items) > _MOST_ITEMS:
         refuse(f"input has {len(items)} items; the limit is {_MOST_ITEMS}")
-    return [_listed(item) for item in items]
+    listed = [_listed(item) for item in items]
+    foreign = [
+        item
+        for item in listed
+        if item["type"] == "reasoning"
+        and not item.get("content")
+        and isinstance(item.get("encrypted_content"), str)
+        and _unpacked(item["encrypted_content"]) is None
+    ]
+    for item in foreign:
+        item["encrypted_content"] = None
+    return listed, bool(foreign)
 
 
 def _listed(item: Json) -> Json:
@@ -177,21 +191,6 @@ def _unpacked(packed: str) -> str | None:
         return base64.b64decode(packed.removeprefix(_PACKED), validate=True).decode()
     except (binascii.Error, ValueError):
         return None
-
-
-def without_others_packed(items: list[Json]) -> tuple[list[Json], bool]:
-    """Remove encrypted_content that comes from other servers: an agent that switches servers within a conversation can
-    go on, and the summaries stay. Returns: the items, and whether any were changed.
-    """
-    foreign = [
-        item["type"] == "reasoning"
-        and not item.get("content")
-        and isinstance(item.get("encrypted_content"), str)
-        and _unpacked(item["encrypted_content"]) is None
-        for item in items
-    ]
-    kept = [{**item, "encrypted_content": None} if other else item for item, other in zip(items, foreign, strict=True)]
-    return kept, any(foreign)
 
 
 def response_format(given: Json | None) -> Json | None:

@@ -60,11 +60,21 @@ class OutputItems:
         return events + self._close("completed" if whole else "incomplete")
 
     def _part(self, part: AnswerPart) -> list[Json]:
+        events: list[Json] = []
         if isinstance(part, TextPart):
-            return self._message_text(part.text)
+            if self._open is None or self._open["type"] != "message":
+                events = self._close("completed") + self._begin("message", {"role": "assistant", "content": []})
+            logprobs, self._held = self._named(self._held), []
+            self._logprobs += logprobs
+            return [*events, self._delta("response.output_text.delta", part.text, content_index=0, logprobs=logprobs)]
         self._held = []
         if isinstance(part, ReasoningPart):
-            return self._reasoning_text(part.text)
+            if self._open is None or self._open["type"] != "reasoning":
+                fields: Json = {"summary": []} if self._form.summary else {"summary": [], "content": []}
+                events = self._close("completed") + self._begin("reasoning", fields)
+            if self._form.summary:
+                return [*events, self._delta("response.reasoning_summary_text.delta", part.text, summary_index=0)]
+            return [*events, self._delta("response.reasoning_text.delta", part.text, content_index=0)]
         if isinstance(part, CallBegin):
             kind, fields = self._form.tools.call(part.name)
             return self._close("completed") + self._begin(kind, {"call_id": part.id, **fields})
@@ -73,24 +83,6 @@ class OutputItems:
             self._text.append(part.text)  # part of a JSON object, which can be read only when complete
             return []
         return [self._delta("response.function_call_arguments.delta", part.text)]
-
-    def _message_text(self, text: str) -> list[Json]:
-        events: list[Json] = []
-        if self._open is None or self._open["type"] != "message":
-            events = self._close("completed") + self._begin("message", {"role": "assistant", "content": []})
-        logprobs = self._named(self._held)
-        self._held = []
-        self._logprobs += logprobs
-        return [*events, self._delta("response.output_text.delta", text, content_index=0, logprobs=logprobs)]
-
-    def _reasoning_text(self, text: str) -> list[Json]:
-        events: list[Json] = []
-        if self._open is None or self._open["type"] != "reasoning":
-            fields: Json = {"summary": []} if self._form.summary else {"summary": [], "content": []}
-            events = self._close("completed") + self._begin("reasoning", fields)
-        if self._form.summary:
-            return [*events, self._delta("response.reasoning_summary_text.delta", text, summary_index=0)]
-        return [*events, self._delta("response.reasoning_text.delta", text, content_index=0)]
 
     def _begin(self, kind: str, fields: Json) -> list[Json]:
         prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}[kind]

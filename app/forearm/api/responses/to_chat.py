@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from forearm.api.generation.chat_turn import ServingChat
 from forearm.api.generation.prompt import PromptRenderer
@@ -15,7 +13,6 @@ from forearm.api.responses.input_items import (
     items_of,
     refuse,
     response_format,
-    without_others_packed,
 )
 from forearm.api.responses.request_bodies import ResponsesRequest
 from forearm.api.responses.store import ResponseStore
@@ -51,7 +48,7 @@ async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str,
     tools = OfferedTools()
     for number, tool in enumerate(body.tools or ()):
         tools.take(f"tools[{number}]", tool)
-    own, foreign = without_others_packed(items_of(body.input))
+    own, foreign = items_of(body.input)
     if foreign:
         tools.warnings.append("input: encrypted_content of reasoning comes from another server; it was left out")
     if store is None:
@@ -98,34 +95,23 @@ async def chat_of(request: ResponsesQuestion, serving: ServingChat, prompts: Pro
 
     if request.body.truncation != "auto":
         return chat(0)
+    # The chat begins with the earliest message of the user from which it fits; with the last one if it never does.
     starts = [0, *(number for number, (_, item) in enumerate(places) if number and item.get("role") == "user")]
-    return await _fitted(serving, prompts, chat, starts)
-
-
-async def _fitted(serving: ServingChat, prompts: PromptRenderer, chat: Any, starts: Sequence[int]) -> BoundedChat:
-    """Return the chat from the earliest of `starts` that fits the context; from the last one if none does.
-
-    Raises: InvalidRequest.
-    """
     context = prompts.context
     low, high = 0, len(starts) - 1
     while low < high:
         middle = (low + high) // 2
-        candidate: BoundedChat = chat(starts[middle])
+        candidate = chat(starts[middle])
         room = min(candidate.most_tokens or context, max(1, context // _ANSWER_SHARE))
         # A chat with more characters than the context could ever hold need not be rendered.
-        letters = sum(len(_as_text(message.content or "")) for message in candidate.messages)
+        contents = [message.content or "" for message in candidate.messages]
+        letters = sum(len(one) if isinstance(one, str) else sum(len(part["text"]) for part in one) for one in contents)
         fits = letters <= context * prompts.tokenizer.longest_token
         if fits and len(await serving.prompt(candidate)) + room <= context:
             high = middle
         else:
             low = middle + 1
-    fitted: BoundedChat = chat(starts[low])
-    return fitted
-
-
-def _as_text(content: str | list[Json]) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    return chat(starts[low])
 
 
 def _fields(body: ResponsesRequest, tools: list[Json], knows_verbosity: bool) -> Json:
@@ -135,7 +121,16 @@ def _fields(body: ResponsesRequest, tools: list[Json], knows_verbosity: bool) ->
     """
     choice = chat_tool_choice(body.tool_choice)
     text, reasoning = body.text, body.reasoning
-    kwargs = _template_kwargs(body, knows_verbosity)
+    kwargs = (body.model_extra or {}).get("chat_template_kwargs") or {}
+    if not isinstance(kwargs, dict):
+        refuse("chat_template_kwargs: it must be an object", "chat_template_kwargs")
+    if text is not None and text.verbosity not in (None, "medium"):
+        if not knows_verbosity:
+            refuse(
+                f"text.verbosity: this model does not support verbosity {text.verbosity!r}; leave it out",
+                "text.verbosity",
+            )
+        kwargs = {"verbosity": text.verbosity, **kwargs}
     fields: Json = {
         **(body.model_extra or {}),
         "model": body.model,
@@ -153,16 +148,3 @@ def _fields(body: ResponsesRequest, tools: list[Json], knows_verbosity: bool) ->
         "chat_template_kwargs": kwargs or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _template_kwargs(body: ResponsesRequest, knows_verbosity: bool) -> Json:
-    """Raises: InvalidRequest for a verbosity that the model's template does not support."""
-    kwargs = (body.model_extra or {}).get("chat_template_kwargs") or {}
-    if not isinstance(kwargs, dict):
-        refuse("chat_template_kwargs: it must be an object", "chat_template_kwargs")
-    verbosity = None if body.text is None else body.text.verbosity
-    if verbosity in (None, "medium"):
-        return kwargs
-    if not knows_verbosity:
-        refuse(f"text.verbosity: this model does not support verbosity {verbosity!r}; leave it out", "text.verbosity")
-    return {"verbosity": verbosity, **kwargs}

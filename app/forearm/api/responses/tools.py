@@ -53,7 +53,13 @@ class OfferedTools:
             for number, one in enumerate(inner):
                 self.take(f"{where}.tools[{number}]", one, _name(where, tool))
         elif kind == "custom":
-            self._take_custom(where, tool, space)
+            name, form = _name(where, tool), tool.get("format")
+            told = [str(tool.get("description") or "")]
+            if isinstance(form, dict) and form.get("type") == "grammar":
+                told.append(f"The input follows this {form.get('syntax')} grammar:\n{form.get('definition')}")
+                self._warn(f"the format of custom tool {name[:100]!r} is told to the model, and not imposed")
+            description = "\n\n".join(part for part in told if part)
+            self.custom.add(self._offer(name, {"description": description, "parameters": _INPUT}, space))
         elif kind == "function":
             direct = tool.get("allowed_callers") in (None, [], ["direct"])
             if tool.get("defer_loading") or tool.get("async") or not direct:
@@ -64,15 +70,6 @@ class OfferedTools:
             self._warn(f"this server does not run tools of type {kind}; they were left out")
         else:
             _refuse(f"{where}: tools of type {kind!r} are not known; offer functions, custom tools or namespaces")
-
-    def _take_custom(self, where: str, tool: Json, space: str) -> None:
-        name, form = _name(where, tool), tool.get("format")
-        told = [str(tool.get("description") or "")]
-        if isinstance(form, dict) and form.get("type") == "grammar":
-            told.append(f"The input follows this {form.get('syntax')} grammar:\n{form.get('definition')}")
-            self._warn(f"the format of custom tool {name[:100]!r} is told to the model, and not imposed")
-        description = "\n\n".join(part for part in told if part)
-        self.custom.add(self._offer(name, {"description": description, "parameters": _INPUT}, space))
 
     def _offer(self, name: str, function: Json, space: str) -> str:
         flat = flat_name(name, space)

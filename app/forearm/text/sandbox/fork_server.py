@@ -101,7 +101,17 @@ class ForkServer:
         open_ = True
         while open_:
             while self._waiting and len(self._working) < FORKS:
-                self._fork(self._waiting.popleft())
+                job, (pipe, answer) = self._waiting.popleft(), os.pipe()
+                pid = os.fork()
+                if pid == 0:
+                    self._connection.close()
+                    os.close(pipe)
+                    _do(self._work, job.given, answer)
+                os.close(answer)
+                with suppress(OSError):
+                    os.setpgid(pid, pid)  # the fork does so too, because either may run first
+                self._working[pipe] = _Fork(job, pid, pipe)
+                self._selector.register(pipe, selectors.EVENT_READ)
             for key, _ in self._selector.select(0.05 if self._working or self._dying else None):
                 if key.fileobj is self._connection:
                     came = self._connection.recv(1 << 20)
@@ -125,19 +135,6 @@ class ForkServer:
                 self._waiting.append(job)
             else:
                 self._connection.sendall(job.busy())
-
-    def _fork(self, job: _Job) -> None:
-        pipe, answer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            self._connection.close()
-            os.close(pipe)
-            _do(self._work, job.given, answer)
-        os.close(answer)
-        with suppress(OSError):
-            os.setpgid(pid, pid)  # the fork does so too, because either may run first
-        self._working[pipe] = _Fork(job, pid, pipe)
-        self._selector.register(pipe, selectors.EVENT_READ)
 
     def _receive(self, one: _Fork) -> None:
         part = os.read(one.pipe, 1 << 20)

@@ -222,20 +222,14 @@ def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any)
         return None
     if len(found) > _MOST_SOURCE:
         raise ConfigError(f"the chat template of {folder} has {len(found)} characters; at most {_MOST_SOURCE} are read")
-    return encodable(found, f"the chat template of {folder}")
-
-
-def encodable(text: str, what: str) -> str:
-    """Return the text if it is valid Unicode.
-
-    Raises: ConfigError for half a surrogate pair, which JSON can write but no tokenizer reads.
-    """
     try:
-        text.encode()
-    except UnicodeEncodeError as problem:
-        shown = ascii(text[problem.start : problem.end])
-        raise ConfigError(f"{what} has {shown}, half a surrogate pair, at character {problem.start}") from None
-    return text
+        found.encode()
+    except UnicodeEncodeError as problem:  # JSON can write half a surrogate pair, but no tokenizer reads it
+        at, shown = problem.start, ascii(found[problem.start : problem.end])
+        raise ConfigError(
+            f"the chat template of {folder} has {shown}, half a surrogate pair, at character {at}"
+        ) from None
+    return found
 
 
 def find_tool_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:

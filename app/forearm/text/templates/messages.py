@@ -85,7 +85,12 @@ def _conversation(
     plain = [_plain(number, message, as_parts) for number, message in enumerate(messages)]
     try:
         for message in plain:
-            _renamed(message, template, form.arguments)
+            if message["role"] == "developer" and "developer" not in template.source:
+                message["role"] = "system"  # "developer" is OpenAI's newer name of it
+            if "thinking" in template.source and message.get("reasoning") is not None:
+                message.setdefault("thinking", message["reasoning"])  # gpt-oss's name
+            for call in message.get("tool_calls") or () if form.arguments == "text" else ():
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
             if message.get("tool_calls") and message["content"] is None:
                 message["content"] = form.beside_calls
         if tools and template.shows_tools_of_messages:
@@ -96,17 +101,6 @@ def _conversation(
         return as_text(plain) if called and not template.knows_calls else plain
     except RecursionError:
         raise InvalidRequest("messages or tools are nested too deeply", "messages") from None
-
-
-def _renamed(message: Json, template: ChatTemplate, arguments: str) -> None:
-    """Change the names and forms of a message's members to those of this template."""
-    if message["role"] == "developer" and "developer" not in template.source:
-        message["role"] = "system"  # "developer" is OpenAI's newer name of it
-    if "thinking" in template.source and message.get("reasoning") is not None:
-        message.setdefault("thinking", message["reasoning"])  # gpt-oss's name
-    if arguments == "text":
-        for call in message.get("tool_calls") or ():
-            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
 
 
 def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
@@ -126,45 +120,35 @@ def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
 
 def _content(number: int, content: str | list[Json] | None, as_parts: bool) -> Any:
     if isinstance(content, list):
-        texts = [_part_text(number, part) for part in content]
+        texts = []
+        for part in content:
+            kind = part.get("type", "text")
+            text = part.get("refusal" if kind == "refusal" else "text")
+            if kind not in _TEXT_PARTS or not isinstance(text, str):
+                raise InvalidRequest(
+                    f"messages[{number}].content has a part of type {kind!r}; this model takes text only", "messages"
+                )
+            texts.append(text)
         return [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
     if as_parts and content is not None:
         return [{"type": "text", "text": content}]
     return content
 
 
-def _part_text(number: int, part: Json) -> str:
-    kind = part.get("type", "text")
-    text = part.get("refusal" if kind == "refusal" else "text")
-    if kind not in _TEXT_PARTS or not isinstance(text, str):
-        raise InvalidRequest(
-            f"messages[{number}].content has a part of type {kind!r}; this model takes text only", "messages"
-        )
-    return text
-
-
 def _tool_call(number: int, call: Any) -> Any:
     """Return a call made earlier with its arguments as an object, as templates take them; the API has JSON text.
+
+    The model's text may not be an object, or be cut off by max_tokens. The client only sends it back, so it is no
+    error: the model is shown its own text, in a form that every template accepts.
 
     Raises: InvalidRequest.
     """
     try:
-        written = call["function"].get("arguments")
-        return {**call, "function": {**call["function"], "arguments": _arguments(written)}}
+        written = given = call["function"].get("arguments")
+        if isinstance(written, str):
+            with suppress(ValueError, RecursionError):
+                given = json.loads(written or "{}")
+        arguments = given if isinstance(given, dict) else {} if given is None else {"invalid": written}
+        return {**call, "function": {**call["function"], "arguments": arguments}}
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error
-
-
-def _arguments(written: Any) -> Json:
-    """Return a call's arguments as an object.
-
-    The model's text may not be an object, or be cut off by max_tokens. The client only sends it back, so it is no
-    error: the model is shown its own text, in a form that every template accepts.
-    """
-    if not isinstance(written, str):
-        return written if isinstance(written, dict) else {} if written is None else {"invalid": written}
-    try:
-        parsed = json.loads(written or "{}")
-    except (ValueError, RecursionError):
-        return {"invalid": written}
-    return parsed if isinstance(parsed, dict) else {} if parsed is None else {"invalid": written}

@@ -38,7 +38,11 @@ class Detokenizer:
         while count < len(prompt) and self._decode(prompt[-count:]).strip()[:1] in ("", _REPLACEMENT):
             count *= 2
         self._window = list(prompt[-count:])
-        self._read = self._whole_characters(self._window)  # tokens of the window whose text was returned
+        # Tokens of the window whose text was returned. The last character may be incomplete: at most three of its four
+        # bytes are there. (If no count fits, the text itself contains U+FFFD.)
+        counts = range(len(self._window), max(len(self._window) - 4, -1), -1)
+        whole = (n for n in counts if not self._decode(self._window[:n]).endswith(_REPLACEMENT))
+        self._read = next(whole, len(self._window))
         self._shown = self._decode(self._window[: self._read])
 
     def add(self, token_id: int) -> str:
@@ -64,16 +68,6 @@ class Detokenizer:
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids, self._skip_special)
-
-    def _whole_characters(self, token_ids: Sequence[int]) -> int:
-        """Return how many of these tokens, from the first on, spell whole characters: the last one may be
-        incomplete.
-        """
-        for unfinished in range(min(4, len(token_ids) + 1)):  # at most three of a character's four bytes
-            count = len(token_ids) - unfinished
-            if not self._decode(token_ids[:count]).endswith(_REPLACEMENT):
-                return count
-        return len(token_ids)  # the text itself contains U+FFFD
 
 
 class StopStrings:
