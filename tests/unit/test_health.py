@@ -74,4 +74,4 @@ def test_a_wrong_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_asks_where_process_1_listens(tmp_path: Path, words: list[str], where: tuple[str, str, int]) -> None:
     file = tmp_path / "cmdline"
     file.write_text("".join(f"{word}\0" for word in words))
-    assert health.listens(health.api_of(file)) == where
+    assert health.served_address(file) == where

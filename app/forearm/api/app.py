@@ -80,38 +80,25 @@ def create_app(config: ApiConfig) -> FastAPI:
             tracer.close()
 
     # FastAPI's own /docs and /redoc load their scripts from elsewhere.
+    openapi_url = "/openapi.json" if config.docs else None
     app = DescribedApp(
-        title="forearm",
-        version=__version__,
-        lifespan=lifespan,
-        openapi_url="/openapi.json" if config.docs else None,
-        docs_url=None,
-        redoc_url=None,
+        title="forearm", version=__version__, lifespan=lifespan, openapi_url=openapi_url, docs_url=None, redoc_url=None
     )
     app.state.services = services
     responses.open_store(app, config)
-    _add_routes(app, config)
+    offered = [noun.router for noun in _NOUNS]
+    offered += [docs_page.router] if config.docs else []
+    offered += [admin.tokenizer_router] if config.tokenizer_info else []
+    offered += [admin.dev_router] if config.dev_mode else []
+    offered += [admin.profile_router] if config.profiler_config else []
+    offered += [playground.router] if config.playground else []
+    for router in offered:
+        app.include_router(router)
+    app.router.routes.append(sagemaker.route)
     for kind in (ForearmError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, answer_error)
     _surround(app, services, keys, tracer)
     return app
-
-
-def _add_routes(app: FastAPI, config: ApiConfig) -> None:
-    """Add the routes that this config offers."""
-    for noun in _NOUNS:
-        app.include_router(noun.router)
-    app.router.routes.append(sagemaker.route)
-    if config.docs:
-        app.include_router(docs_page.router)
-    if config.tokenizer_info:
-        app.include_router(admin.tokenizer_router)
-    if config.dev_mode:
-        app.include_router(admin.dev_router)
-    if config.profiler_config:
-        app.include_router(admin.profile_router)
-    if config.playground:
-        app.include_router(playground.router)
 
 
 def _surround(app: FastAPI, services: Services, keys: KeyRing, tracer: Tracer | None) -> None:

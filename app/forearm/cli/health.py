@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from forearm.config.api_config import ApiConfig
 from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError
 
@@ -30,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
     parser = CommandParser("forearm health [--url URL]", "Exit status 0 if a server takes requests, else 1.")
     parser.add_argument("--url", help="the server's address; absent: that of the `forearm serve` which is process 1")
     given = parser.parse_args(argv)
-    scheme, host, port = address(given.url) if given.url else listens(api_of(_FIRST))
+    scheme, host, port = address(given.url) if given.url else served_address(_FIRST)
     try:
         status, text = ask(scheme, host, port)
     except OSError as error:
@@ -51,18 +50,16 @@ def address(url: str) -> tuple[str, str, int]:
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def api_of(command_line: Path) -> ApiConfig:
-    """Return the settings of a `forearm serve` with this command line, or the defaults if it is another program's."""
-    words = command_line.read_text().split("\0")[:-1]
-    after = words.index("serve") + 1 if "serve" in words else len(words)
-    return read_line(CommandParser("forearm serve", ""), words[after:]).configs.api
+def served_address(command_line: Path) -> tuple[str, str, int]:
+    """Return scheme, host and port of the `forearm serve` with this command line, as seen from its own machine.
 
-
-def listens(api: ApiConfig) -> tuple[str, str, int]:
-    """Return scheme, host and port of a server as seen from its own machine.
+    Another program's command line has the defaults.
 
     Raises: ConfigError for a server on a Unix socket.
     """
+    words = command_line.read_text().split("\0")[:-1]
+    after = words.index("serve") + 1 if "serve" in words else len(words)
+    api = read_line(CommandParser("forearm serve", ""), words[after:]).configs.api
     if api.uds:
         raise ConfigError(f"--uds {api.uds}: health asks over TCP; ask the socket yourself, or leave --uds out")
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(api.host, api.host)

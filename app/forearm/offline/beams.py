@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from forearm import wire
-from forearm.beam_search import Beam, BeamSearch, BeamSearchParams, step_params
+from forearm.beam_search import BeamSearch, BeamSearchParams, step_params
 from forearm.errors import EngineFailed, InvalidRequest
 from forearm.offline.outputs import Candidates, candidates
 from forearm.offline.shared_loop import LoopConnection
@@ -40,8 +40,11 @@ def search(
     params: BeamSearchParams,
     end_ids: Collection[int],
     numbers: itertools.count[int],
-) -> list[list[Beam]]:
+    tokenizer: Tokenizer,
+) -> list[BeamSearchOutput]:
     """Return the beams found after each prompt. Each round computes one token after every live beam.
+
+    The end token is left out unless include_stop_str_in_output is set, as in vLLM.
 
     Raises: InvalidRequest, EngineFailed.
     """
@@ -58,7 +61,19 @@ def search(
         for one, names in zip(searches, rounds, strict=True):
             if names:
                 one.add([found[name] for name in names])
-    return [one.best for one in searches]
+    outputs = []
+    for one, prompt in zip(searches, prompts, strict=True):
+        sequences = []
+        for beam in one.best:
+            ended = beam.finish_reason == "stop" and not params.include_stop_str_in_output
+            tokens = [*prompt, *(beam.token_ids[:-1] if ended else beam.token_ids)]
+            logprobs = [candidates(position, tokenizer) for position in beam.logprobs]
+            text = str(tokenizer.as_transformers.decode(tokens, skip_special_tokens=True))
+            sequences.append(
+                BeamSearchSequence(tokens, logprobs, beam.cum_logprob, text, beam.finish_reason, beam.stop_reason)
+            )
+        outputs.append(BeamSearchOutput(sequences))
+    return outputs
 
 
 def _positions(connection: LoopConnection, count: int) -> dict[str, PositionLogprobs]:
@@ -72,12 +87,3 @@ def _positions(connection: LoopConnection, count: int) -> dict[str, PositionLogp
             if isinstance(message, wire.Tokens) and message.logprobs:
                 found[message.request_id] = message.logprobs[0]
     return found
-
-
-def sequence_of(beam: Beam, prompt: list[int], params: BeamSearchParams, tokenizer: Tokenizer) -> BeamSearchSequence:
-    """Convert a beam for the caller, without its end token unless include_stop_str_in_output is set, as in vLLM."""
-    ended = beam.finish_reason == "stop" and not params.include_stop_str_in_output
-    tokens = [*prompt, *(beam.token_ids[:-1] if ended else beam.token_ids)]
-    logprobs = [candidates(position, tokenizer) for position in beam.logprobs]
-    text = str(tokenizer.as_transformers.decode(tokens, skip_special_tokens=True))
-    return BeamSearchSequence(tokens, logprobs, beam.cum_logprob, text, beam.finish_reason, beam.stop_reason)

@@ -27,7 +27,7 @@ from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.model.families.generation import sampling_defaults
 from forearm.offline.arguments import settings_of
-from forearm.offline.beams import BeamSearchOutput, search, sequence_of
+from forearm.offline.beams import BeamSearchOutput, search
 from forearm.offline.outputs import RequestOutput, RequestOutputKind, View
 from forearm.offline.pooling import PoolingCalls
 from forearm.offline.prompts import Prompt, conversations, listed, text_or_ids
@@ -208,11 +208,7 @@ class LLM(PoolingCalls):
             )
         ids = [one.token_ids for one in self.asked(listed(prompts), None, None)]
         with self.connection() as connection:
-            found = search(connection, ids, params, self._loop.terms.eos_token_ids, self._numbers)
-        return [
-            BeamSearchOutput([sequence_of(beam, prompt, params, self._tokenizer) for beam in beams])
-            for prompt, beams in zip(ids, found, strict=True)
-        ]
+            return search(connection, ids, params, self._loop.terms.eos_token_ids, self._numbers, self._tokenizer)
 
     def get_tokenizer(self) -> TokenizersBackend:
         """The tokenizer, as transformers has it."""

@@ -203,12 +203,15 @@ class PoolingCalls:
     ) -> list[npt.NDArray[np.float32]]:
         """Compute the vectors of texts. Raises: InvalidRequest, EngineFailed."""
         kind: Any = {"score": "classify"}.get(task, task)
-        plan = self._pooling_terms().plan
+        plan, size = self._pooling_terms().plan, params.dimensions
+        if size is not None and plan.dimensions is not None and size not in plan.dimensions:
+            sizes = ", ".join(map(str, plan.dimensions)) or "none: it is no matryoshka model"
+            raise InvalidRequest(f"dimensions is {size}; this model's may be {sizes}", "dimensions")
         embed = wire.Embed(
             request_id=f"texts-{next(self._numbers)}",
             prompts=prompts,
             task=kind,
-            dimensions=_dimensions(params, plan.dimensions, plan.default_dimensions),
+            dimensions=plan.default_dimensions if size is None else size,
             activate=params.use_activation is not False,
         )
         connection.submit(embed)
@@ -223,17 +226,6 @@ class PoolingCalls:
                     found[message.index] = flat.reshape(message.rows, -1) if kind == "token_embed" else flat
                     progress.update()
         return [found[index] for index in range(len(prompts))]
-
-
-def _dimensions(params: PoolingParams, known: tuple[int, ...] | None, default: int | None) -> int | None:
-    """Return the size that vectors are cut to. Raises: InvalidRequest if the model's can't be cut to it."""
-    asked = params.dimensions
-    if asked is None:
-        return default
-    if known is not None and asked not in known:
-        listed_sizes = ", ".join(str(size) for size in known) or "none: it is no matryoshka model"
-        raise InvalidRequest(f"dimensions is {asked}; this model's may be {listed_sizes}", "dimensions")
-    return asked
 
 
 def _with(one: PoolingRequestOutput[Any], output: Output) -> PoolingRequestOutput[Output]:

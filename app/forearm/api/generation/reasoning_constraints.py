@@ -44,7 +44,9 @@ class AnswerConstraints:
     @cached_property
     def _forced_end(self) -> tuple[int, ...]:
         """Return the tokens that end reasoning which has used up its budget."""
-        return () if self.dialect.reasoning is None else self.dialect.reasoning.forced_ids(self._tokenizer)
+        reasoning = self.dialect.reasoning
+        forced = "" if reasoning is None else reasoning.forced or reasoning.ends[-1]
+        return tuple(self._tokenizer.encode(forced, add_special_tokens=False))
 
     def parser_options(self, body: ChatRequest, choice: ToolChoice, prompt: str) -> ParserOptions:
         """Return the options by which a chat's outputs are parsed; `prompt` is its text."""

@@ -46,11 +46,10 @@ class Infill:
 
 def infill_of(tokenizer: Tokenizer) -> Infill | None:
     """Return the tokenizer's markers; None if its tokens show that the model was not trained on them."""
-    ids = {text: token_id for token_id, text in tokenizer.added.items()}
+    added = {text: token_id for token_id, text in tokenizer.added.items()}
+    known = tokenizer.backend.backend_tokenizer.token_to_id  # CodeLlama's markers are not added tokens
     for texts in (*_MARKERS, _CODESTRAL):
-        # In CodeLlama they are not added tokens but pieces of the vocabulary.
-        found = [ids[text] if text in ids else tokenizer.id_of(text) for text in texts]
-        if all(token_id is not None for token_id in found):
-            markers = tuple(token_id for token_id in found if token_id is not None)
-            return Infill(tokenizer, markers, tuple(ids[end] for end in _ENDS if end in ids))
+        markers = tuple(token_id for text in texts if (token_id := known(text)) is not None)
+        if len(markers) == len(texts):
+            return Infill(tokenizer, markers, tuple(added[end] for end in _ENDS if end in added))
     return None

@@ -118,11 +118,6 @@ class Tokenizer:
         piece: str | None = self._rust.id_to_token(token_id)
         return piece or ""
 
-    def id_of(self, piece: str) -> int | None:
-        """Return the token that the vocabulary spells this way."""
-        found: int | None = self._rust.token_to_id(piece)
-        return found
-
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that this token adds to a text, which may be a part of a character."""
         if token_id in self.added:

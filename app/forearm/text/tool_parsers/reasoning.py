@@ -73,10 +73,6 @@ class ReasoningFormat:
         """Return the tokens after which the answer begins, and with it the constraint on the answer."""
         return tuple(tokenizer.encode(self.answers or self.ends[-1], add_special_tokens=False))
 
-    def forced_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Return the tokens that end reasoning when its budget is used up."""
-        return tuple(tokenizer.encode(self.forced or self.ends[-1], add_special_tokens=False))
-
     def before(self, grammar: str, special: Mapping[str, int]) -> str:
         """Return a grammar made by constraints.py, extended to allow reasoning before the answer."""
         lark = Lark(special)
