@@ -59,9 +59,10 @@ def create_app(config: ApiConfig) -> FastAPI:
     Raises: ConfigError (a tokenizer, template or generation config that cannot be read).
     """
     services = load_services(config)
-    services.meter.start_series(services.model.names[0])
+    name, endpoint = services.model.names[0], config.otlp_traces_endpoint
+    services.meter.start_series(name)
     keys = KeyRing(config.api_key, config.api_keys_file, config.priorities)
-    tracer = _tracer(config, services.model.names[0])
+    tracer = Tracer(endpoint, config.otlp_traces_protocol, name) if endpoint else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -132,13 +133,6 @@ def _surround(app: FastAPI, services: Services, keys: KeyRing, tracer: Tracer | 
         observe=_observe(config, services.prompts.tokenizer, tracer),
         apis={"/v1/messages": MESSAGES_API},
     )
-
-
-def _tracer(config: ApiConfig, model_name: str) -> Tracer | None:
-    """Raises: ConfigError where the packages for it are not installed."""
-    if not config.otlp_traces_endpoint:
-        return None
-    return Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, model_name)
 
 
 def _observe(config: ApiConfig, tokenizer: Tokenizer, tracer: Tracer | None) -> Observe:

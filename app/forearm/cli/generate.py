@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from forearm.config.configs import Configs
 from forearm.offline.arguments import changed_settings
 from forearm.offline.llm import LLM
-from forearm.offline.sampling_params import SamplingParams
 from forearm.text.templates.chat_template import TemplateMessage
 
 
@@ -23,7 +24,7 @@ def generate(
     Raises: ConfigError, InvalidRequest.
     """
     llm = LLM(tokenizer=configs.api.tokenizer or None, **changed_settings(configs.engine))
-    params = SamplingParams(**{**_fields(llm.get_default_sampling_params()), **sampling})
+    params = msgspec.structs.replace(llm.get_default_sampling_params(), **sampling)
     started = time.monotonic()
     if messages is None:
         [output] = llm.generate(prompt or "", params, use_tqdm=False)
@@ -36,7 +37,3 @@ def generate(
     rate = f"{tokens / took_s:.1f} tokens/s"
     print(f"[{len(output.prompt_token_ids)} prompt tokens, {tokens} tokens in {took_s:.2f} s, {rate}]", file=sys.stderr)
     return 0
-
-
-def _fields(params: SamplingParams) -> dict[str, Any]:
-    return {name: getattr(params, name) for name in params.__struct_fields__}

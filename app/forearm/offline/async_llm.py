@@ -108,7 +108,10 @@ class AsyncLLMEngine:
                 if shown is not None:
                     yield shown
         finally:
-            self._leave(name, one)
+            with self._changed:
+                if self._open.pop(name, None) is not None and not one.answers.output.finished and one.error is None:
+                    with suppress(EngineUnavailable):
+                        self._connection.abort(name)
 
     async def abort(self, request_id: str | list[str]) -> None:
         """Abort requests; their last output has finish_reason abort. Unknown ids are ignored."""
@@ -171,12 +174,6 @@ class AsyncLLMEngine:
             raise EngineUnavailable("the engine is shut down; make another one")
         if name in self._open:
             raise InvalidRequest(f"request_id {name!r} is in use; give each request one of its own", "request_id")
-
-    def _leave(self, name: str, one: _Open) -> None:
-        with self._changed:
-            if self._open.pop(name, None) is not None and not one.answers.output.finished and one.error is None:
-                with suppress(EngineUnavailable):
-                    self._connection.abort(name)
 
     # --- the thread
 

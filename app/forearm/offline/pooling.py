@@ -14,6 +14,7 @@ from forearm import wire
 from forearm.engine.loop import EngineLoop
 from forearm.engine.pooling import PoolingTerms
 from forearm.errors import EngineFailed, InvalidRequest
+from forearm.model.pooling.pooling import cosines
 from forearm.offline.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -24,7 +25,7 @@ from forearm.offline.pooling_outputs import (
 )
 from forearm.offline.prompts import Prompt, listed, text_or_ids
 from forearm.offline.run import Bars, bar
-from forearm.offline.shared_loop import LoopConnection, SharedLoop
+from forearm.offline.shared_loop import SharedLoop
 from forearm.text.templates.chat_template import ChatTemplate
 from forearm.text.tokenizer.text_pairs import PairForm
 from forearm.text.tokenizer.tokenizer import Tokenizer
@@ -110,27 +111,17 @@ class PoolingCalls:
         params = pooling_params or DEFAULT
         limit = self._limit(params, truncate_prompt_tokens)
         if plan.kind == "embed":
-            return self._cosines(pairs, limit, use_tqdm)
+            texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+            pooled = self._run_texts([self._text(text, limit) for text in texts], "embed", DEFAULT, use_tqdm)
+            by_text = dict(zip(texts, pooled, strict=True))
+            scores = cosines([(by_text[one].outputs.data, by_text[two].outputs.data) for one, two in pairs])
+            return [_with(by_text[two], ScoringOutput(one)) for (_, two), one in zip(pairs, scores, strict=True)]
         if len(plan.labels) != 1:
             raise InvalidRequest(f"the model has {len(plan.labels)} labels; a score needs exactly one")
         form = PairForm(plan, self._tokenizer)
         asked = [wire.PoolingPrompt(*form.encode(one, two, limit)) for one, two in pairs]
         found = self._run_texts(asked, "classify", params, use_tqdm)
         return [_with(one, ScoringOutput(float(one.outputs.data[0]))) for one in found]
-
-    def _cosines(
-        self, pairs: list[tuple[str, str]], limit: int | None, use_tqdm: Bars
-    ) -> list[PoolingRequestOutput[ScoringOutput]]:
-        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        found = self._run_texts([self._text(text, limit) for text in texts], "embed", DEFAULT, use_tqdm)
-        by_text = dict(zip(texts, found, strict=True))
-        outputs = []
-        for one, two in pairs:
-            first, second = (by_text[text].outputs.data.astype(np.float64) for text in (one, two))
-            lengths = float(np.sqrt((first * first).sum() * (second * second).sum()))
-            score = float((first * second).sum()) / max(lengths, 1e-12)
-            outputs.append(_with(by_text[two], ScoringOutput(score)))
-        return outputs
 
     # --- the loop
 
@@ -180,52 +171,44 @@ class PoolingCalls:
     def _run_texts(
         self, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, use_tqdm: Bars
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Submit all texts and step until all are computed. An interruption leaves nothing in the engine."""
-        found = list[PoolingRequestOutput[PoolingOutput]]()
-        with (
-            self._shared.connection() as connection,
-            bar(use_tqdm, total=len(prompts), desc="Processed prompts") as progress,
-        ):
-            for first in range(0, len(prompts), _AT_ONCE):
-                part = prompts[first : first + _AT_ONCE]
-                for prompt, vector in zip(part, self._vectors(connection, part, task, params, progress), strict=True):
-                    output = PoolingOutput(vector)
-                    found.append(PoolingRequestOutput(str(next(self._numbers)), output, prompt.token_ids))
-        return found
+        """Submit all texts and step until all are computed. An interruption leaves nothing in the engine.
 
-    def _vectors(
-        self,
-        connection: LoopConnection,
-        prompts: list[wire.PoolingPrompt],
-        task: str,
-        params: PoolingParams,
-        progress: Any,
-    ) -> list[npt.NDArray[np.float32]]:
-        """Compute the vectors of texts. Raises: InvalidRequest, EngineFailed."""
+        Raises: InvalidRequest, EngineFailed.
+        """
         kind: Any = {"score": "classify"}.get(task, task)
         plan, size = self._pooling_terms().plan, params.dimensions
         if size is not None and plan.dimensions is not None and size not in plan.dimensions:
             sizes = ", ".join(map(str, plan.dimensions)) or "none: it is no matryoshka model"
             raise InvalidRequest(f"dimensions is {size}; this model's may be {sizes}", "dimensions")
-        embed = wire.Embed(
-            request_id=f"texts-{next(self._numbers)}",
-            prompts=prompts,
-            task=kind,
-            dimensions=plan.default_dimensions if size is None else size,
-            activate=params.use_activation is not False,
-        )
-        connection.submit(embed)
         found: dict[int, npt.NDArray[np.float32]] = {}
-        while len(found) < len(prompts):
-            for message in connection.messages():
-                if isinstance(message, wire.Refused):
-                    broken = message.error == "EngineFailed"
-                    raise EngineFailed(message.message) if broken else InvalidRequest(message.message, message.param)
-                if isinstance(message, wire.Embedded):
-                    flat = np.frombuffer(message.vector, "<f4")
-                    found[message.index] = flat.reshape(message.rows, -1) if kind == "token_embed" else flat
-                    progress.update()
-        return [found[index] for index in range(len(prompts))]
+        with (
+            self._shared.connection() as connection,
+            bar(use_tqdm, total=len(prompts), desc="Processed prompts") as progress,
+        ):
+            for first in range(0, len(prompts), _AT_ONCE):
+                embed = wire.Embed(
+                    request_id=f"texts-{next(self._numbers)}",
+                    prompts=prompts[first : first + _AT_ONCE],
+                    task=kind,
+                    dimensions=plan.default_dimensions if size is None else size,
+                    activate=params.use_activation is not False,
+                )
+                connection.submit(embed)
+                while len(found) < first + len(embed.prompts):
+                    for message in connection.messages():
+                        if isinstance(message, wire.Refused):
+                            if message.error == "EngineFailed":
+                                raise EngineFailed(message.message)
+                            raise InvalidRequest(message.message, message.param)
+                        if isinstance(message, wire.Embedded):
+                            flat = np.frombuffer(message.vector, "<f4")
+                            shaped = flat.reshape(message.rows, -1) if kind == "token_embed" else flat
+                            found[first + message.index] = shaped
+                            progress.update()
+        return [
+            PoolingRequestOutput(str(next(self._numbers)), PoolingOutput(found[index]), prompt.token_ids)
+            for index, prompt in enumerate(prompts)
+        ]
 
 
 def _with(one: PoolingRequestOutput[Any], output: Output) -> PoolingRequestOutput[Output]:

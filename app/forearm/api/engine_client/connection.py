@@ -121,7 +121,9 @@ class EngineConnection:
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)
                 continue
             try:
-                await self._read(reader)
+                while True:
+                    length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
+                    self._take(wire.from_engine.decode(await reader.readexactly(length)))
             except (OSError, EOFError, ValueError) as error:  # ValueError: the data does not follow the protocol
                 log.warning("connection to the engine at %s is lost: %r", self.path, error)
             finally:
@@ -140,11 +142,6 @@ class EngineConnection:
                             query.exception()  # marks it as retrieved, in case no task awaits it
                     waiting.clear()
             retry_s = _FIRST_RETRY_S
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
-            self._take(wire.from_engine.decode(await reader.readexactly(length)))
 
     def _take(self, message: wire.FromEngine) -> None:
         if isinstance(message, wire.State):

@@ -31,7 +31,7 @@ from forearm.api.generation.usage import UsagePlan, request_metrics, scored_resp
 from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes
 from forearm.config.api_config import ApiConfig
-from forearm.text.outputs import Choice, Piece, ToolCall
+from forearm.text.outputs import Choice, Piece
 from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.text.tool_parsers.parts import CallBegin, ReasoningPart, TextPart
 
@@ -91,18 +91,14 @@ async def _events(turn: Turn, form: ChatForm) -> AsyncIterator[bytes]:
             if form.echoed:
                 echo = ChatChunkChoice(index=piece.choice, delta=Delta(content=form.echoed))
                 yield chunks.chunk(echo, form.usage.with_chunk(told))
-        if _says_something(piece, turn.body):
+        # A piece makes no chunk if all of its text is held back (half a character, a possible stop).
+        if piece.parts or piece.finish_reason or piece.logprobs or turn.body.return_token_ids:
             for choice in _chunk_choices(piece, turn.body, form):
                 yield chunks.chunk(choice, form.usage.with_chunk(tally))
     if form.usage.at_end:
         metrics = request_metrics(tally, len(begun), form.config)
         extra = b"" if metrics is UNSET else b',"metrics":' + encoder.encode(metrics)
         yield chunks.chunk(None, form.usage.usage(tally), extra)
-
-
-def _says_something(piece: Piece, body: ChatRequest) -> bool:
-    """Return whether a piece makes a chunk: not if all of its text is held back (half a character, a possible stop)."""
-    return bool(piece.parts or piece.finish_reason or piece.logprobs or body.return_token_ids)
 
 
 def _chunk_choices(piece: Piece, body: ChatRequest, form: ChatForm) -> list[ChatChunkChoice]:
@@ -164,7 +160,10 @@ def _completion(choices: list[Choice], turn: Turn, form: ChatForm) -> ChatComple
 def chat_choice(index: int, choice: Choice, body: ChatRequest, form: ChatForm) -> ChatChoice:
     """Return one choice of a whole answer."""
     content = form.echoed + choice.text
-    calls = [_tool_call(call) for call in choice.calls]
+    calls = [
+        ToolCallReply(id=call.id, function=FunctionReply(name=call.name, arguments=call.arguments))
+        for call in choice.calls
+    ]
     return ChatChoice(
         index=index,
         message=ChatMessage(
@@ -179,7 +178,3 @@ def chat_choice(index: int, choice: Choice, body: ChatRequest, form: ChatForm) -
         stop_reason=choice.stop_reason,
         token_ids=choice.token_ids if body.return_token_ids else None,
     )
-
-
-def _tool_call(call: ToolCall) -> ToolCallReply:
-    return ToolCallReply(id=call.id, function=FunctionReply(name=call.name, arguments=call.arguments))

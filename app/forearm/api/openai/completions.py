@@ -36,7 +36,7 @@ from forearm.api.http.caller import Caller, caller_of
 from forearm.api.http.request_body import describes
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
-from forearm.text.outputs import Choice, OutputReader, Piece
+from forearm.text.outputs import Choice, OutputReader
 from forearm.text.tokenizer.fill_in_middle import Infill, infill_of
 
 router = APIRouter()
@@ -186,13 +186,14 @@ async def _events(work: OpenCompletion, answer: OutputStream) -> AsyncIterator[b
         first = piece.choice not in ends
         if first:
             ends[piece.choice] = 0
-        if (first and work.body.echo) or _says_something(shown, work.body):
-            number, told = piece.choice // work.n, Choice(token_ids=shown.token_ids, logprobs=shown.logprobs or [])
+        told = shown.text or shown.finish_reason or shown.logprobs or work.body.return_token_ids
+        if told or (first and work.body.echo):
+            number, part = piece.choice // work.n, Choice(token_ids=shown.token_ids, logprobs=shown.logprobs or [])
             prompt, with_ids, echo = work.prompts[number], work.body.return_token_ids, first and work.body.echo
             choice = CompletionChoice(
                 index=piece.choice,
                 text=(prompt.text if first else "") + piece.text,
-                logprobs=_logprobs(told, number, work, answer, echo=echo, offset=ends[piece.choice]),
+                logprobs=_logprobs(part, number, work, answer, echo=echo, offset=ends[piece.choice]),
                 finish_reason=piece.finish_reason,
                 stop_reason=piece.stop_reason,
                 token_ids=shown.token_ids if with_ids else UNSET,
@@ -207,10 +208,6 @@ async def _events(work: OpenCompletion, answer: OutputStream) -> AsyncIterator[b
         metrics = request_metrics(tally, len(ends), work.config)
         extra = b"" if metrics is UNSET else b',"metrics":' + encoder.encode(metrics)
         yield chunks.chunk(None, work.usage.usage(tally), extra)
-
-
-def _says_something(piece: Piece, body: CompletionRequest) -> bool:
-    return bool(piece.text or piece.finish_reason or piece.logprobs or body.return_token_ids)
 
 
 def _lengths(token_ids: list[int], number: int, work: OpenCompletion, first: bool) -> list[int]:

@@ -12,6 +12,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
@@ -43,7 +44,9 @@ async def server_info(config: AppConfig, engine: AppEngine) -> Response:
     """Return the settings of the API, and the state that the engines report."""
     states = [one.state for one in engine.connections if one.state is not None]
     about = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
-    return JSONResponse({"forearm": about, "api": _shown(config), "engines": [_plain(state) for state in states]})
+    return JSONResponse(
+        {"forearm": about, "api": _shown(config), "engines": [msgspec.structs.asdict(state) for state in states]}
+    )
 
 
 @dev_router.post("/reset_prefix_cache")
@@ -72,8 +75,3 @@ def _shown(config: ApiConfig) -> dict[str, Any]:
     """Return the settings with secrets hidden."""
     settings = dataclasses.asdict(config)
     return {name: ("***" if value else value) if name in _SECRETS else value for name, value in settings.items()}
-
-
-def _plain(state: wire.State) -> dict[str, Any]:
-    """Return a message as a JSON object."""
-    return {name: getattr(state, name) for name in state.__struct_fields__}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
@@ -16,7 +15,7 @@ from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, Serv
 from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
 from forearm.api.pooling.response_bodies import PoolingReply, Ranked, RerankReply, RerankText, RerankUsage, Score
 from forearm.errors import InvalidRequest
-from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.pooling.pooling import PoolingPlan, cosines
 from forearm.text.tokenizer.text_pairs import PairForm
 
 router = APIRouter()
@@ -120,9 +119,7 @@ async def _scores(
     prompts = await asyncio.to_thread(_prompts, pooling, body, plan, [(text, limits[text]) for text in texts])
     found = await pooling.pooled(request, body, prompts, prefix=prefix, task="embed", activate=True)
     vectors = dict(zip(texts, found.vectors, strict=True))
-    first, second = (np.array([vectors[pair[side]] for pair in pairs], np.float64) for side in (0, 1))
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    return found.head, ((first * second).sum(axis=1) / np.maximum(lengths, 1e-12)).tolist()
+    return found.head, cosines([(vectors[one], vectors[two]) for one, two in pairs])
 
 
 def _pair_prompts(

@@ -64,7 +64,11 @@ class OutputItems:
         if isinstance(part, TextPart):
             if self._open is None or self._open["type"] != "message":
                 events = self._close("completed") + self._begin("message", {"role": "assistant", "content": []})
-            logprobs, self._held = self._named(self._held), []
+            logprobs: list[Json] = []
+            if self._form.logprobs:
+                listed = chat_logprobs(self._held, self._form.names).content
+                logprobs = [msgspec.to_builtins(one) for one in listed]
+            self._held = []
             self._logprobs += logprobs
             return [*events, self._delta("response.output_text.delta", part.text, content_index=0, logprobs=logprobs)]
         self._held = []
@@ -155,11 +159,6 @@ class OutputItems:
     def _event(self, kind: str, **fields: object) -> Json:
         assert self._open is not None
         return {"type": kind, "item_id": self._open["id"], "output_index": len(self.items) - 1, **fields}
-
-    def _named(self, positions: list[wire.PositionLogprobs]) -> list[Json]:
-        if not self._form.logprobs:
-            return []
-        return [msgspec.to_builtins(one) for one in chat_logprobs(positions, self._form.names).content]
 
 
 class ResponseProgress:

@@ -6,10 +6,13 @@ text. Both the engine and the API make it, from the same folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from forearm.config.common import Common
 from forearm.errors import ConfigError
@@ -228,3 +231,11 @@ def _configured(plan: PoolingPlan, config: Mapping[str, Any]) -> PoolingPlan:
 def asked_of(config: Common) -> PoolingAsked:
     """Return the pooling settings of a server or an offline engine."""
     return PoolingAsked(config.runner, config.convert, config.pooler_config, config.hf_overrides)
+
+
+def cosines(pairs: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]) -> list[float]:
+    """Return the cosine of each pair of vectors, computed in float64."""
+    first, second = (np.array(side, np.float64) for side in zip(*pairs, strict=True))
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    found: list[float] = ((first * second).sum(axis=1) / np.maximum(lengths, 1e-12)).tolist()
+    return found

@@ -100,22 +100,18 @@ class _Automaton:
         self._known[key] = made
         return made
 
-    def _equivalent(self) -> list[int]:
-        """Return a class number for each state: equivalent states have the same one (Moore 1956)."""
-        kinds = [int(end) for end in self._ends]
-        while True:
-            keys = [(kind, *(kinds[to] for to in edge)) for kind, edge in zip(kinds, self._edges, strict=True)]
-            numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-            if len(numbers) == len(set(kinds)):
-                return kinds
-            kinds = [numbers[key] for key in keys]
-
     def expression(self) -> str:
         """Return the automaton as a regular expression.
 
         Raises: NotRead if it is too large.
         """
-        merged = self._equivalent()
+        merged = [int(end) for end in self._ends]  # equivalent states get the same number (Moore 1956)
+        while True:
+            keys = [(kind, *(merged[to] for to in edge)) for kind, edge in zip(merged, self._edges, strict=True)]
+            numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+            if len(numbers) == len(set(merged)):
+                break
+            merged = [numbers[key] for key in keys]
         chars: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for state, edges in enumerate(self._edges):
             if merged.index(merged[state]) == state:

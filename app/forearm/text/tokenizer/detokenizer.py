@@ -91,7 +91,7 @@ class StopStrings:
         if ends:
             end, start, self.matched = min(ends)
             return text[: end if self._include else start]
-        kept = max((_begun(text, string) for string in self._strings), default=0)
+        kept = max((begun(text, 0, string) for string in self._strings), default=0)
         if kept:
             self._held = text[-kept:]
             return text[:-kept]
@@ -103,10 +103,10 @@ class StopStrings:
         return held
 
 
-def _begun(text: str, string: str) -> int:
-    """Return how many characters at the end of `text` are a beginning of `string`, but not all of it."""
-    for count in range(min(len(text), len(string) - 1), 0, -1):
-        if string.startswith(text[-count:]):
+def begun(text: str, start: int, marker: str) -> int:
+    """Return how many characters at the end of `text[start:]` are a beginning of `marker`, but not all of it."""
+    for count in range(min(len(text) - start, len(marker) - 1), 0, -1):
+        if text.endswith(marker[:count]):
             return count
     return 0
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
+from forearm.text.tokenizer.detokenizer import begun
 from forearm.text.tool_parsers.parts import AnswerPart, TextPart
 
 T = TypeVar("T")
@@ -119,14 +120,6 @@ class TextStream:
                 self._fenced, self._limit = True, found
             elif not self._ended:
                 self._limit -= begun(self._text, self._at, self._fence)
-
-
-def begun(text: str, start: int, marker: str) -> int:
-    """Return how many characters at the end of `text[start:]` are a beginning of `marker`, but not all of it."""
-    for count in range(min(len(text) - start, len(marker) - 1), 0, -1):
-        if text.endswith(marker[:count]):
-            return count
-    return 0
 
 
 def some(source: TextStream, count: int = 1) -> Steps[bool]:
