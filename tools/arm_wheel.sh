@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build the aarch64 wheel, on an x86-64 machine by cross-compiling: dist/forearm-*_aarch64.whl
-#   tools/arm_wheel.sh [--check]    also look into it and import it on emulated cores
+# Build the aarch64 wheel dist/forearm-*_aarch64.whl; on an x86-64 machine it is cross-compiled.
+#   tools/arm_wheel.sh [--check]    --check: also check its content and import it on emulated cores
 #
 # The wheel is for the version of Python that builds it. Only Python 3.11 can be imported under emulation (get_python.sh).
 set -euo pipefail
@@ -14,12 +14,12 @@ dist=build/arm/dist
 rm -rf "$dist" build/arm/unpacked
 mkdir -p "$dist"
 
-# pyconfig.h of both architectures says the same of types (both are LP64); 3.11 takes its own headers all the same.
+# The host's pyconfig.h serves both architectures: types have equal sizes (LP64). For 3.11, the target's own headers are used.
 include=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 if [ "$version" = 3.11 ]; then
   arm_python=$(tools/arm/get_python.sh)
   include=$arm_python/usr/include/python3.11
-  export CPATH=$arm_python/usr/include  # Debian's pyconfig.h includes another by its architecture
+  export CPATH=$arm_python/usr/include  # Debian's pyconfig.h includes another one, by architecture
 fi
 cross=()
 if [ "$(uname -m)" != aarch64 ]; then
@@ -31,7 +31,7 @@ if [ "$(uname -m)" != aarch64 ]; then
 fi
 echo "--- building the aarch64 wheel for Python $version"
 mkdir -p build/arm/wheel
-rm -f build/arm/wheel/CMakeCache.txt  # objects are kept, tests/native/run_arm.sh's answers about Python are not
+rm -f build/arm/wheel/CMakeCache.txt  # keep object files, but not the Python settings of tests/native/run_arm.sh
 python -m pip wheel . --quiet --no-build-isolation --no-deps -w "$dist" \
   -Cbuild-dir=build/arm/wheel "${cross[@]}"
 wheel=$(ls "$dist"/*.whl)
@@ -40,24 +40,24 @@ cp "$wheel" dist/
 [ "${1:-}" = --check ] || { echo "arm_wheel: dist/${wheel##*/}"; exit 0; }
 
 echo "--- checking ${wheel##*/}"
-[[ $wheel == *-$tag-$tag-*linux*_aarch64.whl ]] || { echo "error: the tag is wrong"; exit 1; }
+[[ $wheel == *-$tag-$tag-*linux*_aarch64.whl ]] || { echo "error: the wheel has the wrong tag: ${wheel##*/}"; exit 1; }
 python -m zipfile -e "$wheel" build/arm/unpacked
 module=build/arm/unpacked/forearm/_native$suffix
-[ -e "$module" ] || { echo "error: no ${module##*/} in it"; exit 1; }
+[ -e "$module" ] || { echo "error: the wheel lacks ${module##*/}"; exit 1; }
 [ "$(od -An -tu2 -j18 -N2 "$module" | tr -d ' ')" = 183 ] || { echo "error: the module is not for aarch64"; exit 1; }
 missing=$(comm -23 <(git ls-files app/forearm | sed 's|^app/||' | sort) <(cd build/arm/unpacked && find forearm -type f | sort))
-[ -z "$missing" ] || { echo "error: not in it:"; echo "$missing"; exit 1; }
+[ -z "$missing" ] || { echo "error: the wheel lacks these files:"; echo "$missing"; exit 1; }
 if [ "$version" = 3.11 ]; then
   qemu=$(tools/arm/get_qemu.sh)
   while read -r cpu tier; do
     said=$(PYTHONHOME=$arm_python/usr PYTHONPATH=build/arm/unpacked "$qemu" -L "$arm_python" -cpu "$cpu" \
       "$arm_python/usr/bin/python3.11" -c 'from forearm import _native; print(_native.tier(), len(_native.topology().cpus) > 0)')
     echo "on $cpu: $said"
-    [ "$said" = "$tier True" ] || { echo "error: $tier and some CPUs were expected"; exit 1; }
+    [ "$said" = "$tier True" ] || { echo "error: expected tier $tier and at least one CPU"; exit 1; }
   done <<<"cortex-a72 neon
 neoverse-n1 neon_fp16
 neoverse-v1 sve256"
 else
-  echo "not imported: the arm64 Python at hand is 3.11, the wheel is for $version"
+  echo "not imported: the emulated Python is 3.11, and the wheel is for $version"
 fi
-echo "arm_wheel: dist/${wheel##*/} holds"
+echo "arm_wheel: dist/${wheel##*/} passed all checks"

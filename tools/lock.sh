@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make the image's requirements by hash from pyproject.toml and constraints.txt, for both architectures and every Python from
-# 3.10 on: deploy/image/requirements.lock (run time) and deploy/image/build.lock (what builds the wheel).
-#   tools/lock.sh [--check]     --check: change nothing, fail where they no longer follow from pyproject.toml
+# Write the image's requirements with hashes, from pyproject.toml and constraints.txt, for both architectures and Python 3.10
+# and newer: deploy/image/requirements.lock (run time) and deploy/image/build.lock (packages that build the wheel).
+#   tools/lock.sh [--check]     --check: change nothing, and fail if the files do not match pyproject.toml
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -19,9 +19,9 @@ compile() {
 }
 compile requirements.lock pyproject.toml
 { .venv/bin/python tools/requirements.py build; echo "uv==$uv"; } > "build/build.in"
-# Only the extra: the run-time requirements stand in the other file.
+# Keep build requirements only: those of run time are in the other file.
 sed -n '/^cmake\|^ninja\|^pybind11\|^scikit-build-core\|^uv/p' build/build.in > build/build-only.in
 compile build.lock build/build-only.in
 [ "$out" = deploy/image ] || for lock in requirements.lock build.lock; do
-  cmp -s "$out/$lock" "deploy/image/$lock" || { echo "error: deploy/image/$lock is old; run tools/lock.sh" >&2; exit 1; }
+  cmp -s "$out/$lock" "deploy/image/$lock" || { echo "error: deploy/image/$lock is out of date; run tools/lock.sh" >&2; exit 1; }
 done

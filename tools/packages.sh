@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Build the wheel and the sdist as a user's pip does, install each in an environment of its own, and ask it.
-#   tools/packages.sh    dist/forearm-*.whl and dist/forearm-*.tar.gz; PYTHON: the interpreter, python3 by default
+# Build the wheel and the sdist as a user's pip does, install each in a clean environment, and generate text with it.
+#   tools/packages.sh    writes dist/forearm-*.whl and dist/forearm-*.tar.gz; PYTHON: the interpreter, python3 by default
 #
-# The sdist names its commit in native/commit.txt, since what is built of it has no checkout to ask.
+# The sdist has its commit in native/commit.txt, because a build from it has no git checkout.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -24,15 +24,15 @@ echo "$commit" >native/commit.txt
 .venv/bin/python -c "from scikit_build_core.build import build_sdist; print(build_sdist('$work/dist'))"
 rm -f native/commit.txt
 
-# check FILE: install it where its dependencies are, and ask it from a folder that has no forearm.
+# check FILE: install it beside its dependencies, and run it from a folder that has no forearm.
 check() {
   local said answer
   "$work/clean/bin/python" -m pip install --quiet --force-reinstall --no-deps "$1"
   said=$(cd "$work/empty" && "$work/clean/bin/forearm" --version)
-  [ "$said" = "forearm $version ${commit:0:12}" ] || { echo "error: ${1##*/} says '$said', not its version and commit"; exit 1; }
+  [ "$said" = "forearm $version ${commit:0:12}" ] || { echo "error: ${1##*/} prints '$said' instead of its version and commit"; exit 1; }
   answer=$(cd "$work/empty" && "$work/clean/bin/forearm" generate --prompt "A glacier is" --max-tokens 8 2>"$work/log") ||
     { cat "$work/log"; exit 1; }
-  [ -n "$answer" ] || { echo "error: ${1##*/} generates nothing"; exit 1; }
+  [ -n "$answer" ] || { echo "error: ${1##*/} generates no text"; exit 1; }
   echo "${1##*/}: $said; a glacier is$answer"
 }
 

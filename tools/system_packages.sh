@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Install with apt what is missing of what the build needs. Says nothing and changes nothing when all is there.
+# Install missing build dependencies with apt. Prints and changes nothing if none is missing.
 #   tools/system_packages.sh PYTHON [test|loops|deploy]
-# test: also the cross compiler and emulator of the Arm checks, and a browser; loops: that, and the LLVM 19 of
-# tools/arm/price_loops.py; deploy: that, and what reads shell scripts
+# test: also the cross compiler of the Arm checks, and a browser; loops: as test, and LLVM 19 for
+# tools/arm/price_loops.py; deploy: as test, and shellcheck
 set -euo pipefail
 
 python=$1
@@ -18,7 +18,8 @@ fi
 if [ -n "$for_tests" ]; then
   command -v curl >/dev/null || missing+=(curl)
   command -v openssl >/dev/null || missing+=(openssl)
-  # The playground is tested in a browser. Ubuntu's chromium is a snap, which containers lack: there Playwright brings one.
+  # The playground's tests need a browser. Ubuntu's chromium is a snap, which does not run in containers: there Playwright
+  # installs one.
   if [ "$(. /etc/os-release; echo "$ID")" = debian ]; then
     command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
   fi
@@ -33,12 +34,12 @@ fi
 
 root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "error: these packages are missing and there is neither root nor sudo: ${missing[*]}" >&2; exit 1; }
+  command -v sudo >/dev/null || { echo "error: these packages are missing, and installing them needs root or sudo: ${missing[*]}" >&2; exit 1; }
   root=(sudo)
 fi
 echo "--- installing system packages: ${missing[*]}"
 apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 && exit 0
-# The lists are old or absent: fetch them once and try again; what goes wrong now is said.
+# The package lists are old or missing: fetch them once and try again, now with error messages.
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null

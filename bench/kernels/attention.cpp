@@ -1,11 +1,12 @@
-// Attention over the paged cache against what the machine can do:
+// Measures attention over the paged cache as a share of the machine's limits:
 //
 //   attention_bench [-t THREADS] [-d DTYPE]... [-s SHAPE]... [-c CONTEXT] [-b BATCH]... [-p PROMPT]... [TIER...]
 //
-// Decode: one token for each of BATCH sequences (1, 8, 32) at CONTEXT (4096), over caches that no CPU cache holds.
-// Prefill: a prompt of PROMPT tokens (512, 2048). A pass runs between passes of its limits: reading as many bytes at
-// the read bandwidth of the same threads, and its multiply-adds (two for each query, visible key and value of a head)
-// at the peak of the instruction that the tier multiplies the cache with. Every figure is the best of its passes.
+// Decode computes one token for each of BATCH sequences (1, 8, 32) at CONTEXT (4096), over KV caches larger than any
+// CPU cache. Prefill computes a prompt of PROMPT tokens (512, 2048). Each pass runs between passes of its two limits:
+// to read as many bytes at the read bandwidth of the same threads, and to do its multiply-adds (two for each query,
+// visible key and value of a head) at the peak of the instruction that the tier multiplies the cache with. Every figure
+// is the best of its passes.
 #include <stdio.h>
 #include <string.h>
 
@@ -18,10 +19,10 @@
 namespace forearm {
 namespace {
 
-constexpr int64_t kCacheBytes = int64_t{256} << 20;  // more than any cache
+constexpr int64_t kCacheBytes = int64_t{256} << 20;  // larger than any CPU cache
 constexpr int64_t kScratchBytes = 4 << 20;
 constexpr int kPasses = 7;
-constexpr int64_t kPromptTokens = 32;  // of an item of work (model/mixers/attention_plan.cpp)
+constexpr int64_t kPromptTokens = 32;  // tokens of a work item (model/mixers/attention_plan.cpp)
 constexpr const char* kNames[kDTypes] = {"f32", "f16", "bf16", "int8", "int4", "fp8_e4m3", "fp8_e5m2"};
 
 struct Shape {
@@ -46,12 +47,12 @@ struct Machine {
   float* rows;
   char* scratch;  // [threads][kScratchBytes]
 
-  double read_s() const {  // a byte, all threads together
+  double read_s() const {  // seconds per byte, all threads together
     const int64_t share = kCacheBytes / threads / 4096 * 4096;
-    std::vector<float> kept(threads * 64);  // a cache line and more for each thread
+    std::vector<float> kept(threads * 64);  // more than a cache line for each thread
     return timed(threads, [&](int t) { kept[t * 64] = tier.read_all(cache + t * share, share); }) / (share * threads);
   }
-  double multiply_s(Form form) const {  // an operation
+  double multiply_s(Form form) const {  // seconds per operation
     std::vector<float> kept(threads * 64);
     std::vector<int64_t> operations(threads * 64);
     const auto work = [&](int t) { kept[t * 64] = tier.multiply_rounds(form, 500'000, &operations[t * 64]); };
@@ -59,7 +60,7 @@ struct Machine {
   }
 };
 
-// `layers` times `sequences` contexts with `tokens` new tokens each, whose blocks lie in any order.
+// `layers` times `sequences` contexts with `tokens` new tokens each; their blocks are shuffled.
 class Attention {
  public:
   Attention(const Machine& machine, const Shape& shape, DType dtype, int64_t sequences, int64_t tokens, int64_t context)
@@ -80,7 +81,7 @@ class Attention {
     return machine_.tier.layout[static_cast<int>(multiplied)].form;
   }
   int64_t bytes() const { return contexts_ * context_ * 2 * shape_.kv_heads * cache_.head_bytes / kBlockTokens; }
-  double operations() const {  // a token sees itself and all before it
+  double operations() const {  // a token attends to itself and all tokens before it
     const double seen = static_cast<double>(tokens_ * context_ - tokens_ * (tokens_ - 1) / 2);
     return 4.0 * seen * static_cast<double>(contexts_ * shape_.heads * shape_.head_dim);
   }
@@ -203,12 +204,12 @@ int main(int argc, char** argv) {
   using namespace forearm;
   const Wanted wanted = parse(argc, argv);
   char* cache = allocate(kCacheBytes);
-  // Small numbers in every dtype: what they are takes no time.
+  // These bits are small numbers in every dtype; their values do not affect the time.
   for (int64_t i = 0; i < kCacheBytes / 4; ++i) reinterpret_cast<uint32_t*>(cache)[i] = 0x3c003c00 + i % 509;
   float* rows = reinterpret_cast<float*>(allocate(int64_t{64} << 20));
   for (int64_t i = 0; i < 4 << 20; ++i) rows[i] = static_cast<float>(i * 7919 % 1021) / 1021 - 0.5f;
   char* scratch = allocate(wanted.threads * kScratchBytes);
-  memset(scratch, 0, wanted.threads * kScratchBytes);  // or the first pass would wait for its pages
+  memset(scratch, 0, wanted.threads * kScratchBytes);  // so that the first pass does not wait for page faults
   for (const char* name : wanted.tiers) {
     const Kernels* tier = find_tier(name);
     if (!tier) refuse("this CPU has no tier", name);

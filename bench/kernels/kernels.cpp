@@ -1,12 +1,12 @@
-// Multiplication against what the machine can do:
+// Measures matrix multiplication as a share of the machine's limits:
 //
 //   kernel_bench [-t THREADS] [-d DTYPE]... [-m ROWS]... [TIER...]     2 threads, all dtypes and the tier in use
 //
-// int8 has one scale a column, int4 one for each 128 k. Each multiplication reads packed weights that no cache holds.
-// Its limit is the later of two times: that of reading them at the read bandwidth of the same threads, and that of its
-// multiply-adds at the peak of the instruction that the format is multiplied with. Limits change from one second to the
-// next on a shared machine, so each pass runs between passes of its limits, and every figure is the best of its passes,
-// in time that the threads had a core: other work on the machine only ever takes away.
+// int8 has one scale per column, int4 one for each 128 k. Each multiplication reads packed weights that are in no CPU
+// cache. Its limit is the longer of two times: to read the weights at the read bandwidth of the same threads, and to do
+// the multiply-adds at the peak of the instruction that multiplies the format. On a shared machine limits change within
+// seconds, so each pass runs between passes of its limits. Every figure is the best of its passes, in time that the
+// threads had a core, because other work on the machine can only make a pass slower.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 namespace forearm {
 namespace {
 
-constexpr int64_t kWeightBytes = int64_t{256} << 20;  // more than any cache
+constexpr int64_t kWeightBytes = int64_t{256} << 20;  // larger than any CPU cache
 constexpr int64_t kScaleBytes = int64_t{8} << 20, kScratchBytes = int64_t{8} << 20;
 constexpr int kPasses = 7;
 
@@ -38,15 +38,15 @@ struct Machine {
   int threads;
   char* weights;  // [kWeightBytes]
   char* rows;
-  char* scales;  // ones, of weights and rows
+  char* scales;  // all 1; scales of weights and rows
   char* scratch;
 
-  double read_s() const {  // a byte, all threads together
+  double read_s() const {  // seconds per byte, all threads together
     const int64_t share = kWeightBytes / threads / 4096 * 4096;
-    std::vector<float> kept(threads * 64);  // a cache line and more for each thread
+    std::vector<float> kept(threads * 64);  // more than a cache line for each thread
     return timed(threads, [&](int t) { kept[t * 64] = tier.read_all(weights + t * share, share); }) / (share * threads);
   }
-  double multiply_s(Form form) const {  // an operation
+  double multiply_s(Form form) const {  // seconds per operation
     std::vector<float> kept(threads * 64);
     std::vector<int64_t> operations(threads * 64);
     const auto work = [&](int t) { kept[t * 64] = tier.multiply_rounds(form, 500'000, &operations[t * 64]); };
@@ -54,7 +54,7 @@ struct Machine {
   }
 };
 
-// One m x n x k multiplication; as many matrices stand behind each other in the weights as a pass needs.
+// An m x n x k multiplication; the weights have as many matrices, one after another, as a pass needs.
 struct Multiplication {
   const Machine& machine;
   DType dtype;
@@ -65,11 +65,11 @@ struct Multiplication {
   Layout layout() const { return machine.tier.layout[static_cast<int>(dtype)]; }
   int64_t bytes() const { return packed_bytes(dtype, n, k, layout().quantum); }
   double operations() const { return 2.0 * static_cast<double>(m * n * k); }
-  // Panels from this one on belong to thread t; they come in pairs.
+  // Returns the first panel of thread t; panels are divided in pairs.
   int64_t first_column(int t) const { return t == machine.threads ? n : n / 32 * t / machine.threads * 32; }
 
   double pass_s() const {
-    // As a step's operands lie (model/scratch.cpp): rows of an odd number of lines.
+    // Rows have an odd number of cache lines, as operands of a step have (model/scratch.cpp).
     const int64_t width = form_bytes(layout().form), stride = ((k * width + 63) / 64 | 1) * 64 / width;
     const int64_t copies = std::max<int64_t>(1, std::min(kWeightBytes / bytes(), 512 / m));
     const Operand a{machine.rows,
@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
   using namespace forearm;
   const Wanted wanted = parse(argc, argv);
   char* weights = allocate(kWeightBytes);
-  // Whatever bits stand in a weight, multiplying takes as long; these are small numbers in every float type.
+  // The time does not depend on the weights' bits; these are small numbers in every float type.
   for (int64_t i = 0; i < kWeightBytes / 4; ++i) reinterpret_cast<uint32_t*>(weights)[i] = 0x3c003c00;
   char* rows = allocate(int64_t{96} << 20);
   char* scales = allocate(kScaleBytes);

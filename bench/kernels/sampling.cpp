@@ -1,10 +1,10 @@
-// Sampling from rows of 151,936 logits, 16 of them, on one thread:
+// Measures sampling from 16 rows of 151,936 logits on one thread:
 //
 //   sampling_bench [TIER...]     the tier in use
 //
-// For each kind of line: microseconds a line, the best of passes in time that the thread had a core. Beside them what
-// the head does for a row (its maxima, of pieces in a near cache), and reading a row once, which nothing that looks at
-// all of its logits can be quicker than.
+// For each kind of sampling it prints microseconds per row: the best of its passes, in time that the thread had a core.
+// For comparison it prints the time of the head's work for a row (maxima of pieces in a near cache), and the time to
+// read a row once, which is the lower bound of everything that looks at all logits.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ struct Wanted {
   float temperature;
   int32_t top_k;
   float top_p, min_p, repetition;
-  int32_t logprobs, mask;  // mask 0: one token in 32 is forbidden; 1: about every second; 2: few are allowed
+  int32_t logprobs, mask;  // mask 0: one token in 32 is forbidden; 1: about half of them; 2: all but a few
 };
 constexpr Wanted kWanted[] = {
     {"greedy", 0, 0, 1, 0, 1, -1, -1},
@@ -53,7 +53,7 @@ uint32_t next_random() {
   return state = state * 1664525u + 1013904223u;
 }
 
-// Sums of 8 numbers, which are about normal, of standard deviation 2.5; real rows fall off more steeply.
+// Sums of 8 random numbers: about normal, with a standard deviation of 2.5. Logits of real models fall off faster.
 std::vector<float> random_logits() {
   std::vector<float> logits(kRows * kVocab);
   for (float& logit : logits) {
@@ -77,7 +77,7 @@ struct Masks {
   }
 };
 
-// The columns of one line; `prompt` are tokens that the repetition penalty takes.
+// The sampling columns of one row; `prompt` has the tokens that the repetition penalty applies to.
 struct Line {
   int32_t row = 0, none[2] = {}, prompt_starts[2] = {0, kPromptTokens};
   uint64_t seed = 7, counter = 1;
@@ -112,7 +112,7 @@ struct Line {
   }
 };
 
-// Best of passes over all rows, in microseconds a row.
+// Returns the best pass over all rows, in microseconds per row.
 double row_us(const std::function<void(int64_t)>& work) {
   double best_s = INFINITY;
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -156,7 +156,7 @@ void bench(const Kernels& tier) {
              sample(tier, rows, columns, 0, 1, out, scratch);
            }));
   }
-  if (kept == 1.0f) printf("\n");  // or the reading is dropped
+  if (kept == 1.0f) printf("\n");  // so that the compiler keeps the reads
 }
 
 }  // namespace

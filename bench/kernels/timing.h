@@ -1,4 +1,4 @@
-// What the native benchmarks share: memory as the engine has it, and threads that start together.
+// Shared by the native benchmarks: memory as the engine allocates it, and threads that start together.
 #pragma once
 #include <pthread.h>
 #include <stdint.h>
@@ -14,14 +14,14 @@
 
 namespace forearm {
 
-// Of the calling thread, while it had a core: other work on the machine only ever takes away.
+// Returns the seconds that the calling thread had a core; other work on the machine does not count.
 inline double core_time_s() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Zeroed memory in huge pages, as weights and activations have it.
+// Allocates zeroed memory in huge pages, as for weights and activations.
 inline char* allocate(int64_t bytes) {
   constexpr int64_t kHuge = 2 << 20;
   void* memory = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -31,7 +31,7 @@ inline char* allocate(int64_t bytes) {
   return aligned;
 }
 
-// Runs work(thread) on `threads` pinned threads that start together; seconds of the one that took longest.
+// Runs work(thread) on `threads` pinned threads that start together; returns the seconds of the slowest.
 inline double timed(int threads, const std::function<void(int)>& work) {
   std::atomic<int> ready{0};
   std::vector<double> took(threads);

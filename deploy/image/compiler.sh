@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the builder: a compiler for TARGETARCH, Python's headers, and the build tools by hash.
+# Install in the build stage: a compiler for TARGETARCH, Python's headers, and the build tools, which are verified by hash.
 set -eu
 case $TARGETARCH in
   arm64) triplet=aarch64-linux-gnu ;;
@@ -19,7 +19,7 @@ done
 echo "compiler: $compiler"
 DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$compiler" python3-dev python3-venv ca-certificates
 rm -rf /var/lib/apt/lists/*
-# The version goes last in the name of the program, first in that of the package.
+# In the program's name the version stands last; in the package's name it stands before the target.
 triplet=$(echo $triplet | sed s/x86-64/x86_64/)
 ln -s "/usr/bin/${cross:+$triplet-}g++-${version}" /usr/local/bin/target-g++
 target-g++ --version

@@ -1,15 +1,15 @@
 #!/bin/sh
-# In the builder: /opt/forearm, a virtual environment for TARGETARCH that stands on the base's Python.
-#   install.sh requirements     what forearm needs, by hash
-#   install.sh wheel            forearm itself, from ./source; objects stay in ./native for the next time
+# Make /opt/forearm in the build stage: a virtual environment for TARGETARCH that uses the base image's Python.
+#   install.sh requirements     install forearm's requirements, verified by hash
+#   install.sh wheel            build and install forearm from ./source; object files stay in ./native for the next build
 set -eu
 cd "$(dirname "$0")"
 PATH=$PWD/tools/bin:$PATH
 here=/opt/forearm
-glibc=$(getconf GNU_LIBC_VERSION | sed 's/.*[.]//') # 2.x of the base; uv knows platforms up to 2.40
+glibc=$(getconf GNU_LIBC_VERSION | sed 's/.*[.]//') # minor version of the base image's glibc; uv knows platforms up to 2.40
 [ "$glibc" -le 40 ] || glibc=40
 case $TARGETARCH in arm64) machine=aarch64 ;; amd64) machine=x86_64 ;; esac
-# uv asks for the target's markers and wheels, whatever machine this is.
+# Install packages for the target: uv evaluates the target's markers and downloads its wheels on any build machine.
 for_target() {
   uv pip install --python $here/bin/python --python-platform $machine-manylinux_2_$glibc --only-binary :all: \
     --link-mode copy --no-progress "$@"
@@ -20,7 +20,7 @@ requirements() {
   for_target --compile-bytecode --require-hashes -r requirements.lock
 }
 
-# What a cross build must be told: pyconfig.h of both architectures says the same of types (both are LP64).
+# Set the variables of a cross build. The host's pyconfig.h serves both architectures: types have equal sizes (LP64).
 cross_settings() {
   version=$(python3 -c 'import sys; print("{}{}".format(*sys.version_info))')
   suffix=.cpython-$version-$machine-linux-gnu.so
@@ -35,8 +35,8 @@ cross_settings() {
     -Ccmake.define.Python_INCLUDE_DIR=$include -Ccmake.define.PYTHON_MODULE_EXTENSION=$suffix"
 }
 
-# ninja goes by times, and sources come with those of a checkout or an archive: a file may be older than the object of
-# what stood there before. So they get times by content: now where it is not what was built last, else long ago.
+# Set the sources' modification times by their content. ninja compares times, but those of a checkout or an archive can be
+# older than object files of an earlier version. Changed files get the current time, unchanged ones the epoch.
 date_sources() {
   { echo "$(target-g++ -v 2>&1 | sha256sum | cut -d ' ' -f 1)  compiler"; (cd source && find native -type f -exec sha256sum {} +); } |
     sort >sums
@@ -45,17 +45,17 @@ date_sources() {
   fi
   find source/native -type f -exec touch -d @0 {} +
   comm -23 sums "$built" | sed -n 's|.*  native/|source/native/|p' | tr '\n' '\0' | xargs -0r touch
-  : >"$built" # until all of this is
+  : >"$built" # the sums are valid only after a complete build
 }
 
 wheel() {
   settings="-Cbuild-dir=$PWD/native/$TARGETARCH -Ccmake.define.CMAKE_CXX_COMPILER=/usr/local/bin/target-g++"
   [ "$BUILDARCH" = "$TARGETARCH" ] || cross_settings
-  rm -rf dist "native/$TARGETARCH/CMakeCache.txt" # objects are kept, answers to old settings are not
+  rm -rf dist "native/$TARGETARCH/CMakeCache.txt" # keep object files, but not the settings of an earlier build
   built=native/$TARGETARCH.sums
   [ -e "$built" ] || : >"$built"
   date_sources
-  # shellcheck disable=SC2086  # settings are words
+  # shellcheck disable=SC2086  # word splitting is intended
   python -m pip wheel ./source --no-build-isolation --no-deps -w dist $settings
   mv sums "$built"
   for_target --compile-bytecode --no-deps dist/*.whl

@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the run stage: Python, tcmalloc (whose package has two names), a user, and the place for models.
+# Set up the run stage: install Python and tcmalloc (its package has one of two names), add the user and the models' folder.
 set -eu
 apt-get update
 tcmalloc=$(apt-cache pkgnames libtcmalloc-minimal4 | sort | tail -n 1)

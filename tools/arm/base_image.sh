@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A Debian base image for tests, where no registry is to be had: made from Debian's packages, imported into the engine of
-# docker.sh.
-#   tools/arm/base_image.sh SUITE ARCH TAG [PACKAGE,PACKAGE...]     amd64 or arm64, on x86-64; packages beyond the minimum
+# Make a Debian base image for tests without access to a registry: from Debian's packages, imported into the Docker engine
+# of docker.sh.
+#   tools/arm/base_image.sh SUITE ARCH TAG [PACKAGE,PACKAGE...]     ARCH: amd64 or arm64, on x86-64; PACKAGE: additional ones
 #
-# apt and dpkg run on this machine, for arm64 too: only the scripts of packages are emulated (docker.sh binfmt). What this
-# machine trusts, the image trusts: a network that inspects TLS is common where registries are out of reach. Debian's own
-# certificates are left out, which emulated scripts would go through one by one, with three processes each.
+# apt and dpkg run natively, for arm64 too; only the packages' scripts are emulated (docker.sh binfmt). The image gets this
+# machine's trusted certificates, because networks without registries often inspect TLS. Debian's own certificates are left
+# out: emulated scripts would process them one by one, with three processes each.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,8 +15,8 @@ unpacked=$(cd "$here/../.." && pwd)/build/arm/docker/root
 work=$(mktemp -d "${TMPDIR:-/tmp}/forearm-base.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 excludes=('/usr/share/doc/*' '/usr/share/man/*' '/usr/share/locale/*' '/usr/share/ca-certificates/*')
-# mmdebstrap tells dpkg to run scripts without chroot; those of another architecture need one, in which they are emulated. It then
-# is this machine's dpkg, which does not read the settings of the tree.
+# mmdebstrap lets dpkg run scripts without chroot, but scripts of another architecture are emulated and need a chroot. This
+# machine's dpkg then runs, which does not read the settings of the tree.
 cat >"$work/dpkg" <<X
 #!/bin/bash
 words=()

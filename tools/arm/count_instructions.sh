@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Instructions per token on Arm, beside llama.cpp: the Qwen2.5-0.5B shape under emulation, counted by a plugin of qemu.
+# Count instructions per token on Arm, beside llama.cpp: the Qwen2.5-0.5B shape under emulation, with a plugin of qemu.
 #
 #   tools/arm/count_instructions.sh [FOLDER]   write FOLDER/graviton2-like.json and the like, as bench/results/instructions has them
 #
-# Both are compiled by the same compiler for the same CPU, run with one thread, and counted between the same marks: a
-# prompt of 128 tokens, then one token after it. Models have 1 and 2 layers; what the second adds is a layer, of which
-# there are 24. A count of instructions is no time: it says nothing about how many of them a core does in a cycle.
+# Both engines are built by the same compiler for the same CPU, run with one thread, and counted between the same marks: a
+# prompt of 128 tokens, then one more token. Models have 1 and 2 layers; their difference is one layer, of which the model
+# has 24. An instruction count is not a time: it does not show how many instructions a core executes per cycle.
 #
-# On an x86-64 Debian 12 or Ubuntu; from a checkout alone it takes about half an hour, most of it to compile llama.cpp.
+# Runs on x86-64 Debian 12 or Ubuntu. From a clean checkout it takes about half an hour, mostly to compile llama.cpp.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -21,15 +21,15 @@ mkdir -p "$work"
 tools/system_packages.sh python3 test
 PATH="$root/.venv/bin:$PATH"
 
-# name: compiler's CPU, its architecture for what is not a kernel, qemu's CPU. qemu 7.2 knows no Neoverse V1 and N2: `max`
-# with their vector lengths stands for them.
+# Each name: the compiler's CPU, the architecture of code outside kernels, qemu's CPU. qemu 7.2 lacks Neoverse V1 and N2:
+# `max` with their vector lengths replaces them.
 cpus="
 graviton2 neoverse-n1 neoverse-n1
 graviton3 neoverse-v1 max,sve512=off,sve256=on,sve128=on,sme=off
 graviton4 neoverse-n2 max,sve512=off,sve256=off,sve128=on,sme=off
 "
 
-# Debian 12's qemu, which is linked dynamically and so loads plugins, with the libraries it wants; unpacked only.
+# Unpack Debian 12's qemu and its libraries, without installing them; it is linked dynamically and so can load plugins.
 qemu=$work/qemu
 if [ ! -e "$qemu/complete" ]; then
   rm -rf "$qemu"
@@ -42,7 +42,7 @@ c23077e3640e6cb4b819c134b3f41d5cf21b3edac099654b1b4142c3069a39a3 libu/liburing/l
 fi
 gcc -O2 -shared -fPIC -Wall -Wextra "$own/plugin.c" -o "$work/plugin.so"
 
-# llama.cpp as llama-cpp-python's sources have it. COUNT_LLAMA names a folder with builds that are there already.
+# Take llama.cpp from llama-cpp-python's sources. COUNT_LLAMA names a folder with existing builds.
 llama=${COUNT_LLAMA:-$work/llama}
 source=$llama/llama_cpp_python-0.3.36/vendor/llama.cpp
 mkdir -p "$llama"
@@ -55,7 +55,7 @@ off=()
 for part in BUILD_SHARED_LIBS GGML_NATIVE GGML_OPENMP LLAMA_BUILD_{COMMON,TOOLS,EXAMPLES,TESTS,SERVER,APP} LLAMA_CURL; do
   off+=("-D$part=OFF")
 done
-# build_llama CPU TARGET: its static libraries, compiled for this CPU
+# build_llama CPU TARGET: compile llama.cpp's static libraries for this CPU
 build_llama() {
   local build=$llama/llama-$1
   [ -e "$build/build.ninja" ] || cmake -S "$source" -B "$build" "${cross[@]}" "${off[@]}" -DCMAKE_BUILD_TYPE=Release \
@@ -63,7 +63,7 @@ build_llama() {
   ninja -C "$build" "$2" > "$build.log"
 }
 echo "--- building llama.cpp for three CPUs"
-build_llama neoverse-n1 llama # what is not a kernel runs everywhere as Neoverse N1 has it
+build_llama neoverse-n1 llama # code outside kernels is compiled for Neoverse N1 everywhere
 common=$llama/llama-neoverse-n1/src/libllama.a
 
 echo "--- building forearm for aarch64"
@@ -78,7 +78,7 @@ echo "--- writing models"
 [ -d "$work/gguf" ] || { python -m venv "$work/gguf" && "$work/gguf/bin/pip" -q install gguf==0.19.0; }
 "$work/gguf/bin/python" "$own/gguf_models.py" "$work"
 
-# count NAME CPU PROGRAM...: the counters at each mark, unless they are there and newer than the program; in the background
+# count NAME CPU PROGRAM...: write the counters at each mark, in the background, unless newer ones than the program exist
 count() {
   local name=$1 cpu=$2
   shift 2

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A real Docker engine without installing one: unpacked into build/arm/docker, in a network of its own, on a Unix socket.
+# Run a real Docker engine without installing it: unpacked into build/arm/docker, in its own network, on a Unix socket.
 #
-#   tools/arm/docker.sh start            the first time it fetches Debian's packages; a few seconds afterwards
-#   tools/arm/docker.sh docker ARG...    the docker command (with buildx and compose) against it
-#   tools/arm/docker.sh net COMMAND...   a command in its network: where published ports of containers are
+#   tools/arm/docker.sh start            start it; the first time this downloads Debian's packages, later it takes seconds
+#   tools/arm/docker.sh docker ARG...    run the docker command (with buildx and compose) with it
+#   tools/arm/docker.sh net COMMAND...   run a command in its network, where containers publish their ports
 #   tools/arm/docker.sh binfmt           let the kernel run arm64 programs through qemu, in containers too (needs no package)
-#   tools/arm/docker.sh stop             end it; images stay
-#   tools/arm/docker.sh remove           end it and delete images and containers
+#   tools/arm/docker.sh stop             stop it and keep its images
+#   tools/arm/docker.sh remove           stop it and delete its images and containers
 #
-# As root on an x86-64 Debian 12 (cgroups of version 1 or 2); where that can't be had, `start` says why and ends with status 69
-# (EX_UNAVAILABLE). For tests: on a machine of your own, install a Docker engine.
-# What containers send goes through slirp4netns: no firewall rule, bridge or address of this machine is touched.
+# Needs root on x86-64 Debian 12 (cgroups of version 1 or 2); otherwise `start` prints the reason and exits with status 69
+# (EX_UNAVAILABLE). It is meant for tests: on a machine of your own, install a Docker engine.
+# Containers reach the network through slirp4netns; this machine's firewall rules, bridges and addresses stay unchanged.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -45,7 +45,7 @@ unavailable() {
   exit 69
 }
 
-# What an engine needs and a container often lacks.
+# Make devices and mounts that the engine needs and containers often lack.
 look() {
   [ "$(id -u)" = 0 ] || unavailable "it needs root"
   mkdir -p "$run"
@@ -64,7 +64,7 @@ fetch() {
   complete=$folder/complete-$(cksum <<<"$packages" | cut -d ' ' -f 1)
   [ -e "$complete" ] && return
   "$root/tools/arm/get_debs.sh" "$folder/root" <<<"$packages"
-  # Names of containers are told by rules in each container's own network.
+  # Container names are resolved by rules in each container's own network.
   local tables
   for tables in iptables ip6tables; do
     printf '#!/bin/sh\nXTABLES_LIBDIR=%s exec %s "$@"\n' "$bin/lib/x86_64-linux-gnu/xtables" "$bin/sbin/$tables-nft" >"$bin/sbin/$tables"
@@ -73,7 +73,7 @@ fetch() {
   touch "$complete"
 }
 
-# The programs find each other and their libraries by name.
+# Let the programs find each other and their libraries by name.
 settings() {
   export PATH="$bin/sbin:$bin/bin:$PATH" LD_LIBRARY_PATH="$folder/root/lib/x86_64-linux-gnu:$bin/lib/x86_64-linux-gnu"
   export DOCKER_HOST=unix://$run/docker.sock DOCKER_CONFIG=$folder/config
@@ -88,7 +88,7 @@ start() {
   fetch
   settings
   answers && return
-  # A process that does nothing holds the network open; slirp4netns joins it to the outside.
+  # An idle process keeps the network namespace open; slirp4netns connects it to the outside.
   setsid unshare --net sleep infinity </dev/null >/dev/null 2>&1 &
   echo $! >"$run/$space.pid"
   sleep 0.3
@@ -122,7 +122,7 @@ stop() {
   done
 }
 
-# Flag F: the kernel opens the interpreter now, so that it need not be in the container.
+# Flag F: the kernel opens the interpreter now, so that containers do not need it.
 binfmt() {
   local qemu table=/proc/sys/fs/binfmt_misc
   qemu=$("$root/tools/arm/get_qemu.sh")

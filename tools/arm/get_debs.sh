@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Unpack Debian packages into a folder: FOLDER, and on standard input lines of `SHA256 PATH-BELOW-pool/main`.
+# Unpack Debian packages into FOLDER; standard input has lines of `SHA256 PATH-BELOW-pool/main`.
 #
-# Nothing of them is installed or run. Once the archive has moved on, they come from snapshot.debian.org; DEBIAN_MIRROR
-# names another archive.
+# Nothing is installed or run. Packages that have left the archive come from snapshot.debian.org; DEBIAN_MIRROR names
+# another archive.
 set -euo pipefail
 
 folder=$1

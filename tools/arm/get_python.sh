@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Print the folder of an unpacked arm64 Python 3.11 with its headers, fetched into build/arm the first time.
 #
-# Debian 12's packages, by checksum; unpacked only, nothing of them is installed or run on this machine. Once the archive
-# has moved on, they come from snapshot.debian.org. DEBIAN_MIRROR names another archive.
+# Debian 12's packages, verified by checksum, are only unpacked; nothing is installed or run on this machine. Packages that
+# have left the archive come from snapshot.debian.org. DEBIAN_MIRROR names another archive.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Print the path of a qemu-aarch64 that knows Graviton's cores, fetched into build/arm the first time.
 #
-# The emulators of Debian 12 and Ubuntu 22.04 stop before Neoverse V1; Debian 13's is static and runs anywhere. It comes
-# from Debian's archive by checksum, so that no key of Debian is needed on Ubuntu; once the archive has moved on, from
-# snapshot.debian.org. DEBIAN_MIRROR names another archive.
+# The emulators of Debian 12 and Ubuntu 22.04 lack Neoverse V1; Debian 13's is linked statically and runs on both. It comes
+# from Debian's archive and is verified by checksum, so that Ubuntu needs no key of Debian; after it has left the archive,
+# it comes from snapshot.debian.org. DEBIAN_MIRROR names another archive.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

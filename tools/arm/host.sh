@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# An emulated arm64 host: Debian 12 with systemd and sshd, two NUMA nodes of HOST_NODE_CORES (2) cores, for tests of the
-# deployment.
+# Emulate an arm64 host for tests of the deployment: Debian 12 with systemd and sshd, two NUMA nodes of HOST_NODE_CORES (2)
+# cores each.
 #
-#   tools/arm/host.sh image              disk, kernel and initramfs in build/arm/host: minutes the first time
-#   tools/arm/host.sh start [CPU]        boot a fresh copy of the disk (neoverse-v1: Graviton3) and wait for ssh; the files of
-#                                        build/arm/host/media, where that is, are on a second disk, at /media
-#   tools/arm/host.sh ssh COMMAND...     as root on it
-#   tools/arm/host.sh forward PORT       127.0.0.1:PORT of this machine is localhost:PORT there, until the host is stopped
-#   tools/arm/host.sh inventory          an Ansible inventory of it
-#   tools/arm/host.sh program FILE [ARGUMENT...]   a static program alone on HOST_CPU (neoverse-v1), from an initramfs
+#   tools/arm/host.sh image              make disk, kernel and initramfs in build/arm/host; takes minutes the first time
+#   tools/arm/host.sh start [CPU]        boot a fresh copy of the disk (neoverse-v1: Graviton3) and wait for ssh; files of
+#                                        build/arm/host/media, if it exists, are on a second disk at /media
+#   tools/arm/host.sh ssh COMMAND...     run a command on it as root
+#   tools/arm/host.sh forward PORT       forward 127.0.0.1:PORT of this machine to its localhost:PORT, until it is stopped
+#   tools/arm/host.sh inventory          print an Ansible inventory of it
+#   tools/arm/host.sh program FILE [ARGUMENT...]   run a static program alone on HOST_CPU (neoverse-v1), from an initramfs
 #   tools/arm/host.sh stop               power off and delete the copy
 #
-# As root on an x86-64 Debian 12; no package is installed. Seconds there say nothing about Graviton.
+# Needs root on x86-64 Debian 12; installs no package. Times under emulation say nothing about Graviton.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -24,7 +24,7 @@ ssh_options=(-i "$lab/key" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/de
   -o ConnectTimeout=20 -o ServerAliveInterval=20)
 packages=systemd,systemd-sysv,udev,dbus,openssh-server,python3,python3-apt,sudo,iproute2,ca-certificates,kmod,procps,netbase,curl
 
-# apt with lists and state of its own.
+# Run apt with its own lists and state.
 apt_of() {
   local suite=$1 arch=$2 state=$lab/apt/$1-$2
   shift 2
@@ -36,7 +36,7 @@ apt_of() {
     -o Dir::Etc::preferencesparts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures="$arch" "$@"
 }
 
-# unpacked FOLDER SUITE ARCH PACKAGE...: packages unpacked, not installed.
+# unpacked FOLDER SUITE ARCH PACKAGE...: unpack packages without installing them.
 unpacked() {
   local folder=$1 suite=$2 arch=$3 deb
   shift 3
@@ -58,7 +58,7 @@ kernel_package() {
 
 fetch() {
   unpacked machine bookworm-backports amd64 qemu-system-arm qemu-system-common qemu-system-data
-  # What that program is linked with, and Debian does not have from the start.
+  # Libraries of that program that a minimal Debian lacks.
   unpacked libraries bookworm amd64 libcapstone4 libpmem1 libndctl6 libdaxctl1 libfdt1 librdmacm1 libibverbs1 libslirp0 \
     libvdeplug2 libfuse3-3 libaio1 liburing2 libnl-3-200 libnl-route-3-200 libkeyutils1
   unpacked tools bookworm amd64 mmdebstrap
@@ -66,7 +66,7 @@ fetch() {
   [ -e "$lab/kernel.complete" ] || unpacked kernel bookworm arm64 "$(kernel_package)"
 }
 
-# apt and dpkg run here; only the scripts of packages are emulated (docker.sh binfmt).
+# apt and dpkg run natively; only the packages' scripts are emulated (docker.sh binfmt).
 tree() {
   "$root/tools/arm/docker.sh" binfmt
   mkdir -p "$lab/bin"
@@ -86,7 +86,7 @@ X
   rm -rf "$lab"/tree/etc/{apt/apt.conf.d,dpkg/dpkg.cfg.d}/99mmdebstrap "$lab"/tree/tmp/*
 }
 
-# What makes a tree a host: key, network, names, kernel modules, no services that only wait.
+# Turn the tree into a host: SSH key, network, names, kernel modules; disable services that only wait.
 settle() {
   local tree=$lab/tree service
   [ -e "$lab/key" ] || ssh-keygen -q -t ed25519 -N '' -f "$lab/key"
@@ -106,7 +106,7 @@ settle() {
   : >"$tree/etc/machine-id"
   sed -i 's/^root:[^:]*:/root:*:/' "$tree/etc/shadow"
   printf 'deb %s bookworm main\n' "$mirror" >"$tree/etc/apt/sources.list"
-  # What this machine trusts, the host trusts: a network that inspects TLS is common where registries are out of reach.
+  # The host gets this machine's trusted certificates, because networks without registries often inspect TLS.
   cp -L /etc/ssl/certs/ca-certificates.crt "$tree/etc/ssl/certs/ca-certificates.crt"
   mkdir -p "$tree/lib/modules"
   cp -a "$lab"/kernel/lib/modules/* "$tree/lib/modules/"
@@ -123,7 +123,7 @@ image() {
   python3 "$root/tools/arm/initramfs.py" "$lab/kernel" "$lab/busybox/bin/busybox" "$lab/initramfs"
 }
 
-# A program of backports would load the modules of an installed qemu: its own stand in their place, for it alone.
+# qemu of backports would load the modules of an installed qemu: mount its own modules there, for this process alone.
 machine() {
   local here=$lab/machine/usr modules=/usr/lib/x86_64-linux-gnu/qemu
   export LD_LIBRARY_PATH=$lab/libraries/usr/lib/x86_64-linux-gnu:$lab/libraries/lib/x86_64-linux-gnu
@@ -134,7 +134,7 @@ machine() {
 
 on_host() { ssh "${ssh_options[@]}" -p "$port" root@127.0.0.1 "$@"; }
 
-# A folder as a disk that is plugged in: through emulated ssh, 593 MB took more than six minutes.
+# Plug in a folder as a disk: copying 593 MB through emulated ssh took more than six minutes.
 media() {
   rm -f "$lab/media.img"
   [ -d "$lab/media" ] || return 0
@@ -158,7 +158,7 @@ start() {
     -netdev "user,id=n0,hostfwd=tcp:127.0.0.1:$port-:22" -device virtio-net-pci,netdev=n0,romfile= \
     -device virtio-rng-pci -kernel "$(ls "$lab"/kernel/boot/vmlinuz-*)" -initrd "$lab/initramfs" \
     -append "console=ttyAMA0 root=/dev/vda rw quiet systemd.show_status=0 mitigations=off") </dev/null >"$lab/machine.log" 2>&1 &
-  # On a busy machine it took 81 s.
+  # Booting took 81 s on a busy machine.
   for _ in $(seq 100); do
     sleep 3
     on_host true 2>/dev/null || continue
@@ -183,7 +183,7 @@ all:
 X
 }
 
-# A static program alone on such a machine, without a disk: all that it prints; fails unless it says exit status 0.
+# Run a static program alone on such a machine without a disk, and print its output; fails unless its exit status is 0.
 program() {
   local work
   fetch >&2

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A Debian 12 host of this machine's own architecture, for tests of the deployment without emulation: a container with systemd,
-# sshd and what the role installs, a Docker engine of its own among it, in the engine of docker.sh.
+# Run a Debian 12 host of this machine's architecture, for tests of the deployment without emulation: a container in the
+# Docker engine of docker.sh with systemd, sshd and the packages of the role, among them its own Docker engine.
 #
-#   tools/arm/native_host.sh start             from nothing, and wait for ssh; the files of build/arm/host/media are at /media
-#   tools/arm/native_host.sh ssh COMMAND...    as root on it
-#   tools/arm/native_host.sh inventory         an Ansible inventory of it
-#   tools/arm/native_host.sh stop              remove it, and what was installed there
+#   tools/arm/native_host.sh start             make it, start it and wait for ssh; /media has the files of build/arm/host/media
+#   tools/arm/native_host.sh ssh COMMAND...    run a command on it as root
+#   tools/arm/native_host.sh inventory         print an Ansible inventory of it
+#   tools/arm/native_host.sh stop              remove it with everything that was installed there
 #
-# As root on an x86-64 Debian 12. The kernel is this machine's: its settings are left alone, and it has this machine's NUMA nodes.
+# Needs root on x86-64 Debian 12. It shares this machine's kernel, whose settings stay unchanged, and its NUMA nodes.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -16,15 +16,15 @@ engine=$root/tools/arm/docker.sh
 name=forearm-host
 image=forearm-host:bookworm
 packages=systemd,systemd-sysv,dbus,openssh-server,python3,python3-apt,sudo,iproute2,kmod,procps,netbase,curl
-# sshd serves one connection of the engine's: no port is needed, in a network that is not this machine's.
+# sshd serves a single connection through the engine: the host needs no port in this machine's network.
 options="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 proxy="ProxyCommand='$engine' docker exec -i $name /usr/sbin/sshd -i"
 
-# shellcheck disable=SC2086  # options are words
+# shellcheck disable=SC2086  # word splitting is intended
 on_host() { ssh -i "$lab/key" $options -o "$proxy" root@$name "$@"; }
 
-# What makes the tree a host. The kernel is not its own: nothing of it may be set, interpreters of other architectures among it.
-# Its engine shares the network of the outer one, whose bridges and rules it leaves alone.
+# Turn the tree into a host. It does not own the kernel: it must not change settings, nor register interpreters (binfmt).
+# Its Docker engine shares the outer one's network and leaves its bridges and rules unchanged.
 # shellcheck disable=SC2016  # the container's shell expands
 settings='
 for part in fs kernel vm; do mount --bind /proc/sys/$part /proc/sys/$part && mount -o remount,bind,ro /proc/sys/$part; done

@@ -1,11 +1,11 @@
-"""vLLM's names for forearm's classes, loaded when first asked for. Other modules here are where vLLM has them."""
+"""vLLM's names for forearm's classes, imported on first use. Modules here have the paths of vLLM's modules."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-__version__ = "0.33.0+forearm"  # whose names these are
+__version__ = "0.33.0+forearm"  # the version of vLLM that has these names
 __version_tuple__ = (0, 33, 0)
 
 _MODULES = {
@@ -25,13 +25,13 @@ def __getattr__(name: str) -> object:
 
 
 def _check_alone() -> None:
-    """Raises: ImportError beside a real vLLM."""
+    """Check that vLLM itself is not installed. Raises: ImportError if it is."""
     try:
         real = version("vllm")
     except PackageNotFoundError:
         return
     raise ImportError(
-        f"vllm {real} and forearm-vllm are both installed, and the files of one lie over the other's. Run `pip "
+        f"vllm {real} and forearm-vllm are both installed, and the files of one overwrite those of the other. Run `pip "
         "uninstall forearm-vllm vllm`, then install the one that you want"
     )
 

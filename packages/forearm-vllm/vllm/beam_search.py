@@ -1,4 +1,4 @@
-"""What LLM.beam_search returns."""
+"""Types of the results of LLM.beam_search."""
 
 from forearm.offline.beams import BeamSearchOutput, BeamSearchSequence
 

@@ -1,4 +1,4 @@
-"""What prompts are, as vLLM names it."""
+"""Types of prompts, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing_extensions import NotRequired
 
 
 class TextPrompt(TypedDict):
-    """A text."""
+    """A prompt as text."""
 
     prompt: str
 
 
 class TokensPrompt(TypedDict):
-    """Token ids, and the text where it is known."""
+    """A prompt as token ids, with its text if that is known."""
 
     prompt_token_ids: list[int]
     prompt: NotRequired[str]

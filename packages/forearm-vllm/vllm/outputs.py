@@ -1,4 +1,4 @@
-"""What calls return, as vLLM names it."""
+"""Types of results, under vLLM's names."""
 
 from forearm.offline.outputs import CompletionOutput, RequestOutput
 from forearm.offline.pooling_outputs import (

@@ -1,4 +1,4 @@
-"""How texts are pooled."""
+"""Parameters of pooling requests."""
 
 from forearm import PoolingParams
 

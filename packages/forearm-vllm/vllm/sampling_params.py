@@ -1,4 +1,4 @@
-"""How answers are sampled."""
+"""Parameters of sampling and beam search."""
 
 from forearm import BeamSearchParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
 

@@ -1,4 +1,4 @@
-"""Arguments of engines."""
+"""Arguments of LLM and AsyncLLMEngine."""
 
 from forearm import AsyncEngineArgs, EngineArgs
 

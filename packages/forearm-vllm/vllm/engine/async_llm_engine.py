@@ -1,4 +1,4 @@
-"""The engine within an asyncio program."""
+"""The engine inside an asyncio program."""
 
 from forearm import AsyncLLMEngine
 

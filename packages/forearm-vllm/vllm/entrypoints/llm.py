@@ -1,4 +1,4 @@
-"""The engine within a program."""
+"""The engine inside a Python program."""
 
 from forearm import LLM
 

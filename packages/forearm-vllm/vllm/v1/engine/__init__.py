@@ -1,1 +1,1 @@
-"""As vLLM has it."""
+"""Package at the path that vLLM has."""

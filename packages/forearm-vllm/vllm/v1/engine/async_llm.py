@@ -1,4 +1,4 @@
-"""The engine within an asyncio program, under its newer name."""
+"""The engine inside an asyncio program, under vLLM's newer name."""
 
 from forearm import AsyncLLMEngine as AsyncLLM
 
