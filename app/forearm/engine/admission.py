@@ -89,18 +89,27 @@ class Admission:
         params = submit.params
         check(params, self.terms.vocab_size)
         self._check_alternatives(params, len(submit.prompt_token_ids))
+        stop_ids = frozenset(params.stop_token_ids or ())
+        eos_ids = frozenset(() if params.ignore_eos else self.terms.eos_token_ids)
+        if params.allowed_token_ids is not None:  # if nothing is left of them, sampling would fail in the engine
+            left = set(params.allowed_token_ids) - {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+            if not left - (eos_ids | stop_ids if params.min_tokens else frozenset()):
+                raise InvalidRequest(
+                    "allowed_token_ids leaves nothing to choose: bad_words and min_tokens forbid all of it",
+                    "allowed_token_ids",
+                )
         self._arrivals += 1
         seed = self._seeds.getrandbits(64) if params.seed in (None, -1) else params.seed
         assert seed is not None
-        request = Request(
+        return Request(
             connection=connection,
             request_id=submit.request_id,
             prompt=self._prompt(submit.prompt_token_ids),
             params=params,
             columns=lasting(params, self.terms.vocab_size),
             max_tokens=self._max_tokens(len(submit.prompt_token_ids), params.max_tokens),
-            stop_ids=frozenset(params.stop_token_ids or ()),
-            eos_ids=frozenset(() if params.ignore_eos else self.terms.eos_token_ids),
+            stop_ids=stop_ids,
+            eos_ids=eos_ids,
             root=self._root(submit.cache_salt),
             arrived_s=now_s,
             rank=(due_s(now_s, submit.priority), self._arrivals),
@@ -108,8 +117,6 @@ class Admission:
             priority=level(submit.priority),
             client=submit.client,
         )
-        self._check_choice(request)
-        return request
 
     def _check_alternatives(self, params: SamplingParams, prompt: int) -> None:
         """Raises: InvalidRequest if more alternatives are asked for than the limit, or than one message holds."""
@@ -124,20 +131,6 @@ class Admission:
                     f"prompt_logprobs asks for {each} alternatives at each of {prompt} tokens; ask for fewer",
                     "prompt_logprobs",
                 )
-
-    def _check_choice(self, request: Request) -> None:
-        """Raises: InvalidRequest if the request forbids every token, which else would fail in the engine."""
-        params = request.params
-        if params.allowed_token_ids is None:
-            return
-        left = set(params.allowed_token_ids) - {word[0] for word in params.bad_words_token_ids if len(word) == 1}
-        if params.min_tokens:
-            left -= request.eos_ids | request.stop_ids
-        if not left:
-            raise InvalidRequest(
-                "allowed_token_ids leaves nothing to choose: bad_words and min_tokens forbid all of it",
-                "allowed_token_ids",
-            )
 
     def _prompt(self, token_ids: list[int]) -> array[int]:
         if not token_ids:

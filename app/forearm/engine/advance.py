@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.sampling import finish
 from forearm.engine.sequence import Sequence
 from forearm.engine.step import SliceOutcome
@@ -56,7 +55,13 @@ def append_tokens(outcome: SliceOutcome) -> NewTokens:
             break
         new.accepted += 1
     if new.logprobs is None and sequence.constraint is not None:
-        _force(sequence, sequence.constraint, new)
+        # Tokens that the grammar forces need no forward pass. If log-probabilities are wanted, which need one, these
+        # tokens are computed as drafts instead.
+        while not new.ended and (forced := sequence.constraint.forced()):
+            for token in forced:
+                _append(sequence, token, new)
+                if new.ended:
+                    break
     return new
 
 
@@ -74,17 +79,6 @@ def nothing_to_choose(sequence: Sequence) -> ForearmError:
         f"request {sequence.request.request_id}: the model's logits after token {len(sequence.tokens)} have a NaN, "
         "or every token is forbidden; nothing can be chosen"
     )
-
-
-def _force(sequence: Sequence, constraint: Constraint, new: NewTokens) -> None:
-    """Append the tokens that the grammar forces: they need no forward pass. If log-probabilities are wanted, which need
-    one, these tokens are computed as drafts instead.
-    """
-    while not new.ended and (forced := constraint.forced()):
-        for token in forced:
-            _append(sequence, token, new)
-            if new.ended:
-                return
 
 
 def _append(sequence: Sequence, token: int, new: NewTokens) -> None:

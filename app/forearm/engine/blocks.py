@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from hashlib import sha256
 
-from forearm.engine.prefix_cache import PrefixCache, block_digest
+from forearm.engine.prefix_cache import PrefixCache
 from forearm.engine.sequence import Sequence
 
 BLOCK_TOKENS = 32
@@ -160,8 +161,13 @@ class BlockPool:
             self._free.append(block)
 
     def _digest(self, sequence: Sequence, block: int) -> bytes:
-        """Return the digest of the sequence's full block number `block`, and extend its chain as far as needed."""
+        """Return the digest of the sequence's full block number `block`, and extend its chain as far as needed.
+
+        A block's digest is the hash of its parent's and of its tokens, int32. The hash is cryptographic: an attacker
+        who could make two prompts collide would read another client's context.
+        """
         for i in range(len(sequence.digests), block + 1):
             parent = sequence.digests[i - 1] if i else sequence.request.root
-            sequence.digests.append(block_digest(parent, sequence.tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]))
+            tokens = sequence.tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]
+            sequence.digests.append(sha256(parent + tokens.tobytes()).digest())
         return sequence.digests[block]

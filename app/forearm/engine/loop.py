@@ -22,7 +22,7 @@ from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.pooling import PoolingStepper
 from forearm.engine.request_queue import RequestQueue
 from forearm.engine.scheduler import Scheduler, StepLimits
-from forearm.engine.sequence import Request, Sequence, Slice, prefills
+from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.engine.speculation.speculation import Speculation
 from forearm.engine.step import SliceOutcome, Stepper
 from forearm.errors import ConstraintFailed, EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
@@ -104,7 +104,13 @@ class EngineLoop:
             elif isinstance(inward.message, wire.ForgetPrefixes):
                 self.scheduler.blocks.forget_prefixes()
             elif request := self._requests.get((inward.connection, inward.message.request_id)):  # else it has ended
-                self._abort(request, inward.message.index)
+                index = inward.message.index
+                if index is None or self._pools:
+                    self._end(request, "abort")
+                elif (sequence := request.made(index)) is None:
+                    self.scheduler.drop(request, index)
+                elif sequence.finish_reason is None:
+                    self._end_output(sequence, "abort")
         elif isinstance(inward, Profiling):
             self.outbox.append((inward.connection, self.trace.answer(inward.message)))
         elif isinstance(inward, Disconnected):
@@ -118,7 +124,8 @@ class EngineLoop:
                 if self._pools:
                     self._refuse(*request.name, EngineUnavailable("the server is shutting down"))
                 else:
-                    self.outbox += [(request.connection, one) for one in replies.aborted(request)]
+                    ends = [replies.end(request, index, "abort") for index in request.open_indexes]
+                    self.outbox += [(request.connection, one) for one in ends]
                 self._end(request, "abort")
 
     def step(self) -> None:
@@ -136,8 +143,15 @@ class EngineLoop:
             try:
                 self._compute(slices)
                 self._failed_steps = 0
-            except Exception as error:
-                self._step_failed(slices, error)
+            except Exception as error:  # the step's requests end; others go on, unless several steps in a row fail
+                self._failed_steps += 1
+                log.error("a step of %d sequences failed", len(slices), exc_info=error)
+                for request in {id(piece.sequence.request): piece.sequence.request for piece in slices}.values():
+                    failed = EngineFailed(f"request {request.request_id}: the engine failed to compute it: {error}")
+                    self._refuse(request.connection, request.request_id, failed)
+                    self._end(request, "error")
+                if self._failed_steps == MAX_FAILED_STEPS:
+                    raise EngineFailed(f"{MAX_FAILED_STEPS} steps in a row failed; the last one: {error}") from error
             self.meter.step(sum([piece.end - piece.start for piece in slices]))
         elif self.busy:
             grammars = [request.compiling for request in self._compiling if request.compiling is not None]
@@ -205,15 +219,6 @@ class EngineLoop:
                 sequence.constraint = Constraint(request.params, request.matcher)
             self.outbox.append((request.connection, wire.Accepted(request_id=request.request_id)))
 
-    def _abort(self, request: Request, index: int | None) -> None:
-        """Abort output `index` (None: all outputs), unless it has already ended."""
-        if index is None or self._pools:
-            self._end(request, "abort")
-        elif (sequence := request.made(index)) is None:
-            self.scheduler.drop(request, index)
-        elif sequence.finish_reason is None:
-            self._end_output(sequence, "abort")
-
     # --- compute
 
     def _compute(self, slices: list[Slice]) -> None:
@@ -223,7 +228,8 @@ class EngineLoop:
         slices = self._speculation.plan(slices, self.scheduler.limits, self.scheduler.blocks)
         outcomes = self._stepper.compute(slices)
         self.trace.part("advance")
-        prompt_tokens = prefills(slices)
+        prompts = [(piece, len(piece.sequence.prompt)) for piece in slices if piece.start < len(piece.sequence.prompt)]
+        prompt_tokens = sum([min(piece.end, length) - piece.start for piece, length in prompts])
         self.meter.prefilled_tokens += prompt_tokens
         now_s = time.monotonic()
         for outcome in outcomes:
@@ -306,14 +312,3 @@ class EngineLoop:
                 self.scheduler.blocks.discard(one)
         self._refuse(request.connection, request.request_id, error)
         self._end(request, "error")
-
-    def _step_failed(self, slices: list[Slice], error: Exception) -> None:
-        """End the requests of a failed step; others go on, unless several steps in a row fail."""
-        self._failed_steps += 1
-        log.error("a step of %d sequences failed", len(slices), exc_info=error)
-        for request in {id(piece.sequence.request): piece.sequence.request for piece in slices}.values():
-            failed = EngineFailed(f"request {request.request_id}: the engine failed to compute it: {error}")
-            self._refuse(request.connection, request.request_id, failed)
-            self._end(request, "error")
-        if self._failed_steps == MAX_FAILED_STEPS:
-            raise EngineFailed(f"{MAX_FAILED_STEPS} steps in a row failed; the last one: {error}") from error

@@ -95,14 +95,17 @@ class PoolingStepper:
         """Compute all layers of all texts in one call, then pooling and the layers after it in another."""
         self.trace.part("pack")
         batch = pack(slices)
-        if self._terms.token_types > 1:
-            batch = batch._replace(types=_token_types(slices))
+        tasks = [_task(piece) for piece in slices]
+        if self._terms.token_types > 1:  # 0 for a first text's tokens, 1 for a second's
+            seconds = [task.texts[piece.sequence.index].second for piece, task in zip(slices, tasks, strict=True)]
+            types = [np.arange(piece.end) >= (at or piece.end) for piece, at in zip(slices, seconds, strict=True)]
+            if any(seconds):
+                batch = batch._replace(types=np.concatenate(types).astype(np.int32))
         starts = int32(accumulate((len(piece.scores) for piece in slices), initial=0))
         self.trace.part("forward")
         self.executor.forward(batch)
         self.trace.part("pool")
         pooled = self.executor.pool(starts)
-        tasks = [_task(piece) for piece in slices]
         rows = self.executor.logits() if any(task.by_token for task in tasks) else pooled
         outcomes: list[SliceOutcome] = []
         for index, (piece, task, (first, end)) in enumerate(zip(slices, tasks, pairwise(starts), strict=True)):
@@ -136,16 +139,6 @@ def finish_vector(vector: Float32Array, plan: PoolingPlan, dimensions: int | Non
         wide = np.exp(wide - wide.max(axis=-1, keepdims=True))
         wide = wide / wide.sum(axis=-1, keepdims=True)
     return wide.astype("<f4")
-
-
-def _token_types(slices: list[Slice]) -> Int32Array | None:
-    """Return 0 for a first text's tokens, 1 for a second's; None where no text has a second."""
-    seconds = [_task(piece).texts[piece.sequence.index].second for piece in slices]
-    if not any(seconds):
-        return None
-    return np.concatenate(
-        [np.arange(piece.end) >= (second or piece.end) for piece, second in zip(slices, seconds, strict=True)]
-    ).astype(np.int32)
 
 
 def _task(piece: Slice) -> PoolingTask:

@@ -6,7 +6,6 @@ and values. Unused blocks keep their content until they are evicted.
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from hashlib import sha256
 
@@ -14,14 +13,6 @@ from hashlib import sha256
 def root_digest(salt: str | None) -> bytes:
     """Return the start of a hash chain. Requests with different salts share nothing."""
     return sha256(b"" if salt is None else b"salt " + salt.encode()).digest()
-
-
-def block_digest(parent: bytes, tokens: array[int]) -> bytes:
-    """Return the digest of a full block: its tokens, int32, after the chain with digest `parent`.
-
-    The hash is cryptographic: an attacker who could make two prompts collide would read another client's context.
-    """
-    return sha256(parent + tokens.tobytes()).digest()
 
 
 class PrefixCache:

@@ -39,11 +39,6 @@ def embedded(sequence: Sequence, vector: Float32Array) -> wire.Embedded:
     )
 
 
-def aborted(request: Request) -> list[wire.Tokens]:
-    """Return the end message of each open output."""
-    return [end(request, index, "abort") for index in request.open_indexes]
-
-
 def end(request: Request, index: int, reason: str) -> wire.Tokens:
     """Return the end message of an output, without further tokens."""
     return wire.Tokens(request_id=request.request_id, index=index, token_ids=[], finish_reason=reason)

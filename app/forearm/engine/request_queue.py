@@ -38,8 +38,15 @@ class RequestQueue:
         self._ended_s.append(time.monotonic())
 
     def load(self, taken: int) -> Load:
-        """Return how many more requests may come while `taken` places are taken; if none, the time to retry after."""
-        return Load(self._limit + self._places - taken - self.length, self._wait_s())
+        """Return how many more requests may come while `taken` places are taken; if none, the time to retry after.
+
+        That time is until the queue is empty at the present rate: 1 to 60 seconds; 1 while no rate is known.
+        """
+        wait_s = 1
+        if len(self._ended_s) >= 2:
+            mean_s = (time.monotonic() - self._ended_s[0]) / len(self._ended_s)
+            wait_s = min(max(math.ceil(self.length * mean_s), 1), _LONGEST_S)
+        return Load(self._limit + self._places - taken - self.length, wait_s)
 
     def check(self, outputs: int, running: int, waiting: int) -> None:
         """Raises: InvalidRequest or Overloaded if a request for `outputs` outputs exceeds the limits."""
@@ -57,10 +64,3 @@ class RequestQueue:
         if waiting + outputs > most:
             said = f"{waiting} outputs are waiting, {outputs} more are asked for; the limit is {most}"
             raise Overloaded(said, load.retry_after_s)
-
-    def _wait_s(self) -> int:
-        """Return the seconds until the queue is empty at the present rate: 1 to 60; 1 while no rate is known."""
-        if len(self._ended_s) < 2:
-            return 1
-        mean_s = (time.monotonic() - self._ended_s[0]) / len(self._ended_s)
-        return min(max(math.ceil(self.length * mean_s), 1), _LONGEST_S)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
 
 import numpy as np
 
-from forearm.array_types import Int32Array, UInt32Array
+from forearm.array_types import UInt32Array
 from forearm.engine.batch import Sampled, Sampling, ScoredTokens, csr, int32
 from forearm.engine.sequence import Columns, SampleRow, Sequence
 from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
@@ -23,10 +22,11 @@ def lasting(params: SamplingParams, vocab_size: int) -> Columns:
     temperature = max(params.temperature, MIN_TEMPERATURE) if params.temperature else 0.0
     penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
     top_k = min(max(params.top_k, 0), 2**31 - 1)
+    logprobs = -1 if params.logprobs is None else alternatives(params.logprobs, vocab_size)
     others = (params.logit_bias, params.min_tokens, params.bad_words_token_ids, params.allowed_token_ids)
     return Columns(
         array("f", (temperature, params.top_p, params.min_p, *penalties)).tobytes(),
-        array("i", (top_k, _logprobs(params, vocab_size))).tobytes(),
+        array("i", (top_k, logprobs)).tobytes(),
         free=not (_penalized(params) or any(others)),
     )
 
@@ -56,8 +56,10 @@ class StepColumns:
         chosen = [line.choice for line in lines if line.choice is not None]
         imposed = [choice for choice in chosen if isinstance(choice, int)]
         if len(imposed) < len(chosen):
-            mask, masks = _masks(lines)
-            sampling = sampling._replace(mask=mask, masks=masks)
+            masked = [number for number, line in enumerate(lines) if isinstance(line.choice, np.ndarray)]
+            mask = np.full(len(lines), -1, np.int32)
+            mask[masked] = range(len(masked))
+            sampling = sampling._replace(mask=mask, masks=np.array([lines[i].choice for i in masked], np.uint32))
         return _with_rules(sampling, lines) if imposed or not self._free else sampling
 
 
@@ -96,7 +98,9 @@ def _with_rules(sampling: Sampling, lines: list[SampleRow]) -> Sampling:
     prompt_starts, prompt_ids = csr(prompts)
     output_starts, output_ids = csr(outputs)
     bias_starts, bias_ids = csr([array("i", one) for one in bias])
-    allowed_starts, allowed_ids = csr([array("i", _allowed(line)) for line in lines])
+    allowed = [[line.choice] if isinstance(line.choice, int) else line.sequence.request.params.allowed_token_ids or []
+               for line in lines]  # fmt: skip
+    allowed_starts, allowed_ids = csr([array("i", one) for one in allowed])
     return sampling._replace(
         prompt_starts=prompt_starts,
         prompt_ids=prompt_ids,
@@ -158,16 +162,12 @@ def finish(sequence: Sequence) -> tuple[str | None, int | None]:
     return None, None
 
 
-def sampled_logprobs(sampled: Sampled, line: int, count: int) -> PositionLogprobs:
-    """Return the log-probabilities of a line of Sampled: the token, then `count` alternatives."""
-    chosen = TokenLogprob(int(sampled.token[line]), float(sampled.logprob[line]), int(sampled.rank[line]))
-    return [chosen, *_alternatives(sampled, line, count)]
-
-
-def scored_logprobs(scored: ScoredTokens, line: int, token: int, count: int) -> PositionLogprobs:
-    """Return the log-probabilities of a line of ScoredTokens: the given token, then `count` alternatives."""
-    chosen = TokenLogprob(token, float(scored.logprob[line]), int(scored.rank[line]))
-    return [chosen, *_alternatives(scored, line, count)]
+def position_logprobs(found: Sampled | ScoredTokens, line: int, token: int, count: int) -> PositionLogprobs:
+    """Return the log-probabilities of a line: of `token`, which was sampled or scored, then of `count` alternatives."""
+    chosen = TokenLogprob(token, float(found.logprob[line]), int(found.rank[line]))
+    ids = found.top_ids[line, :count].tolist()
+    logprobs = found.top_logprobs[line, :count].tolist()
+    return [chosen, *(TokenLogprob(ids[i], logprobs[i], i + 1) for i in range(len(ids)))]
 
 
 def alternatives(count: int, vocab_size: int) -> int:
@@ -175,33 +175,8 @@ def alternatives(count: int, vocab_size: int) -> int:
     return vocab_size if count == -1 else min(count, vocab_size)
 
 
-def _alternatives(found: Sampled | ScoredTokens, line: int, count: int) -> Iterator[TokenLogprob]:
-    ids = found.top_ids[line, :count].tolist()
-    logprobs = found.top_logprobs[line, :count].tolist()
-    return (TokenLogprob(ids[i], logprobs[i], i + 1) for i in range(len(ids)))
-
-
-def _logprobs(params: SamplingParams, vocab_size: int) -> int:
-    return -1 if params.logprobs is None else alternatives(params.logprobs, vocab_size)
-
-
 def _penalized(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
-
-
-def _allowed(line: SampleRow) -> list[int]:
-    """Return the tokens of which one is chosen; empty: any."""
-    if isinstance(line.choice, int):
-        return [line.choice]
-    return line.sequence.request.params.allowed_token_ids or []
-
-
-def _masks(lines: list[SampleRow]) -> tuple[Int32Array, UInt32Array]:
-    """Return the columns `mask` and `masks`."""
-    index = np.full(len(lines), -1, np.int32)
-    masked = [number for number, line in enumerate(lines) if isinstance(line.choice, np.ndarray)]
-    index[masked] = range(len(masked))
-    return index, np.array([lines[number].choice for number in masked], np.uint32)
 
 
 def _bias(line: SampleRow) -> dict[int, float]:

@@ -153,7 +153,10 @@ class Scheduler:
         while fits and self.queue.ranked and step.has_room and len(self.running) < self.limits.running:
             sequence = self.queue.first()
             adopted = self.blocks.adopt(sequence) if sequence.ready else 0
-            if not self._can_begin(sequence, step):
+            # A sequence whose next block another one computes in this step adopts it in the next step instead: a common
+            # prefix of prompts that arrive together is computed once.
+            computed_now = sequence.ready and self.blocks.next_digest(sequence) in step.coming
+            if not sequence.ready or computed_now or not sequence.computable:
                 self.blocks.release(sequence)
                 self.queue.remove(sequence)
                 passed.append(sequence)
@@ -175,16 +178,6 @@ class Scheduler:
             self.queue.served(sequence.request.client, count)
         for sequence in passed:
             self.queue.put(sequence)
-
-    def _can_begin(self, sequence: Sequence, step: _Step) -> bool:
-        """Return whether a waiting sequence has something to compute, now that it has adopted known blocks.
-
-        A sequence whose next block another one computes in this step adopts it in the next step instead: a common
-        prefix of prompts that arrive together is computed once.
-        """
-        if not sequence.ready or self.blocks.next_digest(sequence) in step.coming:
-            return False
-        return sequence.computable > 0
 
     def _preempt_for_fairness(self) -> None:
         """Preempt one sequence of the client with the most places, if all are taken and the next in turn is a client

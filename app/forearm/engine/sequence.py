@@ -272,12 +272,6 @@ class Slice(NamedTuple):
         return cls(sequence, start, end, count == sequence.pending, scores)
 
 
-def prefills(slices: list[Slice]) -> int:
-    """Count the prompt tokens of the slices."""
-    prompts = [piece for piece in slices if piece.start < len(piece.sequence.prompt)]
-    return sum(min(piece.end, len(piece.sequence.prompt)) - piece.start for piece in prompts)
-
-
 class SampleRow(NamedTuple):
     """A place at which a token is sampled: after all tokens of the sequence and these drafts.
 

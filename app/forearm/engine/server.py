@@ -73,7 +73,12 @@ class EngineServer:
         finally:
             server.close()
             _remove(path)
-            await self._close_connections()
+            writers = list(self._writers.values())
+            for writer in writers:
+                writer.close()
+            with contextlib.suppress(asyncio.TimeoutError):  # workers have a moment to read the last messages
+                closed = asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+                await asyncio.wait_for(closed, _FLUSH_TIMEOUT_S)
 
     def drain(self, timeout_s: float) -> None:
         """Finish open requests within `timeout_s`; on the second call, end at once."""
@@ -212,15 +217,6 @@ class EngineServer:
             self._inbox.put(Profiling(connection, message))
         else:
             self._inbox.put(Received(connection, message), length)
-
-    async def _close_connections(self) -> None:
-        """Close all connections, and wait a moment for workers to read the last messages."""
-        writers = list(self._writers.values())
-        for writer in writers:
-            writer.close()
-        with contextlib.suppress(asyncio.TimeoutError):
-            closed = asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
-            await asyncio.wait_for(closed, _FLUSH_TIMEOUT_S)
 
 
 def _listen(path: Path) -> socket.socket:

@@ -79,7 +79,12 @@ def start(
     fitting = fit(config, folder, before, cores.threads, draft)
     checkpoint, limits = fitting.checkpoint, fitting.limits
     if draft is not None:
-        check_draft(draft, checkpoint)
+        theirs, ours = draft.config.vocab_size, checkpoint.config.vocab_size
+        if theirs != ours:
+            raise ConfigError(
+                f"--speculative-config: {draft.folder} has a vocabulary of {theirs} tokens, the model one of {ours}; "
+                "drafts are token ids, so take a draft model with the same vocabulary, or the method ngram"
+            )
     loading()
     executor, *others = (
         _load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
@@ -108,16 +113,6 @@ def start(
     grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, most_bytes=fitting.grammar_bytes)
     speculation = _speculation(drafting, limits, others)
     return EngineLoop(stepper, limits, terms, meter, grammars, speculation)
-
-
-def check_draft(draft: Checkpoint, checkpoint: Checkpoint) -> None:
-    """Raises: ConfigError if the draft model's vocabulary is not the model's."""
-    theirs, ours = draft.config.vocab_size, checkpoint.config.vocab_size
-    if theirs != ours:
-        raise ConfigError(
-            f"--speculative-config: {draft.folder} has a vocabulary of {theirs} tokens, the model one of {ours}; "
-            "drafts are token ids, so take a draft model with the same vocabulary, or the method ngram"
-        )
 
 
 def _load(

@@ -13,7 +13,7 @@ from forearm.engine.batch import Sampled, pack
 from forearm.engine.constraints.output_constraint import AllowedTokens
 from forearm.engine.executor import Executor
 from forearm.engine.metrics.step_trace import StepTrace
-from forearm.engine.sampling import StepColumns, alternatives, sampled_logprobs, scored_logprobs
+from forearm.engine.sampling import StepColumns, alternatives, position_logprobs
 from forearm.engine.sequence import SampleRow, Slice
 from forearm.errors import ForearmError
 from forearm.wire import PositionLogprobs, TokenLogprob
@@ -115,7 +115,7 @@ class Stepper:
         scored = self.executor.score(rows, tokens, count)
         if np.isnan(scored.logprob).any():
             return None
-        return [scored_logprobs(scored, line, token, count) for line, token in enumerate(tokens.tolist())]
+        return [position_logprobs(scored, line, token, count) for line, token in enumerate(tokens.tolist())]
 
     def _sample(self, lines: list[SampleRow]) -> list[SampledToken]:
         if not lines:
@@ -125,16 +125,13 @@ class Stepper:
         if not self._columns.logprobs:
             return [SampledToken(token, bad) for token, bad in zip(tokens, nan, strict=True)]
         named = self._named(lines, sampled)
-        return [
-            SampledToken(tokens[i], nan[i], named.get(i) or self._logprobs(line, sampled, i))
-            for i, line in enumerate(lines)
-        ]
-
-    def _logprobs(self, line: SampleRow, sampled: Sampled, number: int) -> PositionLogprobs | None:
-        wanted = line.sequence.request.params.logprobs
-        if wanted is None:
-            return None
-        return sampled_logprobs(sampled, number, alternatives(wanted, self.executor.vocab_size))
+        found: list[SampledToken] = []
+        for i, (line, token) in enumerate(zip(lines, tokens, strict=True)):
+            wanted, logprobs = line.sequence.request.params.logprobs, named.get(i)
+            if logprobs is None and wanted is not None:
+                logprobs = position_logprobs(sampled, i, token, alternatives(wanted, self.executor.vocab_size))
+            found.append(SampledToken(token, nan[i], logprobs))
+        return found
 
     def _named(self, lines: list[SampleRow], sampled: Sampled) -> dict[int, PositionLogprobs]:
         """Return the log-probabilities, by line, that `logprob_token_ids` asks for, and those of the sampled token."""
@@ -151,7 +148,7 @@ class Stepper:
         found: dict[int, PositionLogprobs] = {}
         for i, (number, _, token) in enumerate(asked):
             if number not in found:
-                found[number] = sampled_logprobs(sampled, number, 0) * 2
+                found[number] = position_logprobs(sampled, number, int(sampled.token[number]), 0) * 2
             if token != found[number][0].token_id:
                 found[number].append(TokenLogprob(token, float(scored.logprob[i]), int(scored.rank[i])))
         return found

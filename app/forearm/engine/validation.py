@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from forearm.errors import InvalidRequest
 from forearm.wire import SamplingParams
@@ -35,14 +34,24 @@ _RANGES = (
 def check(params: SamplingParams, vocab_size: int) -> None:
     """Raises: InvalidRequest naming the first field that is out of range, its value and what it may be."""
     check_ranges(params)
-    for name, ids in _token_ids(params):
-        for token in ids:
+    if not all(params.bad_words_token_ids):
+        raise InvalidRequest("bad_words has an empty word", "bad_words")
+    for name, ids in (
+        ("logit_bias", params.logit_bias),
+        ("allowed_token_ids", params.allowed_token_ids),
+        ("stop_token_ids", params.stop_token_ids),
+        ("logprob_token_ids", params.logprob_token_ids),
+        ("grammar_after", params.grammar_after),
+        ("thinking_end", params.thinking_end),
+        *(("bad_words", word) for word in params.bad_words_token_ids),
+    ):
+        for token in ids or ():
             if not 0 <= token < vocab_size:
                 raise InvalidRequest(f"{name} has token id {token}; the vocabulary has {vocab_size} tokens", name)
 
 
 def check_ranges(params: SamplingParams) -> None:
-    """Check the parameters that need no knowledge of the model.
+    """Check the parameters that need no knowledge of the model: one after the other, each on its own.
 
     Raises: InvalidRequest.
     """
@@ -60,33 +69,24 @@ def check_ranges(params: SamplingParams) -> None:
         raise InvalidRequest("logit_bias has a value that is not a number", "logit_bias")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise InvalidRequest("allowed_token_ids is empty; nothing could be generated", "allowed_token_ids")
-    _check_logprob_token_ids(params)
-    _check_repetition_detection(params)
+    if params.logprob_token_ids is not None:
+        count, name = len(params.logprob_token_ids), "logprob_token_ids"
+        if params.logprobs is None:
+            raise InvalidRequest(f"{name} needs logprobs", name)
+        if not 1 <= count <= MAX_LOGPROB_TOKEN_IDS:
+            raise InvalidRequest(f"{name} has {count} ids; it must have 1 to {MAX_LOGPROB_TOKEN_IDS}", name)
+    if (sought := params.repetition_detection) is not None:
+        for name, low, high in (
+            ("max_pattern_size", 1, MAX_PATTERN_TOKENS),
+            ("min_pattern_size", 0, sought.max_pattern_size),
+            ("min_count", 2, MAX_PATTERN_COUNT),
+        ):
+            value = getattr(sought, name)
+            if not low <= value <= high:
+                raise InvalidRequest(
+                    f"repetition_detection.{name} is {value}; it must be {_range(low, high)}", "repetition_detection"
+                )
     _check_constraints(params)
-
-
-def _check_logprob_token_ids(params: SamplingParams) -> None:
-    ids, name = params.logprob_token_ids, "logprob_token_ids"
-    if ids is None:
-        return
-    if params.logprobs is None:
-        raise InvalidRequest(f"{name} needs logprobs", name)
-    if not 1 <= len(ids) <= MAX_LOGPROB_TOKEN_IDS:
-        raise InvalidRequest(f"{name} has {len(ids)} ids; it must have 1 to {MAX_LOGPROB_TOKEN_IDS}", name)
-
-
-def _check_repetition_detection(params: SamplingParams) -> None:
-    sought, name = params.repetition_detection, "repetition_detection"
-    if sought is None:
-        return
-    for field, low, high in (
-        ("max_pattern_size", 1, MAX_PATTERN_TOKENS),
-        ("min_pattern_size", 0, sought.max_pattern_size),
-        ("min_count", 2, MAX_PATTERN_COUNT),
-    ):
-        value = getattr(sought, field)
-        if not low <= value <= high:
-            raise InvalidRequest(f"{name}.{field} is {value}; it must be {_range(low, high)}", name)
 
 
 def _check_constraints(params: SamplingParams) -> None:
@@ -108,19 +108,6 @@ def _check_constraints(params: SamplingParams) -> None:
             "thinking_token_budget needs a model with a known reasoning format (--reasoning-parser)",
             "thinking_token_budget",
         )
-
-
-def _token_ids(params: SamplingParams) -> Iterator[tuple[str, list[int] | tuple[int, ...]]]:
-    yield "logit_bias", list(params.logit_bias or ())
-    yield "allowed_token_ids", params.allowed_token_ids or ()
-    yield "stop_token_ids", params.stop_token_ids or ()
-    yield "logprob_token_ids", params.logprob_token_ids or ()
-    yield "grammar_after", params.grammar_after or ()
-    yield "thinking_end", params.thinking_end or ()
-    for word in params.bad_words_token_ids:
-        if not word:
-            raise InvalidRequest("bad_words has an empty word", "bad_words")
-        yield "bad_words", word
 
 
 def _range(low: float, high: float) -> str:

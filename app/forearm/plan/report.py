@@ -216,7 +216,9 @@ def _rates(found: Outlook, wish: Wish, price: float | None) -> list[str]:
     if found.best is None:
         lines.append(f"No rate of requests is served{within}.")
     else:
-        lines.append(f"Most requests{within}: {_state(found.best)}{_a_million(found.best, wish, price)}")
+        dollars = dollars_per_million(price, found.best.requests_s * wish.lengths.output) if price else None
+        a_million = f", $ {dollars:.2f} per 1M output tokens" if dollars is not None else ""
+        lines.append(f"Most requests{within}: {_state(found.best)}{a_million}")
     if wish.requests_s is not None:
         state = f"{wish.requests_s:g} requests/s are too many" if found.asked is None else _state(found.asked)
         missed = found.asked is not None and not wish.slo.met_by(found.asked.ttft_s, found.asked.tpot_s)
@@ -229,12 +231,6 @@ def _state(state: OpenLoad) -> str:
         f"{figure(state.requests_s)} requests/s: TTFT {seconds(state.ttft_s)}, TPOT {seconds(state.tpot_s)}, "
         f"{figure(state.sequences)} running"
     )
-
-
-def _a_million(state: OpenLoad, wish: Wish, price: float | None) -> str:
-    if not price:
-        return ""
-    return f", $ {dollars_per_million(price, state.requests_s * wish.lengths.output):.2f} per 1M output tokens"
 
 
 def _open_json(state: OpenLoad | None, wish: Wish, price: float | None) -> dict[str, Any] | None:

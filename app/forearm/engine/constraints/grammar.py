@@ -179,34 +179,32 @@ class Grammars:
 
     def _compile_for(self, source: str, found: Future[Matcher]) -> None:
         """Compile on a thread of this class. A slow compilation cannot be interrupted, but no request waits for it."""
-        limit = threading.Timer(self._compile_s, self._too_slow, (found,))
+        late = InvalidRequest(f"the grammar takes longer than {self._compile_s:g} s to compile; simplify it")
+        limit = threading.Timer(self._compile_s, _settle, (found, None, late))
         limit.daemon = True
         try:
             tokenizer = self._loaded()
             limit.start()
-            matcher = self._known(source) or self._compiled(source, tokenizer)
+            matcher = self._known(source)
+            if matcher is None:
+                start_s = time.monotonic()
+                made = compiled(source, tokenizer)
+                log.debug("a grammar of %d characters is compiled in %.3f s", len(source), time.monotonic() - start_s)
+                words, own_words = ((size + 31) // 32 for size in (self._vocab_size, tokenizer.vocab_size))
+                held = _Held()
+                self._count(_held_bytes(source))
+                weakref.finalize(held, self._count, -_held_bytes(source)).atexit = False
+                kept = Matcher(made, words, own_words, held)
+                matcher = kept.fork()
+                with self._lock:
+                    self._kept[source] = kept
+                self._make_room(0)
         except Exception as error:
             _settle(found, error=error)
         else:
             _settle(found, matcher)
         finally:
             limit.cancel()
-
-    def _compiled(self, source: str, tokenizer: LLTokenizer) -> Matcher:
-        """Raises: InvalidRequest."""
-        start_s = time.monotonic()
-        made = compiled(source, tokenizer)
-        log.debug("a grammar of %d characters is compiled in %.3f s", len(source), time.monotonic() - start_s)
-        words, own_words = ((size + 31) // 32 for size in (self._vocab_size, tokenizer.vocab_size))
-        held = _Held()
-        self._count(_held_bytes(source))
-        weakref.finalize(held, self._count, -_held_bytes(source)).atexit = False
-        matcher = Matcher(made, words, own_words, held)
-        found = matcher.fork()
-        with self._lock:
-            self._kept[source] = matcher
-        self._make_room(0)
-        return found
 
     def _count(self, change: int) -> None:
         with self._lock:
@@ -233,10 +231,6 @@ class Grammars:
                 n_vocab = max(self._vocab_size, tokens)
                 self._tokenizer = LLTokenizer(text, n_vocab=n_vocab, eos_token=list(self._eos_ids) or None)
             return self._tokenizer
-
-    def _too_slow(self, found: Future[Matcher]) -> None:
-        error = InvalidRequest(f"the grammar takes longer than {self._compile_s:g} s to compile; simplify it")
-        _settle(found, error=error)
 
 
 def _settle(found: Future[Matcher], matcher: Matcher | None = None, error: Exception | None = None) -> None:

@@ -138,20 +138,17 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
     whole = pooled or not config.enable_chunked_prefill
     if whole:
         step_tokens = max(step_tokens, checkpoint.max_model_len)
+    drafting = drafting_asked(config)
+    # Rows of logits for drafts are bounded, since steps with many outputs are compute-bound.
+    draft_rows = 0 if drafting is None else drafting.tokens * min(config.max_num_seqs, _DRAFTED_OUTPUTS)
     return StepLimits(
         step_tokens=step_tokens,
         running=config.max_num_seqs,
-        step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS) + _draft_rows(config),
+        step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS) + draft_rows,
         slice_tokens=0 if pooled else config.long_prefill_token_threshold,
         whole_prompts=whole,
         target_itl_s=config.target_itl_s,
     )
-
-
-def _draft_rows(config: EngineConfig) -> int:
-    """Return the rows of logits for drafts: bounded, since steps with many outputs are compute-bound."""
-    drafting = drafting_asked(config)
-    return 0 if drafting is None else drafting.tokens * min(config.max_num_seqs, _DRAFTED_OUTPUTS)
 
 
 def scratch_bytes(checkpoint: Checkpoint, limits: StepLimits, threads: int, any_tier: bool = False) -> int:

@@ -62,7 +62,8 @@ def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
         sets = divide(fast(cpus), cpus, config.num_of_reserved_cpu, count)
     else:
         sets = bound(bind, cpus, count)
-    api = spare([core for part in sets for core in part], cpus)
+    busy = {cpu.core for cpu in cpus if any(cpu.id in part for part in sets)}
+    api = [cpu.id for cpu in cpus if cpu.core not in busy]
     threads, reason = at_most(sum(map(len, sets)), config, topology.quota_cpus)
     sets = numa_ranks.shortened(sets, threads, reason)
     threads = sum(map(len, sets))
@@ -73,10 +74,16 @@ def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
     pinned = tuple(core for part in sets for core in part) if is_pinned else ()
     api_cores = tuple(api) if api else tuple(cpu.id for cpu in cpus)
     workers = min(MOST_WORKERS, max(1, len({cpu.core for cpu in cpus if cpu.id in api})))
+    cores, node_count = len({cpu.core for cpu in cpus}), len(set(nodes.values()))
+    quota = "" if topology.quota_cpus is None else f", quota {topology.quota_cpus:g} CPUs"
+    machine_line = (
+        f"machine: CPUs {as_list(nodes)} ({cores} physical cores, {node_count} NUMA "
+        f"node{'s' if node_count > 1 else ''}{quota})"
+    )
     engine_line, api_line = describe_plan(threads, pinned, reason, api_cores, bool(api))
     listed = [as_list(part) if is_pinned else "" for part in sets]
     rank_lines = numa_ranks.describe(sets, nodes, listed) if engines == 1 else []
-    lines = (describe_machine(topology, cpus), engine_line, *rank_lines, api_line)
+    lines = (machine_line, engine_line, *rank_lines, api_line)
     return Plan(threads, pinned, api_cores, workers, lines, tuple(map(len, sets)))
 
 
@@ -133,12 +140,6 @@ def divide(
     return [ids_of_cores[: len(cores) - reserved]]
 
 
-def spare(chosen: Sequence[int], cpus: Sequence[_native.Cpu]) -> list[int]:
-    """Return the CPUs of the cores without a chosen CPU."""
-    busy = {cpu.core for cpu in cpus if cpu.id in chosen}
-    return [cpu.id for cpu in cpus if cpu.core not in busy]
-
-
 def bound(bind: str, cpus: Sequence[_native.Cpu], count: int) -> list[list[int]]:
     """Return the CPUs of an explicit list, `a|b` for several ranks; with a single rank all parts are joined.
 
@@ -179,16 +180,6 @@ def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tupl
     if config.omp_num_threads is not None and config.omp_num_threads < threads:
         threads, reason = config.omp_num_threads, f"OMP_NUM_THREADS={config.omp_num_threads}"
     return threads, reason
-
-
-def describe_machine(topology: _native.Topology, cpus: Sequence[_native.Cpu]) -> str:
-    """Return one line that describes the machine."""
-    cores, nodes = len({cpu.core for cpu in cpus}), len({cpu.node for cpu in cpus})
-    quota = "" if topology.quota_cpus is None else f", quota {topology.quota_cpus:g} CPUs"
-    return (
-        f"machine: CPUs {as_list(cpu.id for cpu in cpus)} ({cores} physical cores, {nodes} NUMA "
-        f"node{'s' if nodes > 1 else ''}{quota})"
-    )
 
 
 def describe_plan(

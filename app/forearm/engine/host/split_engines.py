@@ -116,19 +116,18 @@ def describe(parts: Sequence[EngineShare]) -> list[str]:
     """Return a line for each of several engines."""
     if len(parts) == 1:
         return []
-    return [
-        f"engine {number}: {part.threads} thread{'s' if part.threads > 1 else ''} {_where(part)}, "
-        f"{placement.in_gib(part.memory_bytes)} of memory at most"
-        for number, part in enumerate(parts)
-    ]
-
-
-def _where(part: EngineShare) -> str:
-    if not part.cores:
-        return "not pinned"
-    bounds = pairwise([0, *accumulate(part.ranks)])
-    listed = [placement.as_list(part.cores[begin:end]) for begin, end in bounds]
-    return f"on CPUs {' | '.join(listed)}{f' in {len(listed)} ranks' if len(listed) > 1 else ''}"
+    lines: list[str] = []
+    for number, part in enumerate(parts):
+        where = "not pinned"
+        if part.cores:
+            bounds = pairwise([0, *accumulate(part.ranks)])
+            listed = [placement.as_list(part.cores[begin:end]) for begin, end in bounds]
+            where = f"on CPUs {' | '.join(listed)}{f' in {len(listed)} ranks' if len(listed) > 1 else ''}"
+        lines.append(
+            f"engine {number}: {part.threads} thread{'s' if part.threads > 1 else ''} {where}, "
+            f"{placement.in_gib(part.memory_bytes)} of memory at most"
+        )
+    return lines
 
 
 def memory_of(config: EngineConfig, held_bytes: int = 0) -> placement.Memory:

@@ -35,23 +35,17 @@ class Throttling:
         yield stopped
 
     def _stat(self) -> dict[str, int]:
+        """Return cpu.stat of the process's own cgroup, which may be at its path or, in a container, at the root."""
         with suppress(OSError, ValueError):
-            for folder in self._folders():
-                file = folder / "cpu.stat"
+            places: list[str] = []
+            for line in self._membership.read_text().splitlines():
+                _, controllers, path = line.split(":", 2)
+                if not controllers:
+                    places.append(path)
+                elif "cpu" in controllers.split(","):
+                    places += [f"{controllers}/{path}", f"cpu/{path}"]
+            for place in (*places, "", "cpu"):
+                file = self._root / place.lstrip("/") / "cpu.stat"
                 if file.is_file():
-                    return {
-                        name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())
-                    }
+                    return {name: int(value) for name, value in map(str.split, file.read_text().splitlines())}
         return {}
-
-    def _folders(self) -> Iterator[Path]:
-        """Yield folders where the process's own cgroup may be: at its path, or, in a container, at the root."""
-        for line in self._membership.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                yield self._root / path.lstrip("/")
-            elif "cpu" in controllers.split(","):
-                yield self._root / controllers / path.lstrip("/")
-                yield self._root / "cpu" / path.lstrip("/")
-        yield self._root
-        yield self._root / "cpu"

@@ -151,13 +151,12 @@ class Meter:
     def tokens(self, sequence: Sequence, count: int, now_s: float) -> None:
         """Count the `count` tokens that a step gave an output. Call it before the sequence's times are updated."""
         self.generated_tokens += count
+        request = sequence.request
         if sequence.output_length > count:
             self._gaps_s[now_s - sequence.last_token_s] += 1
-        elif sequence.request.first_token_s is None:
-            self._prompt_done(sequence, now_s)
-
-    def _prompt_done(self, sequence: Sequence, now_s: float) -> None:
-        request = sequence.request
+            return
+        if request.first_token_s is not None:
+            return  # another output of the request has counted the prompt
         prompt = len(request.prompt)
         self.prompt_tokens += prompt
         self.prompt_tokens_cached += sequence.cached_tokens

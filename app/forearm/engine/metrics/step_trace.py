@@ -66,7 +66,15 @@ class StepTrace:
         self._events = self._steps = 0
         self._laps: list[tuple[str, int]] = []  # parts of this step and their start times in ns
         if recording is not None:
-            _check_folder(recording.folder)
+            probe = recording.folder / f".forearm-{time.time_ns()}"
+            try:
+                recording.folder.mkdir(parents=True, exist_ok=True)
+                probe.touch()
+                probe.unlink()
+            except OSError as error:
+                raise ConfigError(
+                    f"--profiler-config: {PROFILER_FOLDER} {recording.folder}: {error.strerror}"
+                ) from None
 
     @property
     def on(self) -> bool:
@@ -166,17 +174,3 @@ class StepTrace:
         log.error("%s", self._error)
         self._file.close()
         self._file = None
-
-
-def _check_folder(folder: Path) -> None:
-    """Make the folder, and check that files can be made in it.
-
-    Raises: ConfigError.
-    """
-    probe = folder / f".forearm-{time.time_ns()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(f"--profiler-config: {PROFILER_FOLDER} {folder}: {error.strerror}") from None

@@ -50,29 +50,24 @@ class Index:
 
         At most `most` tokens; empty if not even the shortest n-gram occurred before.
         """
-        best, matched = -1, 0
+        last, best, matched = len(tokens) - 1, -1, 0
         place = self._before[-1] if self._before else -1
         for _ in range(_MOST_LOOKED_AT):
             if place < 0 or matched == self._most:
                 break
-            length = self._matching(tokens, place)
+            length = 0
+            while length < self._most and length <= place and tokens[place - length] == tokens[last - length]:
+                length += 1
             if length > matched:
                 best, matched = place, length
             place = self._before[place]
         if matched < self._least:
             return []
-        distance = len(tokens) - 1 - best
+        distance = last - best
         found = list(tokens[best + 1 : best + 1 + most])
         while len(found) < most:  # the text repeats itself
             found.append(found[-distance] if len(found) >= distance else tokens[len(found) - distance])
         return found
-
-    def _matching(self, tokens: array[int], place: int) -> int:
-        """Count the tokens up to `place` that equal the last ones."""
-        last, length = len(tokens) - 1, 0
-        while length < self._most and length <= place and tokens[place - length] == tokens[last - length]:
-            length += 1
-        return length
 
     def _key(self, tokens: array[int], end: int) -> int:
         """Return the hash of the n-gram that ends at `end`; 0 if there is none."""

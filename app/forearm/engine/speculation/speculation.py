@@ -119,7 +119,12 @@ class Speculation:
         expected = self._all.after(_FIRST_SHARE, _FIRST_WEIGHT)  # the share of accepted tokens, for any output
         shares = [self._share(piece.sequence).after(expected, _ALL_WEIGHT) for piece in open_]
         lengths = self._gain.lengths(tokens, shares, available, self._drafter.round_s)
-        self._forget(open_, available, lengths)
+        # Outputs whose drafts are not tried count less from step to step, so that their drafts are tried again.
+        for piece, could, length in zip(open_, available, lengths, strict=True):
+            if could and not length:
+                self._share(piece.sequence).fade(_UNTRIED_KEEPS)
+        if not any(lengths):
+            self._all.fade(_UNTRIED_KEEPS)
         wanted = [(piece, room.take(piece, length)) for piece, length in zip(open_, lengths, strict=True)]
         wanted = [(piece, length) for piece, length in wanted if length]
         drafts = self._drafter.draft([(piece.sequence, length) for piece, length in wanted], room.blocks)
@@ -137,14 +142,6 @@ class Speculation:
 
     def _share(self, sequence: Sequence) -> DraftAccuracy:
         return self._shares.setdefault(sequence, DraftAccuracy())
-
-    def _forget(self, pieces: list[Slice], available: list[int], lengths: list[int]) -> None:
-        """Reduce the weight of statistics of outputs whose drafts are not tried, so that they are tried again."""
-        for piece, could, length in zip(pieces, available, lengths, strict=True):
-            if could and not length:
-                self._share(piece.sequence).fade(_UNTRIED_KEEPS)
-        if not any(lengths):
-            self._all.fade(_UNTRIED_KEEPS)
 
 
 def _with_certain(piece: Slice, room: _Room) -> Slice:

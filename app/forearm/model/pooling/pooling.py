@@ -81,20 +81,17 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
         if others := [name for name in asked.hf_overrides or () if name not in ROPE]:
             raise ConfigError(f"--hf-overrides: {others[0]} can't be changed; of a .gguf file {', '.join(ROPE)} can")
         return None
-    keys = _overridden(read_json(folder / "config.json"), asked.hf_overrides or {})
+    for name in asked.hf_overrides or ():
+        if name not in (*_OVERRIDES, *ROPE):
+            raise ConfigError(f"--hf-overrides: {name} can't be changed; only {', '.join((*ROPE, *_OVERRIDES))} can")
+    keys = read_json(folder / "config.json")
+    keys = Keys(keys.values | dict(asked.hf_overrides or {}), keys.source)
     modules = read_modules(folder)
     if not _is_pooling(keys, modules, asked):
         return None
     plan = _classifier(keys) if _kind(keys, asked) == "classify" else _embedder(keys, modules)
     plan = replace(plan, model_type=keys.text("model_type"))
     return _configured(plan, asked.pooler_config or {})
-
-
-def _overridden(keys: Keys, changes: Mapping[str, Any]) -> Keys:
-    for name in changes:
-        if name not in (*_OVERRIDES, *ROPE):
-            raise ConfigError(f"--hf-overrides: {name} can't be changed; only {', '.join((*ROPE, *_OVERRIDES))} can")
-    return Keys(keys.values | dict(changes), keys.source)
 
 
 def _architecture(keys: Keys) -> str:
