@@ -65,7 +65,7 @@ class Executor:
 
     config: read through the attributes of model/families/config.py's dataclass.
     matrices: what families' matrices(config) lists: embed, positions, types, head, layers.{i}.{qkv,o,up,down},
-    dense.{i}. formats: of each of these, by name.
+    layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.
@@ -106,7 +106,9 @@ class Executor:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
-        name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, or dense.{i}.
+        name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i}, or
+        layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
+        other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
         Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
@@ -125,7 +127,8 @@ class Executor:
 
         codes: [rows, k], int8 (int4: -8 .. 7), or the bytes of fp8 as uint8. scales, zeros, offsets: [rows, groups],
         groups = ceil(k / group); scales must be representable in the format's scale_dtype.
-        order: int32 [k], code column k multiplies activation order[k]; the same for all parts of a packed matrix.
+        order: int32 [k], code column k multiplies activation order[k]; the same for all parts of a packed matrix, of
+        experts for the rows of one of them.
         Raises: ValueError if there is no such matrix, its format has no codes, or shapes or values are not its.
         """
     def load_vector(self, name: str, data: Float32Array) -> None:
@@ -133,7 +136,8 @@ class Executor:
 
         name: layers.{i}.{input_norm,post_attention_norm,pre_mlp_norm,post_mlp_norm,q_norm,k_norm} and final_norm
         (weights; stored as given, `norm_plus_one` is added here), the same with .bias (LayerNorm), and
-        layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias, dense.{i}.{bias,norm,norm.bias}.
+        layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias, dense.{i}.{bias,norm,norm.bias}; of experts the biases of
+        their matrices (row after row, as load_matrix) and layers.{i}.correction [count].
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
         post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full.
@@ -300,6 +304,30 @@ class Kernels:
         The cache is written in `dtype`; `step_tokens` query tokens go together; `in_chunks` computes chunks of keys
         apart and merges them. Returns [tokens, heads, head_dim].
         """
+    def route(
+        self,
+        logits: Float32Array,
+        active: int,
+        score: str,
+        correction: Float32Array | None = None,
+        groups: int = 1,
+        groups_kept: int = 1,
+        group_best: int = 2,
+        renormalized: bool = False,
+        sum_epsilon: float = 0.0,
+        scale: float = 1.0,
+        jitter: float = 0.0,
+    ) -> tuple[Int32Array, Float32Array]:
+        """Experts chosen by logits [rows, experts] and their weights, both [rows, active]: config.py's Experts."""
+    def combine(
+        self,
+        results: Float32Array,
+        weights: Float32Array,
+        place: Int32Array,
+        scale: float = 1.0,
+        residual: Float32Array | None = None,
+    ) -> Float32Array:
+        """scale * (sum over slots of weights * results[place]) + residual; weights and place [rows, slots]."""
     def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
     def row_maxima(self, x: Float32Array, mask: UInt32Array | None) -> Float32Array:
         """Of each 64 values; a mask has a bit for each value, bit i % 32 of word i / 32."""

@@ -36,15 +36,50 @@ Activation activation_of(const std::string& name) {
                              {"gelu_tanh", Activation::gelu_tanh},
                              {"gelu_erf", Activation::gelu_erf},
                              {"relu", Activation::relu},
-                             {"relu_squared", Activation::relu_squared}});
+                             {"relu_squared", Activation::relu_squared},
+                             {"swiglu_oai", Activation::swiglu_oai}});
+}
+
+FeedForwardKind feed_forward_of(const py::handle& from) {
+  const FeedForwardKind kind{from.attr("width").cast<int64_t>(),
+                             activation_of(from.attr("activation").cast<std::string>()),
+                             from.attr("gated").cast<bool>()};
+  if (kind.activation == Activation::swiglu_oai && !kind.gated)
+    throw std::invalid_argument("activation is 'swiglu_oai', which a feed-forward has that is gated");
+  return kind;
+}
+
+// The routing of an Experts, and its shared expert.
+ExpertsKind experts_of(const py::handle& from) {
+  ExpertsKind e{};
+  const auto read = [&from]<class Value>(const char* field, Value& value) {
+    value = from.attr(field).template cast<Value>();
+  };
+  read("count", e.count);
+  read("active", e.active);
+  e.score = score_of(from.attr("score").cast<std::string>());
+  read("correction", e.correction);
+  read("groups", e.groups);
+  read("groups_kept", e.groups_kept);
+  read("group_best", e.group_best);
+  read("renormalized", e.renormalized);
+  read("sum_epsilon", e.sum_epsilon);
+  read("scale", e.scale);
+  read("jitter", e.jitter);
+  read("scales_input", e.scales_input);
+  read("shared_gate", e.shared_gate);
+  const py::object shared = from.attr("shared");
+  if (!shared.is_none()) e.shared = feed_forward_of(shared);
+  return e;
 }
 
 LayerKind layer_of(const py::handle& layer) {
   const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"), rope = mixer.attr("rope");
-  return {
+  LayerKind kind{
       {rope.is_none() ? std::nullopt : std::optional<int>(rope.cast<int>()), mixer.attr("window").cast<int64_t>()},
-      {feed_forward.attr("width").cast<int64_t>(), activation_of(feed_forward.attr("activation").cast<std::string>()),
-       feed_forward.attr("gated").cast<bool>()}};
+      feed_forward_of(feed_forward)};
+  if (py::hasattr(feed_forward, "count")) kind.experts = experts_of(feed_forward);
+  return kind;
 }
 
 MatrixSpec matrix_of(const py::handle& matrix) {
@@ -59,10 +94,12 @@ MatrixSpec matrix_of(const py::handle& matrix) {
                                   {"mixer_out", Role::mixer_out},
                                   {"feed_forward_in", Role::feed_forward_in},
                                   {"feed_forward_out", Role::feed_forward_out},
+                                  {"router", Role::router},
                                   {"pooler", Role::pooler}});
   return {matrix.attr("name").cast<std::string>(), std::move(parts),
           matrix.attr("k").cast<int64_t>(),        role,
-          matrix.attr("bias").cast<bool>(),        matrix.attr("interleaved").cast<bool>()};
+          matrix.attr("bias").cast<bool>(),        matrix.attr("interleaved").cast<bool>(),
+          matrix.attr("experts").cast<int64_t>()};
 }
 
 DenseKind dense_of(const py::handle& dense) {
@@ -84,6 +121,14 @@ void read_kinds(const py::object& from, Config& c) {
 }
 
 }  // namespace
+
+Score score_of(const std::string& name) {
+  return one_of<Score>("score", name,
+                       {{"softmax", Score::softmax},
+                        {"sigmoid", Score::sigmoid},
+                        {"softmax_chosen", Score::softmax_chosen},
+                        {"sparse_mixer", Score::sparse_mixer}});
+}
 
 DType dtype_of(const std::string& name) {
   std::string names;

@@ -46,7 +46,8 @@ Activation activation_of(const std::string& name) {
                             {"gelu_tanh", Activation::gelu_tanh},
                             {"gelu_erf", Activation::gelu_erf},
                             {"relu", Activation::relu},
-                            {"relu_squared", Activation::relu_squared}},
+                            {"relu_squared", Activation::relu_squared},
+                            {"swiglu_oai", Activation::swiglu_oai}},
                            name);
 }
 

@@ -176,6 +176,38 @@ Floats attend(const Kernels& kernels, const Floats& q, const Floats& k, const Fl
   return out;
 }
 
+py::tuple route(const Kernels& kernels, const Floats& logits, int64_t active, const std::string& score,
+                const MaybeFloats& correction, int64_t groups, int64_t groups_kept, int64_t group_best,
+                bool renormalized, float sum_epsilon, float scale, float jitter) {
+  const int64_t rows = logits.shape(0), experts = logits.shape(1);
+  Ints chosen({rows, active});
+  Floats weights({rows, active});
+  std::vector<float> scratch(4 * experts + groups);
+  kernels.route({logits.data(), experts, 0, rows, experts, active, active, score_of(score), data_or_null(correction),
+                 groups, groups_kept, group_best, renormalized, sum_epsilon, scale, jitter, chosen.mutable_data(),
+                 weights.mutable_data(), scratch.data()});
+  return py::make_tuple(chosen, weights);
+}
+
+Floats combine(const Kernels& kernels, const Floats& results, const Floats& weights, const Ints& place, float scale,
+               const MaybeFloats& residual) {
+  const int64_t rows = weights.shape(0), slots = weights.shape(1), columns = results.shape(1);
+  Floats out = residual ? copy_of(*residual) : Floats({rows, columns});
+  kernels.combine({results.data(),
+                   columns,
+                   0,
+                   rows,
+                   slots,
+                   weights.data(),
+                   place.data(),
+                   0,
+                   columns,
+                   scale,
+                   residual.has_value(),
+                   {out.mutable_data(), columns, Form::f32_rows}});
+  return out;
+}
+
 py::tuple row_max(const Kernels& kernels, const Floats& x) {
   const RowMax max = kernels.row_max(x.data(), x.size());
   return py::make_tuple(max.value, max.index, max.nan);
@@ -253,6 +285,11 @@ void bind_kernels(py::module_& module) {
       .def("rope", &rope, "x"_a, "cos"_a, "sin"_a, "interleaved"_a)
       .def("attend", &attend, "q"_a, "k"_a, "v"_a, "dtype"_a, "scale"_a, "window"_a, "softcap"_a, "sinks"_a,
            "step_tokens"_a, "in_chunks"_a)
+      .def("route", &route, "logits"_a, "active"_a, "score"_a, "correction"_a = py::none(), "groups"_a = 1,
+           "groups_kept"_a = 1, "group_best"_a = 2, "renormalized"_a = false, "sum_epsilon"_a = 0.0f, "scale"_a = 1.0f,
+           "jitter"_a = 0.0f)
+      .def("combine", &combine, "results"_a, "weights"_a, "place"_a.noconvert(), "scale"_a = 1.0f,
+           "residual"_a = py::none())
       .def("row_max", &row_max, "x"_a)
       .def("row_maxima", &row_maxima, "x"_a, "mask"_a)
       .def("row_exp_sum", &row_exp_sum, "x"_a, "max"_a, "inverse_temperature"_a, "mask"_a = py::none())

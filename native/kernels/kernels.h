@@ -75,7 +75,8 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 //   i8_pairs    int8_t   [rows / 2][stride / 8][2][8]  two rows by eight k in 16 bytes, as SMMLA takes them
 //   f16_scaled  uint16_t [rows][stride]                f16 by a scale for each row; stride >= dim rounded up to 32
 // Row r of a form in pairs is row r % 2 of pair r / 2; rows are allocated in pairs. Columns from dim up to the next
-// multiple of 4 (i8: of 64, f16_scaled: of 32) are zero: allocated zeroed and never written.
+// multiple of 4 are zero: allocated zeroed and never written; of i8 up to a multiple of 64, of f16_scaled of 32, as
+// `quantize` leaves them: matrices of different k share an operand.
 //
 // The i8 forms hold quantized values with one scale for each row and group of `group` columns (the last group may be
 // shorter):
@@ -154,7 +155,9 @@ struct PackedWeights {
   const float* offsets = nullptr;
 };
 
-enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_squared };
+// swiglu_oai is only `gated`, and of both: gate = min(gate_v, 7), up = max(-7, min(7, up_v)),
+// gate * sigmoid(1.702 gate) * (up + 1), the last one fused (gpt-oss).
+enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_squared, swiglu_oai };
 
 // The epilogue of a tile of sums. v = sum + bias[n].
 //   store       out[m, n]  = scale * v
@@ -357,6 +360,49 @@ struct RowMax {
   bool nan;       // any NaN in the row
 };
 
+// Chooses the experts of rows [row_begin, row_end) of a router's logits, float [rows][stride], `experts` of each.
+//   score       softmax: exp(logit - max) / sum, summed in 16 lanes as row_exp_sum does; sigmoid: of each logit.
+//               softmax_chosen: as softmax, of the chosen alone. sparse_mixer (Phi-3.5-MoE): 1 / sum of exp(logit - its
+//               own) over the experts not chosen before it that are nearer to it than 2 * jitter * max(|logit|, its
+//               own)
+//   correction  [experts], added to the scores to choose by, not to the weights; or null
+//   groups      if more than 1: only the `groups_kept` groups of experts / groups neighbours are chosen from whose
+//               `group_best` best, added best first, have the largest sums
+// The `active` best are chosen, best first, of equal ones the lowest: by the logits themselves where there is neither
+// correction nor group. A weight is the score; renormalized: divided by (the sum of the chosen, best first, +
+// sum_epsilon), as softmax_chosen always is; times `scale`. A row with a NaN chooses expert 0 again and again.
+enum class Score : int32_t { softmax, sigmoid, softmax_chosen, sparse_mixer };
+struct RouteTask {
+  const float* logits;
+  int64_t stride;
+  int64_t row_begin, row_end;
+  int64_t experts, active;
+  int64_t slots;  // stride of what is chosen, and of the weights
+  Score score;
+  const float* correction;
+  int64_t groups, groups_kept, group_best;
+  bool renormalized;
+  float sum_epsilon, scale, jitter;
+  int32_t* chosen;  // [rows][slots]
+  float* weights;   // [rows][slots]
+  float* scratch;   // [4 * experts + groups] of the calling thread's own memory
+};
+
+// The weighted sums of results, of rows [row_begin, row_end) and columns [column_begin, column_end):
+//   v = sum over j, ascending, of weights[row][j] * y[place[row][j]], fused, from 0
+//   out[row] += scale * v, fused, if `add`; otherwise out[row] = scale * v
+struct CombineTask {
+  const float* y;  // [..][y_stride]: columns from column_begin on
+  int64_t y_stride;
+  int64_t row_begin, row_end, slots;
+  const float* weights;  // [rows][slots]
+  const int32_t* place;  // [rows][slots]: rows of y
+  int64_t column_begin, column_end;
+  float scale;
+  bool add;
+  Operand out;  // f32_rows
+};
+
 struct Kernels {
   const char* tier;
   Layout layout[kDTypes];  // by DType; of fp8: as `wide`'s
@@ -376,6 +422,8 @@ struct Kernels {
   int64_t (*attend_scratch_bytes)(int64_t head_dim_padded);
   void (*attend)(const AttendTask&);
   void (*merge)(const MergeTask&);
+  void (*route)(const RouteTask&);
+  void (*combine)(const CombineTask&);
 
   // Largest value of x[0 .. n).
   RowMax (*row_max)(const float* x, int64_t n);

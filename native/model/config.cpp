@@ -17,6 +17,21 @@ void in_range(const char* name, int64_t value, int64_t least, int64_t most) {
            std::to_string(most));
 }
 
+void check_experts(const ExpertsKind& experts) {
+  in_range("number of experts", experts.count, 2, 4096);
+  in_range("experts of a token", experts.active, 1, experts.count);
+  in_range("groups of experts", experts.groups, 1, experts.count);
+  if (experts.count % experts.groups != 0)
+    refuse("the number of experts (" + std::to_string(experts.count) + ") is not a multiple of groups (" +
+           std::to_string(experts.groups) + ")");
+  const int64_t size = experts.count / experts.groups;
+  in_range("group_best", experts.group_best, 1, experts.groups > 1 ? size : experts.count);
+  in_range("groups_kept", experts.groups_kept, experts.groups > 1 ? (experts.active + size - 1) / size : 1,
+           experts.groups);
+  if (experts.shared) in_range("width of a shared expert", experts.shared->width, 1, kLargest);
+  if (experts.shared_gate && !experts.shared) refuse("shared_gate needs a shared expert: shared");
+}
+
 void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
@@ -25,6 +40,7 @@ void check_layers(const Config& c) {
     in_range("window", mixer.window, 0, INT32_MAX);
     if (mixer.rope) in_range("rope of a layer", *mixer.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
     in_range("width of a feed-forward", layer.feed_forward.width, 1, kLargest);
+    if (layer.experts) check_experts(*layer.experts);
   }
   for (const Rope& rope : c.ropes)
     in_range("rotary dimension", 2 * static_cast<int64_t>(rope.inv_freq.size()), 2, c.head_dim);
@@ -33,6 +49,7 @@ void check_layers(const Config& c) {
 void check_matrices(const Config& c) {
   for (const MatrixSpec& matrix : c.matrices) {
     in_range("columns of a matrix", matrix.k, 1, kLargest);
+    in_range("experts of a matrix", matrix.experts, 1, 4096);
     if (matrix.parts.empty()) refuse("the matrix '" + matrix.name + "' has no parts");
     for (const MatrixPart& part : matrix.parts) {
       in_range("rows of a matrix", part.rows, 1, int64_t{1} << 31);
@@ -96,6 +113,7 @@ void check(const std::string& name, const Format& f, int64_t k) {
   must(!f.ordered || (name != "embed" && name != "positions" && name != "types"),
        "its rows are read as they are: no order");
   must(!name.starts_with("dense.") || f.dtype == DType::f32, "layers behind pooling are float32");
+  must(!name.ends_with(".router") || is_float(f.dtype), "a router is never quantized");
 }
 
 }  // namespace forearm

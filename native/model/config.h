@@ -33,13 +33,32 @@ struct FeedForwardKind {
   bool gated = true;
 };
 
+// Experts::shared .. shared_gate and the routing of app/forearm/model/families/config.py's Experts (RouteTask).
+struct ExpertsKind {
+  int64_t count, active;
+  Score score = Score::softmax;
+  bool correction = false;
+  int64_t groups = 1, groups_kept = 1, group_best = 1;
+  bool renormalized = false;
+  float sum_epsilon = 0.0f, scale = 1.0f, jitter = 0.0f;
+  bool scales_input = false;  // weights multiply the input of an expert instead of its result
+  std::optional<FeedForwardKind> shared = std::nullopt;  // a feed-forward beside the experts
+  bool shared_gate = false;                              // its result is multiplied with a sigmoid of the row
+
+  // Results that a row sums up.
+  int64_t slots() const { return active + (shared ? 1 : 0); }
+  // Columns of the router's logits, of which the one of the shared expert's gate is the last.
+  int64_t gate_column() const { return (count + kPanel - 1) / kPanel * kPanel; }
+};
+
 struct LayerKind {
   AttentionKind mixer;
-  FeedForwardKind feed_forward;
+  FeedForwardKind feed_forward;  // of each expert, if there are experts
+  std::optional<ExpertsKind> experts = std::nullopt;
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
-enum class Role { embedding, table, head, mixer_in, mixer_out, feed_forward_in, feed_forward_out, pooler };
+enum class Role { embedding, table, head, mixer_in, mixer_out, feed_forward_in, feed_forward_out, router, pooler };
 
 // Rows of a packed matrix that are loaded by a name of their own.
 struct MatrixPart {
@@ -56,8 +75,9 @@ struct MatrixSpec {
   Role role;
   bool bias = false;
   bool interleaved = false;
+  int64_t experts = 1;  // matrices of this shape, one after the other
 
-  // Number of packed columns; a single part is not padded.
+  // Number of packed columns, of one expert; a single part is not padded.
   int64_t columns() const;
 };
 

@@ -5,6 +5,13 @@
 #include "model/step/multiply.h"
 
 namespace forearm {
+namespace {
+
+int64_t phases(const Config& c, const Scratch& scratch) {
+  return Attention::kPhases + std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens));
+}
+
+}  // namespace
 
 Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, Scratch& scratch,
                  Pool& pool)
@@ -16,9 +23,10 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       types_(c.token_types > 0 ? &weights.linear("types", c.token_types, c.hidden) : nullptr),
       head_(c.tied_head ? embed_ : weights.linear("head", c.vocab_size, c.hidden)),
       s_(scratch),
-      step_(c, ranks, scratch, pool, Attention::kPhases + FeedForward::kPhases),
+      step_(c, ranks, scratch, pool, phases(c, scratch)),
       attention_(weights, kv, step_),
-      feed_forward_(weights, step_) {}
+      feed_forward_(weights, step_),
+      experts_(weights, step_) {}
 
 void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
@@ -36,7 +44,7 @@ void Forward::walk(StepWalk w) {
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
     add = attention_.mix(w, i, add);
-    add = feed_forward_.apply(w, i, add);
+    add = c_.layers[i].experts ? experts_.apply(w, i, add) : feed_forward_.apply(w, i, add);
   }
   step_.enter_layer(w, c_.layers.size());
   if (w.rows == 0) return;

@@ -4,6 +4,7 @@
 // layer), step/ (their building blocks: preparing rows and multiplying, divided among the team).
 #pragma once
 #include "model/batch.h"
+#include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
 #include "model/kv_cache.h"
 #include "model/mixers/attention.h"
@@ -39,6 +40,7 @@ class Forward {
   Step step_;
   Attention attention_;
   FeedForward feed_forward_;
+  Experts experts_;
 };
 
 }  // namespace forearm

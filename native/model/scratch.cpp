@@ -62,6 +62,27 @@ int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_he
 
 }  // namespace
 
+int64_t expert_block_rows(const ExpertsKind& experts, int64_t step_tokens) {
+  return std::min(round_up(step_tokens, 2), std::max<int64_t>(2, kBlockResults / experts.active / 2 * 2));
+}
+
+ExpertSizes expert_sizes(const Config& c, int64_t step_tokens) {
+  ExpertSizes most;
+  for (const LayerKind& layer : c.layers) {
+    if (!layer.experts) continue;
+    const ExpertsKind& experts = *layer.experts;
+    const int64_t rows = expert_block_rows(experts, step_tokens), results = rows * experts.active;
+    most.rows = std::max(most.rows, rows);
+    most.positions = std::max(most.positions, round_up(results + std::min(results, experts.count), 2));
+    most.slots = std::max(most.slots, experts.slots());
+    most.count = std::max(most.count, experts.count);
+    most.groups = std::max(most.groups, experts.groups);
+    most.router_columns = std::max(most.router_columns, experts.gate_column() + (experts.shared_gate ? 1 : 0));
+    most.width = std::max(most.width, layer.feed_forward.width);
+  }
+  return most;
+}
+
 std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, bool any_tier) {
   std::vector<MatrixInput> inputs;
   for (const MatrixSpec& spec : c.matrices) {
@@ -76,7 +97,8 @@ std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, 
                       matrix.form(),
                       matrix.groups(),
                       Site::is_direct(matrix),
-                      matrix.is_codes()};
+                      matrix.is_codes(),
+                      spec.experts > 1};
     if (any_tier) {
       const bool int8 = matrix.is_int8_product();
       input.form = int8 ? Form::i8_rows : Form::f32_rows;
@@ -130,8 +152,14 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   own_row_bytes_ = round_up(c.hidden * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
   own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
+  step_tokens = limits.step_tokens;
+  experts = expert_sizes(c, limits.step_tokens);
+  own_route_bytes_ = round_up((4 * experts.count + experts.groups) * 4, 128);
   for (const MatrixInput& input : inputs) {
-    Site& site = input.role == Role::mixer_out ? attention : input.role == Role::feed_forward_out ? activated : stream;
+    Site& site = input.role == Role::mixer_out          ? attention
+                 : input.role == Role::feed_forward_out ? (input.experts ? expert_activated : activated)
+                 : input.experts                        ? by_expert
+                                                        : stream;
     site.own.resize(static_cast<size_t>(threads));
     site.shared.need(input);
     site.prepares = site.prepares || !input.direct;
@@ -149,6 +177,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
   carve_sites(carver, limits);
+  carve_experts(carver, limits, threads);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());
     cosines[i] = carver.take<float>(tokens * pairs * 4);
@@ -161,6 +190,28 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   own_gemm_ = carver.take_each(threads, own_gemm_bytes_);
   own_sampler_ = carver.take_each(threads, own_sampler_bytes_);
   return carver.bytes();
+}
+
+void Scratch::carve_experts(Carver& carver, const Limits& limits, int threads) {
+  router = carver.floats(experts.count ? round_up(limits.step_tokens, 2) : 0, experts.router_columns);
+  carver.take(by_expert.shared, experts.positions);
+  carver.take(expert_activated.shared, experts.positions);
+  for (Inputs& own : by_expert.own) carver.take(own, kOwnRows);
+  for (Inputs& own : expert_activated.own) carver.take(own, 2 * experts.slots);
+  by_expert.raw = residual;
+  expert_activated.raw = carver.floats(expert_activated.prepares ? experts.positions : 0, experts.width);
+  const int64_t routed = experts.rows * experts.slots;
+  routes = {carver.take<int32_t>(routed * 4), carver.take<float>(routed * 4), carver.take<int32_t>(routed * 4)};
+  own_routes_ = carver.take_each(threads, 3 * own_routes_bytes());
+  own_route_ = carver.take_each(threads, own_route_bytes_);
+  own_results = (experts.positions + experts.rows) * kResultColumns;
+  own_results_ = carver.take<float>(threads * own_results * 4);
+}
+
+Scratch::Routes Scratch::own_routes(int member) const {
+  char* own = own_routes_ + member * 3 * own_routes_bytes();
+  return {reinterpret_cast<int32_t*>(own), reinterpret_cast<float*>(own + own_routes_bytes()),
+          reinterpret_cast<int32_t*>(own + 2 * own_routes_bytes())};
 }
 
 void Scratch::carve_sites(Carver& carver, const Limits& limits) {

@@ -18,6 +18,20 @@ constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) 
 
 constexpr size_t kForms = 7;
 
+// Results of experts that are computed at once: a step of more rows is computed in blocks, so that its buffers stay
+// small and still each expert's weights are read for many rows (of 128 experts, 8 a row: 128 rows each).
+constexpr int64_t kBlockResults = 16384;
+constexpr int64_t kResultColumns = 64;  // of which a member's own buffer holds all results of a block
+
+// The sizes of the buffers of experts: the largest of all layers; 0 without experts.
+struct ExpertSizes {
+  int64_t rows = 0;       // of a block, even
+  int64_t positions = 0;  // rows by expert: `active` for each row, each expert's beginning at an even one
+  int64_t slots = 0, count = 0, router_columns = 0, width = 0, groups = 0;
+};
+int64_t expert_block_rows(const ExpertsKind& experts, int64_t step_tokens);
+ExpertSizes expert_sizes(const Config& config, int64_t step_tokens);
+
 // The form in which a matrix takes the rows that it is multiplied with.
 struct MatrixInput {
   Role role;
@@ -26,6 +40,7 @@ struct MatrixInput {
   int64_t groups;  // groups of a row, if the form is quantized
   bool direct;     // the operation before writes this form itself; otherwise it writes floats, and rows are prepared
   bool codes;      // weights are codes, which need scratch of the member for widening or multiplying
+  bool experts = false;
 };
 // Returns the inputs of all matrices that a step multiplies with. Throws std::invalid_argument if one has no format.
 // any_tier: assume the largest form that any tier takes, instead of the form of the tier in use.
@@ -79,6 +94,20 @@ class Scratch {
   Site stream;        // [step_tokens or step_logit_rows, hidden]: raw is the residual
   Site attention;     // [step_tokens, heads * head_dim]
   Site activated;     // [step_tokens, width of the widest feed-forward]
+
+  // Of experts (ExpertSizes). Each member has its own copies of the routes of up to kOwnRows rows.
+  struct Routes {
+    int32_t* chosen;  // [rows, slots]: the experts of a row
+    float* weights;   // [rows, slots]: of their results, and of the shared expert's
+    int32_t* place;   // [rows, slots]: position of each result
+  };
+  Operand router;         // [step_tokens, router_columns], f32_rows: logits
+  Site by_expert;         // [positions, hidden]: raw is the residual
+  Site expert_activated;  // [positions, width of the widest expert]
+  Routes routes;
+  ExpertSizes experts;
+  int64_t step_tokens;
+
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]
   int32_t* slots;                      // [step_tokens]
   float* partials;                     // [partial_floats]: attention of one chunk of keys each
@@ -89,17 +118,25 @@ class Scratch {
   void* attend(int member) const { return own_attend_ + member * own_attend_bytes_; }
   void* gemm(int member) const { return own_gemm_ + member * own_gemm_bytes_; }
   void* sampler(int member) const { return own_sampler_ + member * own_sampler_bytes_; }
+  // Of experts: routes of kOwnRows rows, scratch of route, and results of a piece of columns, own_results floats.
+  Routes own_routes(int member) const;
+  float* route(int member) const { return reinterpret_cast<float*>(own_route_ + member * own_route_bytes_); }
+  float* results(int member) const { return own_results_ + member * own_results; }
+  int64_t own_results = 0;
 
  private:
   Scratch() = default;
   // Returns the bytes of all pieces; with `base` null it only counts them.
   int64_t carve(char* base, const Config& config, const Limits& limits, int threads);
   void carve_sites(Carver& carver, const Limits& limits);
+  int64_t own_routes_bytes() const { return round_up(kOwnRows * experts.slots * 4, 128); }
+  void carve_experts(Carver& carver, const Limits& limits, int threads);
   void need(const Config& config, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,
             int threads);
 
-  char *own_row_, *own_attend_, *own_gemm_, *own_sampler_;
-  int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_;
+  char *own_row_, *own_attend_, *own_gemm_, *own_sampler_, *own_route_, *own_routes_;
+  float* own_results_;
+  int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_, own_route_bytes_;
   Region region_;
 };
 

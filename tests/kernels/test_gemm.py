@@ -97,6 +97,19 @@ def test_softcap_keeps_below_its_cap() -> None:
     assert np.abs(got).max() <= 3
 
 
+def test_swiglu_oai_clamps_gate_and_up_and_adds_one_to_up() -> None:
+    a, w = random(1, 9, 32), random(2, 2 * 24, 32, scale=2)
+
+    got = Kernels("scalar").gemm(a, w, "float32", epilogue="gated", activation="swiglu_oai")
+
+    exact, error = product(a, rounded(w, "float32"))
+    assert (np.abs(exact) > 7).mean() > 0.1  # both clamps are reached
+    gate, up = np.minimum(exact[:, :24], 7), np.clip(exact[:, 24:], -7, 7)
+    wanted = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+    spread = (error[:, :24] + error[:, 24:]) * 20  # of either factor, the other being at most 8, its slope below 2
+    assert_within(got, wanted, spread + 32 * UNIT * (np.abs(wanted) + 8))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (16, 3), (45, 97)])
 def test_embed_gives_the_tokens_rows(n: int, k: int, dtype: str) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Attention, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
@@ -134,7 +134,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         x = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
         normed = norm(config, own, "pre_mlp_norm", x, rounding)
         x = normed if config.norm_residual == "all" else x
-        y = mlp(layer.feed_forward, own, normed, rounding)
+        feed_forward = layer.feed_forward
+        y = (mlp if isinstance(feed_forward, FeedForward) else experts)(feed_forward, own, normed, rounding)
         x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
     return norm(config, weights, "final_norm", x, rounding)
 
@@ -210,11 +211,48 @@ def attention(
 def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     """Two or three products with an activation between."""
     up = linear(x, w["up"], w.get("up.bias"), e)
-    if own.gated:
+    if own.activation == "swiglu_oai":  # transformers' modeling_gpt_oss.py
+        gate = np.minimum(linear(x, w["gate"], w.get("gate.bias"), e), 7)
+        up = e.around(gate / (1 + np.exp(-1.702 * gate)), e.sums, 8) * (np.clip(up, -7, 7) + 1)
+    elif own.gated:
         up = e.around(activated(own.activation, linear(x, w["gate"], w.get("gate.bias"), e)), e.sums, 8) * up
     else:
         up = activated(own.activation, up)
     return linear(up, w["down"], w.get("down.bias"), e)
+
+
+def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+    """The weighted sum of a token's experts, and the shared one's result. What routes is not rounded."""
+    chosen, weights = routes(own, x @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"))
+    one = FeedForward(own.width, own.activation, own.gated, own.bias)
+    parts = [name for name in w if name.startswith("experts.")]
+    y = np.zeros_like(x)
+    for token, expert in np.ndindex(chosen.shape):
+        mine = {name[8:]: np.split(w[name], own.count)[chosen[token, expert]] for name in parts}
+        before, after = (weights[token, expert], 1.0) if own.scales_input else (1.0, weights[token, expert])
+        y[token] += after * mlp(one, mine, before * x[token : token + 1], e)[0]
+    if own.shared is None:
+        return y
+    shared = mlp(own.shared, {name[7:]: w[name] for name in w if name.startswith("shared.")}, x, e)
+    return y + (shared / (1 + np.exp(-x @ w["shared_gate"].T)) if own.shared_gate else shared)
+
+
+def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[npt.NDArray[np.int64], Array]:
+    """The experts of each token, best first, and their weights."""
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    softmax = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    scores = {"softmax": softmax, "sigmoid": 1 / (1 + np.exp(-logits)), "softmax_chosen": softmax}[own.score]
+    choice = scores if correction is None else scores + correction
+    if own.groups > 1:
+        groups = choice.reshape(len(choice), own.groups, -1)
+        sums = np.sort(groups, axis=-1)[:, :, -own.group_best :].sum(axis=-1)
+        worst_kept = np.sort(sums, axis=-1)[:, -own.groups_kept, None]
+        choice = np.where((sums >= worst_kept)[:, :, None], groups, -np.inf).reshape(choice.shape)
+    chosen = np.argsort(-choice, axis=-1, kind="stable")[:, : own.active]
+    weights = np.take_along_axis(scores, chosen, axis=-1)
+    if own.renormalized or own.score == "softmax_chosen":
+        weights = weights / (weights.sum(axis=-1, keepdims=True) + own.sum_epsilon)
+    return chosen, weights * own.scale
 
 
 def linear(x: Array, w: Array, bias: Array | None, e: Rounding, codes: bool = True) -> Array:

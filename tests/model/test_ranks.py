@@ -18,6 +18,7 @@ KINDS = [
     ("gemma2", WeightFormat("bfloat16"), "int8"),
     ("olmo2", WeightFormat("float32"), "float32"),
     ("odd heads", WeightFormat("int4", 16), "float32"),
+    ("experts", WeightFormat("int4", 16), "float32"),
 ]
 TEAMS = [(1, 1), (2, 1), (1, 2, 2)]
 

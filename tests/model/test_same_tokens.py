@@ -13,6 +13,7 @@ from forearm import _native
 from forearm.model.families.config import (
     Attention,
     DTypeName,
+    Experts,
     FeedForward,
     KvDTypeName,
     Layer,
@@ -30,7 +31,9 @@ def rope(head_dim: int) -> Rope:
     return Rope(inv_freq=(10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32))
 
 
-def layers(feed_forward: FeedForward, rope: int | None = 0, windows: tuple[int, int] = (0, 0)) -> tuple[Layer, ...]:
+def layers(
+    feed_forward: FeedForward | Experts, rope: int | None = 0, windows: tuple[int, int] = (0, 0)
+) -> tuple[Layer, ...]:
     return tuple(Layer(Attention(rope, window), feed_forward) for window in windows)
 
 
@@ -48,7 +51,8 @@ LLAMA = ModelConfig(
     attention_scale=0.25,
 )
 # What takes another way through forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
-# softcaps; learned positions, LayerNorm, biases and no gate; heads that end inside a panel.
+# softcaps; learned positions, LayerNorm, biases and no gate; heads that end inside a panel; experts, a gated shared one
+# beside them in one layer, chosen by groups in the other.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -74,6 +78,28 @@ SHAPES = {
     ),
     "odd heads": replace(
         LLAMA, head_dim=24, heads=3, kv_heads=3, ropes=(rope(24),), hidden=52, layers=layers(FeedForward(100))
+    ),
+    "experts": replace(
+        LLAMA,
+        layers=(
+            Layer(Attention(0), Experts(40, count=12, active=3, shared=FeedForward(72), shared_gate=True)),
+            Layer(
+                Attention(0),
+                Experts(
+                    56,
+                    count=16,
+                    active=4,
+                    activation="swiglu_oai",
+                    bias=True,
+                    score="sigmoid",
+                    correction=True,
+                    groups=4,
+                    groups_kept=2,
+                    renormalized=True,
+                    scale=1.5,
+                ),
+            ),
+        ),
     ),
 }
 
@@ -101,12 +127,14 @@ class Weights:
         config = self.config
         for spec in matrices(config):
             for part in spec.parts:
-                self.matrix(part.name, part.rows, spec.k)
+                self.matrix(part.name, spec.experts * part.rows, spec.k)
                 if spec.bias:
-                    self.vector(part.name + ".bias", part.rows, 0.0)
+                    self.vector(part.name + ".bias", spec.experts * part.rows, 0.0)
         self.norm("final_norm")
-        for i in range(len(config.layers)):
+        for i, layer in enumerate(config.layers):
             self.layer(f"layers.{i}.")
+            if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
+                self.vector(f"layers.{i}.correction", layer.feed_forward.count, 0.0)
         self.executor.finish_loading()
 
     def layer(self, prefix: str) -> None:
@@ -182,7 +210,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt")
+    for shape in ("llama", "olmo2", "opt", "experts")
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

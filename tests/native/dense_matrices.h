@@ -1,4 +1,4 @@
-// The matrices of a dense transformer and their formats, as app/forearm/model/families/matrices.py lists them.
+// The matrices of a transformer and their formats, as app/forearm/model/families/matrices.py lists them.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,14 +19,28 @@ inline std::vector<MatrixSpec> dense_matrices(const Config& c, bool qkv_bias = f
   const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";
-    const FeedForwardKind& feed_forward = c.layers[i].feed_forward;
-    std::vector<MatrixPart> up{{layer + "up", feed_forward.width}};
-    if (feed_forward.gated) up.insert(up.begin(), {layer + "gate", feed_forward.width});
     all.push_back(
         {layer + "qkv", {{layer + "q", q}, {layer + "k", kv}, {layer + "v", kv}}, c.hidden, Role::mixer_in, qkv_bias});
     single(layer + "o", c.hidden, q, Role::mixer_out, other_biases);
-    all.push_back({layer + "up", up, c.hidden, Role::feed_forward_in, other_biases, feed_forward.gated});
-    single(layer + "down", c.hidden, feed_forward.width, Role::feed_forward_out, other_biases);
+    const auto up_and_down = [&](const std::string& prefix, const FeedForwardKind& own, int64_t experts) {
+      std::vector<MatrixPart> up{{prefix + "up", own.width}};
+      if (own.gated) up.insert(up.begin(), {prefix + "gate", own.width});
+      all.push_back({prefix + "up", up, c.hidden, Role::feed_forward_in, other_biases, own.gated, experts});
+      all.push_back({prefix + "down",
+                     {{prefix + "down", c.hidden}},
+                     own.width,
+                     Role::feed_forward_out,
+                     other_biases,
+                     false,
+                     experts});
+    };
+    const auto& experts = c.layers[i].experts;
+    if (experts) {
+      all.push_back({layer + "router", {{layer + "router", experts->count}}, c.hidden, Role::router});
+      if (experts->shared_gate) all.back().parts.push_back({layer + "shared_gate", 1});
+    }
+    up_and_down(experts ? layer + "experts." : layer, c.layers[i].feed_forward, experts ? experts->count : 1);
+    if (experts && experts->shared) up_and_down(layer + "shared.", *experts->shared, 1);
   }
   int64_t width = c.hidden;
   for (size_t i = 0; i < c.dense.size(); ++i) {
@@ -36,11 +50,12 @@ inline std::vector<MatrixSpec> dense_matrices(const Config& c, bool qkv_bias = f
   return all;
 }
 
-// One format for all, float32 for tables but the embedding and for what stands behind pooling.
+// One format for all, float32 for tables but the embedding, for routers and for what stands behind pooling.
 inline Formats uniform(const Config& c, const Format& format) {
   Formats formats;
   for (const MatrixSpec& matrix : c.matrices)
-    formats[matrix.name] = matrix.role == Role::table || matrix.role == Role::pooler ? Format{} : format;
+    formats[matrix.name] =
+        matrix.role == Role::table || matrix.role == Role::pooler || matrix.role == Role::router ? Format{} : format;
   return formats;
 }
 

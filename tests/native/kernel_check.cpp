@@ -26,6 +26,8 @@ void check_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rope(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rows(Report&, const Kernels& tier, const Kernels& scalar);
 void check_attention(Report&, const Kernels& tier, const Kernels& scalar);
+void check_route(Report&, const Kernels& tier, const Kernels& scalar);
+void check_combine(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
 void check_self_test(Report&, const Kernels& tier, const Kernels& scalar);
 
@@ -50,6 +52,8 @@ constexpr struct {
     {"rope", check_rope},
     {"rows", check_rows},
     {"attention", check_attention},
+    {"route", check_route},
+    {"combine", check_combine},
     {"sampling", check_sampling},
     {"self_test", check_self_test},
 };

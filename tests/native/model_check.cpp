@@ -37,6 +37,13 @@ const Kind kKinds[] = {
     {"int4-wide", {DType::int4, 32, DType::f16, Format::Zero::none, true}, DType::f32},
     {"fp8-e4m3", {DType::fp8_e4m3}, DType::f32},
     {"fp8-e5m2", {DType::fp8_e5m2, 48}, DType::f32},
+    {"experts-f32", {DType::f32}, DType::f32, Shape::experts},
+    {"experts-bf16", {DType::bf16}, DType::f32, Shape::experts},
+    {"experts-f16", {DType::f16}, DType::f32, Shape::experts},
+    {"experts-i8", {DType::int8}, DType::f32, Shape::experts},
+    {"experts-i4", {DType::int4, 16, DType::f16}, DType::f32, Shape::experts},
+    {"experts-i4w", {DType::int4, 32, DType::f16, Format::Zero::none, true}, DType::f32, Shape::experts},
+    {"experts-fp8", {DType::fp8_e4m3}, DType::f32, Shape::experts},
     {"bert-f32", {DType::f32}, DType::f32, Shape::bert},
     {"bert-bf16", {DType::bf16}, DType::bf16, Shape::bert},
     {"bert-int8", {DType::int8}, DType::f32, Shape::bert},
@@ -58,6 +65,13 @@ constexpr float kExpected[kKindCount][kExpectedLogits] = {
     {1.486419737e-01f, -1.003894925e+00f, -1.991711259e-01f, -9.562143087e-01f, 1.546282470e-01f, 1.077665806e+00f},
     {-1.876924783e-01f, -9.577826262e-01f, -2.448805273e-01f, -6.425073147e-01f, -1.071052402e-01f, 1.299979329e+00f},
     {-2.647435367e-01f, -1.197003961e+00f, -5.844066739e-01f, -3.901510835e-01f, -3.574092984e-01f, 1.289188862e+00f},
+    {-1.228277445e+00f, -2.190610915e-01f, -8.668256998e-01f, 1.856660098e-01f, -3.778532743e-01f, 1.670580983e+00f},
+    {-1.231665730e+00f, -2.045798898e-01f, -8.634535074e-01f, 1.855286211e-01f, -3.767141998e-01f, 1.673291326e+00f},
+    {-1.228433371e+00f, -2.192907631e-01f, -8.666760325e-01f, 1.864866018e-01f, -3.775103390e-01f, 1.670561671e+00f},
+    {-1.246390700e+00f, -2.747758925e-01f, -8.432512879e-01f, 2.013702691e-01f, -3.803888857e-01f, 1.687155128e+00f},
+    {-9.067435861e-01f, -1.212704480e-01f, -8.324578404e-01f, 1.935425401e-01f, -3.996783197e-01f, 1.739665270e+00f},
+    {-1.117203116e+00f, 1.213088259e-01f, -7.481949329e-01f, 4.425892234e-01f, -1.576874256e-01f, 1.697252870e+00f},
+    {-1.162162542e+00f, -1.824117005e-01f, -8.219285607e-01f, 1.211307049e-01f, -3.522590399e-01f, 1.643997669e+00f},
     {-4.474369884e-01f, -4.728244543e-01f, -5.827526450e-01f, 1.052111745e+00f, -8.366521001e-01f, -2.160294652e-01f},
     {-4.475793839e-01f, -4.728295207e-01f, -5.834150314e-01f, 1.049777150e+00f, -8.394122720e-01f, -2.169620991e-01f},
     {-4.425678849e-01f, -4.723451138e-01f, -5.790480971e-01f, 1.040748119e+00f, -8.328057528e-01f, -2.197535336e-01f},
@@ -87,6 +101,23 @@ Config tiny() {
   return c;
 }
 
+// A layer with a gated shared expert, and one that chooses by groups and has biases.
+Config with_experts(Config c) {
+  ExpertsKind first{6, 2}, second{8, 3, Score::sigmoid, true, 4, 2, 2, true};
+  first.shared = FeedForwardKind{36};
+  first.shared_gate = true;
+  second.scale = 1.5f;
+  c.layers[0].feed_forward.width = 44;
+  c.layers[0].experts = first;
+  c.layers[1].feed_forward = {20, Activation::swiglu_oai};
+  c.layers[1].experts = second;
+  c.matrices = dense_matrices(c, true);
+  for (MatrixSpec& spec : c.matrices) spec.bias = spec.bias || spec.name.starts_with("layers.1.experts");
+  return c;
+}
+
+Config config_of(const Kind& kind) { return kind.shape == Shape::experts ? with_experts(tiny()) : tiny(); }
+
 void load(Executor& executor) {
   const Config& c = executor.config();
   Random random;
@@ -108,10 +139,14 @@ void load(Executor& executor) {
       vector(layer + name + ".bias", rows, 0.0f);
     }
     matrix(layer + "o", c.hidden, q);
-    const int64_t width = c.layers[i].feed_forward.width;
-    matrix(layer + "gate", width, c.hidden);
-    matrix(layer + "up", width, c.hidden);
-    matrix(layer + "down", c.hidden, width);
+    for (const MatrixSpec& spec : c.matrices)
+      if (spec.name.starts_with(layer) && spec.role != Role::mixer_in && spec.role != Role::mixer_out)
+        for (const MatrixPart& part : spec.parts) {
+          matrix(part.name, spec.experts * part.rows, spec.k);
+          if (spec.bias) vector(part.name + ".bias", spec.experts * part.rows, 0.0f);
+        }
+    if (const auto& experts = c.layers[i].experts; experts && experts->correction)
+      vector(layer + "correction", experts->count, 0.0f);
     vector(layer + "input_norm", c.hidden, 1.0f);
     vector(layer + "pre_mlp_norm", c.hidden, 1.0f);
     vector(layer + "q_norm", c.head_dim, 1.0f);
@@ -134,8 +169,9 @@ void step(Executor& executor, const std::vector<int32_t>& tokens, int64_t first,
 // Logits of the prompt's last token and of each decoded one: [1 + kDecoded, kVocab].
 // Of a model that pools: vectors of kTexts texts, all in one step if `chunks` is one.
 Logits generate(const Kind& kind, const Ranks& ranks, const std::vector<int64_t>& chunks) {
-  if (kind.shape != Shape::decoder) return encode(kind, ranks, chunks.size() == 1);
-  Executor executor(tiny(), uniform(tiny(), kind.format), {kind.kv, 64, 4, 4, 64}, {}, ranks);
+  if (kind.shape == Shape::bert || kind.shape == Shape::modern) return encode(kind, ranks, chunks.size() == 1);
+  const Config config = config_of(kind);
+  Executor executor(config, uniform(config, kind.format), {kind.kv, 64, 4, 4, 64}, {}, ranks);
   load(executor);
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < kPrompt; ++i) tokens.push_back(i * 31 % kVocab);

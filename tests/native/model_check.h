@@ -13,8 +13,8 @@ using Logits = std::vector<float>;
 
 constexpr int64_t kVocab = 97, kTexts = 7;
 
-// What is computed: a decoder's logits, or an encoder's vectors.
-enum class Shape { decoder, bert, modern };
+// What is computed: logits of a decoder, dense or with experts, or an encoder's vectors.
+enum class Shape { decoder, experts, bert, modern };
 
 // How the weights are kept. Where activations are int8 all tiers multiply integers: codes give the same everywhere but
 // for what a KV cache of bfloat16 rounds.

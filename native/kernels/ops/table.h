@@ -4,6 +4,8 @@
 #include "kernels/kernels.h"
 #include "kernels/ops/attention/attention.h"
 #include "kernels/ops/attention/kv_write.h"
+#include "kernels/ops/experts/combine.h"
+#include "kernels/ops/experts/route.h"
 #include "kernels/ops/gemm/gemm.h"
 #include "kernels/ops/load/quantize_activations.h"
 #include "kernels/ops/load/quantize_weights.h"
@@ -35,6 +37,8 @@ constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   table.attend_scratch_bytes = attend_scratch_bytes;
   table.attend = attend;
   table.merge = merge;
+  table.route = route;
+  table.combine = combine;
   table.row_max = row_max;
   table.row_maxima = row_maxima;
   table.row_exp_sum = row_exp_sum;

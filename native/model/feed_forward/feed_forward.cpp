@@ -9,16 +9,18 @@ namespace forearm {
 FeedForward::FeedForward(const Weights& weights, Step& step) : weights_(weights), step_(step) {
   const Config& c = step.config;
   for (size_t i = 0; i < c.layers.size(); ++i) {
+    LayerMatrices& own = layers_.emplace_back();
+    if (c.layers[i].experts) continue;
     const FeedForwardKind& kind = c.layers[i].feed_forward;
     const std::string layer = "layers." + std::to_string(i) + ".";
     const int64_t columns = kind.gated ? 2 * round_up(kind.width, kPanel) : kind.width;
-    layers_.push_back(
-        {weights.linear(layer + "up", columns, c.hidden), weights.linear(layer + "down", c.hidden, kind.width)});
+    own.up = &weights.linear(layer + "up", columns, c.hidden);
+    own.down = &weights.linear(layer + "down", c.hidden, kind.width);
   }
 }
 
 const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
-  const auto& [up, down] = layers_[layer];
+  const Linear &up = *layers_[layer].up, &down = *layers_[layer].down;
   const FeedForwardKind& kind = step_.config.layers[layer].feed_forward;
   const LayerNorms& norms = weights_.norms(layer);
   GemmTask task{};

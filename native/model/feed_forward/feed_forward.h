@@ -19,7 +19,7 @@ class FeedForward {
 
  private:
   struct LayerMatrices {
-    const Linear &up, &down;
+    const Linear *up = nullptr, *down = nullptr;  // null: a layer of experts
   };
 
   const Weights& weights_;

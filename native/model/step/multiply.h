@@ -31,22 +31,36 @@ inline void Step::multiply(StepWalk& w, const Linear& linear, const GemmTask& ta
   multiply(w, linear, task, [](Range, int64_t, Range) {});
 }
 
-// Multiplies a member's own columns piece by piece, then pieces that others of its rank have not begun: a core that is
-// delayed by other work (HTTP on a small machine, a hypervisor) does not delay the step.
-template <class Done>
-void Step::multiply_few(const StepWalk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
-  const int64_t mates = ranks.members(ranks.of(w.member)).size(), piece = piece_columns(task.row_end);
+template <class Count, class Work>
+void Step::take_own(const StepWalk& w, const Count& count, const Work& work) {
+  const int64_t mates = ranks.members(ranks.of(w.member)).size();
   for (int i = 0; i <= std::min<int64_t>(kHelped, mates - 1); ++i) {
     const int owner = ranks.mate(w.member, i);
-    const Range columns = matrix.partition[static_cast<size_t>(owner)];
-    for (;;) {
-      task.n_begin = columns.begin + piece * take(w.phase, owner);
-      if (task.n_begin >= columns.end) break;
-      task.n_end = std::min(task.n_begin + piece, columns.end);
-      kernel.gemm(task);
-      done({0, task.row_end}, 0, {task.n_begin, task.n_end});
-    }
+    const int64_t pieces = count(owner);
+    for (int64_t piece = take(w.phase, owner); piece < pieces; piece = take(w.phase, owner)) work(owner, piece);
   }
+}
+
+template <class Work>
+void Step::take_own_columns(const StepWalk& w, const Matrix& matrix, int64_t piece, const Work& work) {
+  const auto columns_of = [&](int owner) { return matrix.partition[static_cast<size_t>(owner)]; };
+  take_own(
+      w, [&](int owner) { return (columns_of(owner).size() + piece - 1) / piece; },
+      [&](int owner, int64_t i) {
+        const Range columns = columns_of(owner);
+        const int64_t first = columns.begin + i * piece;
+        work(Range{first, std::min(first + piece, columns.end)});
+      });
+}
+
+template <class Done>
+void Step::multiply_few(const StepWalk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
+  take_own_columns(w, matrix, piece_columns(task.row_end), [&](Range columns) {
+    task.n_begin = columns.begin;
+    task.n_end = columns.end;
+    kernel.gemm(task);
+    done({0, task.row_end}, 0, columns);
+  });
 }
 
 template <class Done>

@@ -25,21 +25,14 @@ Operand Step::prepare(StepWalk& w, const Source& source, const Matrix& matrix) {
     return out;
   }
   const Operand out = source.site.shared.operand(matrix);
-  const int64_t eighth = rows / (8 * pool.threads()), unit = std::max<int64_t>(1, round_up(eighth, 2));
-  for (int64_t first = unit * next(w); first < rows; first = unit * next(w)) {
-    const Range part{first, std::min(first + unit, rows)};
-    make_rows(w, source, part, matrix, out);
-    pool.add(ready(w.phase), part.size());
-  }
-  pool.wait_for(ready(w.phase), rows);
-  ++w.phase;
+  make_together(w, rows, [&](Range part) { make_rows(w, source, part, matrix, out); });
   return out;
 }
 
 void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out) {
   const Operand& raw = source.site.raw;
   auto* x = static_cast<float*>(raw.data);
-  const int32_t* order = matrix.order.empty() ? nullptr : matrix.order.data();
+  const int32_t* order = matrix.order_of(0);
   if (source.add) add_projected(*source.add, rows);
   if (source.norm && source.norm->in_residual) normalize(*source.norm, x, rows, scratch.residual);
   if (!source.norm || source.norm->in_residual)

@@ -41,6 +41,18 @@ class Step {
   Operand stream(StepWalk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
   // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes.
   Operand output(StepWalk& w, const Site& site, const Matrix& matrix);
+  // Calls make(range) for ranges of rows, divided among the members, and returns when all rows are made.
+  template <class Make>
+  void make_together(StepWalk& w, int64_t rows, const Make& make) {
+    const int64_t eighth = rows / (8 * pool.threads()), unit = std::max<int64_t>(1, round_up(eighth, 2));
+    for (int64_t first = unit * next(w); first < rows; first = unit * next(w)) {
+      const Range part{first, std::min(first + unit, rows)};
+      make(part);
+      pool.add(ready(w.phase), part.size());
+    }
+    pool.wait_for(ready(w.phase), rows);
+    ++w.phase;
+  }
   // Returns the residual stream in the form that `matrix` takes. add: norm of the projection before, which is not yet
   // added to the residual. norm: null: none.
   Operand prepare_stream(StepWalk& w, const Norm* add, const Norm* norm, const Matrix& matrix) {
@@ -54,6 +66,16 @@ class Step {
   template <class Done>
   void multiply(StepWalk& w, const Linear& linear, GemmTask task, const Done& done);
   void multiply(StepWalk& w, const Linear& linear, const GemmTask& task);
+  // Calls work(owner, piece) for the pieces 0 .. count(owner) - 1 of this member, then for those that others of its
+  // rank have not begun: a core that is delayed by other work (HTTP on a small machine, a hypervisor) does not delay
+  // the step.
+  template <class Count, class Work>
+  void take_own(const StepWalk& w, const Count& count, const Work& work);
+  // Calls work(columns) for the matrix's columns in pieces of `piece`, this member's own first (take_own).
+  template <class Work>
+  void take_own_columns(const StepWalk& w, const Matrix& matrix, int64_t piece, const Work& work);
+  // Columns that a member takes at once when it multiplies few rows.
+  static int64_t piece_columns(int64_t rows);
   // Computes residual += scale * (in W^T + bias). If a norm follows, it computes projected = in W^T + bias instead,
   // which is normalized and added when the residual is read next.
   void project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed);
@@ -99,7 +121,6 @@ class Step {
   template <class Done>
   void multiply_many(const StepWalk& w, const Matrix& matrix, GemmTask& task, const Done& done);
   int64_t row_blocks(int64_t rows, int64_t row_bytes, int64_t column_blocks) const;
-  static int64_t piece_columns(int64_t rows);
 
   std::atomic<int64_t>& counter(int64_t phase, int member) {
     return counters_[static_cast<size_t>(phase * (pool.threads() + 1) + member)].value;

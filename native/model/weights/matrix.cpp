@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 #include <stdexcept>
 
 namespace forearm {
@@ -41,11 +42,13 @@ void round_to_fp8(const RoundTask& t) {
 }
 
 }  // namespace
-void Matrix::shape(const std::string& called, int64_t rows, int64_t columns, const Format& kept, Partition divided) {
+void Matrix::shape(const std::string& called, int64_t rows, int64_t columns, const Format& kept, Partition divided,
+                   int64_t number) {
   check(called, kept, columns);
   name = called;
   n = rows;
   k = columns;
+  experts = number;
   format = kept;
   // What else a float's format says is right of f16_scaled: a float32 scale for each row, and no zeros.
   format.dtype = kept_as(kept.dtype, kernels());
@@ -53,8 +56,8 @@ void Matrix::shape(const std::string& called, int64_t rows, int64_t columns, con
 }
 
 void Matrix::place(Pieces& pieces) {
-  data_at_ = pieces.take(packed_bytes(format.dtype, n, k, layout().quantum));
-  const int64_t scales = is_codes() ? round_up(n, kPanel) * groups() : 0;
+  data_at_ = pieces.take(experts * packed_bytes(format.dtype, n, k, layout().quantum));
+  const int64_t scales = is_codes() ? experts * round_up(n, kPanel) * groups() : 0;
   scales_at_ = pieces.take(scales * dtype_bytes(format.scale_dtype));
   zeros_at_ = pieces.take(format.zero == Format::Zero::int8 ? scales : 0);
   offsets_at_ = pieces.take(format.zero == Format::Zero::float32 ? scales * 4 : 0);
@@ -75,14 +78,15 @@ Form Matrix::form() const {
   return table.layout[static_cast<int>(widened ? table.wide : format.dtype)].form;
 }
 
-PackedWeights Matrix::weights() const {
-  PackedWeights w{data_, format.dtype, n, k};
+PackedWeights Matrix::weights(int64_t expert) const {
+  PackedWeights w{data_ + expert * packed_bytes(format.dtype, n, k, layout().quantum), format.dtype, n, k};
   if (!is_codes()) return w;
+  const int64_t first = first_panel(expert) * kPanel * groups();
   w.group = group();
-  w.scales = scales_;
+  w.scales = static_cast<char*>(scales_) + first * dtype_bytes(format.scale_dtype);
   w.scale_dtype = format.scale_dtype;
-  w.zeros = zeros_;
-  w.offsets = offsets_;
+  w.zeros = zeros_ ? zeros_ + first : nullptr;
+  w.offsets = offsets_ ? offsets_ + first : nullptr;
   return w;
 }
 
@@ -145,21 +149,22 @@ void Matrix::check_codes(const CodeRows& rows) const {
     must(false, "the scale " + std::to_string(*scale) + " is not a number that the format's scale_dtype has");
 }
 
-void Matrix::set_order(const int32_t* given) {
+void Matrix::set_order(const int32_t* given, int64_t expert) {
   if (format.ordered != (given != nullptr))
     throw std::invalid_argument("'" + name + "': an order comes where the format is ordered, and only there");
   if (!given) return;
-  std::vector<int32_t> wanted(given, given + k);
-  if (!order.empty() && wanted != order)
+  order.resize(static_cast<size_t>(experts * k), -1);
+  int32_t* own = order.data() + expert * k;
+  if (own[0] >= 0 && !std::equal(given, given + k, own))
     throw std::invalid_argument("'" + name + "': its parts must have one order of columns");
   std::vector<bool> seen(static_cast<size_t>(k));
-  for (const int32_t column : wanted) {
+  for (const int32_t column : std::span(given, static_cast<size_t>(k))) {
     if (column < 0 || column >= k || seen[static_cast<size_t>(column)])
       throw std::invalid_argument("'" + name + "': order holds each of 0 to " + std::to_string(k - 1) + " once, not " +
                                   std::to_string(column));
     seen[static_cast<size_t>(column)] = true;
   }
-  order = std::move(wanted);
+  std::copy_n(given, k, own);
 }
 
 }  // namespace forearm

@@ -35,7 +35,8 @@ struct PackRoom {
 class Matrix {
  public:
   // Throws std::invalid_argument if the format is not valid.
-  void shape(const std::string& name, int64_t n, int64_t k, const Format& format, Partition partition);
+  void shape(const std::string& name, int64_t n, int64_t k, const Format& format, Partition partition,
+             int64_t experts = 1);
   // Reserves memory for codes, scales, zeros and offsets; `settle` sets the pointers once the region is allocated.
   void place(Pieces& pieces);
   void settle(char* region);
@@ -45,19 +46,25 @@ class Matrix {
   Range columns_of(Range members) const {
     return {partition[static_cast<size_t>(members.begin)].begin, partition[static_cast<size_t>(members.end - 1)].end};
   }
-  // Calls visit(first byte, end) for the codes, scales, zeros and offsets of these columns.
+  // Calls visit(first byte, end) for the codes, scales, zeros and offsets of these columns, of every expert.
   template <class Visit>
   void each_piece(Range columns, const Visit& visit) const {
-    const int64_t panel = packed_bytes(format.dtype, kPanel, k, layout().quantum), end = round_up(columns.end, kPanel);
-    const auto piece = [&](void* data, int64_t column_bytes) {
-      char* first = static_cast<char*>(data);
-      if (data) visit(first + columns.begin * column_bytes, first + end * column_bytes);
+    const int64_t panel = packed_bytes(format.dtype, kPanel, k, layout().quantum);
+    const auto piece = [&](void* data, int64_t column_bytes, int64_t first, int64_t end) {
+      char* at = static_cast<char*>(data);
+      if (data) visit(at + first * column_bytes, at + end * column_bytes);
     };
-    visit(data_ + columns.begin / kPanel * panel, data_ + end / kPanel * panel);
-    piece(scales_, groups() * dtype_bytes(format.scale_dtype));
-    piece(zeros_, groups());
-    piece(offsets_, groups() * 4);
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      const int64_t first = first_panel(expert) * kPanel + columns.begin;
+      const int64_t end = first_panel(expert) * kPanel + round_up(columns.end, kPanel);
+      piece(data_, panel / kPanel, first, end);
+      piece(scales_, groups() * dtype_bytes(format.scale_dtype), first, end);
+      piece(zeros_, groups(), first, end);
+      piece(offsets_, groups() * 4, first, end);
+    }
   }
+  // The panel that an expert's columns begin with.
+  int64_t first_panel(int64_t expert) const { return expert * ((n + kPanel - 1) / kPanel); }
 
   // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; the panel's further rows
   // become zero.
@@ -67,8 +74,11 @@ class Matrix {
   void check_floats() const;
   // Throws std::invalid_argument if the format has no such codes, scales, zeros or offsets.
   void check_codes(const CodeRows& rows) const;
-  // Sets the order of columns, which all rows share. Throws std::invalid_argument if it is invalid or differs.
-  void set_order(const int32_t* order);
+  // Sets the order of columns, which all rows of an expert share. Throws std::invalid_argument if it is invalid or
+  // differs.
+  void set_order(const int32_t* order, int64_t expert = 0);
+  // The order of an expert's columns; null if they are as in the checkpoint.
+  const int32_t* order_of(int64_t expert) const { return order.empty() ? nullptr : order.data() + expert * k; }
 
   bool empty() const { return n == 0; }
   bool is_codes() const { return !is_float(format.dtype); }
@@ -81,12 +91,13 @@ class Matrix {
   }
   // The form of the rows that it is multiplied with.
   Form form() const;
-  PackedWeights weights() const;
+  PackedWeights weights(int64_t expert = 0) const;
 
-  int64_t n = 0, k = 0;
+  int64_t n = 0, k = 0;  // of one expert
+  int64_t experts = 1;   // they follow each other, each beginning at a panel
   Format format;
   Partition partition;         // the members' columns
-  std::vector<int32_t> order;  // [k] if the format is ordered and rows were loaded
+  std::vector<int32_t> order;  // [experts, k] if the format is ordered and rows were loaded
   std::string name;
   bool touched = false;  // its pages, by all members
 

@@ -18,12 +18,16 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 }  // namespace
 
 Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
-    : ranks_(ranks), layers_(c.layers.size()), pooler_norms_(c.dense.size()) {
+    : ranks_(ranks), layers_(c.layers.size()), corrections_(c.layers.size()), pooler_norms_(c.dense.size()) {
   Formats left = formats;
   for (const MatrixSpec& spec : c.matrices) declare(spec, left);
   if (!left.empty())
     throw std::invalid_argument("there is a format for '" + left.begin()->first + "'; this model has no such matrix");
   for (size_t i = 0; i < layers_.size(); ++i) declare_norms(c, i);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (const auto& experts = c.layers[i].experts; experts && experts->correction)
+      declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
+                     {experts->count, {}});
   if (c.final_norm) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
@@ -41,14 +45,17 @@ void Weights::declare(const MatrixSpec& spec, Formats& formats) {
   const auto parts = static_cast<int64_t>(spec.parts.size());
   const int64_t unit = looked_up ? kMaximumLogits : spec.interleaved ? parts * kPanel : kPanel;
   const int64_t columns = spec.columns();
-  linear.matrix.shape(spec.name, columns, spec.k, format.mapped(), split_columns(columns, unit, ranks_.threads()));
+  linear.matrix.shape(spec.name, columns, spec.k, format.mapped(), split_columns(columns, unit, ranks_.threads()),
+                      spec.experts);
   shaped_.push_back(&linear.matrix);
   int64_t panel = 0;
   for (int64_t i = 0; i < parts; ++i) {
     const MatrixPart& part = spec.parts[static_cast<size_t>(i)];
-    const Place place{part.rows, spec.interleaved ? PanelMap{parts, i} : PanelMap{1, panel}};
-    matrices_.emplace(part.name, MatrixRows{&linear.matrix, place, std::vector<bool>(static_cast<size_t>(part.rows))});
-    if (spec.bias) declare_vector(part.name + ".bias", linear.bias, round_up(columns, kPanel), place);
+    const Place place{part.rows, spec.interleaved ? PanelMap{parts, i} : PanelMap{1, panel}, spec.experts,
+                      linear.matrix.first_panel(1)};
+    matrices_.emplace(part.name,
+                      MatrixRows{&linear.matrix, place, std::vector<bool>(static_cast<size_t>(place.all_rows()))});
+    if (spec.bias) declare_vector(part.name + ".bias", linear.bias, spec.experts * round_up(columns, kPanel), place);
     panel += round_up(part.rows, kPanel) / kPanel;
   }
 }
@@ -85,14 +92,17 @@ void Weights::declare_vector(const std::string& name, std::vector<float>& values
   vectors_.emplace(name, VectorValues{&values, place, 0.0f, false});
 }
 
-const Linear& Weights::linear(const std::string& name, int64_t columns, int64_t k) const {
+const Linear& Weights::linear(const std::string& name, int64_t columns, int64_t k, int64_t experts) const {
   const auto found = linears_.find(name);
   if (found == linears_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
   const Matrix& matrix = found->second.matrix;
-  if (matrix.n != columns || matrix.k != k)
-    throw std::invalid_argument("the matrix '" + name + "' is [" + std::to_string(matrix.n) + ", " +
-                                std::to_string(matrix.k) + "]; the model makes it [" + std::to_string(columns) + ", " +
-                                std::to_string(k) + "]");
+  const auto shape = [](int64_t number, int64_t rows, int64_t width) {
+    return "[" + (number > 1 ? std::to_string(number) + ", " : "") + std::to_string(rows) + ", " +
+           std::to_string(width) + "]";
+  };
+  if (matrix.n != columns || matrix.k != k || matrix.experts != experts)
+    throw std::invalid_argument("the matrix '" + name + "' is " + shape(matrix.experts, matrix.n, matrix.k) +
+                                "; the model makes it " + shape(experts, columns, k));
   return found->second;
 }
 
@@ -112,40 +122,53 @@ Weights::MatrixRows& Weights::rows_for(const std::string& name, int64_t row, int
   if (found == matrices_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
   if (mapped_) throw std::invalid_argument("'" + name + "' can't be loaded: the weights are mapped from a file");
   MatrixRows& part = found->second;
-  if (k != part.matrix->k || row < 0 || rows < 1 || row + rows > part.place.rows)
-    throw std::invalid_argument("'" + name + "' is [" + std::to_string(part.place.rows) + ", " +
+  if (k != part.matrix->k || row < 0 || rows < 1 || row + rows > part.place.all_rows())
+    throw std::invalid_argument("'" + name + "' is [" + std::to_string(part.place.all_rows()) + ", " +
                                 std::to_string(part.matrix->k) + "]; rows " + std::to_string(row) + " to " +
                                 std::to_string(row + rows - 1) + " of width " + std::to_string(k) + " do not fit");
   return part;
 }
 
-// Calls pack(first row of the panel, number of rows, buffers) for each panel that the rows touch. Each member packs a
-// share of the panels, so that a piece of a large matrix, which lies in the columns of few members, keeps all busy. The
-// pages stay on the nodes of their readers, which have touched them before.
+// Calls pack(first row of the panel, its row in the expert, number of rows, the expert's panels, buffers) for each
+// panel that the rows touch. Each member packs a share of the panels, so that a piece of a large matrix, which lies in
+// the columns of few members, keeps all busy. The pages stay on the nodes of their readers, which have touched them
+// before.
 template <class Pack>
 void Weights::pack_panels(MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack) {
   if (!part.matrix->touched) pool.run([&](int member) { part.matrix->touch(member); });
   part.matrix->touched = true;
-  const int64_t end = row + rows, panel = row / kPanel, panels = (end - 1) / kPanel + 1 - panel;
+  for (int64_t first = row; first < row + rows;) {
+    const int64_t end = std::min(row + rows, (first / part.place.rows + 1) * part.place.rows);
+    pack_expert(part, first, end - first, pool, pack);
+    first = end;
+  }
+  std::fill_n(part.loaded.begin() + row, rows, true);
+}
+
+// Rows of one expert.
+template <class Pack>
+void Weights::pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack) {
+  const int64_t expert = row / part.place.rows, begin = row % part.place.rows, end = begin + rows;
+  const int64_t panel = begin / kPanel, panels = (end - 1) / kPanel + 1 - panel;
   pool.run([&](int member) {
     PackRoom room;
     const Range own = share(panels, 1, member, pool.threads());
     for (int64_t p = panel + own.begin; p < panel + own.end; ++p) {
-      const int64_t first = std::max(p * kPanel, row);
-      pack(first, std::min((p + 1) * kPanel, end) - first, room);
+      const int64_t first = std::max(p * kPanel, begin);
+      pack(row - begin + first, first, std::min((p + 1) * kPanel, end) - first, part.place.of(expert), room);
     }
   });
-  std::fill_n(part.loaded.begin() + row, rows, true);
 }
 
 void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool) {
   MatrixRows& part = rows_for(name, row, tensor.rows, tensor.k);
   part.matrix->check_floats();
   const int64_t row_bytes = tensor.k * dtype_bytes(tensor.dtype);
-  pack_panels(part, row, tensor.rows, pool, [&](int64_t first, int64_t count, PackRoom& room) {
-    const char* rows = static_cast<const char*>(tensor.data) + (first - row) * row_bytes;
-    part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, part.place.panels, room);
-  });
+  pack_panels(part, row, tensor.rows, pool,
+              [&](int64_t from, int64_t first, int64_t count, PanelMap panels, PackRoom& room) {
+                const char* rows = static_cast<const char*>(tensor.data) + (from - row) * row_bytes;
+                part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, panels, room);
+              });
 }
 
 void Weights::load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row,
@@ -153,15 +176,18 @@ void Weights::load_codes(const std::string& name, const CodeRows& codes, const i
   MatrixRows& part = rows_for(name, row, codes.rows, codes.k);
   Matrix& matrix = *part.matrix;
   matrix.check_codes(codes);
-  matrix.set_order(order);
+  if (order && row / part.place.rows != (row + codes.rows - 1) / part.place.rows)
+    throw std::invalid_argument("'" + name + "': an order comes with the rows of one expert");
+  matrix.set_order(order, row / part.place.rows);
   const int64_t groups = matrix.groups();
   const auto from = [](auto* values, int64_t at) { return values ? values + at : nullptr; };
-  pack_panels(part, row, codes.rows, pool, [&](int64_t first, int64_t count, PackRoom&) {
-    const int64_t at = first - row, scales = at * groups;
-    matrix.pack(CodeRows{codes.codes + at * codes.k, count, codes.k, codes.scales + scales, from(codes.zeros, scales),
-                         from(codes.offsets, scales)},
-                first, part.place.panels);
-  });
+  pack_panels(part, row, codes.rows, pool,
+              [&](int64_t source, int64_t first, int64_t count, PanelMap panels, PackRoom&) {
+                const int64_t at = source - row, scales = at * groups;
+                matrix.pack(CodeRows{codes.codes + at * codes.k, count, codes.k, codes.scales + scales,
+                                     from(codes.zeros, scales), from(codes.offsets, scales)},
+                            first, panels);
+              });
 }
 
 const Matrix& Weights::matrix_of(const std::string& part) const {
@@ -174,8 +200,8 @@ void Weights::load_vector(const std::string& name, const float* data, int64_t n)
   const auto found = vectors_.find(name);
   if (found == vectors_.end()) throw std::invalid_argument("this model has no vector '" + name + "'");
   VectorValues& part = found->second;
-  if (n != part.place.rows)
-    throw std::invalid_argument("'" + name + "' has " + std::to_string(part.place.rows) + " values; " +
+  if (n != part.place.all_rows())
+    throw std::invalid_argument("'" + name + "' has " + std::to_string(part.place.all_rows()) + " values; " +
                                 std::to_string(n) + " were given");
   for (int64_t i = 0; i < n; ++i) (*part.values)[static_cast<size_t>(part.place.column(i))] = data[i] + part.plus;
   part.loaded = true;

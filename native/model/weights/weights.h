@@ -18,6 +18,11 @@ inline const float* or_null(const std::vector<float>& values) { return values.em
 struct Linear {
   Matrix matrix;
   std::vector<float> bias;
+
+  // The bias of one expert; null: none.
+  const float* bias_of(int64_t expert) const {
+    return bias.empty() ? nullptr : bias.data() + matrix.first_panel(expert) * kPanel;
+  }
 };
 
 // A norm. Empty weight: this model does not have the norm (or its bias).
@@ -57,18 +62,28 @@ class Weights {
 
   int64_t bytes() const { return region_.bytes() + vector_bytes_; }
   // Returns the packed matrix of this name. Throws std::invalid_argument if the list has none, or its shape is not
-  // `columns` and `k`, which follow from the rest of the config.
-  const Linear& linear(const std::string& name, int64_t columns, int64_t k) const;
+  // `columns`, `k` and `experts`, which follow from the rest of the config.
+  const Linear& linear(const std::string& name, int64_t columns, int64_t k, int64_t experts = 1) const;
   const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
   const Norm& final_norm() const { return final_norm_; }
+  // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.
+  const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
 
  private:
-  // The place of a checkpoint's matrix or bias in a packed one.
+  // The place of a checkpoint's matrix or bias in a packed one. Experts follow each other: row e * rows + r is row r of
+  // expert e.
   struct Place {
-    int64_t rows;
+    int64_t rows;  // of one expert
     PanelMap panels;
-    int64_t column(int64_t row) const { return (panels.step * (row / kPanel) + panels.offset) * kPanel + row % kPanel; }
+    int64_t experts = 1, expert_panels = 0;
+
+    int64_t all_rows() const { return experts * rows; }
+    PanelMap of(int64_t expert) const { return {panels.step, panels.offset + expert * expert_panels}; }
+    int64_t column(int64_t row) const {
+      const PanelMap map = of(row / rows);
+      return (map.step * (row % rows / kPanel) + map.offset) * kPanel + row % rows % kPanel;
+    }
   };
   struct MatrixRows {
     Matrix* matrix;
@@ -85,6 +100,8 @@ class Weights {
   MatrixRows& rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
   template <class Pack>
   void pack_panels(MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
+  template <class Pack>
+  void pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
   void declare(const MatrixSpec& spec, Formats& formats);
   void declare_norms(const Config& config, size_t layer);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
@@ -98,6 +115,7 @@ class Weights {
   const Ranks ranks_;
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
+  std::vector<std::vector<float>> corrections_;
   std::vector<Norm> pooler_norms_;
   Norm final_norm_;
   std::map<std::string, MatrixRows> matrices_;

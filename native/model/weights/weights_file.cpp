@@ -20,11 +20,11 @@ std::string Weights::identity(const std::string& key) const {
   text << "packing " << kPacking << "\n" << key << "\n";
   for (const Matrix* m : shaped_) {
     const Format& f = m->format;
-    text << m->name << ' ' << m->n << ' ' << m->k << ' ' << static_cast<int>(f.dtype) << ' ' << f.group << ' '
-         << static_cast<int>(f.scale_dtype) << ' ' << static_cast<int>(f.zero) << ' ' << f.ordered << ' '
-         << m->layout().quantum << ' ' << m->layout().bias << "\n";
+    text << m->name << ' ' << m->experts << ' ' << m->n << ' ' << m->k << ' ' << static_cast<int>(f.dtype) << ' '
+         << f.group << ' ' << static_cast<int>(f.scale_dtype) << ' ' << static_cast<int>(f.zero) << ' ' << f.ordered
+         << ' ' << m->layout().quantum << ' ' << m->layout().bias << "\n";
   }
-  for (const auto& [name, part] : vectors_) text << name << ' ' << part.place.rows << ' ' << part.plus << "\n";
+  for (const auto& [name, part] : vectors_) text << name << ' ' << part.place.all_rows() << ' ' << part.plus << "\n";
   return text.str();
 }
 
@@ -52,7 +52,7 @@ void Weights::map(const std::string& path, const std::string& key, Pool& pool) {
   PackedFile file{identity(key), {}};
   Region region = map_packed_file(path, file, region_.bytes(), pool);
   for (Matrix* matrix : shaped_)
-    if (matrix->format.ordered) matrix->order.resize(static_cast<size_t>(matrix->k));
+    if (matrix->format.ordered) matrix->order.resize(static_cast<size_t>(matrix->experts * matrix->k));
   size_t at = 0;  // sizes agree, because the identity does
   each_small([&](void* to, size_t bytes) {
     std::memcpy(to, file.small.data() + at, bytes);

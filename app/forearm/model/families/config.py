@@ -7,7 +7,8 @@ from typing import Literal
 
 from forearm.array_types import Float32Array
 
-Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared"]
+# swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward.
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 DenseActivation = Literal["none", "tanh"] | Activation
 DTypeName = Literal["float32", "float16", "bfloat16"]
@@ -97,11 +98,48 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A feed-forward of `count` experts, of which a router chooses `active` for each token: their weighted sum.
+
+    width, activation, gated, bias: those of one expert.
+    score: what an expert's weight is made of. softmax: of all logits. sigmoid: of each logit. softmax_chosen: softmax
+    of the logits of the chosen experts alone. sparse_mixer: Phi-3.5-MoE's, with `jitter`.
+    correction: a vector added to the scores to choose by, not to the weights.
+    groups: if more than 1, experts are chosen from the `groups_kept` groups of neighbours whose `group_best` best
+    scores have the largest sums (DeepSeek V2: 1, V3: 2).
+    renormalized: weights are divided by the sum of the chosen scores + sum_epsilon. scale: then multiplies them.
+    scales_input: weights multiply the expert's input instead of its result (Llama 4).
+    shared: a feed-forward beside the experts, which every token takes. shared_gate: its result is multiplied with the
+    sigmoid of a linear function of the token (Qwen2-MoE).
+    """
+
+    width: int
+    count: int
+    active: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    score: Literal["softmax", "sigmoid", "softmax_chosen", "sparse_mixer"] = "softmax"
+    correction: bool = False
+    groups: int = 1
+    groups_kept: int = 1
+    group_best: int = 2
+    renormalized: bool = False
+    sum_epsilon: float = 0.0
+    scale: float = 1.0
+    jitter: float = 0.0
+    scales_input: bool = False
+    router_bias: bool = False
+    shared: FeedForward | None = None
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True)
 class Layer:
     """One layer: a mixer, which combines tokens, and a feed-forward, which treats each token alone."""
 
     mixer: Attention
-    feed_forward: FeedForward
+    feed_forward: FeedForward | Experts
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import Layer, ModelConfig, WeightFormat
+from forearm.model.families.config import Experts, FeedForward, Layer, ModelConfig, WeightFormat
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
-# the residual. pooler: a layer after pooling.
+# the residual. router: gives the scores of experts; never quantized. pooler: a layer after pooling.
 Role = Literal[
-    "embedding", "table", "head", "mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "pooler"
+    "embedding", "table", "head", "mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "router", "pooler"
 ]  # fmt: skip
 
 
@@ -43,7 +43,8 @@ class MatrixSpec:
     """One packed matrix of the executor, made of one or several matrices of a checkpoint.
 
     Parts follow each other, each beginning at a panel; the panels of `interleaved` parts alternate. bias: each part has
-    a bias. experts: number of matrices of this shape; active: number of them that a token is multiplied with.
+    a bias. experts: number of matrices of this shape, whose rows follow each other when they are loaded (row
+    e * rows + r of a part is row r of expert e); active: number of them that a token is multiplied with.
     """
 
     name: str
@@ -82,8 +83,9 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
 
 
 def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
-    """Return one format for every packed matrix of the executor; layers after pooling are float32."""
-    return {m.name: WeightFormat("float32") if m.role == "pooler" else weights for m in matrices(config)}
+    """Return one format for every packed matrix of the executor; routers and layers after pooling are float32."""
+    exact = WeightFormat("float32")
+    return {m.name: exact if m.role in ("pooler", "router") else weights for m in matrices(config)}
 
 
 def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = False) -> MatrixSpec:
@@ -99,7 +101,22 @@ def _attention(config: ModelConfig, layer: str) -> Iterator[MatrixSpec]:
 
 def _feed_forward(config: ModelConfig, layer: Layer, prefix: str) -> Iterator[MatrixSpec]:
     own = layer.feed_forward
+    if isinstance(own, FeedForward):
+        yield from _up_and_down(config, own, prefix, "mlp.")
+        return
+    router = [MatrixPart(f"{prefix}router", "mlp.gate", own.count)]
+    if own.shared_gate:
+        router.append(MatrixPart(f"{prefix}shared_gate", "mlp.shared_expert_gate", 1))
+    yield MatrixSpec(f"{prefix}router", tuple(router), config.hidden, "router", own.router_bias)
+    yield from _up_and_down(config, own, f"{prefix}experts.", "mlp.experts.")
+    if own.shared:
+        yield from _up_and_down(config, own.shared, f"{prefix}shared.", "mlp.shared_expert.")
+
+
+def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:
+    experts, active = (own.count, own.active) if isinstance(own, Experts) else (1, 1)
     names = ("gate", "up") if own.gated else ("up",)
-    parts = tuple(MatrixPart(prefix + name, f"mlp.{name}_proj", own.width) for name in names)
-    yield MatrixSpec(f"{prefix}up", parts, config.hidden, "feed_forward_in", own.bias, interleaved=own.gated)
-    yield _single(f"{prefix}down", "mlp.down_proj", config.hidden, own.width, "feed_forward_out", own.bias)
+    up = tuple(MatrixPart(prefix + name, f"{stored}{name}_proj", own.width) for name in names)
+    down = (MatrixPart(f"{prefix}down", f"{stored}down_proj", config.hidden),)
+    yield MatrixSpec(f"{prefix}up", up, config.hidden, "feed_forward_in", own.bias, own.gated, experts, active)
+    yield MatrixSpec(f"{prefix}down", down, own.width, "feed_forward_out", own.bias, False, experts, active)

@@ -43,7 +43,7 @@ inline void finish_gated(const GemmTask& task, const float* sums, int64_t row, i
   const int64_t out_column = column / 2, left = task.w.n / 2 - out_column, count = left < kPanel ? left : kPanel;
   const F16 gate = with_bias<kWhole>(task, load(sums), column, count);
   const F16 up = with_bias<kWhole>(task, load(sums + kPanel), column + kPanel, count);
-  store_panel<kWhole>(task.out, row, out_column, mul(activate<kind>(gate), up), count);
+  store_panel<kWhole>(task.out, row, out_column, activate_gated<kind>(gate, up), count);
 }
 
 template <bool kWhole, Epilogue epilogue, Activation kind>
@@ -97,6 +97,9 @@ inline void finish_activated(const GemmTask& task, const SumTile& tile) {
       return finish_rows<epilogue, Activation::relu>(task, tile);
     case Activation::relu_squared:
       return finish_rows<epilogue, Activation::relu_squared>(task, tile);
+    case Activation::swiglu_oai:
+      if constexpr (epilogue == Epilogue::gated) finish_rows<epilogue, Activation::swiglu_oai>(task, tile);
+      return;
   }
 }
 

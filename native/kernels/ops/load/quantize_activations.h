@@ -102,6 +102,7 @@ inline void scale_row(const QuantizeTask& t, int64_t to, const Row& row) {
     store_f16(codes, s.inverse == 0.0f ? zero() : mul(row(at, lanes), factor));
     __builtin_memcpy(out + at, codes, static_cast<uint64_t>(lanes) * 2);
   });
+  for (int64_t at = t.dim; at % kScaledBlock != 0; ++at) out[at] = 0;
 }
 
 template <typename Row>
@@ -117,6 +118,7 @@ inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
     t.out.scales[to * groups + g] = largest / 127.0f;
     t.out.sums[to * groups + g] = round_group(t.out, to, row, begin, count, inverse_of(largest, 127.0f));
   }
+  for (int64_t column = t.dim; column % 64 != 0; ++column) *code_at(t.out, to, column) = 0;
 }
 
 inline void quantize(const QuantizeTask& t) {

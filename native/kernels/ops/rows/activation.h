@@ -31,7 +31,19 @@ inline F16 activate(F16 x) {
   if constexpr (kind == Activation::gelu_erf) return gelu_erf(x);
   if constexpr (kind == Activation::relu) return relu(x);
   if constexpr (kind == Activation::relu_squared) return mul(relu(x), relu(x));
-  if constexpr (kind == Activation::none) return x;
+  if constexpr (kind == Activation::none || kind == Activation::swiglu_oai) return x;
+}
+
+// Returns what a gated feed-forward passes on.
+template <Activation kind>
+inline F16 activate_gated(F16 gate, F16 up) {
+  if constexpr (kind == Activation::swiglu_oai) {
+    const F16 limit = broadcast(7.0f), low = min(limit, gate), kept = max(broadcast(-7.0f), min(limit, up));
+    const F16 glu = mul(low, sigmoid(mul(low, broadcast(1.702f))));
+    return fma(glu, kept, glu);
+  } else {
+    return mul(activate<kind>(gate), up);
+  }
 }
 
 }  // namespace

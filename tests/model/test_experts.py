@@ -1,0 +1,178 @@
+"""Layers with experts: what they compute, against numpy; and that one expert is what a dense feed-forward is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests.model import reference
+from tests.model.test_same_tokens import LLAMA, Floats, layers, prompt, run_alone, same
+
+from forearm import _native
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig, WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
+
+UNIT = 2.0**-24
+
+MODELS = {
+    "qwen3": Experts(40, count=12, active=3, renormalized=True),
+    "qwen2": Experts(24, count=10, active=2, shared=FeedForward(72), shared_gate=True),
+    "deepseek v3": Experts(
+        40, count=16, active=4, score="sigmoid", correction=True, groups=4, groups_kept=2, renormalized=True,
+        sum_epsilon=1e-20, scale=2.5, shared=FeedForward(40),
+    ),
+    "deepseek v2": Experts(40, count=16, active=3, groups=4, groups_kept=2, group_best=1, scale=3.0),
+    "gpt-oss": Experts(
+        56, count=8, active=4, activation="swiglu_oai", bias=True, score="softmax_chosen", router_bias=True
+    ),
+    "llama 4": Experts(48, count=8, active=1, score="sigmoid", scales_input=True, shared=FeedForward(88)),
+    "not gated": Experts(33, count=6, active=2, activation="relu", gated=False),
+}  # fmt: skip
+
+
+class Model:
+    """Random float32 weights by the executor's names, and executors that hold them."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        rng = np.random.default_rng(5)
+        self.config = config
+        self.weights: dict[str, npt.NDArray[np.float32]] = {}
+        for spec in matrices(config):
+            for part in spec.parts:
+                rows = spec.experts * part.rows
+                self.weights[part.name] = rng.normal(0, spec.k**-0.5, (rows, spec.k)).astype(np.float32)
+                if spec.bias:
+                    self.weights[f"{part.name}.bias"] = rng.normal(0, 0.5, rows).astype(np.float32)
+        norms = ["final_norm"]
+        for i, layer in enumerate(config.layers):
+            norms += [f"layers.{i}.input_norm", f"layers.{i}.pre_mlp_norm"]
+            if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
+                self.weights[f"layers.{i}.correction"] = rng.normal(0, 0.2, layer.feed_forward.count).astype(np.float32)
+        for name in norms:
+            self.weights[name] = rng.normal(1, 0.2, config.hidden).astype(np.float32)
+
+    def executor(self, weights: WeightFormat, threads: int = 2) -> _native.Executor:
+        formats = uniform_formats(self.config, weights)
+        executor = _native.Executor(
+            self.config, matrices(self.config), formats, "float32", 512, 40, 40, 4096, [], threads
+        )
+        for name, values in self.weights.items():
+            executor.load_matrix(name, values, "float32") if values.ndim == 2 else executor.load_vector(name, values)
+        executor.finish_loading()
+        executor.allocate_kv(40)
+        return executor
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_logits_are_those_of_numpy(name: str) -> None:
+    """One row, few rows and many rows take ways of their own through a layer."""
+    model = Model(replace(LLAMA, layers=layers(MODELS[name])))
+    weights = {key: values.astype(np.float64) for key, values in model.weights.items()}
+    executor = model.executor(WeightFormat("float32"))
+
+    for length in (1, 2, 4, 9, 120):
+        tokens = prompt(length, length)
+        got = run_alone(executor, tokens, [length])
+
+        wanted = reference.logits(model.config, weights, tokens)[-1]
+        near = reference.tolerance(model.config, weights, tokens, reference.Rounding(sums=UNIT))
+        assert np.abs(got - wanted).max() <= near, length
+
+
+def test_dense_layers_and_experts_stand_in_one_model() -> None:
+    mixed = (
+        Layer(Attention(0), FeedForward(176)),
+        Layer(Attention(0), MODELS["qwen2"]),
+        Layer(Attention(0), MODELS["deepseek v3"]),
+    )
+    model = Model(replace(LLAMA, layers=mixed))
+    weights = {key: values.astype(np.float64) for key, values in model.weights.items()}
+    tokens = prompt(3, 50)
+
+    got = run_alone(model.executor(WeightFormat("float32"), threads=3), tokens, [20, 30])
+
+    near = reference.tolerance(model.config, weights, tokens, reference.Rounding(sums=UNIT))
+    assert np.abs(got - reference.logits(model.config, weights, tokens)[-1]).max() <= near
+
+
+FORMATS = [
+    WeightFormat("float32"),
+    WeightFormat("float16"),
+    WeightFormat("bfloat16"),
+    WeightFormat("int8"),
+    WeightFormat("int8", 32, "bfloat16", wide=True),
+    WeightFormat("int8", 32, zero="int8"),
+    WeightFormat("int4", 16, "float16"),
+    WeightFormat("int4", 32, wide=True),
+    WeightFormat("int4", 48, "bfloat16", zero="int8"),
+    WeightFormat("int4", 32, zero="float32"),
+    WeightFormat("int4", 32, zero="float32", wide=True),
+    WeightFormat("int4", 32, ordered=True),
+    WeightFormat("fp8_e4m3"),
+    WeightFormat("fp8_e5m2", 48),
+]
+
+
+class CodedModel:
+    """A model whose only expert that is chosen, number 3 of 5, may also be its dense feed-forward."""
+
+    COUNT, CHOSEN, WIDTH = 5, 3, 56
+
+    def __init__(self, format: WeightFormat) -> None:
+        self.format = format
+        self.dense = replace(LLAMA, layers=layers(FeedForward(self.WIDTH)))
+        one = Experts(self.WIDTH, count=self.COUNT, active=1, score="softmax_chosen", router_bias=True)
+        self.experts = replace(LLAMA, layers=layers(one))
+
+    def logits(self, config: ModelConfig, tokens: list[int], chunks: list[int]) -> Floats:
+        formats = {
+            spec.name: self.format if spec.role.startswith("feed_forward") else WeightFormat("float32")
+            for spec in matrices(config)
+        }
+        executor = _native.Executor(config, matrices(config), formats, "float32", 512, 40, 40, 4096, [], 2)
+        for spec in matrices(config):
+            for part in spec.parts:
+                self.load(executor, part.name, part.rows, spec.k, spec.experts)
+            if spec.role == "router":
+                bias = np.full(self.COUNT, -100, np.float32)
+                bias[self.CHOSEN] = 100
+                executor.load_vector(f"{spec.name}.bias", bias)
+        names = ("input_norm", "pre_mlp_norm")
+        for name in ("final_norm", *(f"layers.{i}.{n}" for i in range(len(config.layers)) for n in names)):
+            executor.load_vector(name, np.ones(config.hidden, np.float32))
+        executor.finish_loading()
+        executor.allocate_kv(40)
+        return run_alone(executor, tokens, chunks)
+
+    def load(self, executor: _native.Executor, name: str, rows: int, k: int, experts: int) -> None:
+        dense_name = name.replace("experts.", "")
+        for expert in range(experts):
+            seed = [*dense_name.encode(), expert if experts > 1 else self.CHOSEN]
+            rng, row = np.random.default_rng(seed), expert * rows
+            coded = self.format.zero != "none" or self.format.ordered
+            if not coded or dense_name.endswith((".q", ".k", ".v", ".o", "embed", "head", "router")):
+                values = rng.normal(0, k**-0.5, (rows, k)).astype(np.float32)
+                executor.load_matrix(name, values, "float32", row)
+                continue
+            groups = -(-k // self.format.group)
+            largest = 7 if self.format.dtype == "int4" else 127
+            codes = rng.integers(-largest, largest, (rows, k), dtype=np.int8)
+            scales = (rng.integers(1, 9, (rows, groups)) / (8 * largest * k**0.5)).astype(np.float16).astype(np.float32)
+            scales = (scales.view(np.uint32) & 0xFFFF0000).view(np.float32)  # also a bfloat16
+            zeros = rng.integers(-5, 5, (rows, groups), dtype=np.int8) if self.format.zero == "int8" else None
+            offsets = rng.normal(0, 0.05, (rows, groups)).astype(np.float32) if self.format.zero == "float32" else None
+            mixed = np.random.default_rng([k, seed[-1]]).permutation(k).astype(np.int32)
+            executor.load_codes(name, codes, scales, zeros, offsets, mixed if self.format.ordered else None, row)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_a_single_expert_gives_the_bits_of_a_dense_feed_forward(format: WeightFormat) -> None:
+    """Of every format: a weight of 1 changes nothing, and the other experts' weights are not read."""
+    model, tokens = CodedModel(format), prompt(1, 70)
+
+    dense = model.logits(model.dense, tokens, [70])
+
+    for chunks in ([70], [66, 1, 3]):
+        assert same(model.logits(model.experts, tokens, chunks), dense), chunks
