@@ -1,0 +1,108 @@
+"""Time layers with experts beside dense layers of as many active parameters.
+
+    python -m bench.kernels.experts [--layers 3] [--threads 2] [--format int4]...
+
+The shape is Qwen3-30B-A3B's (hidden 2048, 128 experts of 768, 8 a token), cut to some layers; weights are random. The
+feed-forward of a dense layer is 8 * 768 wide. For each number of rows it prints the milliseconds of a step of both
+models, and for one row the bytes that a step with experts reads, as a share of the threads' read bandwidth. Passes of
+both models alternate, and each figure is the best of its passes: other work on the machine only ever takes away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from forearm import _native
+from forearm.model.checkpoint.formats import spec_bytes
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
+
+FORMATS = {
+    "bf16": WeightFormat("bfloat16"),
+    "int8": WeightFormat("int8"),
+    "int4": WeightFormat("int4", 32, "float16"),
+    "fp8": WeightFormat("fp8_e4m3"),
+}
+ROWS = (1, 8, 32, 512)
+BLOCK = 32
+EXPERTS = Experts(768, count=128, active=8, renormalized=True)
+
+
+def config(layers: int, feed_forward: FeedForward | Experts) -> ModelConfig:
+    """The shape of Qwen3-30B-A3B, with a small vocabulary: the head is not what is measured."""
+    rope = Rope((1e6 ** (-np.arange(0, 128, 2) / 128)).astype(np.float32))
+    return ModelConfig(
+        model_type="qwen3_moe", dtype="bfloat16", vocab_size=1024, hidden=2048, heads=32, kv_heads=4, head_dim=128,
+        max_positions=4096, layers=(Layer(Attention(0), feed_forward),) * layers, ropes=(rope,), tied_head=True,
+        qk_norm="head", attention_scale=128**-0.5,
+    )  # fmt: skip
+
+
+def load(model: ModelConfig, format: WeightFormat, threads: int) -> _native.Executor:
+    """An executor with random weights; experts of a layer are alike, in memory of their own."""
+    formats = uniform_formats(model, format)
+    executor = _native.Executor(model, matrices(model), formats, "bfloat16", 512, 32, 32, 1024, [], threads)
+    rng = np.random.default_rng(1)
+    made: dict[tuple[int, int], np.ndarray] = {}
+    for spec in matrices(model):
+        for part in spec.parts:
+            if (part.rows, spec.k) not in made:
+                made[part.rows, spec.k] = rng.normal(0, spec.k**-0.5, (part.rows, spec.k)).astype(np.float32)
+            for expert in range(spec.experts):
+                executor.load_matrix(part.name, made[part.rows, spec.k], "float32", expert * part.rows)
+    executor.load_vector("final_norm", np.ones(model.hidden, np.float32))
+    for i in range(len(model.layers)):
+        for name, size in (("input_norm", 2048), ("pre_mlp_norm", 2048), ("q_norm", 128), ("k_norm", 128)):
+            executor.load_vector(f"layers.{i}.{name}", np.ones(size, np.float32))
+    executor.finish_loading()
+    executor.allocate_kv(64)
+    return executor
+
+
+def step_ms(executor: _native.Executor, rows: int, vocabulary: int) -> float:
+    """One step: up to 32 rows are as many sequences' first tokens, more are one prompt."""
+    rng = np.random.default_rng(rows)
+    tokens = rng.integers(0, vocabulary, rows).astype(np.int32)
+    sequences = rows if rows <= 32 else 1
+    starts = np.linspace(0, rows, sequences + 1).astype(np.int32)
+    blocks = sequences if rows <= 32 else rows // BLOCK
+    positions = np.zeros(rows, np.int32) if rows <= 32 else np.arange(rows, dtype=np.int32)
+    ends = np.linspace(0, blocks, sequences + 1).astype(np.int32)
+    begun = time.perf_counter()
+    executor.forward(tokens, positions, starts, ends, np.arange(blocks, dtype=np.int32), starts[1:] - 1)
+    return (time.perf_counter() - begun) * 1000
+
+
+def main() -> None:
+    """Print a line for each format and number of rows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--passes", type=int, default=15)
+    parser.add_argument("--format", action="append", choices=FORMATS)
+    asked = parser.parse_args()
+    with_experts = config(asked.layers, EXPERTS)
+    dense = replace(with_experts, layers=config(asked.layers, FeedForward(EXPERTS.active * EXPERTS.width)).layers)
+    print(f"tier {_native.tier()}, {asked.threads} threads, {asked.layers} layers")
+    for name in asked.format or FORMATS:
+        format = FORMATS[name]
+        formats = uniform_formats(with_experts, format)
+        read = sum(spec_bytes(s, formats[s.name]) * s.active // s.experts for s in matrices(with_experts))
+        ours, plain = load(with_experts, format, asked.threads), load(dense, format, asked.threads)
+        for rows in ROWS:
+            bandwidth = _native.limits([], asked.threads, 256, 0.2)["read_gb_s"]
+            both = [(step_ms(ours, rows, 1024), step_ms(plain, rows, 1024)) for _ in range(asked.passes)]
+            mine, other = (min(times) for times in zip(*both, strict=True))
+            share = f", {read / mine / 1e6 / bandwidth:4.0%} of {bandwidth:.0f} GB/s" if rows == 1 else ""
+            print(
+                f"{name:5} {rows:4} rows: experts {mine:8.2f} ms, dense {other:8.2f} ms, {other / mine:5.2f}{share}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
