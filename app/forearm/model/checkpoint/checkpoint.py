@@ -6,15 +6,16 @@ the result before it reads any weights: sizes in bytes, context length, end-of-t
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import plan_formats, spec_bytes
-from forearm.model.checkpoint.names import TensorPart, parts
+from forearm.model.checkpoint.names import TensorPart, embedding_module, parts
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.unread import check_unread, some
 from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
@@ -28,6 +29,9 @@ from forearm.model.pooling.pooled_checkpoint import with_pooling
 from forearm.model.pooling.pooling import PoolingPlan
 from forearm.model.quantization.codes import CodedMatrix, Find
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
+from forearm.model.quantization.rotation import obstacle
+
+log = logging.getLogger(__name__)
 
 DEFAULT = Asked()
 Name = TypeVar("Name", bound=str)
@@ -43,6 +47,7 @@ class Checkpoint:
     sources: every part to load with the tensor or quantized matrix that holds it, in the order of the files' bytes.
     formats: the format of each packed matrix, by the executor's name for it.
     method: the checkpoint's quant_method; empty if its weights are floats.
+    rotated: loading rotates the residual stream and values (rotation.py); config then has no tied head.
     """
 
     folder: Path
@@ -53,6 +58,7 @@ class Checkpoint:
     sources: tuple[tuple[TensorPart, Stored], ...]
     formats: dict[str, WeightFormat]
     method: str = ""
+    rotated: bool = False
 
     @property
     def packed_bytes(self) -> int:
@@ -96,7 +102,7 @@ def open_checkpoint(
     if is_gguf(folder):
         gguf = read_gguf(folder)
         config = gguf_config(gguf, **asked)
-        tensors, quantized, predicted = gguf.tensors, gguf_quantization(gguf), 0
+        tensors, quantized, nextn = gguf.tensors, gguf_quantization(gguf), 0
     else:
         tensors = read_tensors(folder)
         config = read_config(folder, pooled=bool(pooling), **asked)
@@ -105,22 +111,39 @@ def open_checkpoint(
             max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
         keys = read_json(folder / "config.json")
         quantized = quantization_of(keys, folder)
-        predicted = (keys.object("text_config") or keys).integer("num_nextn_predict_layers", 0)
+        nextn = (keys.object("text_config") or keys).integer("num_nextn_predict_layers", 0)
     weight_dtype = wanted or config.dtype
-    found, used = _match(folder, config, tensors, find_coded(quantized, quantization, tensors))
-    check_unread(
-        folder, config, tensors, used, [part for part, _ in found], predicted_layers=predicted, ignore=ignore_unread
-    )
+    rotated = _rotated(config, tensors) if quantized is None and quantization.rotated else None
+    served = rotated or config
+    found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors))
+    loaded = [part for part, _ in found]
+    check_unread(folder, config, tensors, used, loaded, predicted_layers=nextn, ignore=ignore_unread)
     return Checkpoint(
         folder=folder,
-        config=config,
+        config=served,
         weight_dtype=weight_dtype,
         kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=max_model_len or config.max_positions,
         sources=tuple(sorted(found, key=_place)),
-        formats=plan_formats(matrices(config), found, weight_dtype, quantization, quantized is not None),
+        formats=plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None),
         method="" if quantized is None else quantized[0],
+        rotated=rotated is not None,
     )
+
+
+def _rotated(config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> ModelConfig | None:
+    """Return the model that is served rotated: with a head of its own, read from the embedding's tensor if it is tied.
+
+    None, with a log line, if the model's maths do not allow a rotation.
+    """
+    why = obstacle(config)
+    if why:
+        log.info("%s: int8 rounds the weights as they are stored, because %s (rotation.py)", config.model_type, why)
+        return None
+    if not config.tied_head:
+        return config
+    names = config.names | {"head": embedding_module(config, tensors.keys())}
+    return replace(config, tied_head=False, names=names)
 
 
 def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:

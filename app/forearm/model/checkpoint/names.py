@@ -92,7 +92,8 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         if spec.role == "head":
             module = _head(config, stored)
         row = row if module == last else 0
-        yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), row, matrix=spec.name)
+        whole = part.rows if spec.role == "head" else None  # a rotated model reads a tied head from the embedding
+        yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name)
         if spec.bias:
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (part.rows,), row)
         row, last = row + part.rows, module
@@ -112,6 +113,11 @@ def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embe
         yield TensorPart(f"{spec.name}.bias", f"{dense.stored}.bias", (dense.outputs,))
     if dense.norm:
         yield from _norm(f"{spec.name}.norm", dense.norm, dense.outputs, config.norm_bias)
+
+
+def embedding_module(config: ModelConfig, stored: Collection[str]) -> str:
+    """Return the name of the embedding's module in the checkpoint."""
+    return f"{_prefix(config, stored)}{config.names.get('embed', 'embed_tokens')}"
 
 
 def layers_prefix(config: ModelConfig, stored: Collection[str]) -> str:

@@ -32,6 +32,7 @@ from forearm import __version__
 from forearm.model.checkpoint import source_check
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.quantization.codes import CodedMatrix
+from forearm.model.quantization.rotation import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ def key_of(checkpoint: Checkpoint) -> str:
     formats = {name: repr(format) for name, format in sorted(checkpoint.formats.items())}
     if checkpoint.config.dense:
         settings += repr(checkpoint.config.dense)
-    return json.dumps([__version__, checkpoint.method, checkpoint.weight_dtype, settings, formats, files])
+    rotation = VERSION if checkpoint.rotated else 0
+    return json.dumps([__version__, checkpoint.method, checkpoint.weight_dtype, settings, formats, rotation, files])
 
 
 def cache_file(directory: Path, checkpoint: Checkpoint, key: str, tier: str) -> Path:

@@ -21,6 +21,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, stored_bytes
 from forearm.model.checkpoint.formats import spec_bytes, summary
 from forearm.model.checkpoint.names import TensorPart
+from forearm.model.checkpoint.rotated import RotatedWeights
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
 from forearm.model.families.config import WeightFormat
@@ -100,11 +101,19 @@ def _load_all(checkpoint: Checkpoint, executor: _native.Executor, threads: int, 
 
 def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
     files = Files()
+    rotated = RotatedWeights(checkpoint, files) if checkpoint.rotated else None
     for part, stored in checkpoint.sources:
         if isinstance(stored, CodedMatrix):
             decoded = _decoded(part, stored, checkpoint.formats[part.matrix], files, decoders)
             for row, rows in decoded:
                 executor.load_codes(part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, row)
+            bar.update(stored_bytes(part, stored))
+        elif rotated is not None:
+            if len(part.shape) == 1:
+                executor.load_vector(part.name, rotated.vector(part))
+            else:
+                for row, floats in rotated.pieces(part, stored, decoders):
+                    executor.load_matrix(part.name, floats, "float32", part.at + row)
             bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
             values = files.mapping(stored.path).rows(stored, 0, 1)[0, part.row : part.row + part.shape[0]]
@@ -165,4 +174,5 @@ def _log_arithmetic(checkpoint: Checkpoint) -> None:
     if any(format.is_quantized for format in checkpoint.formats.values()):
         kept = [(checkpoint.formats[spec.name], spec) for spec in matrices(checkpoint.config)]
         sizes = [(format, spec_bytes(spec, format)) for format, spec in kept]
-        log.info("weights, %s: %s", checkpoint.method or "rounded while loading", summary(sizes))
+        how = checkpoint.method or f"{'rotated and ' if checkpoint.rotated else ''}rounded while loading"
+        log.info("weights, %s: %s", how, summary(sizes))

@@ -58,6 +58,15 @@ class Asked:
         return None if format is None else replace(format, wide=format.wide or self.wide)
 
     @property
+    def rotated(self) -> bool:
+        """True if weights and activations become int8: a rotation spreads the activations' outliers (rotation.py).
+
+        Not with float activations, where it gains little (bench/results/quantization.md), nor for fp8, whose rounding
+        is relative to each value.
+        """
+        return self.weights == "int8" and not self.wide
+
+    @property
     def wide(self) -> bool:
         """True if the settings ask for activations that are not rounded."""
         return self.activations == "float"
