@@ -74,7 +74,8 @@ void check_plan(int threads, const std::vector<int>& cores) {
 
 }  // namespace
 
-Pool::Pool(int threads, std::vector<int> cores) : threads_(threads), cores_(std::move(cores)) {
+Pool::Pool(int threads, std::vector<int> cores, bool waits_for_store)
+    : threads_(threads), cores_(std::move(cores)), waits_for_store_(waits_for_store) {
   check_plan(threads_, cores_);
   arrive_ = std::make_unique<Line[]>(static_cast<size_t>(threads_));
   release_ = std::make_unique<Line[]>(static_cast<size_t>((threads_ + kGroup - 1) / kGroup));
@@ -107,11 +108,24 @@ void Pool::work(int member) {
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   }
   for (uint32_t seen = 0;; ++seen) {
-    const auto called = [this, seen] { return job_.load(std::memory_order_acquire) != seen; };
-    if (!spin_until(called, kSpin)) job_.wait(seen, std::memory_order_acquire);
+    if (!await_job(seen)) job_.wait(seen, std::memory_order_acquire);
     if (closing_.load(std::memory_order_relaxed)) return;
     perform(member);
   }
+}
+
+// Waits at most kSpin for the job after `seen`; returns whether it has come. The clock also tells a lost time slice, as
+// in spin_until().
+bool Pool::await_job(uint32_t seen) const {
+  const auto called = [this, seen] { return job_.load(std::memory_order_acquire) != seen; };
+  if (!waits_for_store_) return spin_until(called, kSpin);
+  const Clock::time_point end = Clock::now() + kSpin;
+  for (Clock::time_point now = end - kSpin; now < end; now = Clock::now()) {
+    if (called()) return true;
+    wait_for_store(job_, seen, end - now);
+  }
+  if (Clock::now() - end > kLostSlice) crowded_.store(kCrowdedWaits, std::memory_order_relaxed);
+  return called();
 }
 
 void Pool::perform(int member) {

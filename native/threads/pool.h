@@ -5,10 +5,11 @@
 //
 // Barriers are two-level and store-only: members of a group of eight report to its first, those to member 0, release
 // goes the other way. Each flag has 128 bytes of its own (two lines: x86 prefetches pairs, Arm servers have 64 or 128),
-// so a waiting core reads its own cache until the one store it waits for. Idle members sleep on a futex after kSpin;
-// members that wait inside a task sleep after kPatience, because a wake-up takes longer than members with cores of
-// their own are apart. When a member loses its core to other work, all members sleep after kSpin for a while: a sleeper
-// gets its core back at once when it is woken, a spinning thread only after the time slice of its neighbour.
+// so a waiting core reads its own cache until the one store it waits for. Idle members sleep on a futex after kSpin,
+// and spend it in WFET rather than in a loop where the CPU has that (store_wait.h); members that wait inside a task
+// sleep after kPatience, because a wake-up takes longer than members with cores of their own are apart. When a member
+// loses its core to other work, all members sleep after kSpin for a while: a sleeper gets its core back at once when it
+// is woken, a spinning thread only after the time slice of its neighbour.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -20,13 +21,15 @@
 #include <thread>
 #include <vector>
 
+#include "threads/store_wait.h"
+
 namespace forearm {
 
 class Pool {
  public:
-  // cores: empty (not pinned), or one CPU id a thread.
+  // cores: empty (not pinned), or one CPU id a thread. waits_for_store: idle members wait as store_wait.h does.
   // Throws std::invalid_argument if the numbers don't fit or a core can't be used.
-  Pool(int threads, std::vector<int> cores);
+  Pool(int threads, std::vector<int> cores, bool waits_for_store = can_wait_for_store());
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -63,6 +66,7 @@ class Pool {
   struct TaskFailed {};  // ends a member whose team mate threw
 
   void work(int member);
+  bool await_job(uint32_t seen) const;
   void perform(int member);
   void fail(std::exception_ptr error);
   void start_epochs_over();
@@ -78,6 +82,7 @@ class Pool {
 
   const int threads_;
   const std::vector<int> cores_;
+  const bool waits_for_store_;
   std::unique_ptr<Line[]> arrive_;   // by member
   std::unique_ptr<Line[]> release_;  // by group
   alignas(128) std::atomic<uint32_t> job_{0};

@@ -1,6 +1,8 @@
 // The thread pool: barriers order memory, jobs wake sleepers, exceptions reach the caller. Built with TSan in CI.
 //
-//   pool_check          all checks, each with 1 .. 19 threads (more than this machine has, and more than two groups)
+//   pool_check [wfet]   all checks, each with 1 .. 19 threads (more than this machine has, and more than two groups)
+//
+// wfet: idle members wait by WFET even if the kernel does not report it (qemu's user mode has it and reports nothing).
 #include <sched.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -12,6 +14,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -21,6 +24,7 @@ namespace {
 
 using forearm::Pool;
 
+bool waits_for_store = forearm::can_wait_for_store();
 int cases = 0;
 int failures = 0;
 
@@ -34,7 +38,7 @@ void expect(bool holds, const std::string& what) {
 std::string with(int threads) { return " with " + std::to_string(threads) + " threads"; }
 
 void every_member_runs_each_job_once(int threads) {
-  Pool pool(threads, {});
+  Pool pool(threads, {}, waits_for_store);
   std::vector<int> runs(static_cast<size_t>(threads));
   for (int job = 0; job < 200; ++job) pool.run([&](int member) { ++runs[static_cast<size_t>(member)]; });
   expect(runs == std::vector<int>(static_cast<size_t>(threads), 200),
@@ -43,7 +47,7 @@ void every_member_runs_each_job_once(int threads) {
 
 // Plain ints: what a member wrote before a barrier, all others must see after it (and TSan must not object).
 void a_barrier_shows_everyone_what_was_written(int threads) {
-  Pool pool(threads, {});
+  Pool pool(threads, {}, waits_for_store);
   constexpr int kRounds = 50;
   std::vector<int> cells(static_cast<size_t>(threads));
   std::atomic<int> wrong{0};
@@ -61,7 +65,7 @@ void a_barrier_shows_everyone_what_was_written(int threads) {
 }
 
 void the_first_exception_reaches_the_caller_and_the_pool_goes_on(int threads) {
-  Pool pool(threads, {});
+  Pool pool(threads, {}, waits_for_store);
   for (int thrower = 0; thrower < threads; ++thrower) {
     std::string caught;
     try {
@@ -85,7 +89,7 @@ void the_first_exception_reaches_the_caller_and_the_pool_goes_on(int threads) {
 }
 
 void sleepers_wake(int threads) {
-  Pool pool(threads, {});
+  Pool pool(threads, {}, waits_for_store);
   std::atomic<int> runs{0};
   for (int job = 0; job < 10; ++job) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than the spin: they sleep
@@ -101,7 +105,7 @@ int64_t thread_cpu_us() {
 }
 
 void who_waits_at_a_barrier_or_for_a_count_sleeps() {
-  Pool pool(2, {});
+  Pool pool(2, {}, waits_for_store);
   std::atomic<int64_t> count{0};
   int64_t used = 0;
   pool.run([&](int member) {
@@ -121,7 +125,7 @@ void who_waits_at_a_barrier_or_for_a_count_sleeps() {
 }
 
 void sleepers_leave_when_another_throws(int threads) {
-  Pool pool(threads, {});
+  Pool pool(threads, {}, waits_for_store);
   bool caught = false;
   try {
     pool.run([&](int member) {
@@ -138,7 +142,7 @@ void sleepers_leave_when_another_throws(int threads) {
 }
 
 void an_idle_pool_takes_no_time() {
-  Pool pool(8, {});
+  Pool pool(8, {}, waits_for_store);
   pool.run([](int) {});
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const auto cpu_us = [] {
@@ -152,13 +156,38 @@ void an_idle_pool_takes_no_time() {
   expect(used < 3000, "idle takes less than 1 % of a core: " + std::to_string(used) + " us of 300 ms");
 }
 
+// Each wait is longer than the test may take: it ends because of the store, or before it, never by its limit.
+void a_wait_ends_at_a_store() {
+  std::atomic<uint32_t> turn{0};
+  const auto take_turns = [&turn](uint32_t first) {
+    for (uint32_t mine = first; mine < 1000; mine += 2) {
+      for (uint32_t now = turn.load(); now != mine; now = turn.load())
+        forearm::wait_for_store(turn, now, std::chrono::minutes(1));
+      turn.store(mine + 1);
+    }
+  };
+  std::thread other(take_turns, 1);
+  take_turns(0);
+  other.join();
+  expect(turn == 1000, "a wait ends at a store");
+}
+
+void a_wait_ends_at_its_limit_or_where_the_word_has_changed_before() {
+  const std::atomic<uint32_t> word{7};
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 100; ++i) forearm::wait_for_store(word, 7, std::chrono::microseconds(100));
+  forearm::wait_for_store(word, 6, std::chrono::minutes(1));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  expect(took.count() < 10, "a wait ends at its limit: " + std::to_string(took.count()) + " s for 10 ms");
+}
+
 void pinned_members_run_where_told() {
   cpu_set_t allowed;
   sched_getaffinity(0, sizeof allowed, &allowed);
   std::vector<int> cores;
   for (int core = 0; core < CPU_SETSIZE; ++core)
     if (CPU_ISSET(core, &allowed)) cores.push_back(core);
-  Pool pool(static_cast<int>(cores.size()), cores);
+  Pool pool(static_cast<int>(cores.size()), cores, waits_for_store);
   std::vector<int> ran(cores.size());
   pool.run([&](int member) { ran[static_cast<size_t>(member)] = sched_getcpu(); });
   expect(ran == cores, "pinned members run where told");
@@ -183,7 +212,8 @@ void wrong_plans_are_refused() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "wfet") waits_for_store = true;
   for (const int threads : {1, 2, 3, 7, 8, 9, 17, 19}) {
     every_member_runs_each_job_once(threads);
     a_barrier_shows_everyone_what_was_written(threads);
@@ -193,8 +223,13 @@ int main() {
   }
   who_waits_at_a_barrier_or_for_a_count_sleeps();
   an_idle_pool_takes_no_time();
+  if (waits_for_store) {
+    a_wait_ends_at_a_store();
+    a_wait_ends_at_its_limit_or_where_the_word_has_changed_before();
+  }
   pinned_members_run_where_told();
   wrong_plans_are_refused();
-  std::printf("pool_check: %d checks, %d failed\n", cases, failures);
+  std::printf("pool_check: idle members %s; %d checks, %d failed\n", waits_for_store ? "wait by WFET" : "poll", cases,
+              failures);
   return failures == 0 && cases > 0 ? 0 : 1;
 }

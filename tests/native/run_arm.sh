@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Cross-compile the native checks for aarch64 and run them on emulated cores, one for each kind of Graviton.
 #
-#   tests/native/run_arm.sh [CHECK...]     kernel_check and model_check unless named
+#   tests/native/run_arm.sh [CHECK...]     kernel_check, model_check, and pool_check with WFET, unless named
 #
 # Each core computes with the tier that is its best; what does not differ from core to core (scalar, and the tiers that
 # another core has as its best) runs once. kernel_check takes a share of its cases (--few): all of them take minutes.
@@ -12,6 +12,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 checks=("$@")
 [ $# -gt 0 ] || checks=(kernel_check model_check)
+pool_check=()
+[ $# -gt 0 ] || pool_check=(pool_check)
 build=build/arm/wheel  # tools/arm_wheel.sh compiles the same objects
 
 # core                 stands for          its tiers, best first                 what computes here; TIER:GROUP where the choice is what counts
@@ -39,7 +41,7 @@ echo "--- building ${checks[*]} for aarch64"
 mkdir -p "$build"
 [ -e "$build/CMakeCache.txt" ] || cmake -S native -B "$build" -G Ninja "${toolchain[@]}" > "$build/configure.log" ||
   { cat "$build/configure.log"; exit 1; }
-ninja -C "$build" "${checks[@]}" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
+ninja -C "$build" "${checks[@]}" "${pool_check[@]}" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
 
 # Sums that do not stay in registers halve a tile's speed, and no result shows it: count moves of vectors to and from
 # the stack in each tile (two loads in a turn of two steps is what 24 sums and their operands cost). Tiles of codes keep
@@ -99,5 +101,10 @@ while read -r cpu stands_for tiers computing; do
   done
 done <<< "$cores"
 while [ ${#running[@]} -gt 0 ]; do reap; done
+# Idle members of the pool wait by WFET on CPUs of Armv8.7 (Graviton5). qemu's `max` has it, its HWCAP2 does not say so.
+for check in "${pool_check[@]}"; do
+  echo "--- $check on max with WFET"
+  "$qemu" -L "$sysroot" -cpu max,sme=off "$build/$check" wfet || failed=1
+done
 [ $failed = 0 ] && echo "run_arm: ${checks[*]} hold on every core" || echo "run_arm: FAILED"
 exit $failed
