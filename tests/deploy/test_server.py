@@ -8,7 +8,13 @@ import re
 from typing import Any
 
 # What docs/operations.md says of each generation.
-TIERS = {"Graviton1": {"neon"}, "Graviton2": {"neon_fp16"}, "Graviton3": {"sve256"}, "Graviton4": {"neon_mm"}}
+TIERS = {
+    "Graviton1": {"neon"},
+    "Graviton2": {"neon_fp16"},
+    "Graviton3": {"sve256"},
+    "Graviton4": {"neon_mm"},
+    "Graviton5": {"neon_mm"},
+}
 
 
 def get(host: Any, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -8,43 +8,10 @@ from collections.abc import Iterator
 from forearm.doctor.finding import CheckedHost, Finding
 from forearm.engine.host import placement
 from forearm.errors import ConfigError
-from forearm.plan.machines import GENERATIONS, GRAVITON2, GRAVITON3, GRAVITON4, GRAVITON5, GravitonGeneration
+from forearm.plan.arm_cores import CORES, graviton, of_midr, processor_name
+from forearm.plan.machines import GravitonGeneration
 
 LEAST_KERNEL = (5, 10)  # AWS' guide requires it for bf16 and MMLA
-# Features of each generation by their names in /proc/cpuinfo (Linux' arch/arm64/kernel/cpuinfo.c).
-PROMISED: dict[str, tuple[str, ...]] = {
-    GRAVITON2.name: ("asimd", "asimddp", "asimdhp", "atomics"),
-    GRAVITON3.name: ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "i8mm", "sve"),
-    GRAVITON4.name: ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "i8mm", "sve", "sve2"),
-    GRAVITON5.name: ("asimd", "asimddp", "asimdhp", "atomics", "bf16", "i8mm", "sve", "sve2"),
-}
-# Cores by MIDR_EL1's implementer and part (as Linux and util-linux' lscpu list them), and the processors that have
-# them.
-ARM, NVIDIA, MICROSOFT, AMPERE = 0x41, 0x4E, 0x6D, 0xC0
-CORES = {
-    (ARM, 0xD0C): "Neoverse N1 (Graviton2, Altra)",
-    (ARM, 0xD40): "Neoverse V1 (Graviton3)",
-    (ARM, 0xD4F): "Neoverse V2 (Graviton4, Google Axion C4A, NVIDIA Grace)",
-    (ARM, 0xD49): "Neoverse N2",
-    (ARM, 0xD8E): "Neoverse N3 (Google Axion N4A)",
-    (ARM, 0xD84): "Neoverse V3 (Graviton5)",
-    (ARM, 0xD83): "Neoverse V3AE",
-    (MICROSOFT, 0xD49): "Azure Cobalt 100 (Neoverse N2)",
-    (MICROSOFT, 0xD84): "Azure Cobalt 200 (Neoverse V3)",
-    (NVIDIA, 0x010): "NVIDIA Vera (Olympus)",
-    (AMPERE, 0xAC3): "AmpereOne",
-    (AMPERE, 0xAC4): "AmpereOne",
-}
-# Processors that share a core type are told apart by the machine's maker (DMI).
-BY_MAKER = {
-    ("Google", 0xD4F): "Google Axion C4A (Neoverse V2)",
-    ("Google", 0xD8E): "Google Axion N4A (Neoverse N3)",
-    ("Google", 0xD0C): "Ampere Altra (Neoverse N1)",
-    ("NVIDIA", 0xD4F): "NVIDIA Grace (Neoverse V2)",
-    ("Microsoft", 0xD0C): "Ampere Altra (Neoverse N1)",
-    ("Ampere", 0xD0C): "Ampere Altra (Neoverse N1)",
-}
-AMAZON = "Amazon EC2"
 SYS_VENDOR = "/sys/class/dmi/id/sys_vendor"
 CPUINFO = "/proc/cpuinfo"
 
@@ -73,22 +40,25 @@ def processor(host: CheckedHost) -> Iterator[Finding]:
         what = info.get("model name", "unknown CPU")
         yield Finding("cpu", "note", f"{what}: no Arm server CPU; the same code runs, figures are its own", CPUINFO)
         return
-    generation = generation_of(host)
-    if generation is None:
-        what = f"{_core_name(host)}: no Graviton that is known; the tier follows its features"
+    midr, maker = _midr(host), _maker(host)
+    name = processor_name(*midr, maker)
+    if graviton(*midr, maker) is None:
+        what = f"{name}: no Graviton that is known; the tier follows its features"
         yield Finding("cpu", "note", what, _part_file(host))
+    else:
+        yield Finding("cpu", "ok", name, _part_file(host))
+    if midr not in CORES:
         return
-    yield Finding("cpu", "ok", f"{generation.name} ({generation.core})", _part_file(host))
-    has = set(info.get("Features", "").split())
-    missing = [feature for feature in PROMISED[generation.name] if feature not in has]
+    promised, has = CORES[midr].features, set(info.get("Features", "").split())
+    missing = [feature for feature in promised if feature not in has]
     if missing:
-        what = f"{', '.join(missing)} missing, which {generation.name} has: slower kernels are taken"
+        what = f"{', '.join(missing)} missing, which {name.partition(' (')[0]} has: slower kernels are taken"
         remedy = (
             "a newer kernel (5.10 or later), and no arm64.no* on its command line; under a hypervisor, its CPU model"
         )
         yield Finding("features", "error", what, CPUINFO, remedy)
     else:
-        yield Finding("features", "ok", " ".join(PROMISED[generation.name]), CPUINFO)
+        yield Finding("features", "ok", " ".join(promised), CPUINFO)
 
 
 def tier(host: CheckedHost) -> Iterator[Finding]:
@@ -132,20 +102,12 @@ def is_arm(host: CheckedHost) -> bool:
 
 
 def generation_of(host: CheckedHost) -> GravitonGeneration | None:
-    """Return the Graviton with this part number, unless DMI names another maker than Amazon; 3E has the number of 3."""
-    maker = host.text(SYS_VENDOR)
-    if not is_arm(host) or (maker is not None and maker.strip() != AMAZON):
-        return None
-    implementer, part = _midr(host)
-    return next((one for one in GENERATIONS if (ARM, one.part) == (implementer, part)), None)
+    """Return the host's Graviton generation, if it has one."""
+    return graviton(*_midr(host), _maker(host)) if is_arm(host) else None
 
 
-def _core_name(host: CheckedHost) -> str:
-    """Return the processor's name, or its numbers where they are not known."""
-    implementer, part = _midr(host)
-    maker = (host.text(SYS_VENDOR) or "").strip()
-    named = (name for (its, of), name in BY_MAKER.items() if of == part and maker.startswith(its))
-    return next(named, CORES.get((implementer, part), f"implementer {implementer:#x}, part {part:#x}"))
+def _maker(host: CheckedHost) -> str:
+    return (host.text(SYS_VENDOR) or "").strip()
 
 
 def _part_file(host: CheckedHost) -> str:
@@ -157,7 +119,7 @@ def _midr(host: CheckedHost) -> tuple[int, int]:
     """Return the core's implementer and part number."""
     midr = host.number("sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
     if midr is not None:
-        return midr >> 24 & 0xFF, midr >> 4 & 0xFFF
+        return of_midr(midr)
     info = host.fields(CPUINFO)
     return int(info.get("CPU implementer", "0"), 0), int(info.get("CPU part", "0"), 0)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host import placement
+from forearm.plan.arm_cores import of_midr, processor_name
 from forearm.plan.cost import Rates, rates_of
 from forearm.plan.machines import Machine, machine, write_tree
 from forearm.supervisor.supervisor import bounded, others_bytes
@@ -56,7 +57,21 @@ def this_host(configs: Configs) -> EngineHost:
     found = placement.measured_limits(placed, megabytes, CALIBRATION_S)
     bf16_gflops = min(found["bf16_gflops"], found["fma_gflops"] * MOST_OF_ATTENTION)
     rates = Rates(found["read_gb_s"], found["fma_gflops"], bf16_gflops, found["int8_gops"], measured=True)
-    return EngineHost(THIS, placed.lines[0], config, placed, memory, rates, placement.tier(), 1)
+    what = "; ".join(filter(None, [arm_processor(Path("/")), placed.lines[0]]))
+    return EngineHost(THIS, what, config, placed, memory, rates, placement.tier(), 1)
+
+
+def arm_processor(root: Path) -> str:
+    """Return the name of the Arm processor of the host with this file tree; "" for x86-64."""
+
+    def text(path: str) -> str:
+        try:
+            return (root / path).read_text().strip()
+        except OSError:
+            return ""
+
+    midr = text("sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
+    return processor_name(*of_midr(int(midr, 0)), text("sys/class/dmi/id/sys_vendor")) if midr else ""
 
 
 def type_host(machine: Machine, configs: Configs) -> EngineHost:

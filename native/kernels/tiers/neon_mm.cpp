@@ -1,4 +1,4 @@
-// Armv8.2 with bf16 and int8 matrix multiplication: Graviton3 and 4, Neoverse V1, N2 and V2.
+// Armv8.2 with bf16 and int8 matrix multiplication: Graviton4 and 5, Axion, Cobalt, Grace, Vera, AmpereOne.
 #include "kernels/simd/arm/mma_neon_mm.h"
 
 #include "kernels/simd/arm/mma_int_neon_mm.h"

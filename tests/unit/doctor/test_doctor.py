@@ -197,6 +197,7 @@ def test_a_cpu_that_is_no_graviton_is_only_noted(graviton3: Fixture) -> None:
         ("Microsoft Corporation", "0x6d", "0xd84", "Azure Cobalt 200 (Neoverse V3)"),
         ("NVIDIA", "0x4e", "0x010", "NVIDIA Vera (Olympus)"),
         ("Ampere(R)", "0x41", "0xd0c", "Ampere Altra (Neoverse N1)"),
+        ("Microsoft Corporation", "0x41", "0xd49", "Azure Cobalt 100 (Neoverse N2)"),
         ("Supermicro", "0xc0", "0xac3", "AmpereOne"),
         ("Someone", "0x48", "0xd01", "implementer 0x48, part 0xd01"),
     ],
@@ -223,6 +224,15 @@ def test_a_graviton5_that_hides_features_is_told(tmp_path: Path) -> None:
     )
 
     assert "bf16, i8mm, sve2 missing, which Graviton5 has" in named(host.amiss(), "features").what
+
+
+def test_a_processor_of_others_that_hides_features_is_told(graviton3: Fixture) -> None:
+    graviton3.write("sys/class/dmi/id/sys_vendor", "Google")
+    graviton3.write(
+        "proc/cpuinfo", "Features : asimd atomics asimdhp asimddp\nCPU implementer : 0x41\nCPU part : 0xd4f"
+    )
+
+    assert "bf16, i8mm, sve, sve2 missing, which Google Axion C4A has" in named(graviton3.amiss(), "features").what
 
 
 def test_a_binding_outside_the_cpuset_is_an_error(graviton3: Fixture) -> None:

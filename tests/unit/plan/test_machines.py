@@ -10,6 +10,7 @@ from forearm.config.engine_config import EngineConfig
 from forearm.engine.host.placement import memory, plan
 from forearm.errors import ConfigError
 from forearm.plan.cost import rates_of
+from forearm.plan.host import arm_processor
 from forearm.plan.machines import GIB, machine, machines, write_tree
 
 
@@ -81,3 +82,29 @@ def test_bf16_is_multiplied_as_float16_where_there_are_no_bf16_products() -> Non
 
     assert 1.3 < second.bf16_gflops / second.float_gflops < 1.4  # what the loop reaches: bench/results/arm-loops.txt
     assert third.bf16_gflops > 4 * third.float_gflops
+
+
+@pytest.mark.parametrize(
+    ("midr", "maker", "name"),
+    [
+        ("0x00000000410fd840", "Amazon EC2", "Graviton5 (Neoverse V3)"),
+        ("0x00000000410fd8e0", "Google", "Google Axion N4A (Neoverse N3)"),
+        ("0x00000000410fd4f0", "NVIDIA", "NVIDIA Grace (Neoverse V2)"),
+        ("0x000000004e0f0100", "", "NVIDIA Vera (Olympus)"),
+        ("0x000000006d0fd490", "Microsoft Corporation", "Azure Cobalt 100 (Neoverse N2)"),
+        ("0x00000000c00fac30", "", "AmpereOne"),
+    ],
+)
+def test_the_plan_for_this_machine_names_its_arm_processor(midr: str, maker: str, name: str, tmp_path: Path) -> None:
+    for path, text in (
+        ("sys/devices/system/cpu/cpu0/regs/identification/midr_el1", midr),
+        ("sys/class/dmi/id/sys_vendor", maker),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text + "\n")
+
+    assert arm_processor(tmp_path) == name
+
+
+def test_an_x86_machine_has_no_arm_processor(tmp_path: Path) -> None:
+    assert arm_processor(tmp_path) == ""
