@@ -4,8 +4,8 @@
 
 The shape is Qwen3-30B-A3B's (hidden 2048, 128 experts of 768, 8 a token), cut to some layers; weights are random. The
 feed-forward of a dense layer is 8 * 768 wide. For each number of rows it prints the milliseconds of a step of both
-models, and for one row the bytes that a step with experts reads, as a share of the threads' read bandwidth. Passes of
-both models alternate, and each figure is the best of its passes: other work on the machine only ever takes away.
+models, and the bytes that a step with experts reads, as a share of the threads' read bandwidth. Passes of both models
+alternate, and each figure is the best of its passes: other work on the machine only ever takes away.
 """
 
 from __future__ import annotations
@@ -63,6 +63,13 @@ def load(model: ModelConfig, format: WeightFormat, threads: int) -> _native.Exec
     return executor
 
 
+def read_bytes(model: ModelConfig, formats: dict[str, WeightFormat], rows: int) -> float:
+    """Bytes of weights that a step reads, of experts those that as many rows are expected to choose evenly."""
+    chosen = 1 - (1 - EXPERTS.active / EXPERTS.count) ** rows
+    specs = matrices(model)
+    return sum(spec_bytes(s, formats[s.name]) * (chosen if s.experts > 1 else 1) for s in specs)
+
+
 def step_ms(executor: _native.Executor, rows: int, vocabulary: int) -> float:
     """One step: up to 32 rows are as many sequences' first tokens, more are one prompt."""
     rng = np.random.default_rng(rows)
@@ -91,13 +98,12 @@ def main() -> None:
     for name in asked.format or FORMATS:
         format = FORMATS[name]
         formats = uniform_formats(with_experts, format)
-        read = sum(spec_bytes(s, formats[s.name]) * s.active // s.experts for s in matrices(with_experts))
         ours, plain = load(with_experts, format, asked.threads), load(dense, format, asked.threads)
         for rows in ROWS:
             bandwidth = _native.limits([], asked.threads, 256, 0.2)["read_gb_s"]
             both = [(step_ms(ours, rows, 1024), step_ms(plain, rows, 1024)) for _ in range(asked.passes)]
             mine, other = (min(times) for times in zip(*both, strict=True))
-            share = f", {read / mine / 1e6 / bandwidth:4.0%} of {bandwidth:.0f} GB/s" if rows == 1 else ""
+            share = f", {read_bytes(with_experts, formats, rows) / mine / 1e6 / bandwidth:4.0%} of {bandwidth:.0f} GB/s"
             print(
                 f"{name:5} {rows:4} rows: experts {mine:8.2f} ms, dense {other:8.2f} ms, {other / mine:5.2f}{share}",
                 flush=True,

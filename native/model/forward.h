@@ -23,7 +23,8 @@ class Forward {
           Pool& pool);
 
   // Computes a checked batch: writes its keys and values to the KV cache and the logits of its logit rows to the
-  // scratch. The team enters once and walks all phases, with barriers where data crosses threads: five a layer.
+  // scratch. The team enters once and walks all phases, with barriers where data crosses threads: five a
+  // layer, with experts six to eight.
   void run(const Batch& batch);
 
  private:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from tests.model import reference
-from tests.model.test_same_tokens import LLAMA, Floats, layers, prompt, run_alone, same
+from tests.model.test_same_tokens import LLAMA, Floats, Slice, layers, prompt, run_alone, same, step
 
 from forearm import _native
 from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig, WeightFormat
@@ -95,6 +95,25 @@ def test_dense_layers_and_experts_stand_in_one_model() -> None:
 
     near = reference.tolerance(model.config, weights, tokens, reference.Rounding(sums=UNIT))
     assert np.abs(got - reference.logits(model.config, weights, tokens)[-1]).max() <= near
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 6), (2, 7), (4, 7), (5, 8), (120, 8)])
+def test_a_layer_has_few_barriers(rows: int, most: int) -> None:
+    """A single row is not copied by expert, and up to four are routed by each thread for itself."""
+    model = Model(replace(LLAMA, layers=layers(MODELS["qwen2"])))
+    executor = model.executor(WeightFormat("int8"), threads=3)
+    before = executor.barriers
+
+    step(
+        executor,
+        [Slice(prompt(i, 1), 0, 1, [i]) for i in range(rows)]
+        if rows < 40
+        else [Slice(prompt(1, rows), 0, rows, [*range(4)])],
+        [],
+    )
+
+    # The last layer computes no rows, which nobody wants; one more after the embedding.
+    assert executor.barriers - before == most + 3 + 1
 
 
 FORMATS = [

@@ -265,9 +265,13 @@ void Experts::multiply_down(StepWalk& w, const Block& block, const Operand& in, 
   const Matrix& down = layers_[block.layer].down->matrix;
   const int64_t rows = block.rows.size(), results = block.sorted.positions() + rows;
   const int64_t fit = step_.scratch.own_results / results / kPanel * kPanel;
+  constexpr int64_t kMostColumns = 512;
   const auto work = [&](Range columns) { add_results(w, block, in, shared, columns); };
   if (rows <= kStaticRows) {
-    step_.take_own_columns(w, down, std::min(fit, Step::piece_columns(1)), work);
+    // Reading starts anew with each expert of a piece: pieces are long, but leave some for others to take.
+    const int64_t own = down.n / step_.pool.threads(),
+                  piece = std::clamp(own / 4, Step::piece_columns(1), kMostColumns);
+    step_.take_own_columns(w, down, std::min(fit, piece / kPanel * kPanel), work);
   } else {
     const int64_t piece = std::min(fit, kResultColumns);
     const auto columns_of = [&](int rank) { return down.columns_of(step_.ranks.members(rank)); };
