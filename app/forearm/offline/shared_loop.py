@@ -68,14 +68,11 @@ class SharedLoop:
             yield LoopConnection(self, number)
         finally:
             if os.getpid() == self._process:  # else a fork drops a stream of its parent's, whose lock may be held
-                self._leave(number)
-
-    def _leave(self, number: int) -> None:
-        with self._changed:
-            del self._mail[number]
-            self._inbox.append(Disconnected(number))
-            if not self._stepping and self._loop is not None:
-                self._take()  # else its requests would stay until the next step
+                with self._changed:
+                    del self._mail[number]
+                    self._inbox.append(Disconnected(number))
+                    if not self._stepping and self._loop is not None:
+                        self._take()  # else its requests would stay until the next step
 
     def close(self) -> None:
         """Free the weights and the KV cache. Threads that still wait for answers get an EngineUnavailable."""

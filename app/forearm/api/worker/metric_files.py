@@ -25,10 +25,18 @@ class AllocatedDict(MmapedDict):
     """A MmapedDict whose pages are allocated before it writes to them."""
 
     def __init__(self, filename: str) -> None:
+        path, new = Path(filename), Path(filename).with_suffix(".new")
         try:
-            _allocated(Path(filename))
+            if path.exists():  # from a dead process with the same pid
+                with path.open("ab") as file:
+                    os.posix_fallocate(file.fileno(), 0, max(path.stat().st_size, _FIRST_BYTES))
+            else:  # it gets its name when it is complete, because others read every file with such a name
+                with new.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, _FIRST_BYTES)
+                new.rename(path)
             super().__init__(filename)  # type: ignore[no-untyped-call]
         except OSError as error:
+            new.unlink(missing_ok=True)
             self._positions: dict[str, int] = {}
             self._used, self._capacity = 8, _FIRST_BYTES
             self._m = mmap.mmap(-1, self._capacity)
@@ -57,22 +65,3 @@ class AllocatedDict(MmapedDict):
         log.warning(
             "no room for the metrics in %s (%s): this process keeps further values in its own memory", name, error
         )
-
-
-def _allocated(path: Path) -> None:
-    """Create the file and rename it when it is complete, because others read every file with such a name.
-
-    Raises: OSError, with no file left behind.
-    """
-    if path.exists():  # from a dead process with the same pid
-        with path.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, max(path.stat().st_size, _FIRST_BYTES))
-        return
-    new = path.with_suffix(".new")
-    try:
-        with new.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, _FIRST_BYTES)
-        new.rename(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise

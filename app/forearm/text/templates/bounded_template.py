@@ -180,22 +180,6 @@ def _check_widths(values: Iterable[Any]) -> None:
         raise TooMuch(f"a width or count is more than {_MOST_WIDTH}")
 
 
-def _check_call(budget: Budget, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a call of a string's or number's method that would make too much from little."""
-    method = getattr(called, "__wrapped__", called)  # the sandbox wraps str.format
-    owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-    if not isinstance(owner, (str, int, bytes)):
-        return
-    if name in _PADDED:
-        _check_widths((*args, *kwargs.values()))
-    elif name == "replace" and len(args) >= 2:
-        _check_replace(budget, owner, *args[:2])
-    elif name == "join" and args and hasattr(args[0], "__len__"):
-        _check_join(budget, owner, args[0])
-    elif name in ("format", "format_map") and isinstance(owner, str):
-        _check_format(owner)
-
-
 def _check_replace(budget: Budget, text: Any, old: Any, new: Any) -> None:
     if all(isinstance(one, str) for one in (text, old, new)):
         budget.result(len(text) + text.count(old) * max(len(new) - len(old), 0))
@@ -203,23 +187,6 @@ def _check_replace(budget: Budget, text: Any, old: Any, new: Any) -> None:
 
 def _check_join(budget: Budget, between: Any, values: Any) -> None:
     budget.result(len(str(between)) * len(values) + sum(len(value) for value in values if isinstance(value, str)))
-
-
-def _check_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a filter that would make too much from little."""
-    if name == "replace" and len(args) >= 2:
-        _check_replace(budget, str(value), *args[:2])
-    elif name == "join" and hasattr(value, "__len__"):
-        _check_join(budget, args[0] if args else kwargs.get("d", ""), value)
-    elif name == "format":
-        _check_format(str(value))
-    elif name == "sum" and not isinstance((*args[1:2], kwargs.get("start", 0))[0], (int, float)):
-        raise TooMuch("sum adds numbers only")
-    elif name == "indent":
-        widths = [one for one in (*args, *kwargs.values()) if isinstance(one, int)]
-        budget.result((str(value).count("\n") + 1) * max(widths, default=4))
-    else:
-        _check_widths((*args, *kwargs.values()))
 
 
 _AMPLIFY = (
@@ -238,7 +205,18 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         assert isinstance(__context, _Context)
         __context.budget.step()
-        _check_call(__context.budget, __obj, args, kwargs)
+        # A method of a string or number may make too much from little.
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if isinstance(owner, (str, int, bytes)):
+            if name in _PADDED:
+                _check_widths((*args, *kwargs.values()))
+            elif name == "replace" and len(args) >= 2:
+                _check_replace(__context.budget, owner, *args[:2])
+            elif name == "join" and args and hasattr(args[0], "__len__"):
+                _check_join(__context.budget, owner, args[0])
+            elif name in ("format", "format_map") and isinstance(owner, str):
+                _check_format(owner)
         return super().call(__context, __obj, *args, **kwargs)
 
 
@@ -258,13 +236,25 @@ def bounded(plain: Template, source: str) -> Template:
 
 
 def _checked(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the filter with a check of its arguments."""
+    """Return the filter with a check of its arguments, which may make too much from little."""
     first = getattr(own, "jinja_pass_arg", None)  # the argument that Jinja passes before the value
 
     @pass_context
     def filter(context: _Context, value: Any, *args: Any, **kwargs: Any) -> Any:
         context.budget.step()
-        _check_filter(context.budget, name, value, args, kwargs)
+        if name == "replace" and len(args) >= 2:
+            _check_replace(context.budget, str(value), *args[:2])
+        elif name == "join" and hasattr(value, "__len__"):
+            _check_join(context.budget, args[0] if args else kwargs.get("d", ""), value)
+        elif name == "format":
+            _check_format(str(value))
+        elif name == "sum" and not isinstance((*args[1:2], kwargs.get("start", 0))[0], (int, float)):
+            raise TooMuch("sum adds numbers only")
+        elif name == "indent":
+            widths = [one for one in (*args, *kwargs.values()) if isinstance(one, int)]
+            context.budget.result((str(value).count("\n") + 1) * max(widths, default=4))
+        else:
+            _check_widths((*args, *kwargs.values()))
         given = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
         called = own if first is None else partial(own, given[first.name])
         made = called(value, *args, **kwargs)
