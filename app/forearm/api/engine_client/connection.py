@@ -24,11 +24,17 @@ Answer = TypeVar("Answer")
 class OpenRequest(Protocol):
     """The part of one HTTP request that is open in an engine."""
 
+    async def accepted(self) -> None:
+        """Wait until the engine has accepted it. Raises: the error with which the engine refused it."""
+
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
         """Receive a message from the engine."""
 
     def fail(self, error: ForearmError) -> None:
         """End with this error: the engine is gone."""
+
+    def close(self) -> None:
+        """Abort it in the engine. May be called at any time, and again."""
 
 
 class EngineConnection:

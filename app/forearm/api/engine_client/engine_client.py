@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from forearm import wire
-from forearm.api.engine_client.connection import EngineConnection
+from forearm.api.engine_client.connection import EngineConnection, OpenRequest
 from forearm.api.http.caller import Observer
 from forearm.api.http.errors import error_of
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
-Taken = TypeVar("Taken")
+Opened = TypeVar("Opened", bound=OpenRequest)
 _NONE_RUNS = "no engine is running; it is starting, or being restarted"
 Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
 
@@ -59,6 +59,7 @@ class Generation:
 
         Raises: the error with which it refused one.
         """
+        await self._connection.drained()
         for _ in self._ids:
             error = await self._accepted.get()
             if error is not None:
@@ -170,43 +171,42 @@ class EngineClient:
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
-
-        async def give(connection: EngineConnection) -> Generation:
-            generation = Generation(connection, requests, observers)
-            try:
-                for request in requests:
-                    connection.open[request.request_id] = generation
-                    connection.send(request)
-                await connection.drained()
-                await generation.accepted()
-            except BaseException:
-                generation.close()
-                raise
-            return generation
-
-        generation = await self.hand(lambda: self._chosen(requests[0]), give)
+        choose = partial(self._chosen, requests[0])
+        generation = await self.hand(choose, lambda one: Generation(one, requests, observers), requests)
         for observer in observers:
             observer.submitted([request.prompt_token_ids for request in requests], requests[0].params)
         return generation
 
     async def hand(
-        self, choose: Callable[[], EngineConnection], give: Callable[[EngineConnection], Coroutine[Any, Any, Taken]]
-    ) -> Taken:
-        """Submit a request to the chosen engine. If the engine dies before it has accepted it, no answer has begun, and
-        the request goes to another running engine.
+        self,
+        choose: Callable[[], EngineConnection],
+        make: Callable[[EngineConnection], Opened],
+        messages: Sequence[wire.Submit | wire.Embed],
+    ) -> Opened:
+        """Send the messages of one request to the chosen engine, and return it, opened by `make`, once it is accepted.
 
-        Raises: as `choose` and `give`.
+        If the engine dies before that, no answer has begun, and the request goes to another running engine.
+
+        Raises: EngineUnavailable, and as `choose` and the request's `accepted`.
         """
         while True:
             connection = choose()
+            opened = make(connection)
             try:
-                return await asyncio.wait_for(give(connection), self._accept_s)
-            except asyncio.TimeoutError:
-                message = f"the engine has not accepted the request within {self._accept_s:g} s"
-                raise EngineUnavailable(message) from None
-            except EngineUnavailable:
-                if connection.state is not None or all(one.state is None for one in self.connections):
+                for message in messages:
+                    connection.open[message.request_id] = opened
+                    connection.send(message)
+                await asyncio.wait_for(opened.accepted(), self._accept_s)
+            except BaseException as error:
+                opened.close()
+                if isinstance(error, asyncio.TimeoutError):
+                    late = f"the engine has not accepted the request within {self._accept_s:g} s"
+                    raise EngineUnavailable(late) from None
+                others = any(one.state is not None for one in self.connections)
+                if not (isinstance(error, EngineUnavailable) and connection.state is None and others):
                     raise
+            else:
+                return opened
 
     def _chosen(self, request: wire.Submit) -> EngineConnection:
         """Return the engine that has the longest prefix of the prompt in its cache, as far as load allows.

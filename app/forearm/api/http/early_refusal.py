@@ -32,7 +32,7 @@ class EarlyRefusal:
     """Admits as many requests as the engines have room for, by their last report.
 
     An admitted request that no engine has accepted yet takes up room from the moment its body is complete, so that
-    slow senders block nobody.
+    slow senders do not block others.
     """
 
     def __init__(self, app: ASGIApp, engine: EngineClient, meter: HttpMeter) -> None:
@@ -100,7 +100,7 @@ class _Place:
         self.leave()
 
     def tokens(self, message: wire.Tokens) -> None:
-        """Nothing to do."""
+        """Do nothing: the engine counts the request."""
 
     def over(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the request does not count any more."""

@@ -76,21 +76,16 @@ class KeyQuota:
 
 def rate_headers(key: ApiKey, standing: RateLimitState) -> dict[str, str]:
     """Return OpenAI's headers for the limits that the key has."""
-    limits = key.limits
     told: dict[str, str] = {}
-    if limits.requests_per_minute is not None:
-        told |= _headers("requests", limits.requests_per_minute, standing.requests, standing.requests_full_s)
-    if limits.tokens_per_minute is not None:
-        told |= _headers("tokens", limits.tokens_per_minute, standing.tokens, standing.tokens_full_s)
+    for what, limit, left, full_s in (
+        ("requests", key.limits.requests_per_minute, standing.requests, standing.requests_full_s),
+        ("tokens", key.limits.tokens_per_minute, standing.tokens, standing.tokens_full_s),
+    ):
+        if limit is not None:
+            told[f"x-ratelimit-limit-{what}"] = str(limit)
+            told[f"x-ratelimit-remaining-{what}"] = str(max(math.floor(left), 0))
+            told[f"x-ratelimit-reset-{what}"] = duration(full_s)
     return told
-
-
-def _headers(what: str, limit: int, left: float, full_s: float) -> dict[str, str]:
-    return {
-        f"x-ratelimit-limit-{what}": str(limit),
-        f"x-ratelimit-remaining-{what}": str(max(math.floor(left), 0)),
-        f"x-ratelimit-reset-{what}": duration(full_s),
-    }
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,6 @@ from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.generation.dependencies import AppConfig, AppEngine, AppMeter
 from forearm.api.ops.exposition import labelled, merged
 from forearm.errors import EngineUnavailable
-from forearm.wire import State
 
 router = APIRouter()
 
@@ -90,7 +89,7 @@ async def metrics(engine: AppEngine, meter: AppMeter) -> Response:
 
 
 async def _ready(engine: EngineClient, longest_step_s: float) -> tuple[int, int]:
-    """Return the requests that run and wait, over all engines that accept more.
+    """Return how many requests run and wait in all engines that accept requests and complete their steps.
 
     Raises: EngineUnavailable if there is none, with the reason of the last one.
     """
@@ -98,21 +97,16 @@ async def _ready(engine: EngineClient, longest_step_s: float) -> tuple[int, int]
     states = []
     for connection in engine.connections:
         try:
-            states.append(_fit(await connection.ask_state(), longest_step_s))
-        except EngineUnavailable as error:  # noqa: PERF203  (one or two engines)
+            state = await connection.ask_state()
+        except EngineUnavailable as error:
             why = error
+            continue
+        if state.draining:
+            why = EngineUnavailable("the engine is shutting down")
+        elif state.last_step_age_s > longest_step_s:
+            why = EngineUnavailable(f"the engine has been in one step for {state.last_step_age_s:.0f} s")
+        else:
+            states.append(state)
     if not states:
         raise why
     return sum(state.running for state in states), sum(state.waiting for state in states)
-
-
-def _fit(state: State, longest_step_s: float) -> State:
-    """The same, of an engine that takes requests and moves.
-
-    Raises: EngineUnavailable.
-    """
-    if state.draining:
-        raise EngineUnavailable("the engine is shutting down")
-    if state.last_step_age_s > longest_step_s:
-        raise EngineUnavailable(f"the engine has been in one step for {state.last_step_age_s:.0f} s")
-    return state

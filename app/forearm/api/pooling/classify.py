@@ -11,7 +11,7 @@ from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.pooling.pooled import Pooling
 from forearm.api.pooling.request_bodies import ClassifyRequest
-from forearm.api.pooling.response_bodies import Classified, PoolingReply
+from forearm.api.pooling.response_bodies import Classified
 from forearm.errors import InvalidRequest
 
 router = APIRouter()
@@ -36,5 +36,4 @@ async def create_classification(request: Request, body: ClassifyBody, pooling: P
     for index, scores in enumerate(found.vectors):
         label = plan.labels[int(scores.argmax())]
         data.append(Classified(index=index, label=label, probs=scores.tolist(), num_classes=len(scores)))
-    head = found.head
-    return json_response(PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage))
+    return json_response(found.head.reply(data))

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.pooling.encoding import bytes_response, written
-from forearm.api.pooling.pooled import PooledOutputs, Pooling, Task
+from forearm.api.pooling.pooled import Pooling, Task
 from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
-from forearm.api.pooling.response_bodies import Embedding, PooledText, PoolingReply
+from forearm.api.pooling.response_bodies import Embedding, PooledText
 from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan
 
@@ -39,7 +39,7 @@ async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooli
     if body.encoding_format in ("bytes", "bytes_only"):
         return bytes_response(found, body)
     data = [Embedding(index=i, embedding=written(vector, body)) for i, vector in enumerate(found.vectors)]
-    return json_response(reply(found, data))
+    return json_response(found.head.reply(data))
 
 
 @router.post("/pooling", openapi_extra=describes(PoolingRequest))
@@ -56,7 +56,7 @@ async def create_pooling(request: Request, body: PoolingBody, pooling: Pooling) 
     if body.encoding_format in ("bytes", "bytes_only"):
         return bytes_response(found, body)
     data = [PooledText(index=i, data=written(vector, body)) for i, vector in enumerate(found.vectors)]
-    return json_response(reply(found, data))
+    return json_response(found.head.reply(data))
 
 
 def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
@@ -76,12 +76,6 @@ def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
         listed = ", ".join(str(size) for size in plan.dimensions)
         raise InvalidRequest(f"dimensions is {asked}; this model's vectors may have {listed} values", "dimensions")
     return asked
-
-
-def reply(found: PooledOutputs, data: list[Embedding] | list[PooledText]) -> PoolingReply:
-    """Return the reply with its heading and usage."""
-    head = found.head
-    return PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage)
 
 
 def _task(body: PoolingRequest, plan: PoolingPlan) -> Task:

@@ -54,7 +54,6 @@ def bytes_response(found: PooledOutputs, body: VectorFields) -> Response:
             }
         )
         start += len(part)
-    head = found.head
-    usage = msgspec.to_builtins(head.usage)
+    head, usage = found.head, msgspec.to_builtins(found.head.usage)
     metadata = {"id": head.id, "created": head.created, "model": head.model, "data": items, "usage": usage}
     return Response(b"".join(parts), headers={"metadata": json.dumps(metadata)}, media_type="application/octet-stream")

@@ -22,6 +22,7 @@ from forearm.api.generation.sse import unless_gone
 from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.http.caller import caller_of
 from forearm.api.pooling.request_bodies import InputFields, PoolingFields
+from forearm.api.pooling.response_bodies import PoolingData, PoolingReply
 from forearm.api.pooling.vectors import embed
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
@@ -49,6 +50,10 @@ class PoolingHeading:
     def usage(self) -> Usage:
         """Return the usage in OpenAI's form."""
         return Usage(prompt_tokens=self.tokens, total_tokens=self.tokens, completion_tokens=0)
+
+    def reply(self, data: PoolingData) -> PoolingReply:
+        """Return the whole answer."""
+        return PoolingReply(id=self.id, created=self.created, model=self.model, data=data, usage=self.usage)
 
 
 @dataclass(frozen=True)

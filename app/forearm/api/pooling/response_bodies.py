@@ -35,6 +35,9 @@ class Score(msgspec.Struct, kw_only=True):
     score: float
 
 
+PoolingData = list[Embedding] | list[PooledText] | list[Classified] | list[Score]
+
+
 class PoolingReply(msgspec.Struct, kw_only=True):
     """The reply of all pooling endpoints but /rerank."""
 
@@ -42,7 +45,7 @@ class PoolingReply(msgspec.Struct, kw_only=True):
     object: str = "list"
     created: int
     model: str
-    data: list[Embedding] | list[PooledText] | list[Classified] | list[Score]
+    data: PoolingData
     usage: Usage
 
 

@@ -13,7 +13,7 @@ from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, ServingPooling, keep_of
 from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
-from forearm.api.pooling.response_bodies import PoolingReply, Ranked, RerankReply, RerankText, RerankUsage, Score
+from forearm.api.pooling.response_bodies import Ranked, RerankReply, RerankText, RerankUsage, Score
 from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan, cosines
 from forearm.text.tokenizer.text_pairs import PairForm
@@ -35,7 +35,7 @@ async def create_score(request: Request, body: ScoreBody, pooling: Pooling) -> R
     plan = _plan(pooling, body, "Score")
     head, scores = await _scores(request, pooling, body, plan, _pairs(body), "score")
     data = [Score(index=index, score=score) for index, score in enumerate(scores)]
-    return json_response(PoolingReply(id=head.id, created=head.created, model=head.model, data=data, usage=head.usage))
+    return json_response(head.reply(data))
 
 
 @router.post("/rerank", openapi_extra=describes(RerankRequest))

@@ -29,6 +29,7 @@ class Vectors:
 
         Raises: the error with which it refused them.
         """
+        await self._connection.drained()
         event = await self._events.get()
         if isinstance(event, ForearmError):
             raise event
@@ -74,20 +75,7 @@ async def embed(engines: EngineClient, request: wire.Embed, observers: Sequence[
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable.
     """
-
-    async def give(connection: EngineConnection) -> Vectors:
-        vectors = Vectors(connection, request, observers)
-        try:
-            connection.open[request.request_id] = vectors
-            connection.send(request)
-            await connection.drained()
-            await vectors.accepted()
-        except BaseException:
-            vectors.close()
-            raise
-        return vectors
-
-    vectors = await engines.hand(engines.least_loaded, give)
+    vectors = await engines.hand(engines.least_loaded, lambda one: Vectors(one, request, observers), [request])
     for observer in observers:
         observer.submitted([prompt.token_ids for prompt in request.prompts], None)
     return vectors
