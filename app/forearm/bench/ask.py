@@ -37,7 +37,7 @@ class RequestForm:
 
     @property
     def pooling(self) -> bool:
-        """True if answers are vectors or scores, and not streams of tokens."""
+        """Return whether answers are vectors or scores, and not streams of tokens."""
         return self.backend in POOLING
 
     def body(self, sample: Sample, model: str) -> bytes:
@@ -115,13 +115,12 @@ class Listener:
             outcome.error = NO_TOKENS
 
     def _read(self, encoded: bytes, received_s: float) -> None:
-        try:
-            self._hear(_decode(encoded), received_s)
-        except msgspec.DecodeError as error:
-            self._outcome.error = f"the stream has an event that can't be read: {error}"
-
-    def _hear(self, event: _Event, received_s: float) -> None:
         outcome = self._outcome
+        try:
+            event = _decode(encoded)
+        except msgspec.DecodeError as error:
+            outcome.error = f"the stream has an event that can't be read: {error}"
+            return
         if event.error:
             outcome.error = f"the stream ended with an error: {event.error}"
         if event.choices:

@@ -19,7 +19,7 @@ USAGE = """usage: forearm bench KIND ...
 
 
 def bench(argv: Sequence[str]) -> int:
-    """Run one kind. Returns: the exit status.
+    """Run one kind of benchmark. Returns: the exit status.
 
     Raises: ConfigError.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Sample:
 
     @property
     def sequences(self) -> int:
-        """The number of prompts of this request."""
+        """Return the number of prompts of this request."""
         return 1 + len(self.others)
 
 
@@ -93,7 +93,7 @@ class ModelText:
 
 
 def samples(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
-    """Make the numbered requests.
+    """Make the requests of a run, with their ids.
 
     Raises: ConfigError naming the flag or the line of the file.
     """
@@ -176,7 +176,10 @@ def _sonnet(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
 
 def _sharegpt(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
     """Read first turns of conversations, whose second turn gives the length of the answer."""
-    entries = _json(_path(wanted))
+    try:
+        entries = json.loads(_read(_path(wanted)))
+    except ValueError as error:
+        raise ConfigError(f"--dataset-path {wanted.dataset_path}: it is not JSON: {error}") from None
     if not isinstance(entries, list):
         raise ConfigError(f"--dataset-path {wanted.dataset_path}: it is no JSON list of conversations")
     made: list[Sample] = []
@@ -203,16 +206,7 @@ def _turns(entry: Any) -> list[str]:
 def _custom(wanted: DatasetOptions, text: ModelText) -> list[Sample]:
     """Read JSONL with a prompt in each line, and output_tokens where --custom-output-len is -1."""
     path = _path(wanted)
-    made = []
-    for entry in _shuffled(list(_custom_entries(path, wanted.custom_output_len)), wanted)[: wanted.num_prompts]:
-        prompt = text.rendered(entry["prompt"], wanted)
-        output = entry["output_tokens"] if wanted.custom_output_len == -1 else wanted.custom_output_len
-        made.append(Sample(prompt, text.count(prompt), output))
-    return made
-
-
-def _custom_entries(path: Path, output_len: int) -> Iterator[dict[str, Any]]:
-    """Read the lines of a JSONL file. Raises: ConfigError naming the line."""
+    entries = []
     for number, line in enumerate(_read(path).splitlines(), 1):
         if not line.strip():
             continue
@@ -222,9 +216,16 @@ def _custom_entries(path: Path, output_len: int) -> Iterator[dict[str, Any]]:
             entry = None
         if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
             raise ConfigError(f'{path}, line {number}: write a JSON object such as {{"prompt": "What is a glacier?"}}')
-        if output_len == -1 and not (isinstance(entry.get("output_tokens"), int) and entry["output_tokens"] > 0):
+        length = entry.get("output_tokens")
+        if wanted.custom_output_len == -1 and not (isinstance(length, int) and length > 0):
             raise ConfigError(f"{path}, line {number}: --custom-output-len -1 needs output_tokens in every line")
-        yield entry
+        entries.append(entry)
+    made = []
+    for entry in _shuffled(entries, wanted)[: wanted.num_prompts]:
+        prompt = text.rendered(entry["prompt"], wanted)
+        output = entry["output_tokens"] if wanted.custom_output_len == -1 else wanted.custom_output_len
+        made.append(Sample(prompt, text.count(prompt), output))
+    return made
 
 
 def _shuffled(entries: Sequence[Any], wanted: DatasetOptions) -> list[Any]:
@@ -237,13 +238,6 @@ def _path(wanted: DatasetOptions) -> Path:
     if not wanted.dataset_path:
         raise ConfigError(f"--dataset-name {wanted.dataset_name}: give its file with --dataset-path")
     return Path(wanted.dataset_path)
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(_read(path))
-    except ValueError as error:
-        raise ConfigError(f"--dataset-path {path}: it is not JSON: {error}") from None
 
 
 def _read(path: Path) -> str:

@@ -26,7 +26,7 @@ Take = Callable[[bytes, float], None]  # a part of a body, and when it came (tim
 
 @dataclass
 class Reply:
-    """A response; its body went to whoever took it, unless the status is not 200."""
+    """A response. The body of a 200 went to `take`; other bodies are in `body`."""
 
     status: int
     reason: str
@@ -34,7 +34,7 @@ class Reply:
 
 
 class Broken(ForearmError):
-    """The connection ended before the response did. `untouched`: not a byte of it had come."""
+    """The error of a connection that ended before the response did. `untouched`: not a byte of it had come."""
 
     def __init__(self, message: str, untouched: bool) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class Broken(ForearmError):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection, one exchange at a time."""
+    """A connection, which carries one exchange at a time."""
 
     def __init__(self) -> None:
         self.open = False
@@ -72,7 +72,7 @@ class HttpConnection(asyncio.Protocol):
             self._done = self._take = None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.open = False
         if self._transport is not None:
             self._transport.close()
@@ -133,7 +133,7 @@ class HttpConnection(asyncio.Protocol):
 
 @dataclass
 class Http:
-    """A server, and the connections to it that nobody uses now.
+    """A server, and the idle connections to it.
 
     address: http://host:port, https://…, or unix:/path/of/a/socket. insecure: certificates are not looked at.
     """
@@ -158,7 +158,7 @@ class Http:
             self._ssl.check_hostname, self._ssl.verify_mode = False, ssl.CERT_NONE
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body.
+        """Return status and body of a GET.
 
         Raises: Broken, OSError.
         """
@@ -176,7 +176,7 @@ class Http:
         return await self._exchange(head + body, take)
 
     def close(self) -> None:
-        """Hang up wherever nothing is under way."""
+        """Close the idle connections."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
@@ -187,14 +187,23 @@ class Http:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
     async def _exchange(self, request: bytes, take: Take) -> Reply:
-        connection = self._kept()
-        if connection is not None:
-            try:
-                return await self._on(connection, request, take)
-            except Broken as error:
-                if not error.untouched:
-                    raise
-        return await self._on(await self._connect(), request, take)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open:
+                try:
+                    return await self._on(connection, request, take)
+                except Broken as error:
+                    if not error.untouched:
+                        raise
+                break  # replaced once
+        loop = asyncio.get_running_loop()
+        made: Any
+        if self._unix:
+            made = loop.create_unix_connection(HttpConnection, self._unix)
+        else:
+            made = loop.create_connection(HttpConnection, self._host, self._port, ssl=self._ssl)
+        _, connection = await asyncio.wait_for(made, CONNECT_TIMEOUT_S)
+        return await self._on(connection, request, take)
 
     async def _on(self, connection: HttpConnection, request: bytes, take: Take) -> Reply:
         reply = await asyncio.wait_for(connection.exchange(request, take), TIMEOUT_S)
@@ -203,24 +212,6 @@ class Http:
         else:
             connection.close()
         return reply
-
-    def _kept(self) -> HttpConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.open:
-                return connection
-        return None
-
-    async def _connect(self) -> HttpConnection:
-        loop = asyncio.get_running_loop()
-        made: Any
-        if self._unix:
-            made = loop.create_unix_connection(HttpConnection, self._unix)
-        else:
-            made = loop.create_connection(HttpConnection, self._host, self._port, ssl=self._ssl)
-        _, connection = await asyncio.wait_for(made, CONNECT_TIMEOUT_S)
-        assert isinstance(connection, HttpConnection)
-        return connection
 
 
 def reason(reply: Reply) -> str:

@@ -52,7 +52,8 @@ async def run(
         return outcome
 
     times = send_times(len(samples), traffic.rate, traffic.burstiness, traffic.seed, traffic.ramp_up)
-    ramp = _Ramp(traffic.ramp_up, len(samples))
+    rates = None if traffic.ramp_up is None else traffic.ramp_up.rates(len(samples))
+    passed, changes = 0, list[dict[str, Any]]()
     tasks: list[asyncio.Task[RequestOutcome]] = []
     begin = time.perf_counter()
     try:
@@ -60,31 +61,13 @@ async def run(
             wait_s = begin + after_s - time.perf_counter()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            ramp.passed(number)
+            if rates is not None:
+                first = passed + 1 if number else int(rates[0])
+                passed = max(passed, int(rates[number]))
+                changes += [{"rps": rate, "timestamp": datetime.now().isoformat()} for rate in range(first, passed + 1)]
             tasks.append(asyncio.create_task(one(number, sample, time.perf_counter())))
         outcomes = await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
-    return LoadRun(list(outcomes), time.perf_counter() - begin, ramp.changes)
-
-
-class _Ramp:
-    """Notes when the rate passes whole numbers."""
-
-    def __init__(self, ramp_up: RampUp | None, count: int) -> None:
-        self.changes: list[dict[str, Any]] = []
-        self._rates = [] if ramp_up is None else [float(rate) for rate in ramp_up.rates(count)]
-        self._last = 0
-        if ramp_up is not None:
-            self._last = int(ramp_up.start_rps)
-            self._note(self._last)
-
-    def passed(self, number: int) -> None:
-        if self._rates:
-            for rate in range(self._last + 1, int(self._rates[number]) + 1):
-                self._note(rate)
-                self._last = rate
-
-    def _note(self, rate: int) -> None:
-        self.changes.append({"rps": rate, "timestamp": datetime.now().isoformat()})
+    return LoadRun(list(outcomes), time.perf_counter() - begin, changes)

@@ -33,7 +33,7 @@ BACKENDS = ("vllm", "vllm-chat")
 
 
 def throughput(argv: Sequence[str]) -> int:
-    """All requests of a dataset at once. Returns: the exit status.
+    """Time all requests of a dataset, sent at once. Returns: the exit status.
 
     Raises: ConfigError, InvalidRequest (a request that does not fit into the context).
     """
@@ -90,14 +90,14 @@ def told(outputs: Sequence[RequestOutput], took_s: float) -> dict[str, Any]:
 
 
 def answers(llm: LLM, samples: Sequence[Sample], params: list[SamplingParams], backend: str) -> list[RequestOutput]:
-    """All of them; with vllm-chat each prompt is what a user says."""
+    """Generate the answers; with vllm-chat each prompt is a user's message."""
     if backend == "vllm-chat":
         return llm.chat([[{"role": "user", "content": sample.prompt}] for sample in samples], params)
     return llm.generate([sample.prompt for sample in samples], params)
 
 
 def latency(argv: Sequence[str]) -> int:
-    """One batch of random prompts, again and again. Returns: the exit status.
+    """Time one batch of random prompts, repeatedly. Returns: the exit status.
 
     Raises: ConfigError, InvalidRequest.
     """

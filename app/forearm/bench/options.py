@@ -79,65 +79,56 @@ def wanted(args: argparse.Namespace, seed: int, chat: bool = False) -> DatasetOp
     return DatasetOptions(**{**given, "seed": seed, "chat": chat})
 
 
-def add_server(parser: CommandParser) -> None:
-    """Add the flags of the server and of its requests."""
-    parser.add_argument(
-        "--backend", "--endpoint-type", default="openai", choices=tuple(ENDPOINTS), help="vllm is openai"
-    )
-    parser.add_argument("--base-url", help="http(s)://host:port, or unix:/path of a socket; absent: --host and --port")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--endpoint", help="absent: that of the backend")
-    parser.add_argument("--header", metavar="KEY=VALUE", nargs="*", default=[], help="of every request")
-    parser.add_argument("--insecure", action="store_true", help="do not check certificates")
-    parser.add_argument("--model", help="for tokenizer and requests; absent: the first one that the server has")
-    parser.add_argument("--served-model-name", help="of requests, where it is not --model")
-    parser.add_argument("--tokenizer", help="folder or Hugging Face id; absent: the model's")
-    parser.add_argument("--lora-modules", nargs="+", default=[], help="models to ask instead, alternately")
-    parser.add_argument("--lora-assignment", choices=("random", "round-robin"), default="random")
-    parser.add_argument("--ready-check-timeout-sec", type=float, default=0, help="wait this long for a first answer")
-    parser.add_argument("--num-warmups", type=_whole(0), default=0, help="requests before the measured ones")
-    parser.add_argument("--profile", action="store_true", help="POST /start_profile before and /stop_profile after")
-    parser.add_argument("--request-id-prefix", default=f"bench-{uuid.uuid4().hex[:8]}-", help="of X-Request-Id")
-    parser.add_argument("--logprobs", type=_whole(0), help="log-probabilities for each token")
-    parser.add_argument("--ignore-eos", action="store_true", help="answers are as long as asked for; random: always")
-    parser.add_argument("--extra-body", type=json_object, default={}, help="JSON: further fields of every request")
+def add_serve(parser: CommandParser) -> None:
+    """Add the flags of bench serve beside the dataset's: the server and its requests, arrival times, results."""
+    add = parser.add_argument
+    add("--backend", "--endpoint-type", default="openai", choices=tuple(ENDPOINTS), help="vllm is openai")
+    add("--base-url", help="http(s)://host:port, or unix:/path of a socket; absent: --host and --port")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=8000)
+    add("--endpoint", help="absent: that of the backend")
+    add("--header", metavar="KEY=VALUE", nargs="*", default=[], help="of every request")
+    add("--insecure", action="store_true", help="do not check certificates")
+    add("--model", help="for tokenizer and requests; absent: the first one that the server has")
+    add("--served-model-name", help="of requests, where it is not --model")
+    add("--tokenizer", help="folder or Hugging Face id; absent: the model's")
+    add("--lora-modules", nargs="+", default=[], help="models to ask instead, alternately")
+    add("--lora-assignment", choices=("random", "round-robin"), default="random")
+    add("--ready-check-timeout-sec", type=float, default=0, help="wait this long for a first answer")
+    add("--num-warmups", type=_whole(0), default=0, help="requests before the measured ones")
+    add("--profile", action="store_true", help="POST /start_profile before and /stop_profile after")
+    add("--request-id-prefix", default=f"bench-{uuid.uuid4().hex[:8]}-", help="of X-Request-Id")
+    add("--logprobs", type=_whole(0), help="log-probabilities for each token")
+    add("--ignore-eos", action="store_true", help="answers are as long as asked for; random: always")
+    add("--extra-body", type=json_object, default={}, help="JSON: further fields of every request")
     for name in SAMPLING:
-        parser.add_argument("--" + name.replace("_", "-"), type=int if name == "top_k" else float)
-
-
-def add_traffic(parser: CommandParser) -> None:
-    """Add the flags of arrival times."""
-    parser.add_argument("--request-rate", nargs="+", default=["inf"], help="requests/s; inf: at once; several: a sweep")
-    parser.add_argument("--burstiness", type=_above_0, default=1.0, help="1: Poisson; less: burstier; more: more even")
-    parser.add_argument("--max-concurrency", type=_whole(1), help="most requests at a time")
-    parser.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="the rate grows during the run")
-    parser.add_argument("--ramp-up-start-rps", type=float)
-    parser.add_argument("--ramp-up-end-rps", type=float)
-
-
-def add_results(parser: CommandParser) -> None:
-    """Add the flags of results."""
-    parser.add_argument("--label", help="of the results; absent: the backend")
-    parser.add_argument("--percentile-metrics", help=f"of {', '.join(METRICS)}; absent: ttft,tpot,itl, of vectors e2el")
-    parser.add_argument("--metric-percentiles", default="99", help="such as 50,90,99")
-    parser.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS", help=f"of {', '.join(OBJECTIVES)}")
-    parser.add_argument("--save-result", action="store_true", help="write a JSON file")
-    parser.add_argument("--append-result", action="store_true", help="add a line to it")
-    parser.add_argument("--save-detailed", action="store_true", help="with every request's times and text")
-    parser.add_argument("--result-dir", default=".", help="folder for it")
-    parser.add_argument("--result-filename", help="its name; absent: label, rate, model and time")
-    parser.add_argument("--metadata", metavar="KEY=VALUE", nargs="*", default=[], help="put into the file")
-    parser.add_argument("--plot", metavar="FILE.svg", help="TTFT and TPOT against throughput, a point for each rate")
-    parser.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
+        add("--" + name.replace("_", "-"), type=int if name == "top_k" else float)
+    add("--request-rate", nargs="+", default=["inf"], help="requests/s; inf: at once; several: a sweep")
+    add("--burstiness", type=_above_0, default=1.0, help="1: Poisson; less: burstier; more: more even")
+    add("--max-concurrency", type=_whole(1), help="most requests at a time")
+    add("--ramp-up-strategy", choices=("linear", "exponential"), help="the rate grows during the run")
+    add("--ramp-up-start-rps", type=float)
+    add("--ramp-up-end-rps", type=float)
+    add("--label", help="of the results; absent: the backend")
+    add("--percentile-metrics", help=f"of {', '.join(METRICS)}; absent: ttft,tpot,itl, of vectors e2el")
+    add("--metric-percentiles", default="99", help="such as 50,90,99")
+    add("--goodput", nargs="+", default=[], metavar="NAME:MS", help=f"of {', '.join(OBJECTIVES)}")
+    add("--save-result", action="store_true", help="write a JSON file")
+    add("--append-result", action="store_true", help="add a line to it")
+    add("--save-detailed", action="store_true", help="with every request's times and text")
+    add("--result-dir", default=".", help="folder for it")
+    add("--result-filename", help="its name; absent: label, rate, model and time")
+    add("--metadata", metavar="KEY=VALUE", nargs="*", default=[], help="put into the file")
+    add("--plot", metavar="FILE.svg", help="TTFT and TPOT against throughput, a point for each rate")
+    add("--disable-tqdm", action="store_true", help="no progress bar")
     for flags, takes_value in NEEDLESS:
         action: Any = "store" if takes_value else "store_true"
         for flag in flags:
-            parser.add_argument(flag, action=action, help=argparse.SUPPRESS)
+            add(flag, action=action, help=argparse.SUPPRESS)
 
 
 def rates(texts: Sequence[str]) -> list[float]:
-    """Raises: ConfigError."""
+    """Read --request-rate. Raises: ConfigError."""
     found = [_number("--request-rate", text) for words in texts for text in words.split(",") if text]
     if not found or min(found) <= 0:
         raise ConfigError(f"--request-rate {' '.join(texts)}: write numbers above 0, or inf")
@@ -145,7 +136,7 @@ def rates(texts: Sequence[str]) -> list[float]:
 
 
 def metrics(text: str) -> list[str]:
-    """Raises: ConfigError."""
+    """Read --percentile-metrics. Raises: ConfigError naming a wrong one."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in METRICS:
@@ -154,7 +145,7 @@ def metrics(text: str) -> list[str]:
 
 
 def percentiles(text: str) -> list[float]:
-    """Raises: ConfigError."""
+    """Read --metric-percentiles. Raises: ConfigError."""
     found = [_number("--metric-percentiles", part) for part in text.split(",") if part]
     if not all(0 <= p <= 100 for p in found):
         raise ConfigError(f"--metric-percentiles {text}: they are from 0 to 100")

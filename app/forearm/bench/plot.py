@@ -27,7 +27,7 @@ X_KEY, X_TITLE = "total_token_throughput", "total throughput, prefill and decodi
 
 
 def plot(argv: Sequence[str]) -> int:
-    """`forearm bench plot FILES --out FILE.svg`: files of bench serve, ours or vLLM's; a line for each label."""
+    """Draw results of bench serve, ours or vLLM's, with a line for each label. Returns: the exit status."""
     parser = CommandParser(
         "forearm bench plot FILES --out FILE.svg", "TTFT and TPOT against total throughput, by rate."
     )
@@ -47,7 +47,7 @@ def plot(argv: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Axis:
-    """Values to pixels."""
+    """A map of values to pixels."""
 
     low: float
     high: float
@@ -75,7 +75,7 @@ class Axis:
 
 
 def svg(results: Sequence[BenchResult]) -> str:
-    """The figure.
+    """Return the figure as SVG.
 
     Raises: ConfigError if a result lacks what is drawn.
     """
@@ -107,17 +107,6 @@ def _panel(series: dict[str, list[BenchResult]], key: str, title: str) -> Iterat
     shown = [result for found in series.values() for result in found]
     x = _axis([result[X_KEY] for result in shown], LEFT, PANEL_W - RIGHT, may_log=False)
     y = _axis([result[key] for result in shown], PANEL_H - BOTTOM, TOP, may_log=True)
-    yield from _grid(x, y, title)
-    for number, found in enumerate(series.values()):
-        points = [(x.at(result[X_KEY]), y.at(result[key])) for result in found]
-        line = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-        yield f'<polyline points="{line}" fill="none" stroke="{_colour(number)}" stroke-width="1.5"/>'
-        for result, (px, py) in zip(found, points, strict=True):
-            yield f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{_colour(number)}"/>'
-            yield f'<text x="{px + 6:.1f}" y="{py - 6:.1f}" fill="{_colour(number)}" {HALO}>{_rate(result):g}</text>'
-
-
-def _grid(x: Axis, y: Axis, title: str) -> Iterator[str]:
     bottom, right = PANEL_H - BOTTOM, PANEL_W - RIGHT
     for tick in y.ticks():
         at = y.at(tick)
@@ -130,6 +119,13 @@ def _grid(x: Axis, y: Axis, title: str) -> Iterator[str]:
     yield f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="black"/>'
     yield f'<text x="{(LEFT + right) / 2}" y="{bottom + 40}" text-anchor="middle">{X_TITLE}</text>'
     yield f'<text x="{LEFT}" y="{TOP - 14}" font-weight="bold">{title}, by request rate (1/s)</text>'
+    for number, found in enumerate(series.values()):
+        points = [(x.at(result[X_KEY]), y.at(result[key])) for result in found]
+        line = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        yield f'<polyline points="{line}" fill="none" stroke="{_colour(number)}" stroke-width="1.5"/>'
+        for result, (px, py) in zip(found, points, strict=True):
+            yield f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{_colour(number)}"/>'
+            yield f'<text x="{px + 6:.1f}" y="{py - 6:.1f}" fill="{_colour(number)}" {HALO}>{_rate(result):g}</text>'
 
 
 def _axis(values: Sequence[float], from_px: float, to_px: float, may_log: bool) -> Axis:

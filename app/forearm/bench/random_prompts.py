@@ -25,7 +25,7 @@ class RandomPrompts:
         self._offset = int(self._rng.integers(len(self._allowed)))
 
     def lengths(self, mean: int, range_ratio: float, count: int) -> list[int]:
-        """Uniform whole numbers from mean * (1 - range_ratio) to mean * (1 + range_ratio), both included.
+        """Draw uniform whole numbers from mean * (1 - range_ratio) to mean * (1 + range_ratio), both included.
 
         Raises: ConfigError.
         """
@@ -35,16 +35,16 @@ class RandomPrompts:
         return [int(length) for length in self._rng.integers(low, high + 1, size=count)]
 
     def tokens(self, count: int) -> list[int]:
-        """Drawn one by one."""
+        """Draw token ids one by one."""
         return [self._allowed[i] for i in self._rng.integers(len(self._allowed), size=count)]
 
     def run(self, count: int, number: int) -> list[int]:
-        """Neighbours in the vocabulary from a place that depends on the prompt's number: no two prompts begin alike."""
+        """Return neighbours in the vocabulary from a place that the prompt's number determines: no two begin alike."""
         begin = self._offset + number * 7919  # a prime: consecutive prompts are far apart
         return [self._allowed[(begin + i) % len(self._allowed)] for i in range(count)]
 
     def text(self, ids: Sequence[int]) -> tuple[str, int]:
-        """A text of as many tokens as `ids` has, and how many it came to.
+        """Return a text of as many tokens as `ids` has, and how many it came to.
 
         Neighbouring tokens merge into others when a text is read again, so it is cut and filled up until it is right.
         """

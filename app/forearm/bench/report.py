@@ -39,7 +39,7 @@ def traffic(given: Traffic) -> Iterator[str]:
 
 
 def table(result: BenchResult, percentiles: Sequence[float]) -> str:
-    """The whole table; of METRICS those whose spread `result` has."""
+    """Return the table that is printed, with the METRICS whose spread `result` has."""
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", *_totals(result)]
     for metric, (name, title) in METRICS.items():
         if f"mean_{metric}_ms" in result:
@@ -112,7 +112,7 @@ def kept(result: Mapping[str, Any], detailed: bool) -> BenchResult:
 
 
 def save(result: Mapping[str, Any], path: Path, append: bool) -> None:
-    """Write it, or add a line to what the file has.
+    """Write the result to the file, or append it as a line.
 
     Raises: OSError.
     """
@@ -122,7 +122,7 @@ def save(result: Mapping[str, Any], path: Path, append: bool) -> None:
 
 
 def load(path: Path) -> list[BenchResult]:
-    """The results of a file: one, or one a line.
+    """Return the results in a file: one, or one on each line.
 
     Raises: OSError, ValueError.
     """

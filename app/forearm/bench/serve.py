@@ -42,8 +42,8 @@ def serve(argv: Sequence[str]) -> int:
     """
     parser = CommandParser("forearm bench serve [flags]", "Measure a running server, as vllm bench serve does.")
     parser.add_argument("--seed", type=int, default=0)
-    for add in (options.add_server, options.add_traffic, options.add_dataset, options.add_results):
-        add(parser)
+    options.add_serve(parser)
+    options.add_dataset(parser)
     args = parser.parse_args(options.dashed(argv))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a connection each
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -73,7 +73,13 @@ class Bench:
         """Raises: ConfigError."""
         self._args = args
         self._rates = options.rates(args.request_rate)
-        self._ramp_up = ramp_up(args, self._rates)
+        self._ramp_up = None
+        if args.ramp_up_strategy is not None:
+            if list(self._rates) != [float("inf")]:
+                raise ConfigError("--ramp-up-strategy: the ramp is the rate; leave out --request-rate")
+            if args.ramp_up_start_rps is None or args.ramp_up_end_rps is None:
+                raise ConfigError("--ramp-up-strategy: give --ramp-up-start-rps and --ramp-up-end-rps as well")
+            self._ramp_up = RampUp(args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps)
         self._metrics, self._percentiles = (
             options.metrics(args.percentile_metrics or ("e2el" if args.backend in POOLING else "ttft,tpot,itl")),
             options.percentiles(args.metric_percentiles),
@@ -84,7 +90,7 @@ class Bench:
             raise ConfigError(f"--plot {args.plot}: figures are SVG; write a name that ends in .svg")
 
     async def results(self) -> list[BenchResult]:
-        """One for each rate; printed and saved on the way.
+        """Run each rate; print and save its result, and return the results.
 
         Raises: ConfigError, EngineUnavailable.
         """
@@ -100,7 +106,7 @@ class Bench:
         return found
 
     async def _model(self, http: Http) -> tuple[str, str]:
-        """The name for requests, and the one that the tokenizer is found by.
+        """Return the model's name for requests, and the one that the tokenizer is found by.
 
         Raises: EngineUnavailable.
         """
@@ -240,17 +246,6 @@ class Bench:
             report.save(report.kept(result, args.save_detailed), path, args.append_result)
         except OSError as error:
             raise ConfigError(f"--result-dir {args.result_dir}: {error}") from None
-
-
-def ramp_up(args: argparse.Namespace, rates: Sequence[float]) -> RampUp | None:
-    """Raises: ConfigError."""
-    if args.ramp_up_strategy is None:
-        return None
-    if list(rates) != [float("inf")]:
-        raise ConfigError("--ramp-up-strategy: the ramp is the rate; leave out --request-rate")
-    if args.ramp_up_start_rps is None or args.ramp_up_end_rps is None:
-        raise ConfigError("--ramp-up-strategy: give --ramp-up-start-rps and --ramp-up-end-rps as well")
-    return RampUp(args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps)
 
 
 def address(args: argparse.Namespace) -> str:

@@ -16,7 +16,7 @@ Counts = dict[str, float]  # drafts, draft and accepted tokens; accepted ones by
 
 
 def counts(metrics: str) -> Counts:
-    """The sums over all engines, of the text of /metrics; empty where the server does not speculate."""
+    """Sum the counters in the text of /metrics over all engines; empty if the server does not speculate."""
     found: Counter[str] = Counter()
     for line in metrics.splitlines():
         if match := _LINE.fullmatch(line.strip()):

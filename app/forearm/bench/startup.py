@@ -44,7 +44,7 @@ print(time.perf_counter() - begin)
 
 
 def startup(argv: Sequence[str]) -> int:
-    """Start it a few times cold and a few times warm. Returns: the exit status.
+    """Start the model a few times cold and a few times warm. Returns: the exit status.
 
     Raises: ConfigError; ForearmError with the last words of a start that failed.
     """
@@ -78,12 +78,12 @@ def startup(argv: Sequence[str]) -> int:
 
 
 def timed(name: str, count: int, action: Callable[[int], float]) -> list[float]:
-    """Seconds of each."""
+    """Return the seconds of each call of `action`."""
     return [action(number) for number in tqdm(range(count), desc=name)]
 
 
 def start(engine: EngineConfig) -> float:
-    """Seconds of one start, in a new process.
+    """Return the seconds of one start, in a new process.
 
     Raises: ForearmError.
     """

@@ -45,7 +45,7 @@ class RequestOutcome:
 
     @property
     def tpot_s(self) -> float:
-        """Time per output token; 0 where there is no second token."""
+        """Return the mean time of an output token after the first; 0 if there is none."""
         return (self.latency_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
 
 
@@ -56,6 +56,11 @@ def figures(
     done = [one for one in outcomes if not one.error]
     prompt_tokens = sum(one.prompt_tokens for one in done)
     output_tokens = sum(one.output_tokens for one in done)
+    busiest = 0.0  # events with tokens in the busiest second, in whole seconds from the first request on
+    if done:
+        began_s = min(one.start_s for one in done)
+        times = [one.start_s + one.ttft_s + np.cumsum([0.0, *one.itl_s]) - began_s for one in done]
+        busiest = float(np.bincount(np.concatenate(times).astype(int)).max())
     return {
         "duration": duration_s,
         "completed": len(done),
@@ -75,7 +80,7 @@ def figures(
         "queue_times": [one.queued_s for one in outcomes],
         "generated_texts": [one.text for one in outcomes],
         "errors": [one.error for one in outcomes],
-        "max_output_tokens_per_s": most_tokens_in_a_second(done),
+        "max_output_tokens_per_s": busiest,
         "max_concurrent_requests": most_at_once(done),
         "rtfx": 0.0,  # of speech recognition; there is none here
     }
@@ -106,15 +111,6 @@ def goodput(done: Sequence[RequestOutcome], duration_s: float, objectives_ms: Ma
     measured = {"ttft": lambda one: one.ttft_s, "tpot": lambda one: one.tpot_s, "e2el": lambda one: one.latency_s}
     good = sum(all(1e3 * measured[name](one) <= most for name, most in objectives_ms.items()) for one in done)
     return good / duration_s
-
-
-def most_tokens_in_a_second(done: Sequence[RequestOutcome]) -> float:
-    """Count the events with tokens in the busiest second, in whole seconds from the first request on."""
-    if not done:
-        return 0.0
-    began_s = min(one.start_s for one in done)
-    times = [one.start_s + one.ttft_s + np.cumsum([0.0, *one.itl_s]) - began_s for one in done]
-    return float(np.bincount(np.concatenate(times).astype(int)).max())
 
 
 def most_at_once(done: Sequence[RequestOutcome]) -> int:

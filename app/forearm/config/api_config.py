@@ -267,11 +267,11 @@ class ApiConfig(Common):
 
     @property
     def held_body_bytes(self) -> int:
-        """The most bytes of request bodies that one worker holds at once; one body of the longest size always fits."""
+        """Return the most bytes of request bodies that a worker holds at once; one of the longest size always fits."""
         asked = 4 * self.max_body_bytes if self.body_memory_bytes is None else self.body_memory_bytes
         return max(asked, self.max_body_bytes)
 
     @property
     def held_response_bytes(self) -> int:
-        """The most bytes of stored responses."""
+        """Return the most bytes of stored responses."""
         return STORED_BYTES if self.responses_store_bytes is None else self.responses_store_bytes

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from forearm.config.settings import (
-    json_object,
-    number,
-    one_of,
-    profiler,
-    setting,
-    whole,
-)
+from forearm.config.settings import json_object, number, one_of, profiler, setting, whole
 
 POOLING_TASKS = ("embed", "embedding", "classify", "score", "reward")  # values of vLLM's former --task
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -126,5 +119,5 @@ class Common:
 
     @property
     def hub(self) -> dict[str, str]:
-        """Arguments of downloads from the hub: their folder and the token."""
+        """Return the arguments of downloads from the hub: their folder and the token."""
         return {"download_dir": self.download_dir, "token": self.hf_token}

@@ -222,7 +222,7 @@ class EngineConfig(Common):
 
     @property
     def computed_as(self) -> str:
-        """The settings that may change a model's answers: number formats, and changes to its positions and config."""
+        """Return the settings that may change a model's answers: number formats, changed positions and config."""
         numbers = (self.dtype, self.quantization, self.quantization_embeddings, self.quantization_activations)
         changes = (self.rope_scaling, self.rope_theta, self.hf_overrides, self.ignore_unread_tensors)
         return repr((*numbers, self.kv_cache_dtype, *changes))

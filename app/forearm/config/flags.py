@@ -56,9 +56,14 @@ def read_line(parser: CommandParser, argv: Sequence[str]) -> CommandLine:
         vllm_compat.refuse(word.split("=", 1)[0])
     rest, over = parser.parse_known_args(words)
     texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in configs.SETTINGS}
-    model = model_of(parser, over)
-    if model is not None:
-        texts["model"] = [model]
+    for word in over:
+        if word.startswith("-"):
+            near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
+            raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
+    if len(over) > 1:
+        raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}; name one")
+    if over:
+        texts["model"] = over
     file = read_file(Path(rest.config), notes) if rest.config else {}
     chosen = configs.read(texts, file)
     here, engines = chosen.serve.data_parallel_size_local, chosen.serve.data_parallel_size
@@ -114,20 +119,6 @@ def _value(text: str, more: bool) -> Any:
             return human_whole(text)
         except ValueError:
             return text
-
-
-def model_of(parser: CommandParser, over: Sequence[str]) -> str | None:
-    """Return the model that a command line names without a flag, if any.
-
-    Raises: ConfigError naming an unknown flag and the one it resembles.
-    """
-    for word in over:
-        if word.startswith("-"):
-            near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
-            raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
-    if len(over) > 1:
-        raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}; name one")
-    return over[0] if over else None
 
 
 def add_settings(parser: CommandParser) -> None:

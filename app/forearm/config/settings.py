@@ -244,15 +244,6 @@ def _json(value: str) -> Any:
 # --- from texts to a config ---
 
 
-@dataclass(frozen=True)
-class Given:
-    """The texts given for a setting. `source` names the flag, variable or key, for messages."""
-
-    source: str
-    values: tuple[str, ...]
-    parse: Parse
-
-
 def choose(
     known: Mapping[str, Setting],
     flags: Mapping[str, Sequence[str]],
@@ -269,17 +260,17 @@ def choose(
     for name, one in known.items():
         shown = one.flags[0] if one.flags else name
         if name in flags:
-            given = Given(shown, tuple(flags[name]), one.parse)
+            source, values, parse = shown, flags[name], one.parse
         elif one.env and environ.get(one.env):
-            given = Given(one.env, (environ[one.env],), one.parse_env)
+            source, values, parse = one.env, [environ[one.env]], one.parse_env
         elif name in file:
-            given = Given(f"in the --config file, {shown.lstrip('-')}:", tuple(file[name]), one.parse)
+            source, values, parse = f"in the --config file, {shown.lstrip('-')}:", file[name], one.parse
         else:
             continue
         try:
-            parsed = [given.parse(value) for value in (given.values if one.many else given.values[-1:])]
+            parsed = [parse(value) for value in (values if one.many else values[-1:])]
         except ValueError as error:
-            raise ConfigError(f"{given.source} {' '.join(given.values)}: {error}") from None
+            raise ConfigError(f"{source} {' '.join(values)}: {error}") from None
         chosen[name] = tuple(item for items in parsed for item in items) if one.many else parsed[0]
     return chosen
 

@@ -37,7 +37,7 @@ class CheckedHost:
 
     @property
     def is_this(self) -> bool:
-        """True for this machine itself, whose sockets, disks and kernels can be checked, too."""
+        """Return whether it is this machine itself, whose sockets, disks and kernels can be checked, too."""
         return not self.root
 
     def path(self, name: str) -> Path:

@@ -97,7 +97,7 @@ def governor(host: CheckedHost) -> Iterator[Finding]:
 
 
 def is_arm(host: CheckedHost) -> bool:
-    """True if /proc/cpuinfo shows an Arm CPU."""
+    """Return whether /proc/cpuinfo shows an Arm CPU."""
     return "CPU implementer" in host.fields(CPUINFO)
 
 

@@ -85,12 +85,12 @@ def address(host: CheckedHost) -> Iterator[Finding]:
             yield Finding("port", "error", str(problem), "bind()", "stop what listens there, or choose another --port")
         else:
             yield Finding("port", "note", f"{where} is used by a running server", "bind()", "--port for a second one")
-            yield from state
+            yield state
         return
     yield Finding("port", "ok", f"{where} is free", "bind()")
 
 
-def running(api: ApiConfig) -> Iterator[Finding] | None:
+def running(api: ApiConfig) -> Finding | None:
     """Return the state of the forearm server at an address; None if none answers."""
     scheme = "https" if api.ssl_certfile else "http"
     host = "127.0.0.1" if api.host in ("", "0.0.0.0") else api.host
@@ -98,22 +98,16 @@ def running(api: ApiConfig) -> Iterator[Finding] | None:
     version = _get(f"{url}/version")
     if version is None or version[0] != 200 or "version" not in version[1]:
         return None
-    return _state(url, str(version[1]["version"]))
-
-
-def _state(url: str, version: str) -> Iterator[Finding]:
     ready = _get(f"{url}/readyz")
     if ready is not None and ready[0] == 200:
-        yield Finding("server", "ok", f"{url} is ready, version {version}", "GET /readyz")
-    else:
-        said = "no answer" if ready is None else f"{ready[0]}: {_message(ready[1])}"
-        remedy = "wait while it loads; else its log says why the engine does not start"
-        yield Finding("server", "warning", f"{url} is not ready: {said}", "GET /readyz", remedy)
-
-
-def _message(body: dict[str, Any]) -> str:
-    error = body.get("error")
-    return str(error.get("message", body) if isinstance(error, dict) else body)[:200]
+        return Finding("server", "ok", f"{url} is ready, version {version[1]['version']}", "GET /readyz")
+    said = "no answer"
+    if ready is not None:
+        error = ready[1].get("error")
+        message = error.get("message", ready[1]) if isinstance(error, dict) else ready[1]
+        said = f"{ready[0]}: {str(message)[:200]}"
+    remedy = "wait while it loads; else its log says why the engine does not start"
+    return Finding("server", "warning", f"{url} is not ready: {said}", "GET /readyz", remedy)
 
 
 def _get(url: str) -> tuple[int, dict[str, Any]] | None:
@@ -192,7 +186,14 @@ def model(host: CheckedHost) -> Iterator[Finding]:
     what = f"fits: weights {in_gib(weights)}, KV cache {in_gib(kv)}: {contexts:.1f} sequences of {length} tokens"
     yield Finding("model", "ok", what, "config.json and headers")
     if to_load:
-        yield from _room(host, to_load)
+        from huggingface_hub import constants
+
+        cache = Path(engine.download_dir or constants.HF_HUB_CACHE)
+        there = next(path for path in (cache, *cache.parents) if path.exists())
+        free = shutil.disk_usage(there).free
+        if free < to_load:
+            what = f"{in_gib(to_load)} to download, {in_gib(free)} free in {there}"
+            yield Finding("disk", "error", what, "statvfs()", "make room, or --download-dir on a larger disk")
     elif local_model(engine.model) is not None:
         share = resident_share(folder)
         what = f"{folder} is here; {100 * share:.0f} % of its weights are in the page cache"
@@ -217,14 +218,3 @@ def resident_share(model: Path) -> float:
             raise OSError(ctypes.get_errno(), f"mincore({path.name})")
         pages, cached = pages + len(found), cached + int((found & 1).sum())
     return cached / max(1, pages)
-
-
-def _room(host: CheckedHost, size: int) -> Iterator[Finding]:
-    from huggingface_hub import constants
-
-    cache = Path(host.configs.engine.download_dir or constants.HF_HUB_CACHE)
-    there = next(path for path in (cache, *cache.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < size:
-        what = f"{in_gib(size)} to download, {in_gib(free)} free in {there}"
-        yield Finding("disk", "error", what, "statvfs()", "make room, or --download-dir on a larger disk")

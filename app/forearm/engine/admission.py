@@ -110,7 +110,7 @@ class Admission:
             max_tokens=self._max_tokens(len(submit.prompt_token_ids), params.max_tokens),
             stop_ids=stop_ids,
             eos_ids=eos_ids,
-            root=self._root(submit.cache_salt),
+            root=root_digest(submit.cache_salt if self.terms.prefix_caching else f"request {self._arrivals}"),
             arrived_s=now_s,
             rank=(due_s(now_s, submit.priority), self._arrivals),
             seed=seed,
@@ -158,8 +158,3 @@ class Admission:
                 "max_tokens",
             )
         return max_tokens
-
-    def _root(self, salt: str | None) -> bytes:
-        if self.terms.prefix_caching:
-            return root_digest(salt)
-        return root_digest(f"request {self._arrivals}")

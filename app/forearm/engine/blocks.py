@@ -50,7 +50,10 @@ class BlockPool:
         if not self.fits(sequence, tokens):
             return False
         while len(sequence.blocks) < blocks_for(sequence.computed + tokens):
-            sequence.blocks.append(self._take())
+            block = self._free.pop() if self._free else self._cache.evict()
+            self._users[block] = 1
+            self.drafted[block] = 0
+            sequence.blocks.append(block)
         return True
 
     def trim(self, sequence: Sequence) -> None:
@@ -139,12 +142,6 @@ class BlockPool:
                 self._use(block)
                 self._drop(sequence.blocks[i])
                 sequence.blocks[i] = block
-
-    def _take(self) -> int:
-        block = self._free.pop() if self._free else self._cache.evict()
-        self._users[block] = 1
-        self.drafted[block] = 0
-        return block
 
     def _use(self, block: int) -> None:
         if self._users[block] == 0:

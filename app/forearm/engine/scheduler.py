@@ -12,10 +12,11 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
 from forearm.engine.metrics.step_times import StepTimes
-from forearm.engine.sequence import Rank, Request, Sequence, Slice
+from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.engine.waiting import WaitingQueue, place
 from forearm.errors import ConfigError
 
@@ -98,7 +99,7 @@ class Scheduler:
         self.open_outputs -= outputs
         request.open_outputs -= outputs
         if outputs and not request.open_outputs:
-            self.queue.leave(request)
+            self.queue.served.leave(request.client)
 
     def _leave_queue(self, sequence: Sequence) -> None:
         """Take a sequence out of the queue; after the newest output of its request, make and enqueue the next one."""
@@ -132,7 +133,7 @@ class Scheduler:
                 step.add(sequence, count, self.blocks.coming_digests(sequence, count))
                 index += 1
         for client, tokens in step.served.items():
-            self.queue.served(client, tokens)
+            self.queue.served.add(client, tokens)
 
         if self.preemptions == preemptions:  # else blocks are short, and a new sequence would be preempted again
             self._admit(step)
@@ -171,11 +172,11 @@ class Scheduler:
             if not sequence.preemptions:
                 sequence.cached_tokens = adopted
             self._leave_queue(sequence)
-            insort(self.running, sequence, key=_rank)
+            insort(self.running, sequence, key=attrgetter("rank"))
             count = step.share(sequence, others=0)
             self.blocks.grow(sequence, count)
             step.add(sequence, count, self.blocks.coming_digests(sequence, count))
-            self.queue.served(sequence.request.client, count)
+            self.queue.served.add(sequence.request.client, count)
         for sequence in passed:
             self.queue.put(sequence)
 
@@ -249,10 +250,6 @@ class _Step:
         if count > 1:  # a decoding output takes one
             self.prompt_tokens -= count
         self.rows -= count if sequence.to_score else 1
-
-
-def _rank(sequence: Sequence) -> Rank:
-    return sequence.rank
 
 
 def due_s(arrived_s: float, priority: int) -> float:

@@ -62,7 +62,13 @@ class EngineServer:
 
         Raises: the error that ended the loop, if one did.
         """
-        listening = _listen(path)
+        _remove(path)
+        listening = socket.socket(socket.AF_UNIX)
+        mask = os.umask(0o177)  # only this user can open it, from its creation on
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(mask)
         done = self._start_loop()
         others = os.sched_getaffinity(0) - set(self._cores)
         if others:
@@ -217,18 +223,6 @@ class EngineServer:
             self._inbox.put(Profiling(connection, message))
         else:
             self._inbox.put(Received(connection, message), length)
-
-
-def _listen(path: Path) -> socket.socket:
-    """Return a socket at `path` that only this user can open, from its creation on."""
-    _remove(path)
-    listening = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)
-    try:
-        listening.bind(str(path))
-    finally:
-        os.umask(mask)
-    return listening
 
 
 def _remove(path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forearm.config.engine_config import EngineConfig
-from forearm.config.speculative import Drafting, drafting_asked
+from forearm.config.speculative import drafting_asked
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.constraints.grammar import Grammars
@@ -25,7 +25,7 @@ from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Slice
 from forearm.engine.speculation.draft_model import DraftModel
 from forearm.engine.speculation.ngrams import Ngrams
-from forearm.engine.speculation.speculation import Drafter, Speculation
+from forearm.engine.speculation.speculation import Speculation
 from forearm.engine.step import Stepper
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
@@ -111,7 +111,10 @@ def start(
         return EngineLoop(stepper, limits, terms, meter)
     tokenizer = Path(config.tokenizer) if config.tokenizer else folder
     grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, most_bytes=fitting.grammar_bytes)
-    speculation = _speculation(drafting, limits, others)
+    speculation = Speculation()
+    if drafting is not None:
+        ngrams, model = Ngrams(drafting.least, drafting.most), [DraftModel(one, limits.step_tokens) for one in others]
+        speculation = Speculation(model[0] if model else ngrams, drafting.tokens)
     return EngineLoop(stepper, limits, terms, meter, grammars, speculation)
 
 
@@ -189,16 +192,6 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
             f"{stepper.executor.folder}: the model's output has a NaN at the first token; its weights are damaged, or "
             "their numbers are too large for --dtype float16: try float32"
         )
-
-
-def _speculation(drafting: Drafting | None, limits: StepLimits, others: Sequence[NativeExecutor]) -> Speculation:
-    """Return the speculation of this config; `others` has the draft model's executor, if there is one."""
-    if drafting is None:
-        return Speculation()
-    drafter: Drafter = Ngrams(drafting.least, drafting.most)
-    for executor in others:
-        drafter = DraftModel(executor, limits.step_tokens)
-    return Speculation(drafter, drafting.tokens)
 
 
 def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | None, queued: int | None) -> Terms:

@@ -60,7 +60,19 @@ class Stepper:
 
     def compute(self, slices: list[Slice]) -> list[SliceOutcome]:
         """Compute the whole step; no sequence is changed."""
-        choices = self._forward(slices)
+        constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
+        masking = self._masking.submit(_choices, constrained) if self._masking is not None and constrained else None
+        choices: dict[int, list[AllowedTokens] | ForearmError] = {}
+        if constrained and masking is None:
+            self.trace.part("masks")
+            choices = _choices(constrained)
+        self.trace.part("pack")
+        batch = pack(slices)
+        self.trace.part("forward")
+        self.executor.forward(batch)
+        if masking is not None:
+            self.trace.part("masks")
+            choices = masking.result()
         self.trace.part("sample")
         lines: list[SampleRow] = []
         scored: list[list[PositionLogprobs] | None] = []
@@ -84,26 +96,6 @@ class Stepper:
             outcomes.append(SliceOutcome(piece, found, sampled[line:end], failed))
             line = end
         return outcomes
-
-    def _forward(self, slices: list[Slice]) -> dict[int, list[AllowedTokens] | ForearmError]:
-        """Compute all tokens. Returns: the allowed tokens at the lines of constrained slices, by id of the slice."""
-        constrained = [piece for piece in slices if piece.samples and piece.sequence.constraint is not None]
-        if self._masking is None or not constrained:
-            if constrained:
-                self.trace.part("masks")
-            choices = _choices(constrained)
-            self._compute(slices)
-            return choices
-        masking = self._masking.submit(_choices, constrained)
-        self._compute(slices)
-        self.trace.part("masks")
-        return masking.result()
-
-    def _compute(self, slices: list[Slice]) -> None:
-        self.trace.part("pack")
-        batch = pack(slices)
-        self.trace.part("forward")
-        self.executor.forward(batch)
 
     def _score(self, piece: Slice, row: int) -> list[PositionLogprobs] | None:
         """Return log-probabilities of the prompt tokens after positions `piece.scores`; their logits start at `row`."""

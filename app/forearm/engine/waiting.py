@@ -14,8 +14,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from forearm.engine.sequence import Rank, Request, Sequence
+
+_RANK, _KEY = attrgetter("rank"), attrgetter("key")
 
 
 class ServedTokens:
@@ -61,36 +64,28 @@ class _Line:
 class WaitingQueue:
     """The waiting sequences. A change takes a few binary searches, however many there are.
 
-    ranked: all sequences in order of rank
+    ranked: all sequences in order of rank. served: the clients' counters of computed tokens
     """
 
     def __init__(self) -> None:
         self.ranked: list[Sequence] = []
         self._lines: dict[tuple[int, str], _Line] = {}
         self._turns: dict[int, list[_Line]] = {}  # by priority: lines in order of their keys
-        self._served = ServedTokens()
+        self.served = ServedTokens()
 
     def enter(self, request: Request) -> None:
         """Count a new request of a client, without credit for the time in which the client had no requests."""
         at_least = 0
         if (request.priority, request.client) not in self._lines:
-            at_least = self._served[self.ranked[0].request.client] if self.ranked else self._served.least
-        self._served.enter(request.client, at_least)
-
-    def leave(self, request: Request) -> None:
-        """Count the end of a request."""
-        self._served.leave(request.client)
-
-    def served(self, client: str, tokens: int) -> None:
-        """Count `tokens` more computed tokens for a client."""
-        self._served.add(client, tokens)
+            at_least = self.served[self.ranked[0].request.client] if self.ranked else self.served.least
+        self.served.enter(request.client, at_least)
 
     def put(self, sequence: Sequence) -> None:
         """Put a sequence in the queue."""
-        insort(self.ranked, sequence, key=_rank)
+        insort(self.ranked, sequence, key=_RANK)
         request = sequence.request
         line = self._lines.setdefault((request.priority, request.client), _Line(request.client))
-        insort(line.sequences, sequence, key=_rank)
+        insort(line.sequences, sequence, key=_RANK)
         self._stand(line, request.priority)
 
     def remove(self, sequence: Sequence) -> None:
@@ -114,27 +109,19 @@ class WaitingQueue:
     def _stand(self, line: _Line, priority: int) -> None:
         """Move the line to the place of its key, or remove it if it is empty."""
         turns = self._turns.setdefault(priority, [])
-        at = bisect_left(turns, line.key, key=_key)
+        at = bisect_left(turns, line.key, key=_KEY)
         if at < len(turns) and turns[at] is line:
             del turns[at]
         if line.sequences:
             line.key = self._key(line)
-            insort(turns, line, key=_key)
+            insort(turns, line, key=_KEY)
         elif not turns:
             del self._turns[priority]
 
     def _key(self, line: _Line) -> tuple[int, Rank]:
-        return self._served[line.client], line.sequences[0].rank
+        return self.served[line.client], line.sequences[0].rank
 
 
 def place(ranked: list[Sequence], sequence: Sequence) -> int:
     """Return the index that the sequence has, or would have, in a list in order of rank."""
-    return bisect_left(ranked, sequence.rank, key=_rank)
-
-
-def _rank(sequence: Sequence) -> Rank:
-    return sequence.rank
-
-
-def _key(line: _Line) -> tuple[int, Rank]:
-    return line.key
+    return bisect_left(ranked, sequence.rank, key=_RANK)

@@ -22,7 +22,7 @@ from forearm.model.checkpoint.weights import load_native
 from forearm.model.families.config import WeightFormat
 from forearm.model.quantization.quantization import AT_LOAD, INT8_DOWN_GROUP, Asked
 from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
-from forearm.plan.shapes import small_shape, write_shape
+from forearm.plan.shapes import SMALL_SHAPE, write_shape
 from forearm.plan.work import work_of
 
 WATCHED_S = 0.3  # measuring time for each number of rows; the shortest step counts
@@ -50,7 +50,7 @@ def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat
     Zero points are ignored; a format whose group size --quantization does not make is left out.
     """
     with tempfile.TemporaryDirectory(prefix="forearm-plan-") as folder:
-        shape = write_shape(small_shape(), Path(folder))
+        shape = write_shape(SMALL_SHAPE, Path(folder))
         asked = {format: _asked(format) for format in formats}
         return {format: _achieved(shape, format, one, placed) for format, one in asked.items() if one is not None}
 

@@ -18,9 +18,9 @@ from forearm.config.speculative import drafting_asked
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.headers import find_headers
 from forearm.plan import fleet, report, sizing
-from forearm.plan.host import THIS, host_of
+from forearm.plan.host import THIS, this_host, type_host
 from forearm.plan.load import RequestTokens, Slo
-from forearm.plan.machines import machines
+from forearm.plan.machines import machine, machines
 from forearm.plan.outlook import ModelHeaders, Wish, outlook, smaller
 
 MOST_TOKENS = 10_000_000
@@ -42,24 +42,6 @@ def run(argv: Sequence[str]) -> int:
     Raises: ConfigError naming a flag, or the error of the model.
     """
     parser = CommandParser(USAGE, ABOUT)
-    _add_flags(parser)
-    line = read_line(parser, argv)
-    given, configs = line.rest, line.configs
-    if given.sizing_table:
-        print(sizing.page(), end="")
-        return 0
-    if given.price_template:
-        print(fleet.template())
-        return 0
-    wish = Wish(RequestTokens(given.input_len, given.output_len), Slo(given.slo_ttft, given.slo_tpot), given.rate)
-    for note in line.notes:
-        print(f"forearm plan: {note}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="forearm-plan-") as into:
-        model = _headers(configs, Path(into))
-        return _fleet(given, configs, model, wish) if given.fleet else _one(given, configs, model, wish)
-
-
-def _add_flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--machine", default=THIS, help="instance type such as c8g.12xlarge; this: measure this machine now [this]"
     )
@@ -84,6 +66,20 @@ def _add_flags(parser: CommandParser) -> None:
     )
     parser.add_argument("--price-template", action="store_true", help="print a template for --prices, to be filled in")
     parser.add_argument("--sizing-table", action="store_true", help="print the page docs/sizing.md")
+    line = read_line(parser, argv)
+    given, configs = line.rest, line.configs
+    if given.sizing_table:
+        print(sizing.page(), end="")
+        return 0
+    if given.price_template:
+        print(fleet.template())
+        return 0
+    wish = Wish(RequestTokens(given.input_len, given.output_len), Slo(given.slo_ttft, given.slo_tpot), given.rate)
+    for note in line.notes:
+        print(f"forearm plan: {note}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="forearm-plan-") as into:
+        model = _headers(configs, Path(into))
+        return _fleet(given, configs, model, wish) if given.fleet else _one(given, configs, model, wish)
 
 
 def _headers(configs: Configs, into: Path) -> ModelHeaders:
@@ -100,7 +96,7 @@ def _headers(configs: Configs, into: Path) -> ModelHeaders:
 
 
 def _one(given: argparse.Namespace, configs: Configs, model: ModelHeaders, wish: Wish) -> int:
-    host = host_of(given.machine, configs)
+    host = this_host(configs) if given.machine == THIS else type_host(machine(given.machine), configs)
     try:
         found = outlook(host, model, wish)
     except ConfigError as problem:

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.plan.host import type_host
 from forearm.plan.load import at_rate
 from forearm.plan.machines import machine, machines
-from forearm.plan.outlook import ModelHeaders, Outlook, Wish, outlook
+from forearm.plan.outlook import ModelHeaders, Wish, outlook
 from forearm.plan.report import NOT_MEASURED, figure, seconds, table
 
 MOST_HOSTS = 10_000
@@ -111,15 +111,8 @@ def _row(name: str, price: float | None, configs: Configs, model: ModelHeaders, 
     hosts = math.ceil(wish.requests_s / found.best.requests_s)
     if hosts > MOST_HOSTS:
         return Row(name, None, f"takes more than {MOST_HOSTS} hosts", price=price)
-    return _priced(name, hosts, found, price, wish)
-
-
-def _priced(name: str, hosts: int, found: Outlook, price: float | None, wish: Wish) -> Row:
-    assert wish.requests_s is not None
     state = at_rate(found.cost, wish.requests_s / hosts / found.engines, wish.lengths, found.fitting.limits.running)
     state = state or found.best
-    assert state is not None
-    assert found.best is not None
     used = wish.requests_s / hosts / found.best.requests_s
     hour = None if price is None else price * hosts
     million = None if hour is None else hour / (wish.requests_s * wish.lengths.output * 3600) * 1e6

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host import placement
 from forearm.plan.arm_cores import of_midr, processor_name
 from forearm.plan.cost import Rates, rates_of
-from forearm.plan.machines import Machine, machine, write_tree
+from forearm.plan.machines import Machine, write_tree
 from forearm.supervisor.supervisor import bounded, others_bytes
 
 THIS = "this"
@@ -41,13 +42,10 @@ class EngineHost:
     nodes: int
     node: EngineHost | None = None
 
-
-def host_of(name: str, configs: Configs) -> EngineHost:
-    """Return the host of that name: `this` is measured in a second or two, an instance type comes from its data sheet.
-
-    Raises: ConfigError if there is no such type, or a setting does not fit it.
-    """
-    return this_host(configs) if name == THIS else type_host(machine(name), configs)
+    def with_config(self, **changes: Any) -> EngineHost:
+        """Return the host with other settings of the engine, on its first node too."""
+        node = None if self.node is None else self.node.with_config(**changes)
+        return replace(self, config=replace(self.config, **changes), node=node)
 
 
 def this_host(configs: Configs) -> EngineHost:

@@ -60,14 +60,16 @@ class OpenLoad:
     sequences: float
 
 
-def at_batch(cost: Cost, sequences: int, lengths: RequestTokens) -> ClosedLoad:
-    """Return the steady state of `sequences` clients, whose prompts are computed between the others' tokens."""
+def at_batch(cost: Cost, sequences: int, lengths: RequestTokens, engines: int = 1) -> ClosedLoad:
+    """Return the steady state of engines that have `sequences` clients each, whose prompts are computed between the
+    others' tokens.
+    """
     prefill_s, step_s = cost.prefill_s(lengths.prompt), cost.decode_s(sequences, lengths.context)
     round_s = sequences * prefill_s + lengths.output * step_s
-    requests_s = sequences / round_s
+    requests_s = engines * sequences / round_s
     tpot_s = step_s + (sequences - 1) * prefill_s / max(1, lengths.output)
     return ClosedLoad(
-        sequences,
+        engines * sequences,
         ttft_s=prefill_s + (step_s if sequences > 1 else 0.0),
         tpot_s=tpot_s,
         output_tokens_s=requests_s * lengths.output,

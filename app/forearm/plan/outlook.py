@@ -100,7 +100,7 @@ def smaller(host: EngineHost, model: ModelHeaders) -> Iterator[str]:
     """Yield the --quantization values with which a model fits that does not fit unquantized."""
     for quantization in ("int8", "int4"):
         try:
-            _fit(replace(host, config=replace(host.config, quantization=quantization)), model)
+            _fit(host.with_config(quantization=quantization), model)
         except ConfigError:
             continue
         yield quantization
@@ -136,20 +136,9 @@ def _with(host: EngineHost, engine: EngineHost, engines: int, model: ModelHeader
         fitting,
         cost,
         by_format(fitting.checkpoint),
-        tuple(_times(at_batch(cost, count, wish.lengths), engines) for count in BATCHES if count <= most),
+        tuple(at_batch(cost, count, wish.lengths, engines) for count in BATCHES if count <= most),
         None if best is None else _together(best, engines),
         None if asked is None else _together(asked, engines),
-    )
-
-
-def _times(batch: ClosedLoad, engines: int) -> ClosedLoad:
-    """Return the load of several engines, each with as many clients."""
-    return replace(
-        batch,
-        sequences=batch.sequences * engines,
-        output_tokens_s=batch.output_tokens_s * engines,
-        total_tokens_s=batch.total_tokens_s * engines,
-        requests_s=batch.requests_s * engines,
     )
 
 

@@ -21,8 +21,18 @@ MEASURED_LIMITS = "PREDICTED from this machine's read bandwidth and multiply pea
 
 def as_text(found: Outlook, wish: Wish, price: float | None) -> str:
     """Return the plan as text: a paragraph each for machine, memory, placement and speed."""
-    parts = [_machine(found), _memory(found), "\n".join(_placement(found)), _speed(found, wish, price)]
-    return "\n\n".join(parts)
+    rates, each = found.cost.rates, " each" if found.engines > 1 else ""
+    machine = (
+        f"{found.host.name}: {found.host.what.removeprefix('machine: ')}; tier {found.host.tier}\n"
+        f"limits of the engine's threads{each}: {rates.read_gb_s:.0f} GB/s read, "
+        f"{rates.float_gflops:.0f} GFLOP/s float32, {rates.bf16_gflops:.0f} bfloat16, {rates.int8_gops:.0f} GOP/s int8"
+    )
+    engines = f"-tp 1 -dp {found.engines}: one engine for each NUMA node, so that nothing crosses sockets"
+    if found.engines == 1:
+        why = "" if found.host.nodes == 1 else "; each thread reads the weights that lie on its own node"
+        engines = f"-tp {found.host.config.tensor_parallel_size} -dp 1: one engine{why}"
+    placement = "\n".join([*_engine(found).placed.lines[1:], engines])
+    return "\n\n".join((machine, _memory(found), placement, _speed(found, wish, price)))
 
 
 def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
@@ -114,16 +124,6 @@ def _engine(found: Outlook) -> Any:
     return found.host.node if found.engines > 1 and found.host.node is not None else found.host
 
 
-def _machine(found: Outlook) -> str:
-    rates = found.cost.rates
-    each = " each" if found.engines > 1 else ""
-    return (
-        f"{found.host.name}: {found.host.what.removeprefix('machine: ')}; tier {found.host.tier}\n"
-        f"limits of the engine's threads{each}: {rates.read_gb_s:.0f} GB/s read, "
-        f"{rates.float_gflops:.0f} GFLOP/s float32, {rates.bf16_gflops:.0f} bfloat16, {rates.int8_gops:.0f} GOP/s int8"
-    )
-
-
 def _memory(found: Outlook) -> str:
     fitting, checkpoint = found.fitting, found.fitting.checkpoint
     formats = ", ".join(f"{name} {in_gib(size)}" for name, size in found.formats.items())
@@ -153,15 +153,6 @@ def _memory(found: Outlook) -> str:
     return "\n".join(f"{name + ':':10}{text}" for name, text in rows)
 
 
-def _placement(found: Outlook) -> list[str]:
-    placed = _engine(found).placed
-    lines = [*placed.lines[1:]]
-    if found.engines == 1:
-        why = "" if found.host.nodes == 1 else "; each thread reads the weights that lie on its own node"
-        return [*lines, f"-tp {found.host.config.tensor_parallel_size} -dp 1: one engine{why}"]
-    return [*lines, f"-tp 1 -dp {found.engines}: one engine for each NUMA node, so that nothing crosses sockets"]
-
-
 def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
     head = [
         "clients",
@@ -172,31 +163,22 @@ def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
         "requests/s",
         *(["$ per 1M out"] if price else []),
     ]
-    rows = [_row(batch, price) for batch in found.batches]
-    lengths = wish.lengths
+    how, lengths = MEASURED_LIMITS if found.cost.rates.measured else NOT_MEASURED, wish.lengths
     if found.fitting.checkpoint.config.pooled:
-        return "\n".join((_how(found), _texts(found, wish)))
+        assert found.best is not None
+        alone_s, texts_s = found.cost.pool_s(1, lengths.prompt), found.best.requests_s
+        return (
+            f"{how}\nTexts of {lengths.prompt} tokens: one alone {seconds(alone_s)}; "
+            f"at most {figure(texts_s)} texts/s, {figure(texts_s * lengths.prompt)} tokens/s"
+        )
+    rows = [_row(batch, price) for batch in found.batches]
     lines = [
-        _how(found),
+        how,
         f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}; clients that each keep one request open:",
         table(head, rows) if rows else "the KV cache has no room for one such request",
     ]
     lines += _rates(found, wish, price)
     return "\n".join(lines)
-
-
-def _how(found: Outlook) -> str:
-    return MEASURED_LIMITS if found.cost.rates.measured else NOT_MEASURED
-
-
-def _texts(found: Outlook, wish: Wish) -> str:
-    """Return the lines on a pooling model."""
-    assert found.best is not None
-    alone, tokens = found.cost.pool_s(1, wish.lengths.prompt), wish.lengths.prompt
-    return (
-        f"Texts of {tokens} tokens: one alone {seconds(alone)}; at most {figure(found.best.requests_s)} texts/s, "
-        f"{figure(found.best.requests_s * tokens)} tokens/s"
-    )
 
 
 def _row(batch: ClosedLoad, price: float | None) -> list[str]:
@@ -216,8 +198,10 @@ def _rates(found: Outlook, wish: Wish, price: float | None) -> list[str]:
     if found.best is None:
         lines.append(f"No rate of requests is served{within}.")
     else:
-        dollars = dollars_per_million(price, found.best.requests_s * wish.lengths.output) if price else None
-        a_million = f", $ {dollars:.2f} per 1M output tokens" if dollars is not None else ""
+        a_million = ""
+        if price:
+            dollars = dollars_per_million(price, found.best.requests_s * wish.lengths.output)
+            a_million = f", $ {dollars:.2f} per 1M output tokens"
         lines.append(f"Most requests{within}: {_state(found.best)}{a_million}")
     if wish.requests_s is not None:
         state = f"{wish.requests_s:g} requests/s are too many" if found.asked is None else _state(found.asked)

@@ -44,9 +44,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def small_shape() -> dict[str, Any]:
-    """Return the config of two layers with TinyLlama's width, for timing."""
-    return _LLAMA | _sizes(2048, 5632, 2, 16, 4, 1024, 2048)
+# Two layers with TinyLlama's width, for timing.
+SMALL_SHAPE = _LLAMA | _sizes(2048, 5632, 2, 16, 4, 1024, 2048)
 
 
 def write_shape(config: dict[str, Any], folder: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 
 from forearm.config.api_config import ApiConfig
@@ -32,34 +32,31 @@ COLUMNS = (
     "Requests/s in the SLO",
 )  # fmt: skip
 
+INTRODUCTION = f"""# Sizing
+
+Made by `forearm plan --sizing-table`; do not edit it. For your own model, machine and load:
+`forearm plan MODEL --machine c8g.12xlarge --input-len 512 --output-len 256`.
+
+**{NOT_MEASURED}**
+`bench/results/plan/xeon-bf16-1-core.json` compares the same arithmetic with a measurement.
+
+Prompts have {WISH.lengths.prompt} tokens and outputs {WISH.lengths.output}; prompts share no prefix.
+
+- Weights: `none` is bfloat16 as published; `int8` and `int4` are values of `--quantization`.
+- RAM at peak: memory of all processes with every KV block in use.
+- Contexts: number of contexts of {MAX_MODEL_LEN} tokens (or the model's own length) that fit, at most
+  `--max-num-seqs` (128) for each engine.
+- TTFT: time to first token. Tokens/s: output tokens of all clients together, prompts included.
+- Requests/s in the SLO: highest rate with TTFT within {WISH.slo.ttft_s:g} s and {seconds(WISH.slo.tpot_s or 0)}
+  per token; – if a single request already misses it.
+- Models that do not fit a machine are left out."""
+
 
 def page() -> str:
     """Return the text of docs/sizing.md."""
     configs = Configs(EngineConfig(), ApiConfig(), ServeConfig())  # the defaults, independent of the environment
     hosts = {name: type_host(machine(name), configs) for name in TYPES}
-    return "\n".join([*_introduction(), *(line for name in SHAPES for line in _model(name, hosts))]) + "\n"
-
-
-def _introduction() -> Iterator[str]:
-    lengths, slo = WISH.lengths, WISH.slo
-    yield "# Sizing"
-    yield ""
-    yield "Made by `forearm plan --sizing-table`; do not edit it. For your own model, machine and load:"
-    yield "`forearm plan MODEL --machine c8g.12xlarge --input-len 512 --output-len 256`."
-    yield ""
-    yield f"**{NOT_MEASURED}**"
-    yield "`bench/results/plan/xeon-bf16-1-core.json` compares the same arithmetic with a measurement."
-    yield ""
-    yield f"Prompts have {lengths.prompt} tokens and outputs {lengths.output}; prompts share no prefix."
-    yield ""
-    yield "- Weights: `none` is bfloat16 as published; `int8` and `int4` are values of `--quantization`."
-    yield "- RAM at peak: memory of all processes with every KV block in use."
-    yield f"- Contexts: number of contexts of {MAX_MODEL_LEN} tokens (or the model's own length) that fit, at most"
-    yield "  `--max-num-seqs` (128) for each engine."
-    yield "- TTFT: time to first token. Tokens/s: output tokens of all clients together, prompts included."
-    yield f"- Requests/s in the SLO: highest rate with TTFT within {slo.ttft_s:g} s and {seconds(slo.tpot_s or 0)}"
-    yield "  per token; – if a single request already misses it."
-    yield "- Models that do not fit a machine are left out."
+    return "\n".join([INTRODUCTION, *(line for name in SHAPES for line in _model(name, hosts))]) + "\n"
 
 
 def _model(name: str, hosts: dict[str, EngineHost]) -> Iterator[str]:
@@ -73,19 +70,10 @@ def _model(name: str, hosts: dict[str, EngineHost]) -> Iterator[str]:
         length = min(MAX_MODEL_LEN, SHAPES[name]["max_position_embeddings"])
         for host in hosts.values():
             for quantization in QUANTIZATIONS:
-                found = _outlook(host, ModelHeaders(Path(folder)), quantization, length)
-                if found is not None:
+                asked = host.with_config(quantization=quantization, max_model_len=length)
+                with suppress(ConfigError):  # it does not fit
+                    found = outlook(asked, ModelHeaders(Path(folder)), WISH)
                     yield f"| {' | '.join(_cells(host, quantization, found))} |"
-
-
-def _outlook(host: EngineHost, model: ModelHeaders, quantization: str, length: int) -> Outlook | None:
-    def so(one: EngineHost) -> EngineHost:
-        return replace(one, config=replace(one.config, quantization=quantization, max_model_len=length))
-
-    try:
-        return outlook(replace(so(host), node=None if host.node is None else so(host.node)), model, WISH)
-    except ConfigError:
-        return None
 
 
 def _cells(host: EngineHost, quantization: str, found: Outlook) -> Iterator[str]:

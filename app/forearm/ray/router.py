@@ -20,12 +20,12 @@ class PrefixAware(FIFOMixin, RequestRouter):
         self._prefixes: PrefixRouter[str] = PrefixRouter(most_pieces, slack)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Ray reports the current replicas."""
+        """Learn the current replicas from Ray."""
         super().update_replicas(replicas)
         self._prefixes.keep(replica.replica_id.unique_id for replica in replicas)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """Ray reports a replica that has died."""
+        """Forget a replica that has died, as Ray reports."""
         super().on_replica_actor_died(replica_id)
         self._prefixes.forget(replica_id.unique_id)
 
@@ -49,7 +49,7 @@ class PrefixAware(FIFOMixin, RequestRouter):
         return [[here[name] for name in rank] for rank in ranks if rank]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """Ray reports the replica that took the request."""
+        """Remember which replica took the request, as Ray reports."""
         self._prefixes.remember(_asked(pending_request)[0], replica_id.unique_id)
 
 

@@ -31,8 +31,8 @@ VLLM = shlex.split("""--seed 1 --num-prompts 5 --dataset-name random --no-stream
 def parse(*argv: str) -> argparse.Namespace:
     parser = CommandParser("x", "x")
     parser.add_argument("--seed", type=int, default=0)
-    for add in (options.add_server, options.add_traffic, options.add_dataset, options.add_results):
-        add(parser)
+    options.add_serve(parser)
+    options.add_dataset(parser)
     return parser.parse_args(options.dashed(argv))
 
 

@@ -81,8 +81,10 @@ def fit(
     drafted = 0
     if draft:
         drafted = draft.packed_bytes + scratch_bytes(draft, limits_of(config, checkpoint), threads, any_tier)
-    vocabulary, inbox = vocabulary_bytes(checkpoint), inbox_bytes(memory)
-    grammars = 0 if checkpoint.config.pooled else grammar_bytes(config, memory)
+    vocabulary, grammars, inbox = 0, 0, inbox_bytes(memory)
+    if not checkpoint.config.pooled:  # a pooling model generates no text
+        vocabulary = _VOCABULARY_BYTES + _VOCABULARY_BYTES_A_TOKEN * checkpoint.config.vocab_size
+        grammars = grammar_bytes(config, memory)
     beside = drafted + vocabulary + grammars + inbox
     if asked == "auto":
         needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads, any_tier)
@@ -115,12 +117,6 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
         quantization=asked,
         ignore_unread=config.ignore_unread_tensors,
     )
-
-
-def vocabulary_bytes(checkpoint: Checkpoint) -> int:
-    """Return the bytes of the vocabulary for grammars; 0 for a model that generates no text."""
-    model = checkpoint.config
-    return 0 if model.pooled else _VOCABULARY_BYTES + _VOCABULARY_BYTES_A_TOKEN * model.vocab_size
 
 
 def kv_bytes(checkpoint: Checkpoint) -> int:

@@ -47,22 +47,6 @@ def spread(cores: Sequence[int], nodes: Mapping[int, int], count: int, reserved:
     return sets
 
 
-def shortened(sets: Sequence[Sequence[int]], threads: int, reason: str) -> list[list[int]]:
-    """Return at most `threads` cores in all, the first ones of each set.
-
-    Raises: ConfigError if a rank would have none.
-    """
-    if threads >= sum(map(len, sets)):
-        return [list(part) for part in sets]
-    short = [list(part[: end - begin]) for part, (begin, end) in zip(sets, cut(threads, len(sets)), strict=True)]
-    if not all(short):
-        raise ConfigError(
-            f"--tensor-parallel-size: {len(sets)} ranks need a thread each, and {reason} allows {threads}; "
-            f"choose at most {threads} ranks"
-        )
-    return short
-
-
 def describe(sets: Sequence[Sequence[int]], nodes: Mapping[int, int], listed: Sequence[str]) -> list[str]:
     """Return a line for each of several ranks; `listed`: its CPUs as ranges, "" if not pinned."""
     if len(sets) == 1:

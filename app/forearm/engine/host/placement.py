@@ -64,8 +64,7 @@ def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
         sets = bound(bind, cpus, count)
     busy = {cpu.core for cpu in cpus if any(cpu.id in part for part in sets)}
     api = [cpu.id for cpu in cpus if cpu.core not in busy]
-    threads, reason = at_most(sum(map(len, sets)), config, topology.quota_cpus)
-    sets = numa_ranks.shortened(sets, threads, reason)
+    sets, reason = limited(sets, config, topology.quota_cpus)
     threads = sum(map(len, sets))
     by_quota = topology.quota_cpus is not None and topology.quota_cpus < len(cpus)
     is_pinned = not (bind == "nobind" or (bind == "auto" and by_quota))
@@ -80,7 +79,10 @@ def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
         f"machine: CPUs {as_list(nodes)} ({cores} physical cores, {node_count} NUMA "
         f"node{'s' if node_count > 1 else ''}{quota})"
     )
-    engine_line, api_line = describe_plan(threads, pinned, reason, api_cores, bool(api))
+    where = f"on CPUs {as_list(pinned)}" if pinned else "not pinned"
+    held = f" (held back by {reason})" if reason else ""
+    engine_line = f"engine: {threads} thread{'s' if threads > 1 else ''} {where}{held}"
+    api_line = f"API: CPUs {as_list(api_cores)}{'' if api else ', shared with the engine'}"
     listed = [as_list(part) if is_pinned else "" for part in sets]
     rank_lines = numa_ranks.describe(sets, nodes, listed) if engines == 1 else []
     lines = (machine_line, engine_line, *rank_lines, api_line)
@@ -164,14 +166,16 @@ def bound(bind: str, cpus: Sequence[_native.Cpu], count: int) -> list[list[int]]
     return sets
 
 
-def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tuple[int, str]:
-    """Return how many threads to start, and why not more ("" when nothing limits them).
+def limited(sets: list[list[int]], config: EngineConfig, quota_cpus: float | None) -> tuple[list[list[int]], str]:
+    """Return the first cores of each set that get a thread, and why not all of them ("" when nothing limits them).
 
     A quota is rounded down: threads meet at barriers, so with 1.5 CPUs two of them would use up the time of a period
     after three quarters of it and then both stand still, the API with them. One leaves half a CPU for the API. From
     four CPUs of quota the API's share is kept free as cores are.
+
+    Raises: ConfigError if a rank would have no thread.
     """
-    threads, reason = wanted, ""
+    threads, reason = sum(map(len, sets)), ""
     if quota_cpus is not None:
         whole = math.floor(quota_cpus)
         kept = reserved_of(whole) if config.num_of_reserved_cpu is None else config.num_of_reserved_cpu
@@ -179,17 +183,16 @@ def at_most(wanted: int, config: EngineConfig, quota_cpus: float | None) -> tupl
             threads, reason = max(1, whole - kept), f"the quota of {quota_cpus:g} CPUs"
     if config.omp_num_threads is not None and config.omp_num_threads < threads:
         threads, reason = config.omp_num_threads, f"OMP_NUM_THREADS={config.omp_num_threads}"
-    return threads, reason
-
-
-def describe_plan(
-    threads: int, pinned: Sequence[int], reason: str, api_cores: Sequence[int], own: bool
-) -> tuple[str, str]:
-    """Return a line on the engine and a line on the API."""
-    where = f"on CPUs {as_list(pinned)}" if pinned else "not pinned"
-    held = f" (held back by {reason})" if reason else ""
-    engine = f"engine: {threads} thread{'s' if threads > 1 else ''} {where}{held}"
-    return engine, f"API: CPUs {as_list(api_cores)}{'' if own else ', shared with the engine'}"
+    if not reason:
+        return sets, reason
+    parts = numa_ranks.cut(threads, len(sets))
+    short = [cores[: end - begin] for cores, (begin, end) in zip(sets, parts, strict=True)]
+    if not all(short):
+        raise ConfigError(
+            f"--tensor-parallel-size: {len(sets)} ranks need a thread each, and {reason} allows {threads}; "
+            f"choose at most {threads} ranks"
+        )
+    return short, reason
 
 
 def memory(config: EngineConfig, root: str = "") -> Memory:

@@ -24,18 +24,11 @@ class Throttling:
         self._membership = membership
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, as prometheus_client asks for them."""
-        stat = self._stat()
-        seconds = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
-        periods = CounterMetricFamily("forearm:cpu_throttled_periods", "Periods in which the CPU quota was used up.")
-        periods.add_metric([], stat.get("nr_throttled", 0))
-        yield periods
-        stopped = CounterMetricFamily("forearm:cpu_throttled_seconds", "Time that the CPU quota has stopped threads.")
-        stopped.add_metric([], seconds)
-        yield stopped
+        """Yield the metrics, as prometheus_client asks for them.
 
-    def _stat(self) -> dict[str, int]:
-        """Return cpu.stat of the process's own cgroup, which may be at its path or, in a container, at the root."""
+        The process's own cgroup may be at its path or, in a container, at the root.
+        """
+        stat: dict[str, int] = {}
         with suppress(OSError, ValueError):
             places: list[str] = []
             for line in self._membership.read_text().splitlines():
@@ -44,8 +37,14 @@ class Throttling:
                     places.append(path)
                 elif "cpu" in controllers.split(","):
                     places += [f"{controllers}/{path}", f"cpu/{path}"]
-            for place in (*places, "", "cpu"):
-                file = self._root / place.lstrip("/") / "cpu.stat"
-                if file.is_file():
-                    return {name: int(value) for name, value in map(str.split, file.read_text().splitlines())}
-        return {}
+            files = [self._root / place.lstrip("/") / "cpu.stat" for place in (*places, "", "cpu")]
+            file = next((file for file in files if file.is_file()), None)
+            lines = file.read_text().splitlines() if file is not None else []
+            stat = {name: int(value) for name, value in map(str.split, lines)}
+        seconds = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
+        periods = CounterMetricFamily("forearm:cpu_throttled_periods", "Periods in which the CPU quota was used up.")
+        periods.add_metric([], stat.get("nr_throttled", 0))
+        yield periods
+        stopped = CounterMetricFamily("forearm:cpu_throttled_seconds", "Time that the CPU quota has stopped threads.")
+        stopped.add_metric([], seconds)
+        yield stopped

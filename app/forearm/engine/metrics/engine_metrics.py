@@ -44,12 +44,12 @@ class Meter:
         old_names: bool = True,
     ) -> None:
         self._registry = CollectorRegistry()
-        self._labels = {"model_name": model_name, "engine": engine}
+        self.labels = {"model_name": model_name, "engine": engine}
         self._families = register(engine_metrics(max_model_len), self._registry)
         self._plain = {
-            name: family.labels(**self._labels)
+            name: family.labels(**self.labels)
             for name, family in self._families.items()
-            if set(family._labelnames) == set(self._labels)
+            if set(family._labelnames) == set(self.labels)
         }
         self._prefix_caching = prefix_caching
         self._preemptions = self._told_tokens = 0  # values in the registry
@@ -94,11 +94,6 @@ class Meter:
         self._count("vllm:num_requests_waiting_by_reason", reason="deferred")
         self._waiting = self._count("vllm:num_requests_waiting_by_reason", reason="capacity")
         self._count("vllm:spec_decode_num_accepted_tokens_per_pos", position="0")
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Return the labels of every series."""
-        return self._labels
 
     def text(self) -> str:
         """Return the registry in Prometheus' text format."""
@@ -209,7 +204,7 @@ class Meter:
         self._plain[name].observe(value)
 
     def _count(self, name: str, **labels: str) -> Any:
-        return self._families[name].labels(**self._labels, **labels)
+        return self._families[name].labels(**self.labels, **labels)
 
 
 class _OldNames:

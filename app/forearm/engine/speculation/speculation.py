@@ -16,7 +16,6 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
-from forearm.engine.metrics.step_times import StepTimes
 from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Sequence, Slice
 from forearm.engine.speculation.draft_length import DraftAccuracy, Gain
@@ -69,14 +68,10 @@ class Speculation:
         self._drafter = drafter
         self._tokens = tokens
         self._gain = gain or Gain()
+        self.times = self._gain.times
         self._all = DraftAccuracy(_ALL_KEEPS)
         self._shares: WeakKeyDictionary[Sequence, DraftAccuracy] = WeakKeyDictionary()
         self._drafting_s = 0.0
-
-    @property
-    def times(self) -> StepTimes:
-        """Return the step times."""
-        return self._gain.times
 
     def plan(self, slices: list[Slice], limits: StepLimits, blocks: BlockPool) -> list[Slice]:
         """Return the slices of a step, with the drafts that are worth their cost and have room."""
@@ -111,8 +106,11 @@ class Speculation:
         assert self._drafter is not None
         start_s = time.monotonic()
         open_ = [piece for piece in slices if piece.samples]
+        # No draft is longer than the tokens that the output may still get, less the sampled one.
+        left = [piece.sequence.request.max_tokens - piece.sequence.output_length - 1 for piece in open_]
         available = [
-            0 if piece.drafts else self._drafter.available(piece.sequence, self._most(piece)) for piece in open_
+            0 if piece.drafts else self._drafter.available(piece.sequence, min(self._tokens, most))
+            for piece, most in zip(open_, left, strict=True)
         ]
         if not any(available):
             return slices
@@ -134,11 +132,6 @@ class Speculation:
             constraint = piece.sequence.constraint
             found[id(piece)] = tuple(guess if constraint is None else constraint.cut(guess))
         return [piece._replace(drafts=found[id(piece)]) if found.get(id(piece)) else piece for piece in slices]
-
-    def _most(self, piece: Slice) -> int:
-        """Return the most useful draft length: the tokens that the output may still get, less the sampled one."""
-        request = piece.sequence.request
-        return min(self._tokens, request.max_tokens - piece.sequence.output_length - 1)
 
     def _share(self, sequence: Sequence) -> DraftAccuracy:
         return self._shares.setdefault(sequence, DraftAccuracy())

@@ -11,7 +11,6 @@ import math
 import mmap
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,19 +61,16 @@ def read_gguf(path: Path) -> Gguf:
     Raises: ConfigError if a file is missing, cut short, damaged or of a version that is not supported.
     """
     whole = read_gguf_file(path)
-    for other in _others(path):
-        joined(whole.tensors, read_gguf_file(other).tensors)
-    return whole
-
-
-def _others(path: Path) -> Iterator[Path]:
     split = _SPLIT.fullmatch(path.name)
     if split is None:
-        return
-    if int(split[2]) != 1:
-        raise ConfigError(f"{path} is part {int(split[2])} of {int(split[3])}; give the first, {split[1]}-00001-of-...")
-    for part in range(2, int(split[3]) + 1):
-        yield path.with_name(f"{split[1]}-{part:05}-of-{split[3]}.gguf")
+        return whole
+    name, part, parts = split[1], int(split[2]), int(split[3])
+    if part != 1:
+        raise ConfigError(f"{path} is part {part} of {parts}; give the first, {name}-00001-of-...")
+    for part in range(2, parts + 1):
+        other = path.with_name(f"{name}-{part:05}-of-{split[3]}.gguf")
+        joined(whole.tensors, read_gguf_file(other).tensors)
+    return whole
 
 
 def read_gguf_file(path: Path) -> Gguf:
@@ -108,11 +104,17 @@ class _Header:
         tensors, keys = self._count(24), self._count(13)
         metadata: dict[str, Any] = {}
         for _ in range(keys):
-            name, value = self._key()
+            name, value = self._string(), self._value(self._number("<u4"))
             if name in metadata:
                 raise self._damaged(f"key {name} twice")
             metadata[name] = value
-        entries = [self._tensor() for _ in range(tensors)]
+        entries = []
+        for _ in range(tensors):
+            name, dims = self._string(), self._number("<u4")
+            if dims > 4:
+                raise self._damaged(f"tensor {name} of {dims} dimensions")
+            shape = tuple(self._number("<u8") for _ in range(dims))[::-1]
+            entries.append((name, shape, self._number("<u4"), self._number("<u8")))
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged(f"general.alignment = {alignment}, which is not a power of 2,")
@@ -136,10 +138,6 @@ class _Header:
             end = -(-(tensor.end - start) // alignment) * alignment
             # The size of a tensor of an unknown type is known only from the offset after it.
             at = None if tensor.dtype.startswith("type ") else start + end
-
-    def _key(self) -> tuple[str, Any]:
-        name = self._string()
-        return name, self._value(self._number("<u4"))
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -177,14 +175,6 @@ class _Header:
         self._at = at
         self._take(0)
         return found
-
-    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        name = self._string()
-        dims = self._number("<u4")
-        if dims > 4:
-            raise self._damaged(f"tensor {name} of {dims} dimensions")
-        shape = tuple(self._number("<u8") for _ in range(dims))[::-1]
-        return name, shape, self._number("<u4"), self._number("<u8")
 
     def _stored(self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
         dtype, values, size = _TYPES.get(kind, (f"type {kind}", 1, 0))

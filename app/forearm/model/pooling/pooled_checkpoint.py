@@ -21,7 +21,16 @@ def with_pooling(
     """
     dense = plan.dense
     if plan.from_tokens:
-        dense = (Dense(len(plan.from_tokens), "", bias=False, rows=_token_rows(folder, plan.from_tokens)),)
+        path, words = folder / "tokenizer.json", plan.from_tokens
+        vocabulary = (read_json(path).object("model") or read_json(path)).get("vocab")
+        found = [vocabulary.get(word) for word in words] if isinstance(vocabulary, dict) else []
+        ids = [one for one in found if isinstance(one, int)]
+        if len(words) != 2 or len(ids) != 2 or ids[0] >= ids[1]:
+            raise ConfigError(
+                f"{path}: classifier_from_token is {list(words)}; it must name two tokens of the vocabulary, the one "
+                "for no first and with the lower id"
+            )
+        dense = (Dense(2, "", bias=False, rows=tuple(ids)),)
     # The first BERT checkpoints call weight and bias of a LayerNorm gamma and beta.
     tensors = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
@@ -32,20 +41,3 @@ def with_pooling(
             stored = f"{plan.dense[index].stored}.{name.rpartition('.')[2]}"
             tensors[stored] = replace(tensor, name=stored)
     return replace(config, pooled=True, tied_head=True, head_bias=False, dense=dense), tensors
-
-
-def _token_rows(folder: Path, words: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the ids of two tokens, in ascending order.
-
-    Raises: ConfigError if these are not two tokens of the vocabulary, or not in ascending order.
-    """
-    path = folder / "tokenizer.json"
-    vocabulary = (read_json(path).object("model") or read_json(path)).get("vocab")
-    found = [vocabulary.get(word) for word in words] if isinstance(vocabulary, dict) else []
-    ids = [one for one in found if isinstance(one, int)]
-    if len(words) != 2 or len(ids) != 2 or ids[0] >= ids[1]:
-        raise ConfigError(
-            f"{path}: classifier_from_token is {list(words)}; it must name two tokens of the vocabulary, the one for "
-            "no first and with the lower id"
-        )
-    return tuple(ids)

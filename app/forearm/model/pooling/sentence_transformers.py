@@ -57,13 +57,15 @@ def read_modules(folder: Path) -> SentenceModules | None:
     pools = [_pool(at) for kind, at in listed if kind == "Pooling"]
     if not pools:
         return None
-    dense = [(_dense(at, number), at) for number, at in enumerate(at for kind, at in listed if kind == "Dense")]
-    own = _settings(folder)
+    folders = tuple(at for kind, at in listed if kind == "Dense")
+    # sentence_bert_config.json, or its namesake for another architecture
+    files = (folder / f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta"))
+    own = next((read_json(file) for file in files if file.is_file()), Keys({}, str(folder)))
     return SentenceModules(
         pool=pools[0],
         normalize=any(kind == "Normalize" for kind, _ in listed),
-        dense=tuple(layer for layer, _ in dense),
-        dense_folders=tuple(at for _, at in dense),
+        dense=tuple(_dense(at, number) for number, at in enumerate(folders)),
+        dense_folders=folders,
         max_tokens=own.optional_integer("max_seq_length"),
         lower_case=own.flag("do_lower_case"),
     )
@@ -88,12 +90,3 @@ def _dense(folder: Path, number: int) -> Dense:
         raise keys.wrong("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
     bias = keys.flag("bias", True)
     return Dense(keys.integer("out_features"), f"behind.{number}", bias, _ACTIVATIONS[name])
-
-
-def _settings(folder: Path) -> Keys:
-    """Return the keys of sentence_bert_config.json, or of its namesake for another architecture."""
-    for name in ("bert", "roberta", "distilbert", "xlm-roberta"):
-        path = folder / f"sentence_{name}_config.json"
-        if path.is_file():
-            return read_json(path)
-    return Keys({}, str(folder))
