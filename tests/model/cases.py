@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class Case:
     def make_config(self) -> PreTrainedConfig:
         """transformers' configuration."""
         sizes = _SIZES if self.config != "OPTConfig" else _OPT_SIZES
+        if "text_config" in self.settings:
+            text = {"text_config": sizes | self.settings["text_config"], "pad_token_id": 0}
+            return getattr(transformers, self.config)(**(self.settings | text))
         return getattr(transformers, self.config)(**(sizes | self.settings))
 
     def tokens(self) -> list[int]:
@@ -64,12 +67,14 @@ def make(case: Case, folder: Path) -> PreTrainedModel:
     left out would not show.
     """
     torch.manual_seed(case.seed)
-    model = AutoModelForCausalLM.from_config(case.make_config(), attn_implementation="eager", dtype=torch.float32)
+    config = case.make_config()
+    auto = AutoModelForImageTextToText if "text_config" in case.settings else AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             _randomize(name, parameter)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder, max_shard_size=case.shard)
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    return auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
 
 
 def _randomize(name: str, parameter: torch.Tensor) -> None:
@@ -112,6 +117,11 @@ _GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
+_MROPE = {"rope_type": "default", "rope_theta": 1_000_000.0, "mrope_section": [2, 2, 2]}
+_VISION = {
+    "depth": 1, "embed_dim": 32, "hidden_size": 72, "out_hidden_size": 72, "intermediate_size": 48, "num_heads": 2,
+    "fullatt_block_indexes": [0], "deepstack_visual_indexes": [0],
+}  # fmt: skip
 
 CASES: list[Case] = [
     # Llama: grouped, single and full sets of key heads; head sizes 8 to 256; tied; biases; sharded
@@ -178,6 +188,50 @@ CASES: list[Case] = [
         "tie_word_embeddings": True, "attention_bias": True,
     }),
     Case("ernie-interleaved", "Ernie4_5Config", {"head_dim": 24, "use_bias": True}),
+    Case("internlm3", "InternLM3Config", {"head_dim": 16, "rope_parameters": {
+        "rope_type": "dynamic", "factor": 6.0, "rope_theta": 5e5,
+    }}),
+    Case("internlm3-biases", "InternLM3Config", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
+    Case("ministral", "MinistralConfig", {"num_hidden_layers": 3, "head_dim": 20, "sliding_window": 16, "layer_types": [
+        "sliding_attention", "full_attention", "sliding_attention",
+    ]}),
+    Case("arcee", "ArceeConfig"),
+    Case("arcee-biases", "ArceeConfig", {"attention_bias": True, "mlp_bias": True, "head_dim": 20}),
+    Case("seed_oss", "SeedOssConfig", {"head_dim": 20}, seed=3),
+    Case("seed_oss-o-bias", "SeedOssConfig", {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True}, seed=1),
+    Case("helium", "HeliumConfig", {"head_dim": 12}),
+    Case("glm", "GlmConfig", {"head_dim": 24}),
+    Case("glm4", "Glm4Config", {"head_dim": 24}),
+    Case("glm4-no-bias", "Glm4Config", {"head_dim": 16, "attention_bias": False, "tie_word_embeddings": True}),
+    Case("gemma", "GemmaConfig", {"head_dim": 20}),
+    Case("gemma-mqa", "GemmaConfig", {"head_dim": 256, "num_key_value_heads": 1, "hidden_act": "gelu"}),
+    Case("olmo3", "Olmo3Config", {
+        "num_hidden_layers": 5, "sliding_window": 16, "pad_token_id": 0, "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 500_000.0,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0},
+        },
+    }),
+    Case("exaone4", "Exaone4Config", {"num_hidden_layers": 5, "sliding_window": 16}, seed=5),
+    Case("exaone4-full", "Exaone4Config", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    Case("starcoder2", "Starcoder2Config", {"sliding_window": 20}),
+    Case("starcoder2-no-bias", "Starcoder2Config", {"use_bias": False, "tie_word_embeddings": False}),
+    Case("nemotron", "NemotronConfig"),
+    Case("nemotron-biases", "NemotronConfig", {"attention_bias": True, "mlp_bias": True, "head_dim": 20}),
+    # the text part of multimodal models
+    Case("mistral3", "Mistral3Config", {"text_config": {"model_type": "mistral", "head_dim": 20}, "vision_config": {
+        "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+    }}),
+    *(
+        Case(name, config, {"text_config": {"rope_parameters": _MROPE}, "vision_config": _VISION})
+        for name, config in (("qwen2_vl", "Qwen2VLConfig"), ("qwen2_5_vl", "Qwen2_5_VLConfig"))
+    ),
+    Case("qwen3_vl", "Qwen3VLConfig", {
+        "text_config": {"head_dim": 24, "rope_parameters": {**_MROPE, "mrope_section": [4, 4, 4]}},
+        "vision_config": _VISION,
+    }),
     Case("opt", "OPTConfig", {"ffn_dim": 100, "word_embed_proj_dim": 72}),
     Case("opt-gelu-untied", "OPTConfig", {
         "ffn_dim": 90, "word_embed_proj_dim": 72, "activation_function": "gelu", "tie_word_embeddings": False,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.unit.model.published_dense import DENSE
+
 _OLD = {"use_cache": True, "initializer_range": 0.02, "transformers_version": "4.41.2", "attention_dropout": 0.0}
 
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -158,4 +160,5 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "torch_dtype": "float16", "transformers_version": "4.21.0.dev0", "use_cache": True, "vocab_size": 50272,
         "word_embed_proj_dim": 768,
     },
+    **DENSE,
 }  # fmt: skip

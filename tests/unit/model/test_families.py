@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.model.published import PUBLISHED
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
@@ -29,15 +29,25 @@ def read(folder: Path, model: str, *, max_model_len: int | None = None, **change
     return read_config(folder_of(folder, PUBLISHED[model] | changes), max_model_len=max_model_len)
 
 
+_OTHER_PARTS = ("vision", "visual", "projector")  # of multimodal models
+
+
+def empty_model(folder: Path) -> PreTrainedModel:
+    """transformers' model of the folder's config.json."""
+    config = AutoConfig.from_pretrained(folder)
+    text = type(config) in AutoModelForCausalLM._model_mapping
+    return (AutoModelForCausalLM if text else AutoModelForImageTextToText).from_config(config)
+
+
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = read(tmp_path, model)
     with torch.device("meta"):
-        theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+        theirs = empty_model(tmp_path)
     shapes = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
-    text = {name: shape for name, shape in shapes.items() if "vision" not in name and "projector" not in name}
+    text = {name: shape for name, shape in shapes.items() if not any(other in name for other in _OTHER_PARTS)}
 
     ours: dict[str, tuple[int, ...]] = {}
     for part in parts(config, shapes):
@@ -56,8 +66,9 @@ def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
 def test_the_angles_of_a_published_model_are_those_of_transformers(model: str, tmp_path: Path) -> None:
     own = read(tmp_path, model, max_model_len=64)  # where dynamic and longrope have not set in
     with torch.device("meta"):
-        theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
-    kinds = {type(m) for name, m in theirs.named_modules() if type(m).__name__.endswith("RotaryEmbedding")}
+        theirs = empty_model(tmp_path)
+    text = [m for name, m in theirs.named_modules() if not any(other in name for other in _OTHER_PARTS)]
+    kinds = {type(m) for m in text if type(m).__name__.endswith("RotaryEmbedding")}
     (rotary,) = (kind(theirs.config.get_text_config()) for kind in kinds)
 
     buffers = dict(rotary.named_buffers())
@@ -146,6 +157,9 @@ def test_yarn_stretches_the_context(tmp_path: Path) -> None:
     ("model", "changes", "named"),
     [
         ("Llama-2-7b-chat-hf", {"model_type": "rwkv"}, 'model_type = "rwkv"'),
+        ("Llama-2-7b-chat-hf", {"model_type": "qwen3_omni"}, "the nearest name is qwen3"),
+        ("internlm3-8b-instruct", {"qkv_bias": True}, "qkv_bias = true"),
+        ("EXAONE-4.0-32B", {"attention_bias": True}, "attention_bias = true"),
         ("Llama-2-7b-chat-hf", {"architectures": ["LlamaForSequenceClassification"]}, "architectures = "),
         ("Llama-2-7b-chat-hf", {"hidden_act": "xielu"}, 'hidden_act = "xielu"'),
         ("Llama-2-7b-chat-hf", {"rope_scaling": {"rope_type": "spiral"}}, 'rope_type = "spiral"'),

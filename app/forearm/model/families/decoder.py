@@ -1,13 +1,10 @@
-"""The parts that decoder families share: sizes, layers, rotary angles. families.py passes what differs."""
+"""The parts that decoder families share: sizes, layers, rotary angles. a family passes what differs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from forearm.errors import ConfigError
 from forearm.model.families import switches
@@ -81,6 +78,7 @@ def decoder(
     mixers: Sequence[Attention] | None = None,
     ropes: tuple[Rope, ...] | None = None,
     act: Activation | None = None,
+    gated: bool = True,
     mlp_bias: bool = False,
     partial: bool = False,
     interleaved: bool = False,
@@ -95,9 +93,8 @@ def decoder(
     keys = inputs.keys
     heads = keys.integer("num_attention_heads")
     head_dim = keys.integer("head_dim", keys.integer("hidden_size") // heads)
-    feed_forward = FeedForward(
-        keys.integer("intermediate_size"), act or activation(keys, "hidden_act", "silu"), bias=mlp_bias
-    )
+    act = act or activation(keys, "hidden_act", "silu")
+    feed_forward = FeedForward(keys.integer("intermediate_size"), act, gated, mlp_bias)
     mixers = mixers or [Attention(rope=0, window=window) for window in windows or [0] * inputs.layers]
     common = sizes(inputs, head_dim, keys.integer("num_key_value_heads", heads))
     common |= {
@@ -111,25 +108,6 @@ def decoder(
     else:
         max_positions = positions(inputs)
     return ModelConfig(**common | {"ropes": ropes, "max_positions": max_positions} | differs)
-
-
-def gemma(inputs: FamilyInputs, **differs: Any) -> ModelConfig:
-    """Return a Gemma 2 or 3: four norms of 1 + weight in each layer, scaled embeddings, tanh GELU, a tied head."""
-    inputs = inputs.with_defaults(tie_word_embeddings=True, query_pre_attn_scalar=256)
-    keys = inputs.keys
-    keys.get("hidden_act")  # marks it as read: older files repeat hidden_activation in it
-    bias = keys.flag("attention_bias")
-    common: dict[str, Any] = {
-        "norm_placement": "sandwich",
-        "norm_plus_one": True,
-        "act": activation(keys, "hidden_activation", "gelu_pytorch_tanh"),
-        "attention_scale": keys.positive("query_pre_attn_scalar") ** -0.5,
-        "embedding_scale": _rounded(math.sqrt(keys.integer("hidden_size")), inputs),
-        "qkv_bias": bias,
-        "o_bias": bias,
-        "names": {"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
-    }
-    return decoder(inputs, **common | differs)
 
 
 def activation(keys: Keys, key: str, default: str) -> Activation:
@@ -196,34 +174,23 @@ def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
     return Lengths(max_positions=most, original=original, max_model_len=inputs.max_model_len or most)
 
 
-def gemma3_ropes(inputs: FamilyInputs) -> tuple[Rope, Rope]:
+def ropes_by_layer_type(
+    inputs: FamilyInputs, *, full: tuple[str, float], sliding: tuple[str, float]
+) -> tuple[Rope, Rope]:
     """Return the rotary angles of layers with full attention, and of layers with a window.
 
-    Older files have rope_theta and rope_scaling for the first and rope_local_base_freq for the second; newer files have
-    rope_parameters by layer type.
+    Older files have rope_scaling for the first alone, and top-level keys for the bases; newer files have
+    rope_parameters by layer type. full, sliding: the top-level key of the base and its default.
     """
     keys = inputs.keys
     empty = Keys({}, keys.source)
     nested = keys.object("rope_parameters") or empty
-    full = keys.object("rope_scaling") or nested.object(switches.FULL) or empty
-    local = nested.object(switches.SLIDING) or empty
-    head_dim = keys.integer("head_dim")
+    head_dim = keys.integer("head_dim", keys.integer("hidden_size") // keys.integer("num_attention_heads"))
 
     def angles(settings: Keys, key: str, theta: float) -> Rope:
         switches.check_flat(settings)
         theta = settings.number("rope_theta", keys.number(key, theta))
         return rope(settings, theta, head_dim, lengths_of(inputs, settings))
 
-    return angles(full, "rope_theta", 1e6), angles(local, "rope_local_base_freq", 1e4)
-
-
-def _rounded(value: float, inputs: FamilyInputs) -> float:
-    """Round to the weights' dtype, as Gemma rounds its scale of embeddings: sqrt(3072) is 55.5 in bfloat16."""
-    dtype = inputs.weight_dtype or inputs.checkpoint_dtype
-    if dtype == "float16":
-        return float(np.float16(value))
-    if dtype == "bfloat16":  # to nearest, ties to even, on the upper 16 bits of the float32
-        bits = int(np.float32(value).view(np.uint32))
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return float(np.uint32(bits).view(np.float32))
-    return float(np.float32(value))
+    stretched = keys.object("rope_scaling") or nested.object(switches.FULL) or empty
+    return angles(stretched, *full), angles(nested.object(switches.SLIDING) or empty, *sliding)

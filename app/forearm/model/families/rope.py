@@ -169,6 +169,7 @@ def _longrope(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple
 _Kind = Callable[[Keys, float, int, Lengths], tuple[Float32Array, float]]
 _KINDS: dict[str, _Kind] = {
     "default": _default,
+    "mrope": _default,  # of text, whose positions in time, height and width are equal
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,

@@ -60,7 +60,7 @@ _IGNORED = {
     "initializer_cutoff_factor", "is_matryoshka", "layer_norm_eps", "matryoshka_dimensions", "mlp_dropout",
     "output_past", "reference_compile", "repad_logits_with_grad", "sbert_ce_default_activation_function",
     "sentence_transformers", "sparse_pred_ignore_index", "sparse_prediction", "use_flash_attn",
-    "attn_implementation", "auto_map", "bad_words_ids",
+    "attention_softmax_in_fp32", "attn_implementation", "auto_map", "bad_words_ids",
     "begin_suppress_tokens", "boi_token_id", "boi_token_index", "bos_token_id", "cache_implementation",
     "chunk_size_feed_forward", "compression_config", "decoder_start_token_id", "dropout", "dtype", "embd_pdrop",
     "eoi_token_id", "eoi_token_index", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
@@ -71,10 +71,12 @@ _IGNORED = {
     "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_to_multiple_of",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
     "quantization_config",
+    "scale_attention_softmax_in_fp32", "scale_attn_weights",
     "resid_pdrop", "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta",
     "sep_token_id", "sliding_window", "summary_type", "suppress_tokens", "task_specific_params", "text_config",
     "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
-    "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window", "vision_config",
+    "residual_dropout", "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window",
+    "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
     "word_embed_proj_dim",
 }  # fmt: skip
 
@@ -171,7 +173,7 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
         if value < 1:
             raise keys.wrong(key, "at least 1")
     if not 0 <= config.norm_eps < 1:
-        key = next((key for key in ("layer_norm_eps", "norm_eps") if key in keys), "rms_norm_eps")
+        key = next((key for key in ("layer_norm_eps", "norm_eps", "norm_epsilon") if key in keys), "rms_norm_eps")
         raise keys.wrong(key, "0 or more, and less than 1")
     for key, factor in (
         ("attn_logit_softcapping", config.attention_softcap),

@@ -1,0 +1,156 @@
+"""Families that differ from Llama in switches alone: RMSNorm before each half of a layer, and a gated feed-forward."""
+
+from __future__ import annotations
+
+from forearm.model.families import switches
+from forearm.model.families.config import Attention, ModelConfig
+from forearm.model.families.decoder import FamilyInputs, decoder, windows_of
+
+FUSED_QKV = dict.fromkeys("qkv", "self_attn.qkv_proj")
+FUSED_GATE_UP = dict.fromkeys(("gate", "up"), "mlp.gate_up_proj")
+
+
+def llama(inputs: FamilyInputs) -> ModelConfig:
+    """Llama 2 and 3, TinyLlama, R1-Distill-Llama, SmolLM 1 and 2, Yi, Hermes."""
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(inputs, qkv_bias=bias, o_bias=bias, mlp_bias=inputs.keys.flag("mlp_bias"))
+
+
+def mistral(inputs: FamilyInputs) -> ModelConfig:
+    """Mistral 7B, Nemo, Small. The window is 4096 if sliding_window is missing, and none if it is null."""
+    window = inputs.keys.optional_integer("sliding_window", 4096) or 0
+    return decoder(inputs, windows=[window] * inputs.layers)
+
+
+def qwen2(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen2 and 2.5, R1-Distill-Qwen: Llama with biases on q, k, v."""
+    return decoder(inputs, windows=_qwen_windows(inputs), qkv_bias=True)
+
+
+def qwen3(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen3: q and k are normalized per head; head_dim is 128 if it is missing."""
+    inputs = inputs.with_defaults(head_dim=128)
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(inputs, windows=_qwen_windows(inputs), qk_norm="head", qkv_bias=bias, o_bias=bias)
+
+
+def phi3(inputs: FamilyInputs) -> ModelConfig:
+    """Phi-3, 3.5, Phi-4 and Phi-4-mini: Llama with fused tensors, longrope and partly rotated heads."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, original_max_position_embeddings=4096)
+    window = inputs.keys.optional_integer("sliding_window") or 0
+    return decoder(inputs, windows=[window] * inputs.layers, partial=True, names=FUSED_QKV | FUSED_GATE_UP)
+
+
+def smollm3(inputs: FamilyInputs) -> ModelConfig:
+    """SmolLM3: every fourth layer has no positions (NoPE)."""
+    inputs = inputs.with_defaults(tie_word_embeddings=True, rope_theta=2e6, num_key_value_heads=4)
+    keys = inputs.keys
+    every = keys.integer("no_rope_layer_interval", 4)
+    rotated = switches.rope_layers(keys, [(i + 1) % every != 0 for i in range(inputs.layers)])
+    slides = keys.flag("use_sliding_window")
+    windows = windows_of(inputs, [not r for r in rotated]) if slides else [0] * inputs.layers
+    bias = keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=0 if r else None, window=w) for r, w in zip(rotated, windows, strict=True)],
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=keys.flag("mlp_bias"),
+    )
+
+
+def granite(inputs: FamilyInputs) -> ModelConfig:
+    """Granite 3 and 4 dense: Llama with four multipliers."""
+    keys = inputs.keys
+    bias = keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=keys.flag("mlp_bias"),
+        embedding_scale=keys.number("embedding_multiplier", 1.0),
+        attention_scale=keys.number("attention_multiplier", 1.0),
+        residual_scale=keys.number("residual_multiplier", 1.0),
+        logits_scale=1.0 / keys.positive("logits_scaling", 1.0),
+    )
+
+
+def ernie4_5(inputs: FamilyInputs) -> ModelConfig:
+    """ERNIE 4.5 dense: Llama with interleaved rotary angles (values 2i and 2i + 1 form a pair)."""
+    inputs = inputs.with_defaults(tie_word_embeddings=True, rms_norm_eps=1e-5, head_dim=128)
+    bias = inputs.keys.flag("use_bias")
+    return decoder(inputs, interleaved=True, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
+
+
+def internlm3(inputs: FamilyInputs) -> ModelConfig:
+    """InternLM 3: Llama whose keys for biases are qkv_bias and bias."""
+    keys = inputs.keys
+    bias = keys.flag("attention_bias", keys.flag("qkv_bias"))
+    rest = keys.flag("mlp_bias", keys.flag("bias"))
+    if bias != rest:
+        raise keys.wrong("qkv_bias" if "qkv_bias" in keys else "attention_bias", f"{str(rest).lower()}, like bias")
+    inputs = inputs.with_defaults(head_dim=128, num_key_value_heads=2, rms_norm_eps=1e-5)
+    return decoder(inputs, qkv_bias=bias, o_bias=bias, mlp_bias=rest)
+
+
+def ministral(inputs: FamilyInputs) -> ModelConfig:
+    """Ministral 8B: Mistral with a window on the layers that layer_types names, on all of them without it."""
+    inputs = inputs.with_defaults(sliding_window=4096, num_key_value_heads=8)
+    return decoder(inputs, windows=windows_of(inputs, [True] * inputs.layers))
+
+
+def arcee(inputs: FamilyInputs) -> ModelConfig:
+    """Arcee's AFM: Llama with a feed-forward without gate, whose activation is relu squared."""
+    inputs = inputs.with_defaults(hidden_act="relu2", rms_norm_eps=1e-5)
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(inputs, gated=False, qkv_bias=bias, o_bias=bias, mlp_bias=inputs.keys.flag("mlp_bias"))
+
+
+def seed_oss(inputs: FamilyInputs) -> ModelConfig:
+    """Seed-OSS: Llama with biases on q, k, v."""
+    inputs = inputs.with_defaults(head_dim=128, num_key_value_heads=8)
+    keys = inputs.keys
+    return decoder(
+        inputs,
+        qkv_bias=keys.flag("attention_bias", True),
+        o_bias=keys.flag("attention_out_bias"),
+        mlp_bias=keys.flag("mlp_bias"),
+    )
+
+
+def helium(inputs: FamilyInputs) -> ModelConfig:
+    """Helium: Llama with interleaved rotary angles."""
+    inputs = inputs.with_defaults(head_dim=128, rms_norm_eps=1e-8, rope_theta=100_000.0)
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(inputs, interleaved=True, qkv_bias=bias, mlp_bias=inputs.keys.flag("mlp_bias"))
+
+
+def glm(inputs: FamilyInputs) -> ModelConfig:
+    """GLM-4 9B (glm-4-9b-chat-hf) and GLM-Edge: fused gate and up, half of each head rotated in neighbouring pairs."""
+    inputs = with_glm_defaults(inputs)
+    bias = inputs.keys.flag("attention_bias", True)
+    return decoder(inputs, partial=True, interleaved=True, qkv_bias=bias, names=FUSED_GATE_UP)
+
+
+def with_glm_defaults(inputs: FamilyInputs) -> FamilyInputs:
+    """Return the inputs with the defaults of GLM's keys."""
+    return inputs.with_defaults(head_dim=128, num_key_value_heads=2, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5)
+
+
+def qwen2_vl(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen2-VL and Qwen2.5-VL for text alone: Qwen2, as the three positions of a text token are equal (mrope)."""
+    return qwen2(inputs.with_defaults(rms_norm_eps=1e-5, rope_theta=1e6, num_key_value_heads=8))
+
+
+def qwen3_vl(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen3-VL for text alone: Qwen3, as the three positions of a text token are equal (mrope)."""
+    return qwen3(inputs.with_defaults(rope_theta=5e6, num_key_value_heads=32))
+
+
+def _qwen_windows(inputs: FamilyInputs) -> list[int]:
+    """Return each layer's window: if use_sliding_window is set, layers from max_window_layers on have one."""
+    if not inputs.keys.flag("use_sliding_window"):
+        return [0] * inputs.layers
+    inputs = inputs.with_defaults(sliding_window=4096)
+    first = inputs.keys.integer("max_window_layers", 28)
+    return windows_of(inputs, [i >= first for i in range(inputs.layers)])

@@ -1,0 +1,75 @@
+"""Families with a norm after each half of a layer, instead of the one before or in addition to it."""
+
+from __future__ import annotations
+
+from forearm.model.families.config import Attention, ModelConfig
+from forearm.model.families.decoder import FamilyInputs, decoder, ropes_by_layer_type, windows_of
+from forearm.model.families.llama_like import FUSED_GATE_UP, with_glm_defaults
+
+_POST_FEED_FORWARD = {"post_mlp_norm": "post_feedforward_layernorm"}
+
+
+def olmo2(inputs: FamilyInputs) -> ModelConfig:
+    """OLMo 2: norms only after each half of a layer; q and k are normalized over all heads together."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5)
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        norm_placement="post",
+        qk_norm="full",
+        qkv_bias=bias,
+        o_bias=bias,
+        names=_POST_FEED_FORWARD,
+    )
+
+
+def olmo3(inputs: FamilyInputs) -> ModelConfig:
+    """OLMo 3: OLMo 2 with a window on three layers of four; only the other layers' angles are stretched."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, sliding_window=4096)
+    windows = windows_of(inputs, [(i + 1) % 4 != 0 for i in range(inputs.layers)])
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=1 if w else 0, window=w) for w in windows],
+        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 5e5), sliding=("rope_theta", 5e5)),
+        norm_placement="post",
+        qk_norm="full",
+        qkv_bias=bias,
+        o_bias=bias,
+        names=_POST_FEED_FORWARD,
+    )
+
+
+def exaone4(inputs: FamilyInputs) -> ModelConfig:
+    """EXAONE 4: norms only after each half of a layer; beside layers with a window, the others have no positions."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, sliding_window=4096)
+    keys = inputs.keys
+    pattern = keys.get("sliding_window_pattern")  # a number of layers, or one letter for each: L has a window
+    if isinstance(pattern, str):
+        local = [pattern[i % len(pattern)] == "L" and i + 1 < inputs.layers for i in range(inputs.layers)]
+    else:
+        every = keys.integer("sliding_window_pattern", 4)
+        local = [every > 0 and (i + 1) % every != 0 for i in range(inputs.layers)]
+    windows = windows_of(inputs, local)
+    hybrid = keys.optional_integer("sliding_window") is not None
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=0 if w or not hybrid else None, window=w) for w in windows],
+        norm_placement="post",
+        qk_norm="head",
+        names=_POST_FEED_FORWARD,
+    )
+
+
+def glm4(inputs: FamilyInputs) -> ModelConfig:
+    """GLM-4-0414, Z1, Rumination: GLM with norms around both halves of a layer."""
+    inputs = with_glm_defaults(inputs)
+    bias = inputs.keys.flag("attention_bias", True)
+    return decoder(
+        inputs,
+        partial=True,
+        interleaved=True,
+        norm_placement="sandwich",
+        qkv_bias=bias,
+        names=FUSED_GATE_UP | {"post_attention_norm": "post_self_attn_layernorm"},
+    )
