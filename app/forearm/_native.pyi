@@ -183,6 +183,47 @@ class Executor:
         A block whose first position is computed is cleared first; the other positions are expected to follow.
         Raises: ValueError naming the array and the index if sizes, ids, positions or blocks are out of range.
         """
+    def begin(
+        self,
+        tokens: Int32Array,
+        positions: Int32Array,
+        starts: Int32Array,
+        block_starts: Int32Array,
+        blocks: Int32Array,
+        logit_rows: Int32Array,
+        types: Int32Array | None = None,
+    ) -> None:
+        """Begin a step of a model whose modules another library computes (config.modules): arguments and errors are
+        forward's. attend and multiply follow, and take_logits ends the step."""
+    def attend(
+        self,
+        layer: int,
+        q: Float32Array,
+        k: Float32Array,
+        v: Float32Array,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: Float32Array | None = None,
+    ) -> Float32Array:
+        """Store the keys and values of the step's tokens in a layer of the KV cache, and attend; the GIL is released.
+
+        q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]. window: keys i - window + 1 .. i are visible
+        to position i; 0: all before it. sinks: [heads], logits that only enter the denominator.
+        Returns: float32 [tokens, heads, head_dim].
+        Raises: ValueError if the cache has no such layer, or a shape is not the step's.
+        """
+    def multiply(self, name: str, x: Float32Array) -> Float32Array:
+        """Return x W^T + bias of a packed matrix, float32 [rows, n]; the GIL is released.
+
+        x: [rows, k], at most step_tokens rows (or step_logit_rows, if those are more).
+        Raises: ValueError if there is no such matrix or the shape is not its.
+        """
+    def take_logits(self, logits: Float32Array) -> None:
+        """Make these the step's logits, [rows, vocab_size]; sample and score read them.
+
+        Raises: ValueError for more rows than step_logit_rows, or another width.
+        """
     def logits(self) -> Float32Array:
         """A copy of the last step's logits, float32 [logit_rows, vocab], for tests; of a pooled model of its rows,
         [logit_rows, hidden]."""

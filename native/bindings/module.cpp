@@ -12,6 +12,7 @@
 #include "bindings/arrays.h"
 #include "bindings/config.h"
 #include "bindings/kernels_py.h"
+#include "bindings/modules.h"
 #include "bindings/sampling.h"
 #include "bindings/topology_py.h"
 #include "kernels/self_test.h"
@@ -88,9 +89,10 @@ void load_codes(Executor& executor, const std::string& name, const py::array& co
   executor.load_codes(name, given, columns, row);
 }
 
-void forward(Executor& executor, const Array<int32_t>& tokens, const Array<int32_t>& positions,
-             const Array<int32_t>& starts, const Array<int32_t>& block_starts, const Array<int32_t>& blocks,
-             const Array<int32_t>& logit_rows, const std::optional<Array<int32_t>>& types) {
+template <void (Executor::*step)(const Batch&)>
+void run_step(Executor& executor, const Array<int32_t>& tokens, const Array<int32_t>& positions,
+              const Array<int32_t>& starts, const Array<int32_t>& block_starts, const Array<int32_t>& blocks,
+              const Array<int32_t>& logit_rows, const std::optional<Array<int32_t>>& types) {
   Batch batch{};
   batch.tokens = length("tokens", tokens);
   batch.sequences = std::max<int64_t>(length("starts", starts) - 1, 0);
@@ -108,7 +110,7 @@ void forward(Executor& executor, const Array<int32_t>& tokens, const Array<int32
   if (types) expect_length("types", *types, batch.tokens);
   batch.type = types ? types->data() : nullptr;
   const py::gil_scoped_release release;
-  executor.forward(batch);
+  (executor.*step)(batch);
 }
 
 py::array_t<float> logits(Executor& executor) {
@@ -189,11 +191,16 @@ void bind_executor(py::module_& module) {
       .def("map_weights", &Executor::map_weights, "path"_a, "key"_a, py::call_guard<py::gil_scoped_release>())
       .def("finish_loading", &Executor::finish_loading)
       .def("allocate_kv", &Executor::allocate_kv, "blocks"_a)
-      .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "starts"_a.noconvert(),
-           "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(), "types"_a = py::none())
+      .def("forward", &run_step<&Executor::forward>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
+           "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
+           "types"_a = py::none())
+      .def("begin", &run_step<&Executor::begin>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
+           "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
+           "types"_a = py::none())
       .def("logits", &logits)
       .def("pool", &pool, "starts"_a.noconvert());
   bind_sampling(executor);
+  bind_modules(executor);
 }
 
 }  // namespace

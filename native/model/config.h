@@ -98,6 +98,7 @@ struct Config {
   int64_t position_offset = 0;
   int64_t token_types = 0;     // rows of the token type embedding
   bool bidirectional = false;  // every token attends to the whole prompt
+  bool modules = false;        // torch computes the modules, and the executor what they call (modules.h)
   bool pooled = false;         // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
 

@@ -23,8 +23,11 @@ Executor::Executor(Config config, const Formats& formats, const Limits& limits, 
       weights_(config_, formats, ranks_),
       kv_(config_, limits.kv_dtype, ranks_),
       scratch_(config_, limits, matrix_inputs(config_, formats), kv_.padded_head_dim(), ranks_.threads()),
-      forward_(config_, ranks_, weights_, kv_, scratch_, pool_),
       pooling_(config_, weights_, ranks_.threads()) {
+  if (config_.modules)
+    modules_.emplace(config_, ranks_, weights_, kv_, scratch_, pool_);
+  else
+    forward_.emplace(config_, ranks_, weights_, kv_, scratch_, pool_);
   check_memory(0);
 }
 
@@ -50,13 +53,37 @@ void Executor::allocate_kv(int64_t blocks) {
   kv_.allocate(blocks);
 }
 
-void Executor::forward(const Batch& batch) {
-  if (!loaded_) throw std::logic_error("forward before finish_loading");
-  if (kv_.blocks() == 0) throw std::logic_error("forward before allocate_kv");
+void Executor::check_ready(const Batch& batch) const {
+  if (!loaded_) throw std::logic_error("a step before finish_loading");
+  if (kv_.blocks() == 0) throw std::logic_error("a step before allocate_kv");
   check(batch, config_, limits_, kv_.blocks());
+}
+
+void Executor::forward(const Batch& batch) {
+  if (!forward_) throw std::logic_error("this model's modules are computed elsewhere: call begin");
+  check_ready(batch);
   logit_rows_ = 0;
-  forward_.run(batch);
+  forward_->run(batch);
   logit_rows_ = batch.logits;
+}
+
+Modules& Executor::modules() {
+  if (!modules_) throw std::logic_error("this executor computes the model itself: call forward");
+  return *modules_;
+}
+
+void Executor::begin(const Batch& batch) {
+  check_ready(batch);
+  logit_rows_ = 0;
+  modules().begin(batch);
+}
+
+void Executor::take_logits(const float* logits, int64_t rows) {
+  if (rows > limits_.step_logit_rows)
+    throw std::invalid_argument(std::to_string(rows) + " rows of logits; this executor takes at most " +
+                                std::to_string(limits_.step_logit_rows) + " a step");
+  modules().take_logits(logits, rows);
+  logit_rows_ = rows;
 }
 
 // Calls work(line, scratch of the member) once for each line. A single line is not worth waking the team.

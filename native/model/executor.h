@@ -1,9 +1,12 @@
 // One model in memory with its KV cache and threads; the Python module binds it. Calls must not overlap.
 #pragma once
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/forward.h"
+#include "model/modules.h"
 #include "model/pooling.h"
 #include "sampling/sampler.h"
 
@@ -32,6 +35,13 @@ class Executor {
   // allocate_kv.
   void forward(const Batch& batch);
 
+  // Begins a step of a model whose modules are computed elsewhere, as forward does; its modules then call operations of
+  // modules(), and take_logits ends the step: logits [rows, vocab_size], at most step_logit_rows. Throws
+  // std::logic_error if the executor computes the modules itself.
+  void begin(const Batch& batch);
+  Modules& modules();
+  void take_logits(const float* logits, int64_t rows);
+
   // Logits of the last step, [logit_rows, logit_stride], of which the first vocab_size of a row count; for a pooled
   // model its rows, of which the first hidden values count. They are valid until the next step.
   float* logits() { return static_cast<float*>(scratch_.logits.data); }
@@ -51,6 +61,8 @@ class Executor {
   const Ranks& ranks() const { return ranks_; }
   const KvBlocks& kv() const { return kv_; }
   Pool& pool() { return pool_; }
+  // Most rows of a multiplication of modules().
+  int64_t most_rows() const { return std::max(limits_.step_tokens, limits_.step_logit_rows); }
   int64_t packed_bytes() const { return weights_.bytes(); }
   int64_t scratch_bytes() const { return scratch_.bytes(); }
   int64_t kv_bytes_per_block() const { return kv_.bytes_per_block(); }
@@ -58,6 +70,7 @@ class Executor {
  private:
   void check_memory(int64_t kv_bytes) const;
   void check_pooled(bool wanted) const;
+  void check_ready(const Batch& batch) const;
   LogitRows logit_table() {
     const auto* maxima = static_cast<const float*>(scratch_.maxima.data);
     return {logits(), logit_rows_, logit_stride(), config_.vocab_size, maxima, scratch_.maxima.stride};
@@ -72,7 +85,8 @@ class Executor {
   Weights weights_;
   KvBlocks kv_;
   Scratch scratch_;
-  Forward forward_;
+  std::optional<Forward> forward_;
+  std::optional<Modules> modules_;  // in the place of forward_
   Pooling pooling_;
   bool loaded_ = false;
   int64_t logit_rows_ = 0;

@@ -111,8 +111,9 @@ def test_commands_from_vllms_pages_start_here() -> None:
         *("--enable-reasoning", "--max-seq-len-to-capture", "-O", "--limit-mm-per-prompt", "--data-parallel-address"),
         "--compilation-config",
     ]
-    with pytest.raises(ConfigError, match=r"--model-impl transformers: .* write auto or forearm or vllm"):
-        line("m", "--model-impl", "transformers")
+    assert read.configs.engine.model_impl == "forearm"
+    with pytest.raises(ConfigError, match=r"--model-impl terratorch"):
+        line("m", "--model-impl", "terratorch")
     with pytest.raises(ConfigError, match=r"--data-parallel-size-local 1: all 2 engines"):
         line("m", "--data-parallel-size", "2", "--data-parallel-size-local", "1")
 

@@ -40,6 +40,13 @@ class EngineConfig(Common):
         flag="--quantization -q",
         parse=one_of("none", *ROUNDED, *QUANTIZED, **SAME_QUANTIZATION),
     )
+    model_impl: str = setting(
+        "auto",
+        "what computes the model: forearm (its own C++), transformers (its modules, with forearm's attention and "
+        "packed weights), or auto: forearm where it has the model's family",
+        flag="--model-impl",
+        parse=one_of("auto", "forearm", "transformers", vllm="forearm"),
+    )
     ignore_unread_tensors: bool = setting(
         False,
         "serve a checkpoint although it has tensors that are not read and would change the model: additional layers, "

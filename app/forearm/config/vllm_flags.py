@@ -165,12 +165,6 @@ FLAGS |= {
         "--load-format",
         *("auto", "safetensors", "gguf", "pt"),
     ),
-    **_rows(
-        1,
-        "models are computed by forearm's own C++; modules of transformers are not run",
-        "--model-impl",
-        *("auto", "forearm", "vllm"),
-    ),
     **_rows(1, "log-probabilities are those of the raw logits", "--logprobs-mode", "raw_logprobs"),
     **_rows(1, "every token is sent at once", "--stream-interval", "1"),
     **_rows(1, NO_STATES, "--mamba-cache-dtype --mamba-ssm-cache-dtype", "auto"),

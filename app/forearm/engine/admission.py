@@ -24,7 +24,8 @@ class Terms:
 
     queued           requests that may wait; more are refused
     priorities       whether priorities count; else a request that has one is refused
-    prefix_caching   whether requests share blocks; the outputs of one request always do
+    prefix_caching   whether requests share blocks; the outputs of one request do without it
+    shares_blocks    whether any sequences share blocks
     alternatives     most that logprobs and prompt_logprobs may ask for; -1: no limit
     seed             source of the seeds of requests that have none
     pooling          what a model that pools returns; None: the model generates
@@ -36,6 +37,7 @@ class Terms:
     queued: int = 1024
     priorities: bool = False
     prefix_caching: bool = True
+    shares_blocks: bool = True
     alternatives: int = 20
     seed: int = 0
     pooling: PoolingTerms | None = None
@@ -101,6 +103,7 @@ class Admission:
         self._arrivals += 1
         seed = self._seeds.getrandbits(64) if params.seed in (None, -1) else params.seed
         assert seed is not None
+        salt = submit.cache_salt if self.terms.prefix_caching else f"request {self._arrivals}"
         return Request(
             connection=connection,
             request_id=submit.request_id,
@@ -110,7 +113,7 @@ class Admission:
             max_tokens=self._max_tokens(len(submit.prompt_token_ids), params.max_tokens),
             stop_ids=stop_ids,
             eos_ids=eos_ids,
-            root=root_digest(submit.cache_salt if self.terms.prefix_caching else f"request {self._arrivals}"),
+            root=root_digest(salt) if self.terms.shares_blocks else b"",
             arrived_s=now_s,
             rank=(due_s(now_s, submit.priority), self._arrivals),
             seed=seed,

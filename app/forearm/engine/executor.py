@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,24 +36,32 @@ class Executor(Protocol):
 
 
 class NativeExecutor:
-    """The executor in C++ with loaded weights; `allocate` makes its KV cache."""
+    """The executor in C++ with loaded weights; `allocate` makes its KV cache.
 
-    def __init__(self, native: _native.Executor, checkpoint: Checkpoint) -> None:
+    forward: of a model that transformers computes (model/modules/forward.py); None: the native one.
+    """
+
+    def __init__(
+        self, native: _native.Executor, checkpoint: Checkpoint, forward: Callable[..., None] | None = None
+    ) -> None:
         self.vocab_size = checkpoint.config.vocab_size
         self.max_model_len = checkpoint.max_model_len
         self.blocks = 0
         self.block_bytes = native.kv_bytes_per_block
-        self.packed_bytes = native.packed_bytes
+        self.packed_bytes = native.packed_bytes + checkpoint.module_bytes
         self.scratch_bytes = native.scratch_bytes
         self.folder: Path | None = checkpoint.folder
         self._native = native
+        self._forward = forward or native.forward
+        self._own_cache = bool(checkpoint.own_cache)
 
     def allocate(self, blocks: int) -> None:
-        """Allocate the KV cache.
+        """Allocate the KV cache; transformers' own caches grow as they are filled.
 
         Raises: MemoryError naming the size if it can't be had.
         """
-        self._native.allocate_kv(blocks)
+        if not self._own_cache:
+            self._native.allocate_kv(blocks)
         self.blocks = blocks
 
     def forward(self, batch: Batch) -> None:
@@ -60,7 +69,7 @@ class NativeExecutor:
 
         Raises: ValueError naming the array and the index if the batch is out of range.
         """
-        self._native.forward(*batch)
+        self._forward(*batch)
 
     def logits(self) -> Float32Array:
         """Return the last step's rows, float32 [rows, columns]: logits, or last hidden states where the model pools."""

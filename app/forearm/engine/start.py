@@ -85,9 +85,13 @@ def start(
                 f"--speculative-config: {draft.folder} has a vocabulary of {theirs} tokens, the model one of {ours}; "
                 "drafts are token ids, so take a draft model with the same vocabulary, or the method ngram"
             )
+    if checkpoint.own_cache and drafting is not None:
+        raise ConfigError(
+            f"--speculative-config: {checkpoint.folder} runs with transformers' own cache, which can't take drafts back"
+        )
     loading()
     executor, *others = (
-        _load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
+        load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
     )
     blocks = _allocate(config, fitting, (executor, *others), before)
     terms = terms_of(config, checkpoint, plan, queued)
@@ -118,14 +122,18 @@ def start(
     return EngineLoop(stepper, limits, terms, meter, grammars, speculation)
 
 
-def _load(
+def load(
     config: EngineConfig,
     checkpoint: Checkpoint,
     limits: StepLimits,
     cores: Cores,
     progress: bool,
-    outdated: Callable[[], object],
+    outdated: Callable[[], object] = lambda: None,
 ) -> NativeExecutor:
+    """Return the executor of a checkpoint with its weights, native or of transformers' modules.
+
+    Raises: ConfigError for weights that can't be loaded; MemoryError with the arithmetic.
+    """
     native = load_native(
         checkpoint,
         step_tokens=limits.step_tokens,
@@ -138,7 +146,13 @@ def _load(
         weight_cache=config.weight_cache,
         outdated=outdated,
     )
-    return NativeExecutor(native, checkpoint)
+    if not checkpoint.config.modules:
+        return NativeExecutor(native, checkpoint)
+    from forearm.model.modules.forward import module_forward  # imports torch, which takes seconds
+
+    rows = max(limits.step_tokens, limits.step_rows)
+    forward = module_forward(native, checkpoint, step_rows=rows, sequences=limits.running)
+    return NativeExecutor(native, checkpoint, forward)
 
 
 def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExecutor], before: placement.Memory) -> int:
@@ -211,7 +225,8 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | N
         eos_token_ids=() if pooling else model.eos_token_ids,
         queued=configured if queued is None else queued,
         priorities=config.scheduling_policy == "priority",
-        prefix_caching=config.enable_prefix_caching and pooling is None,
+        prefix_caching=config.enable_prefix_caching and pooling is None and not checkpoint.own_cache,
+        shares_blocks=not checkpoint.own_cache,
         alternatives=config.max_logprobs,
         seed=config.seed,
         pooling=pooling,

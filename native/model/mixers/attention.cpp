@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "model/mixers/paged_attention.h"
 #include "model/step/multiply.h"
 
 namespace forearm {
@@ -32,30 +33,8 @@ void Attention::plan() {
 }
 
 void Attention::begin(const StepWalk& w) {
-  const Range rows = step_.mine(w, step_.batch().tokens);
-  angles(rows);
-  each_slot(rows, [&](int64_t r, int64_t block, int64_t offset) {
-    step_.scratch.slots[r] = static_cast<int32_t>(block * kBlockTokens + offset);
-  });
-  const int rank = step_.ranks.of(w.member);
-  const Range mates = step_.ranks.members(rank);
-  each_slot(share(step_.batch().tokens, 2, w.member - mates.begin, mates.size()),
-            [&](int64_t, int64_t block, int64_t offset) {
-              if (offset == 0) kv_.clear(block, rank);
-            });
-}
-
-// Calls visit(row, block, offset in the block) with the slot of each row's keys and values.
-template <class Visit>
-void Attention::each_slot(Range rows, const Visit& visit) const {
-  const Batch& batch = step_.batch();
-  for (int64_t s = 0; s < batch.sequences; ++s) {
-    const int32_t* blocks = batch.block + batch.block_start[s];
-    const int64_t first = std::max<int64_t>(rows.begin, batch.start[s]);
-    const int64_t end = std::min<int64_t>(rows.end, batch.start[s + 1]);
-    for (int64_t r = first; r < end; ++r)
-      visit(r, int64_t{blocks[batch.position[r] / kBlockTokens]}, batch.position[r] % kBlockTokens);
-  }
+  angles(step_.mine(w, step_.batch().tokens));
+  find_slots(w, step_, kv_);
 }
 
 // The angle is the same float32 product as in transformers; its cosine and sine are computed in double.
@@ -163,11 +142,14 @@ void Attention::rotate(size_t rope, Range rows, int64_t column, int64_t heads) {
 }
 
 void Attention::attend(StepWalk& w, size_t layer) {
-  const AttentionPlan& plan = layer + 1 == layers_.size() ? last_plan_ : plan_;
-  step_.hand_out(
-      w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
-      [&](int rank, int64_t i) { attend_one(w.member, layer, plan, plan.work(rank)[static_cast<size_t>(i)]); });
-  ++w.phase;
+  AttendTask task{};
+  task.q = qkv_at(0, 0);
+  task.q_stride = step_.scratch.qkv.stride;
+  task.window = config_.layers[layer].mixer.window;
+  task.scale = config_.attention_scale;
+  task.softcap = config_.attention_softcap;
+  task.out = step_.scratch.attention.target(layers_[layer].o.matrix);
+  forearm::attend(w, step_, kv_, layer + 1 == layers_.size() ? last_plan_ : plan_, layer, task);
 }
 
 // Moves the residual of the rows that need logits to its first rows, in each member's columns; in ascending order, so
@@ -180,43 +162,6 @@ void Attention::keep_logit_rows(StepWalk& w) {
     if (step_.batch().logit_row[i] != i)
       std::copy(from + columns.begin, from + columns.end, step_.residual_row(i) + columns.begin);
   }
-}
-
-void Attention::attend_one(int member, size_t layer, const AttentionPlan& plan, const AttentionWork& work) {
-  const AttentionItem& item = plan.item(work);
-  const int64_t window = config_.layers[layer].mixer.window;
-  AttendTask task{};
-  task.cache = kv_.layer(static_cast<int64_t>(layer), item.kv_head);
-  task.blocks = step_.batch().block + item.first_block;
-  task.q = qkv_at(item.row, 0);
-  task.q_stride = step_.scratch.qkv.stride;
-  task.head_dim = config_.head_dim;
-  task.kv_head = item.kv_head;
-  task.group = config_.group();
-  task.token_end = item.tokens;
-  task.first_position = item.first_position;
-  task.window = window;
-  task.keys = item.keys;
-  task.scale = config_.attention_scale;
-  task.softcap = config_.attention_softcap;
-  task.chunk_begin = item.chunk_begin(window);
-  task.chunk_end = item.chunk_end(window);
-  task.out = step_.scratch.attention.target(layers_[layer].o.matrix);
-  task.out_row = item.out_row;
-  task.scratch = step_.scratch.attend(member);
-  if (!work.split) return step_.kernel.attend(task);
-
-  const int64_t first = task.chunk_begin, chunks = task.chunk_end - first;
-  if (work.chunk < first || work.chunk >= task.chunk_end) return;
-  const int64_t stride = item.tokens * plan.floats_per_token();
-  float* partials = step_.scratch.partials + item.partials;
-  task.chunk_begin = work.chunk;
-  task.chunk_end = work.chunk + 1;
-  task.partials = partials + work.chunk * stride;
-  step_.kernel.attend(task);
-  if (!plan.finish_chunk(work, chunks)) return;
-  task.partials = partials + first * stride;
-  step_.kernel.merge({task, chunks, stride});
 }
 
 }  // namespace forearm

@@ -32,8 +32,6 @@ class Attention {
     const Linear &qkv, &o;
   };
 
-  template <class Visit>
-  void each_slot(Range rows, const Visit& visit) const;
   void angles(Range rows);
   void project_qkv(StepWalk& w, size_t layer, const Operand& in);
   void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);
@@ -41,7 +39,6 @@ class Attention {
   void normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv);
   void rotate(size_t rope, Range rows, int64_t column, int64_t heads);
   void attend(StepWalk& w, size_t layer);
-  void attend_one(int member, size_t layer, const AttentionPlan& plan, const AttentionWork& work);
   void keep_logit_rows(StepWalk& w);
   float* qkv_at(int64_t row, int64_t column) const {
     const Operand& qkv = step_.scratch.qkv;

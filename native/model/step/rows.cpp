@@ -11,7 +11,12 @@ Operand Step::stream(StepWalk& w, const Norm* add, const Norm& norm, const Matri
 }
 
 Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix) {
-  return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, w.rows}, matrix);
+  return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, site.raw, w.rows}, matrix);
+}
+
+Operand Step::rows_of(StepWalk& w, const float* x, const Matrix& matrix) {
+  const Operand raw{const_cast<float*>(x), matrix.k, Form::f32_rows};  // only read
+  return prepare(w, {scratch.stream, raw, w.rows}, matrix);
 }
 
 // With few rows every member prepares its own copy and waits for no other; not if the residual changes, which must
@@ -30,7 +35,7 @@ Operand Step::prepare(StepWalk& w, const Source& source, const Matrix& matrix) {
 }
 
 void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out) {
-  const Operand& raw = source.site.raw;
+  const Operand& raw = source.raw;
   auto* x = static_cast<float*>(raw.data);
   const int32_t* order = matrix.order_of(0);
   if (source.add) add_projected(*source.add, rows);

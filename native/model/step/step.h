@@ -56,8 +56,10 @@ class Step {
   // Returns the residual stream in the form that `matrix` takes. add: norm of the projection before, which is not yet
   // added to the residual. norm: null: none.
   Operand prepare_stream(StepWalk& w, const Norm* add, const Norm* norm, const Matrix& matrix) {
-    return prepare(w, {scratch.stream, w.rows, add, norm}, matrix);
+    return prepare(w, {scratch.stream, scratch.stream.raw, w.rows, add, norm}, matrix);
   }
+  // Returns the caller's float rows [rows, k] in the form that `matrix` takes.
+  Operand rows_of(StepWalk& w, const float* x, const Matrix& matrix);
   void normalize(const Norm& norm, const float* x, Range rows, const Operand& out);
   void add_projected(const Norm& norm, Range rows);
 
@@ -107,7 +109,8 @@ class Step {
   };
   // Rows that are to be prepared as the left side of a multiplication.
   struct Source {
-    const Site& site;  // its raw rows
+    const Site& site;  // of their forms
+    Operand raw;       // f32_rows
     int64_t rows;
     const Norm* add = nullptr;
     const Norm* norm = nullptr;

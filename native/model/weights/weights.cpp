@@ -23,12 +23,12 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   for (const MatrixSpec& spec : c.matrices) declare(spec, left);
   if (!left.empty())
     throw std::invalid_argument("there is a format for '" + left.begin()->first + "'; this model has no such matrix");
-  for (size_t i = 0; i < layers_.size(); ++i) declare_norms(c, i);
+  for (size_t i = 0; i < layers_.size() && !c.modules; ++i) declare_norms(c, i);
   for (size_t i = 0; i < layers_.size(); ++i)
     if (const auto& experts = c.layers[i].experts; experts && experts->correction)
       declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
                      {experts->count, {}});
-  if (c.final_norm) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
       declare_norm(c, "dense." + std::to_string(i) + ".norm", pooler_norms_[i], c.dense[i].outputs, c.norm_bias);
@@ -92,10 +92,15 @@ void Weights::declare_vector(const std::string& name, std::vector<float>& values
   vectors_.emplace(name, VectorValues{&values, place, 0.0f, false});
 }
 
-const Linear& Weights::linear(const std::string& name, int64_t columns, int64_t k, int64_t experts) const {
+const Linear& Weights::linear(const std::string& name) const {
   const auto found = linears_.find(name);
   if (found == linears_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
-  const Matrix& matrix = found->second.matrix;
+  return found->second;
+}
+
+const Linear& Weights::linear(const std::string& name, int64_t columns, int64_t k, int64_t experts) const {
+  const Linear& found = linear(name);
+  const Matrix& matrix = found.matrix;
   const auto shape = [](int64_t number, int64_t rows, int64_t width) {
     return "[" + (number > 1 ? std::to_string(number) + ", " : "") + std::to_string(rows) + ", " +
            std::to_string(width) + "]";
@@ -103,7 +108,7 @@ const Linear& Weights::linear(const std::string& name, int64_t columns, int64_t 
   if (matrix.n != columns || matrix.k != k || matrix.experts != experts)
     throw std::invalid_argument("the matrix '" + name + "' is " + shape(matrix.experts, matrix.n, matrix.k) +
                                 "; the model makes it " + shape(experts, columns, k));
-  return found->second;
+  return found;
 }
 
 void Weights::place_matrices() {

@@ -64,6 +64,7 @@ class Weights {
   // Returns the packed matrix of this name. Throws std::invalid_argument if the list has none, or its shape is not
   // `columns`, `k` and `experts`, which follow from the rest of the config.
   const Linear& linear(const std::string& name, int64_t columns, int64_t k, int64_t experts = 1) const;
+  const Linear& linear(const std::string& name) const;
   const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
   const Norm& final_norm() const { return final_norm_; }
   // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from forearm import _native
 from forearm.config.engine_config import EngineConfig
@@ -17,9 +18,11 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host import placement
 from forearm.engine.host.client_memory import grammar_bytes, inbox_bytes
 from forearm.engine.scheduler import StepLimits
+from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.families.matrices import matrices
 from forearm.model.families.overrides import rope_changes
+from forearm.model.modules.open import needs_transformers, open_modules
 from forearm.model.pooling.pooling import asked_of, pooling_plan
 from forearm.model.quantization.quantization import Asked
 
@@ -131,7 +134,7 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
     if budget is None:
         budget = POOLED_STEP_TOKENS if pooled else max(STEP_TOKENS, config.max_num_seqs)
     step_tokens = min(budget, config.max_num_seqs * checkpoint.max_model_len)
-    whole = pooled or not config.enable_chunked_prefill
+    whole = pooled or bool(checkpoint.own_cache) or not config.enable_chunked_prefill
     if whole:
         step_tokens = max(step_tokens, checkpoint.max_model_len)
     drafting = drafting_asked(config)
@@ -156,14 +159,16 @@ def scratch_bytes(checkpoint: Checkpoint, limits: StepLimits, threads: int, any_
 
 
 def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Checkpoint:
-    return open_checkpoint(
-        folder,
-        dtype=config.dtype,
-        kv_dtype=config.kv_cache_dtype,
-        max_model_len=max_model_len,
-        allow_longer=config.allow_long_max_model_len,
-        quantization=Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
-        pooling=pooling_plan(folder, asked_of(config)),
-        ignore_unread=config.ignore_unread_tensors,
-        rope=rope_changes(config),
-    )
+    asked: dict[str, Any] = {
+        "dtype": config.dtype,
+        "kv_dtype": config.kv_cache_dtype,
+        "max_model_len": max_model_len,
+        "allow_longer": config.allow_long_max_model_len,
+        "quantization": Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
+    }
+    plan, rope = pooling_plan(folder, asked_of(config)), rope_changes(config)
+    if plan is None and needs_transformers(folder, config.model_impl):
+        if rope:
+            raise ConfigError(f"{folder}: transformers reads the rotary angles from config.json; change them there")
+        return open_modules(folder, **asked)
+    return open_checkpoint(folder, **asked, pooling=plan, ignore_unread=config.ignore_unread_tensors, rope=rope)

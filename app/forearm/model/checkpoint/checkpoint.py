@@ -48,6 +48,8 @@ class Checkpoint:
     formats: the format of each packed matrix, by the executor's name for it.
     method: the checkpoint's quant_method; empty if its weights are floats.
     rotated: loading rotates the residual stream and values (rotation.py); config then has no tied head.
+    own_cache: why transformers' own cache is used, if it computes the model (config.modules); empty: ours is.
+    module_bytes: bytes of the tensors that torch keeps then, in float32.
     """
 
     folder: Path
@@ -59,12 +61,18 @@ class Checkpoint:
     formats: dict[str, WeightFormat]
     method: str = ""
     rotated: bool = False
+    own_cache: str = ""
+    module_bytes: int = 0
 
     @property
     def packed_bytes(self) -> int:
         """Upper bound of the bytes that the weights take in memory; vectors are float32, padded to panels of 16."""
         vectors = sum(4 * -(-part.shape[0] // 16) * 16 for part, _ in self.sources if not part.matrix)
-        return vectors + sum(spec_bytes(spec, self.formats[spec.name]) for spec in matrices(self.config))
+        return (
+            self.module_bytes
+            + vectors
+            + sum(spec_bytes(spec, self.formats[spec.name]) for spec in matrices(self.config))
+        )
 
     @property
     def stored_bytes(self) -> int:
@@ -96,7 +104,7 @@ def open_checkpoint(
     ignore_unread: leave tensors that nothing reads out even if they would change the model.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
-    wanted = None if dtype == "auto" else _dtype(dtype, "--dtype", DTYPES)
+    wanted = None if dtype == "auto" else dtype_of(dtype, "--dtype", DTYPES)
     asked: dict[str, Any] = {"max_model_len": max_model_len, "allow_longer": allow_longer, "rope": rope}
     asked["weight_dtype"] = wanted
     if is_gguf(folder):
@@ -122,7 +130,7 @@ def open_checkpoint(
         folder=folder,
         config=served,
         weight_dtype=weight_dtype,
-        kv_dtype=weight_dtype if kv_dtype == "auto" else _dtype(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
+        kv_dtype=weight_dtype if kv_dtype == "auto" else dtype_of(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=max_model_len or config.max_positions,
         sources=tuple(sorted(found, key=_place)),
         formats=plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None),
@@ -146,7 +154,8 @@ def _rotated(config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> ModelC
     return replace(config, tied_head=False, names=names)
 
 
-def _dtype(name: str, flag: str, known: Mapping[str, Name]) -> Name:
+def dtype_of(name: str, flag: str, known: Mapping[str, Name]) -> Name:
+    """Return the dtype that a flag names. Raises: ConfigError listing those that it takes."""
     if name not in known:
         raise ConfigError(f"{flag} {name} is not supported; use auto, {', '.join(known)}")
     return known[name]

@@ -72,6 +72,8 @@ def load_native(
         ranks,
     )
     _log_arithmetic(checkpoint)
+    if checkpoint.config.modules:
+        return executor  # the modules are loaded with their matrices (model/modules/loading.py)
     if not weight_cache:
         _load_all(checkpoint, executor, threads, progress)
         return executor

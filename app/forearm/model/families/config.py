@@ -159,6 +159,16 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class LinearModule:
+    """A linear layer of a model that transformers builds: its module's name, and the shape [rows, k] of its weight."""
+
+    name: str
+    rows: int
+    k: int
+    bias: bool
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A transformer: all that changes its results, and nothing about files or threads."""
 
@@ -203,6 +213,10 @@ class ModelConfig:
     # The executor returns the outputs of the final norm, to be pooled: there is no head, and prompts are not chunked.
     pooled: bool = False
     dense: tuple[Dense, ...] = ()
+
+    # transformers computes the model (model/modules); the executor multiplies for its linear layers, and attends.
+    modules: bool = False
+    linears: tuple[LinearModule, ...] = ()
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None

@@ -22,6 +22,8 @@ from forearm.model.families.generation import eos_ids, generation_keys
 from forearm.model.families.keys import read_json
 from forearm.model.families.overrides import check_rope, with_rope
 
+TORCH_MISSING = "transformers computes it where torch is installed too: pip install 'forearm[transformers]'"
+
 
 def read_config(
     folder: Path,
@@ -48,7 +50,9 @@ def read_config(
     if model_type not in families:
         near = difflib.get_close_matches(model_type, families, n=1, cutoff=0.5)
         nearest = f" (the nearest name is {near[0]})" if near else ""
-        raise outer.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}")
+        raise outer.wrong(
+            "model_type", f"one of {', '.join(sorted(families))}{nearest}. For any other, {TORCH_MISSING}"
+        )
     switches.check_architecture(outer, pooled)
 
     inner = outer.object("text_config") or outer

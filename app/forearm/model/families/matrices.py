@@ -64,6 +64,8 @@ class MatrixSpec:
 
 def matrices(config: ModelConfig) -> list[MatrixSpec]:
     """Return every packed matrix of a model, in the order in which they lie in memory."""
+    if config.modules:
+        return [_single(one.name, one.name, one.rows, one.k, "mixer_in", one.bias) for one in config.linears]
     width = config.hidden
     found = [_single("embed", "embed_tokens", config.vocab_size, width, "embedding")]
     if config.learned_positions:

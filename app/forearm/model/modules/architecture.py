@@ -1,0 +1,206 @@
+"""Opens a model folder for the transformers executor: the model's modules, their matrices, and how they attend.
+
+The model is built on torch's meta device, without weights, and run once on four tokens: each linear layer that was
+called becomes a packed matrix, and each attention call a layer of the KV cache. A model whose attention is more than
+causal attention with a window, or which keeps a state of its own, is run with transformers' cache instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from forearm.errors import ConfigError
+from forearm.model.families.config import Attention, DTypeName, FeedForward, Layer, LinearModule, ModelConfig
+from forearm.model.modules.attention import NAME, AttentionCall, NotPlainAttentionError, bind, register
+
+log = logging.getLogger(__name__)
+
+TORCH_DTYPES: dict[DTypeName, torch.dtype] = {
+    "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
+}  # fmt: skip
+_TRIAL_TOKENS = 4
+# Names of the context length; models without positions say none.
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "max_sequence_length")
+_MOST_POSITIONS = 1 << 15
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model as transformers builds it.
+
+    config: the sizes that the engine and the native module need. own_cache: why transformers' own cache is used, one
+    per sequence; empty: attention is ours. module_bytes: bytes of the tensors that torch keeps.
+    """
+
+    config: ModelConfig
+    own_cache: str
+    module_bytes: int
+
+
+@dataclass
+class _Trial:
+    """The attention calls and linear layers of a run without weights."""
+
+    calls: list[AttentionCall]
+    linears: dict[str, torch.nn.Module]
+    vocab_size: int
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """Build the model of `folder` without weights and return what it needs.
+
+    Raises: ConfigError if transformers has no such causal language model.
+    """
+    register()
+    try:
+        given: PretrainedConfig = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as problem:
+        raise ConfigError(f"{folder}: transformers can't read its config.json: {problem}") from None
+    own_cache = ""
+    try:
+        model = build(given, own_cache=False)
+        trial = _try(model)
+        if getattr(model, "_is_stateful", False):
+            own_cache = "it keeps a state of its own"
+        elif not trial.calls:
+            own_cache = "its attention does not call transformers' attention interface"
+        elif len({call.q.shape[0] for call in trial.calls}) > 1:
+            own_cache = "its layers differ in attention heads"
+    except NotPlainAttentionError as reason:
+        own_cache = f"it attends by {reason}"
+    except ConfigError:
+        raise
+    except Exception as problem:  # whatever a model's code raises on the meta device
+        log.debug("the trial on the meta device failed", exc_info=True)
+        own_cache = f"its attention is not transformers' interface ({type(problem).__name__})"
+    if own_cache:
+        model = build(given, own_cache=True)
+        trial = _try_empty(model)
+    text = given.get_text_config()
+    stored: DTypeName = next((name for name, one in TORCH_DTYPES.items() if one is given.dtype), "float32")
+    packed = {id(module) for module in trial.linears.values()}
+    left = [m for m in model.modules() if id(m) not in packed]
+    kept = {id(t): t for m in left for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))}
+    config = ModelConfig(
+        model_type=given.model_type,
+        dtype=stored,
+        vocab_size=trial.vocab_size or int(text.vocab_size),
+        hidden=max(m.k for m in _modules(trial.linears)) if trial.linears else 1,
+        max_positions=next((n for key in _POSITIONS if (n := getattr(text, key, None))), _MOST_POSITIONS),
+        modules=True,
+        linears=tuple(_modules(trial.linears)),
+        tied_head=True,  # the head is a module like the others
+        **_attention(trial.calls, text),
+    )
+    return Architecture(config, own_cache, sum(4 * tensor.numel() for tensor in kept.values()))
+
+
+def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
+    """Return the model of a configuration on the meta device, in evaluation mode."""
+    try:
+        with torch.device("meta"):
+            make: Any = AutoModelForCausalLM
+            model: PreTrainedModel = make.from_config(
+                deepcopy(given), dtype=torch.float32, experts_implementation="batched_mm",
+                **({} if own_cache else {"attn_implementation": NAME}),
+            )  # fmt: skip
+            model.train(False)
+            return model
+    except ValueError as problem:
+        raise ConfigError(f"model_type {given.model_type}: transformers builds no such model: {problem}") from None
+
+
+def linear_weight(module: torch.nn.Module) -> torch.Tensor:
+    """Return the weight of a linear layer, [rows, k]; GPT-2's Conv1D stores it transposed."""
+    weight = module.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.T if isinstance(module, Conv1D) else weight
+
+
+def _try(model: PreTrainedModel) -> _Trial:
+    """Run the model once on the meta device."""
+    calls: list[AttentionCall] = []
+
+    def record(call: AttentionCall) -> torch.Tensor:
+        calls.append(call)
+        heads, tokens, _ = call.q.shape
+        return call.q.new_empty(tokens, heads, call.v.shape[-1])
+
+    bind(model, record)
+    ids = torch.zeros((1, _TRIAL_TOKENS), dtype=torch.long, device="meta")
+    positions = torch.arange(_TRIAL_TOKENS, device="meta")[None]
+    with _called(model) as linears, torch.no_grad():
+        out = model(input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False)
+    return _Trial(calls, linears, out.logits.shape[-1])
+
+
+def _try_empty(model: PreTrainedModel) -> _Trial:
+    """Run a model that does not run on the meta device on the CPU, and return its linear layers.
+
+    Its weights are memory that was never written, which Linux maps to one page of zeros: it takes address space alone.
+    """
+    model.to_empty(device="cpu")
+    for values in model.buffers():
+        values.zero_()
+    ids = torch.zeros((1, _TRIAL_TOKENS), dtype=torch.long)
+    with _called(model) as linears, torch.inference_mode():
+        out = model(input_ids=ids, use_cache=False)
+    return _Trial([], linears, out.logits.shape[-1])
+
+
+@contextmanager
+def _called(model: PreTrainedModel) -> Iterator[dict[str, torch.nn.Module]]:
+    """Collect the linear layers that are called, by name."""
+    names = {id(module): name for name, module in _linears(model)}
+    called: dict[str, torch.nn.Module] = {}
+
+    def keep(module: torch.nn.Module, *_: object) -> None:
+        called[names[id(module)]] = module
+
+    hooks = [module.register_forward_hook(keep) for _, module in _linears(model)]
+    try:
+        yield called
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _linears(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Module]]:
+    for name, module in model.named_modules():
+        plain = type(module).forward in (torch.nn.Linear.forward, Conv1D.forward)
+        if plain and isinstance(module, torch.nn.Linear | Conv1D):
+            yield name, module
+
+
+def _modules(linears: dict[str, torch.nn.Module]) -> Iterator[LinearModule]:
+    for name, module in linears.items():
+        rows, k = linear_weight(module).shape
+        yield LinearModule(name, rows, k, module.bias is not None)
+
+
+def _attention(calls: list[AttentionCall], text: PretrainedConfig) -> dict[str, Any]:
+    """Return the sizes of the KV cache: a layer for each call, all as large as the largest."""
+    layer = Layer(Attention(rope=None), FeedForward(1))
+    if not calls:
+        layers = int(getattr(text, "num_hidden_layers", 1))
+        heads = int(getattr(text, "num_attention_heads", 1) or 1)
+        kv_heads = int(getattr(text, "num_key_value_heads", heads) or heads)
+        width = int(getattr(text, "hidden_size", heads))
+        head_dim = int(getattr(text, "head_dim", 0) or max(1, width // heads))
+        return {"heads": kv_heads, "kv_heads": kv_heads, "head_dim": head_dim, "layers": (layer,) * layers}
+    return {
+        "heads": calls[0].q.shape[0],
+        "kv_heads": max(call.k.shape[0] for call in calls),
+        "head_dim": max(max(call.q.shape[-1], call.v.shape[-1]) for call in calls),
+        "layers": tuple(replace(layer, mixer=Attention(rope=None, window=call.window)) for call in calls),
+    }

@@ -1,0 +1,154 @@
+"""The forward of a model that transformers builds: its modules, with our paged attention and packed matrices.
+
+All tokens of a step are one row of batch 1, and the attention knows which sequence each belongs to. A model that
+attends in another way, or keeps a state, runs sequence by sequence with transformers' own cache (Checkpoint.own_cache).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from forearm import _native
+from forearm.array_types import Float32Array, Int32Array
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.modules.attention import AttentionCall, bind
+from forearm.model.modules.loading import load_modules
+
+# Names that models have for their cache, as an argument of forward and in its result.
+_CACHES = ("past_key_values", "cache_params", "state")
+
+
+class PagedForward:
+    """A step in one call of the model, with keys and values in our paged cache."""
+
+    def __init__(self, native: _native.Executor, checkpoint: Checkpoint, model: PreTrainedModel) -> None:
+        self._native, self._model = native, model
+        self._calls = 0
+        config = checkpoint.config
+        self._kv_heads, self._head_dim = config.kv_heads, config.head_dim
+        bind(model, self._attend)
+
+    def __call__(
+        self,
+        tokens: Int32Array,
+        positions: Int32Array,
+        starts: Int32Array,
+        block_starts: Int32Array,
+        blocks: Int32Array,
+        logit_rows: Int32Array,
+        types: Int32Array | None = None,
+    ) -> None:
+        """Compute one step, as the native executor's forward. Raises: ValueError for a batch that is out of range."""
+        self._native.begin(tokens, positions, starts, block_starts, blocks, logit_rows, types)
+        self._calls = 0
+        ids = _int64(tokens)[None]
+        with torch.inference_mode():
+            out = self._model(
+                input_ids=ids, position_ids=_int64(positions)[None], attention_mask=torch.ones_like(ids),
+                use_cache=False, logits_to_keep=_int64(logit_rows),
+            )  # fmt: skip
+        logits = out.logits[0]
+        if len(logits) != len(logit_rows):  # some models compute the logits of all rows, whatever is asked for
+            logits = logits[_int64(logit_rows)]
+        self._native.take_logits(logits.float().contiguous().numpy())
+
+    def _attend(self, call: AttentionCall) -> torch.Tensor:
+        """Attend in the layer of the KV cache that this call of the step has, by its order."""
+        layer, self._calls = self._calls, self._calls + 1
+        repeat = self._kv_heads // call.k.shape[0]
+        q, k, v = (self._rows(x, times) for x, times in ((call.q, 1), (call.k, repeat), (call.v, repeat)))
+        sinks = None if call.sinks is None else call.sinks.float().contiguous().numpy()
+        out = self._native.attend(layer, q, k, v, call.scale, call.window, call.softcap, sinks)
+        return torch.from_numpy(out)[..., : call.v.shape[-1]]
+
+    def _rows(self, x: torch.Tensor, repeat: int) -> Float32Array:
+        """Return [heads, tokens, dim] as float32 [tokens, heads * repeat, head_dim], padded with zeros."""
+        x = x.transpose(0, 1).float()
+        if repeat > 1:
+            x = x.repeat_interleave(repeat, dim=1)
+        if x.shape[-1] < self._head_dim:
+            x = torch.nn.functional.pad(x, (0, self._head_dim - x.shape[-1]))
+        rows: Float32Array = x.contiguous().numpy()
+        return rows
+
+
+class CachedForward:
+    """A step in one call of the model for each sequence, with transformers' own caches.
+
+    A cache belongs to the sequence's first KV block, which it shares with none. The least recently used caches beyond
+    twice the running sequences are dropped: those of sequences that have ended.
+    """
+
+    def __init__(self, native: _native.Executor, model: PreTrainedModel, sequences: int) -> None:
+        self._native, self._model = native, model
+        self._most = 2 * sequences
+        self._caches: OrderedDict[int, Any] = OrderedDict()
+        self._takes = frozenset(signature(model.forward).parameters)
+        self._cache_name = next((name for name in _CACHES if name in self._takes), "")
+
+    def __call__(
+        self,
+        tokens: Int32Array,
+        positions: Int32Array,
+        starts: Int32Array,
+        block_starts: Int32Array,
+        blocks: Int32Array,
+        logit_rows: Int32Array,
+        types: Int32Array | None = None,
+    ) -> None:
+        """Compute one step, as the native executor's forward."""
+        bounds, firsts = starts.tolist(), blocks[block_starts[:-1]].tolist()
+        found = []
+        with torch.inference_mode():
+            for first, begin, end in zip(firsts, bounds, bounds[1:], strict=False):
+                logits = self._compute(first, tokens[begin:end], positions[begin:end])
+                rows = logit_rows[(logit_rows >= begin) & (logit_rows < end)] - begin
+                found.append(logits[_int64(rows)])
+        self._native.take_logits(torch.cat(found).float().contiguous().numpy())
+
+    def _compute(self, first: int, tokens: Int32Array, positions: Int32Array) -> torch.Tensor:
+        """Return the logits of the tokens of one sequence, [tokens, vocab]."""
+        given = {
+            "input_ids": _int64(tokens)[None],
+            "position_ids": _int64(positions)[None],
+            "attention_mask": torch.ones((1, int(positions[-1]) + 1), dtype=torch.int64),
+            self._cache_name: self._caches.pop(first, None) if positions[0] else None,
+            "use_cache": True,
+        }
+        out = self._model(**{name: value for name, value in given.items() if name in self._takes})
+        self._caches[first] = getattr(out, self._cache_name, None)
+        if self._caches[first] is None:
+            raise ConfigError(
+                f"{type(self._model).__name__} of transformers gives no cache back, so its models can't be served"
+            )
+        while len(self._caches) > self._most:
+            self._caches.popitem(last=False)
+        logits: torch.Tensor = out.logits[0]
+        return logits
+
+
+def module_forward(
+    native: _native.Executor, checkpoint: Checkpoint, *, step_rows: int, sequences: int
+) -> Callable[..., None]:
+    """Load the modules of a checkpoint and return the forward of a step: arguments as the native executor's.
+
+    step_rows: most rows that `native` multiplies at a time. sequences: most running sequences.
+    Raises: ConfigError if transformers can't load the weights.
+    """
+    torch.set_num_threads(native.threads)
+    model = load_modules(checkpoint, native, step_rows)
+    if checkpoint.own_cache:
+        return CachedForward(native, model, sequences)
+    return PagedForward(native, checkpoint, model)
+
+
+def _int64(values: Int32Array) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.int64))

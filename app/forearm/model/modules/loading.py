@@ -1,0 +1,55 @@
+"""Loads a model that transformers computes: its linear layers as packed matrices, all other tensors in float32."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from forearm import _native
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.modules.architecture import TORCH_DTYPES, linear_weight
+from forearm.model.modules.attention import NAME, register
+from forearm.model.modules.linear import PackedLinear
+
+log = logging.getLogger(__name__)
+
+_PIECE_VALUES = 16 << 20  # of a matrix packed at a time
+
+
+def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: int) -> PreTrainedModel:
+    """Return the model of a checkpoint with its linear layers in `native`, which has all its weights then.
+
+    step_rows: most rows that `native` multiplies at a time.
+    Raises: ConfigError if transformers can't load the weights.
+    """
+    register()
+    dtype = TORCH_DTYPES[checkpoint.config.dtype]
+    ours = {} if checkpoint.own_cache else {"attn_implementation": NAME}
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=dtype, **ours)
+    except (OSError, ValueError, RuntimeError) as problem:
+        raise ConfigError(f"{checkpoint.folder}: transformers can't load it: {problem}") from None
+    model.train(False)
+    modules = dict(model.named_modules())
+    for linear in checkpoint.config.linears:
+        weight, bias = linear_weight(modules[linear.name]), modules[linear.name].bias
+        step = max(1, _PIECE_VALUES // linear.k)
+        for row in range(0, linear.rows, step):
+            piece = weight[row : row + step].detach().float().contiguous()
+            native.load_matrix(linear.name, piece.numpy(), "float32", row)
+        if isinstance(bias, torch.Tensor):
+            native.load_vector(f"{linear.name}.bias", bias.detach().float().numpy())
+    for linear in checkpoint.config.linears:
+        model.set_submodule(linear.name, PackedLinear(native, linear.name, (linear.rows, linear.k), step_rows))
+    native.finish_loading()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):  # keeps its dtype, as the largest table, and widens rows
+            module.register_forward_hook(lambda _, __, rows: rows.float())
+            continue
+        for values in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if values.is_floating_point():
+                values.data = values.data.float()
+    return model

@@ -1,0 +1,80 @@
+"""Opens a model folder that transformers computes. Imports torch only once such a model is opened."""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import Checkpoint, dtype_of
+from forearm.model.checkpoint.formats import plan_formats
+from forearm.model.families.families import FAMILIES, TORCH_MISSING
+from forearm.model.families.keys import read_json
+from forearm.model.families.matrices import matrices
+from forearm.model.families.switches import DTYPES, KV_DTYPES
+from forearm.model.gguf.gguf import is_gguf
+from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
+
+log = logging.getLogger(__name__)
+
+
+def needs_transformers(folder: Path, impl: str) -> bool:
+    """Return whether transformers computes the model of this folder.
+
+    impl: forearm, transformers, or auto: transformers if torch is here and there is no native family.
+    """
+    if impl != "auto":
+        return impl == "transformers"
+    if is_gguf(folder) or find_spec("torch") is None:
+        return False
+    return read_json(folder / "config.json").text("model_type") not in FAMILIES
+
+
+def open_modules(
+    folder: Path,
+    *,
+    dtype: str = "auto",
+    kv_dtype: str = "auto",
+    max_model_len: int | None = None,
+    allow_longer: bool = False,
+    quantization: Asked,
+) -> Checkpoint:
+    """Open a model that transformers computes; arguments as open_checkpoint's.
+
+    Raises: ConfigError naming what is missing or not supported.
+    """
+    if is_gguf(folder):
+        raise ConfigError(f"--model-impl transformers: {folder} is a GGUF file, which forearm itself computes")
+    if find_spec("torch") is None:
+        raise ConfigError(f"--model-impl transformers: {TORCH_MISSING}")
+    from forearm.model.modules.architecture import read_architecture  # imports torch, which takes seconds
+
+    quantized = quantization_of(read_json(folder / "config.json"), folder)
+    if quantized is not None:
+        raise ConfigError(
+            f"{folder}: its weights are quantized ({quantized[0]}), which is read for forearm's own families only; "
+            "serve the original weights, with --quantization to quantize them while loading"
+        )
+    find_coded(None, quantization, {})  # refuses a checkpoint's method
+    found = read_architecture(folder)
+    config = found.config
+    length = max_model_len or config.max_positions
+    if length > config.max_positions and not allow_longer:
+        raise ConfigError(f"--max-model-len {length}: the model's context is {config.max_positions} tokens")
+    weight_dtype = config.dtype if dtype == "auto" else dtype_of(dtype, "--dtype", DTYPES)
+    if found.own_cache:
+        log.warning("transformers computes the model with its own cache, sequence by sequence: %s", found.own_cache)
+    else:
+        log.info("transformers computes the model, with forearm's attention and packed weights")
+    return Checkpoint(
+        folder=folder,
+        config=config,
+        weight_dtype=weight_dtype,
+        kv_dtype=weight_dtype if kv_dtype == "auto" else dtype_of(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
+        max_model_len=length,
+        sources=(),
+        formats=plan_formats(matrices(config), (), weight_dtype, quantization, False),
+        own_cache=found.own_cache,
+        module_bytes=found.module_bytes,
+    )

@@ -1,0 +1,73 @@
+#include "bindings/modules.h"
+
+#include <optional>
+
+#include <pybind11/stl.h>
+
+#include "bindings/arrays.h"
+
+namespace py = pybind11;
+
+namespace forearm {
+namespace {
+
+void expect_heads(const char* name, const Array<float>& array, int64_t tokens, int64_t heads, int64_t head_dim) {
+  if (array.ndim() != 3 || array.shape(0) != tokens || array.shape(1) != heads || array.shape(2) != head_dim)
+    throw std::invalid_argument(std::string(name) + " must be [" + std::to_string(tokens) + ", " +
+                                std::to_string(heads) + ", " + std::to_string(head_dim) + "]");
+}
+
+py::array_t<float> attend(Executor& executor, int64_t layer, const Array<float>& q, const Array<float>& k,
+                          const Array<float>& v, float scale, int64_t window, float softcap,
+                          const std::optional<Array<float>>& sinks) {
+  const Config& c = executor.config();
+  Modules& modules = executor.modules();
+  const auto layers = static_cast<int64_t>(c.layers.size());
+  if (layer < 0 || layer >= layers)
+    throw std::invalid_argument("layer is " + std::to_string(layer) + "; the cache has " + std::to_string(layers));
+  expect_heads("q", q, modules.tokens(), c.heads, c.head_dim);
+  expect_heads("k", k, modules.tokens(), c.kv_heads, c.head_dim);
+  expect_heads("v", v, modules.tokens(), c.kv_heads, c.head_dim);
+  if (sinks) expect_length("sinks", *sinks, c.heads);
+  py::array_t<float> out({modules.tokens(), c.heads, c.head_dim});
+  const ModuleAttention in{
+      q.data(), k.data(), v.data(), scale, softcap, window, sinks ? sinks->data() : nullptr, out.mutable_data()};
+  const py::gil_scoped_release release;
+  modules.attend(static_cast<size_t>(layer), in);
+  return out;
+}
+
+py::array_t<float> multiply(Executor& executor, const std::string& name, const Array<float>& x) {
+  const Matrix& matrix = executor.matrix_of(name);
+  if (x.ndim() != 2 || x.shape(1) != matrix.k || x.shape(0) > executor.most_rows())
+    throw std::invalid_argument("the rows for '" + name + "' must be [at most " + std::to_string(executor.most_rows()) +
+                                ", " + std::to_string(matrix.k) + "]");
+  py::array_t<float> out({x.shape(0), matrix.n});
+  const float* from = x.data();
+  float* to = out.mutable_data();
+  const int64_t rows = x.shape(0);
+  const py::gil_scoped_release release;
+  executor.modules().multiply(name, from, rows, to);
+  return out;
+}
+
+void take_logits(Executor& executor, const Array<float>& logits) {
+  const int64_t rows = logits.ndim() == 2 ? logits.shape(0) : 0;
+  expect_shape("logits", logits, rows, executor.config().vocab_size);
+  const float* from = logits.data();
+  const py::gil_scoped_release release;
+  executor.take_logits(from, rows);
+}
+
+}  // namespace
+
+void bind_modules(py::class_<Executor>& executor) {
+  using namespace py::literals;
+  executor
+      .def("attend", &attend, "layer"_a, "q"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(), "scale"_a,
+           "window"_a = 0, "softcap"_a = 0.0f, "sinks"_a = py::none())
+      .def("multiply", &multiply, "name"_a, "x"_a.noconvert())
+      .def("take_logits", &take_logits, "logits"_a.noconvert());
+}
+
+}  // namespace forearm

@@ -1,0 +1,75 @@
+#include "model/mixers/paged_attention.h"
+
+#include <algorithm>
+
+namespace forearm {
+namespace {
+
+// Calls visit(row, block, offset in the block) with the slot of each row's keys and values.
+template <class Visit>
+void each_slot(const Batch& batch, Range rows, const Visit& visit) {
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    const int32_t* blocks = batch.block + batch.block_start[s];
+    const int64_t first = std::max<int64_t>(rows.begin, batch.start[s]);
+    const int64_t end = std::min<int64_t>(rows.end, batch.start[s + 1]);
+    for (int64_t r = first; r < end; ++r)
+      visit(r, int64_t{blocks[batch.position[r] / kBlockTokens]}, batch.position[r] % kBlockTokens);
+  }
+}
+
+void attend_piece(int member, const Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
+                  AttendTask task, const AttentionWork& work) {
+  const AttentionItem& item = plan.item(work);
+  task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
+  task.blocks = step.batch().block + item.first_block;
+  task.q += item.row * task.q_stride;
+  task.head_dim = step.config.head_dim;
+  task.kv_head = item.kv_head;
+  task.group = step.config.group();
+  task.token_end = item.tokens;
+  task.first_position = item.first_position;
+  task.keys = item.keys;
+  task.chunk_begin = item.chunk_begin(task.window);
+  task.chunk_end = item.chunk_end(task.window);
+  task.out_row = item.out_row;
+  task.scratch = step.scratch.attend(member);
+  if (!work.split) return step.kernel.attend(task);
+
+  const int64_t first = task.chunk_begin, chunks = task.chunk_end - first;
+  if (work.chunk < first || work.chunk >= task.chunk_end) return;
+  const int64_t stride = item.tokens * plan.floats_per_token();
+  float* partials = step.scratch.partials + item.partials;
+  task.chunk_begin = work.chunk;
+  task.chunk_end = work.chunk + 1;
+  task.partials = partials + work.chunk * stride;
+  step.kernel.attend(task);
+  if (!plan.finish_chunk(work, chunks)) return;
+  task.partials = partials + first * stride;
+  step.kernel.merge({task, chunks, stride});
+}
+
+}  // namespace
+
+void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv) {
+  each_slot(step.batch(), step.mine(w, step.batch().tokens), [&](int64_t r, int64_t block, int64_t offset) {
+    step.scratch.slots[r] = static_cast<int32_t>(block * kBlockTokens + offset);
+  });
+  const int rank = step.ranks.of(w.member);
+  const Range mates = step.ranks.members(rank);
+  each_slot(step.batch(), share(step.batch().tokens, 2, w.member - mates.begin, mates.size()),
+            [&](int64_t, int64_t block, int64_t offset) {
+              if (offset == 0) kv.clear(block, rank);
+            });
+}
+
+void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
+            const AttendTask& task) {
+  step.hand_out(
+      w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
+      [&](int rank, int64_t i) {
+        attend_piece(w.member, step, kv, plan, layer, task, plan.work(rank)[static_cast<size_t>(i)]);
+      });
+  ++w.phase;
+}
+
+}  // namespace forearm

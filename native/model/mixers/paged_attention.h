@@ -1,0 +1,19 @@
+// Attention over the paged KV cache, whoever computes queries, keys and values: the slots of a step's tokens, and the
+// pieces of its plan.
+#pragma once
+#include "model/kv_cache.h"
+#include "model/mixers/attention_plan.h"
+#include "model/step/step.h"
+
+namespace forearm {
+
+// Computes a member's share of Scratch::slots, where the step's keys and values go, and clears the blocks of its rank
+// that the step begins.
+void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv);
+
+// Attends all pieces of `plan` in one layer, handed out to the team: one phase. `task` has what all pieces share: q and
+// its stride, window, scale, softcap, sinks and out.
+void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
+            const AttendTask& task);
+
+}  // namespace forearm

@@ -1,0 +1,103 @@
+#include "model/modules.h"
+
+#include <cstring>
+
+#include "model/mixers/paged_attention.h"
+#include "model/step/multiply.h"
+
+namespace forearm {
+namespace {
+
+constexpr int64_t kPhases = 2;  // phases of a call that are handed out piece by piece: rows and multiplication
+
+}  // namespace
+
+Modules::Modules(const Config& c, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, Scratch& scratch,
+                 Pool& pool)
+    : weights_(weights),
+      kv_(kv),
+      step_(c, ranks, scratch, pool, kPhases),
+      plan_(c, kv, scratch.partial_floats, pool.threads()) {}
+
+// Counters alternate between calls as they do between layers.
+template <class Work>
+void Modules::run(int64_t rows, const Work& work) {
+  const size_t call = calls_++;
+  step_.pool.run([&](int member) {
+    StepWalk w{member, rows};
+    step_.enter_layer(w, call);
+    work(w);
+  });
+}
+
+void Modules::begin(const Batch& batch) {
+  const auto copy = [](std::vector<int32_t>& to, const int32_t* from, int64_t count) {
+    to.assign(from, from + count);
+    return to.data();
+  };
+  batch_ = {batch.tokens,
+            batch.sequences,
+            batch.logits,
+            nullptr,
+            copy(position_, batch.position, batch.tokens),
+            copy(start_, batch.start, batch.sequences + 1),
+            copy(block_start_, batch.block_start, batch.sequences + 1),
+            batch.blocks,
+            copy(block_, batch.block, batch.blocks),
+            nullptr};
+  step_.begin(batch_);
+  plan_.make(batch_);
+  run(batch.tokens, [&](StepWalk& w) { find_slots(w, step_, kv_); });
+}
+
+void Modules::attend(size_t layer, const ModuleAttention& in) {
+  const Config& c = step_.config;
+  AttendTask task{};
+  task.q = in.q;
+  task.q_stride = c.heads * c.head_dim;
+  task.window = in.window;
+  task.scale = in.scale;
+  task.softcap = in.softcap;
+  task.sinks = in.sinks;
+  task.out = {in.out, task.q_stride, Form::f32_rows};
+  run(tokens(), [&](StepWalk& w) {
+    const Range rows = step_.mine(w, tokens());
+    const int64_t stride = c.kv_heads * c.head_dim;
+    for (int64_t h = 0; h < c.kv_heads && rows.size() > 0; ++h) {
+      const int64_t at = rows.begin * stride + h * c.head_dim;
+      step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), in.k + at, in.v + at, stride, rows.size(),
+                             c.head_dim, h, step_.scratch.slots + rows.begin});
+    }
+    step_.barrier(w);
+    forearm::attend(w, step_, kv_, plan_, layer, task);
+  });
+}
+
+void Modules::multiply(const std::string& name, const float* x, int64_t rows, float* out) {
+  const Linear& linear = weights_.linear(name);
+  GemmTask task{};
+  task.row_end = rows;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = {out, linear.matrix.n, Form::f32_rows};
+  run(rows, [&](StepWalk& w) {
+    GemmTask own = task;
+    own.a = step_.rows_of(w, x, linear.matrix);
+    step_.multiply(w, linear, own);
+  });
+}
+
+void Modules::take_logits(const float* logits, int64_t count) {
+  const Operand &out = step_.scratch.logits, &maxima = step_.scratch.maxima;
+  const int64_t vocab = step_.config.vocab_size;
+  run(count, [&](StepWalk& w) {
+    const Range rows = share(w.rows, 1, w.member, step_.pool.threads());
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      float* row = static_cast<float*>(out.data) + r * out.stride;
+      std::memcpy(row, logits + r * vocab, static_cast<size_t>(vocab) * sizeof(float));
+      step_.kernel.row_maxima({row, vocab}, static_cast<float*>(maxima.data) + r * maxima.stride);
+    }
+  });
+}
+
+}  // namespace forearm

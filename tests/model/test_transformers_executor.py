@@ -1,0 +1,101 @@
+"""Models that transformers builds give the tokens of its generate: alone, in chunks, in company, quantized, by LLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.model.transformers_types import (
+    PROMPT_TOKENS,
+    VOCABULARY,
+    executor_tokens,
+    make_executor,
+    reference_tokens,
+    save_tiny,
+    tiny_config,
+)
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from forearm import LLM, SamplingParams
+from forearm.errors import ConfigError
+from forearm.model.families.families import read_config
+from forearm.model.modules import open as modules
+from forearm.model.quantization.quantization import Asked
+
+# Grouped queries; fused transposed matrices and learned positions; windows, softcaps and norms; experts; latent
+# attention, whose keys and values differ in width; a parallel residual; LayerNorm and a partial rotation.
+PAGED = ("llama", "gpt2", "gemma2", "mixtral", "deepseek_v2", "cohere2", "gpt_neox", "phi")
+# Attention with a bias of its own; a state; a state beside attention; an attention class of its own.
+OWN_CACHE = ("bloom", "mamba", "lfm2", "falcon")
+
+
+def prompt_of(seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(3, VOCABULARY - 4, PROMPT_TOKENS).tolist()
+
+
+@pytest.mark.parametrize("model_type", PAGED)
+def test_paged_attention_gives_the_tokens_of_generate(model_type: str, tmp_path: Path) -> None:
+    wanted = reference_tokens(save_tiny(model_type, tmp_path), prompt_of(1))
+
+    executor, own_cache = make_executor(tmp_path)
+
+    assert own_cache == ""
+    for chunk in (PROMPT_TOKENS, 8, 5):
+        assert executor_tokens(executor, prompt_of(1), chunk) == wanted, f"in chunks of {chunk}"
+
+
+@pytest.mark.parametrize("model_type", OWN_CACHE)
+def test_a_cache_of_transformers_gives_the_tokens_of_generate(model_type: str, tmp_path: Path) -> None:
+    wanted = reference_tokens(save_tiny(model_type, tmp_path), prompt_of(2))
+
+    executor, own_cache = make_executor(tmp_path)
+
+    assert own_cache
+    assert executor_tokens(executor, prompt_of(2), PROMPT_TOKENS) == wanted
+
+
+def test_linear_layers_are_quantized_while_loading(tmp_path: Path) -> None:
+    save_tiny("gpt_neox", tmp_path)
+    plain, _ = make_executor(tmp_path)
+    rounded, _ = make_executor(tmp_path, quantization="int8")
+
+    executor_tokens(plain, prompt_of(3), PROMPT_TOKENS)
+    executor_tokens(rounded, prompt_of(3), PROMPT_TOKENS)
+
+    assert rounded.packed_bytes < plain.packed_bytes
+
+
+@pytest.mark.parametrize("model_type", ["gpt_neox", "mamba"])
+def test_an_llm_serves_several_outputs_of_a_model_without_a_native_family(model_type: str, tmp_path: Path) -> None:
+    wanted = reference_tokens(save_tiny(model_type, tmp_path), prompt_of(4))
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(tmp_path)
+    llm = LLM(str(tmp_path), dtype="float32", max_model_len=128, threads=1)
+
+    params = SamplingParams(temperature=1.0, top_k=1, max_tokens=len(wanted), n=2, ignore_eos=True, detokenize=False)
+    for _ in range(2):  # the second time the prompt's blocks are known
+        (answer,) = llm.generate([{"prompt_token_ids": prompt_of(4)}], params)
+
+        assert [list(one.token_ids) for one in answer.outputs] == [wanted, wanted]
+
+
+def test_without_torch_the_refusal_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_config("gpt_neox").save_pretrained(tmp_path)
+    monkeypatch.setattr(modules, "find_spec", lambda _: None)
+
+    with pytest.raises(ConfigError, match=r"forearm\[transformers\]"):
+        modules.open_modules(tmp_path, quantization=Asked())
+    assert not modules.needs_transformers(tmp_path, "auto")
+    with pytest.raises(ConfigError, match=r"forearm\[transformers\]"):
+        read_config(tmp_path)
+
+
+def test_a_quantized_checkpoint_is_refused_for_transformers(tmp_path: Path) -> None:
+    config = tiny_config("gpt_neox")
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    config.save_pretrained(tmp_path)
+
+    with pytest.raises(ConfigError, match="quantized"):
+        modules.open_modules(tmp_path, quantization=Asked())

@@ -1,0 +1,195 @@
+"""Tiny random models of every generating model type of transformers, for the transformers executor.
+
+`python -m tests.model.transformers_types [TYPE ...]` prints for each type whether the executor gives the tokens of
+transformers' generate; without types, for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from forearm.array_types import Int32Array
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.batch import Batch, int32
+from forearm.engine.executor import NativeExecutor
+from forearm.engine.host.memory_plan import fit
+from forearm.engine.host.split_engines import memory_of
+from forearm.engine.start import Cores, load
+
+VOCABULARY, PROMPT_TOKENS, NEW_TOKENS = 128, 21, 32
+MEMORY_BYTES, SECONDS = 16 << 30, 90  # of one type's process in `main`
+
+# Sizes by the names that configurations have for them; a configuration takes those that it has a value for.
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8,
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "n_embed"), 64),
+    **dict.fromkeys(("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"), 96),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), 4), "num_key_value_heads": 2, "head_dim": 16,
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 256), "sliding_window": 8,
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k_experts", "moe_k"), 2),
+    **dict.fromkeys(("n_group", "topk_group", "moe_num_shared_experts", "first_k_dense_replace"), 1),
+    "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "rotary_dim": 8, "state_size": 16, "time_step_rank": 8, "expand": 2,
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_d_ssm": 128,
+    "num_global_key_value_heads": 2, "global_head_dim": 16,
+}  # fmt: skip
+_MLA = {"num_key_value_heads": 4}
+_MLA_ROTATED = _MLA | {"head_dim": 8}
+_HEADS = {"head_dim": 16, "num_key_value_heads": 2}
+_LINEAR_THEN_FULL = {"layer_types": ["linear_attention", "full_attention"]}
+# What a configuration needs besides, or in place of, the sizes above.
+_OTHER: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("minicpm3", "glm4_moe_lite"), _MLA),
+    **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu"), _MLA_ROTATED),
+    "deepseek_v2": _MLA | {"num_experts_per_tok": 2},
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _LINEAR_THEN_FULL),
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"), _HEADS),
+    "dots1": {"head_dim": 16, "num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_head": 16},
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 16},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "use_mamba_kernels": False},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 1},
+    "zaya": {"num_experts_per_tok": 1},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "kimi_linear": {"layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4},
+}
+
+
+def tiny_config(model_type: str) -> PretrainedConfig:
+    """Return a small configuration of a model type."""
+    made = CONFIG_MAPPING[model_type]
+    known = made().to_dict()
+    sizes = {name: value for name, value in _SIZES.items() if known.get(name) is not None}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return made(**(sizes | tokens | _OTHER.get(model_type, {})))
+
+
+def save_tiny(model_type: str, folder: Path) -> transformers.PreTrainedModel:
+    """Write a tiny random model to `folder` and return it; its matrices are large enough that tokens vary."""
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(tiny_config(model_type)).float().eval()
+    for values in model.parameters():
+        if values.dim() >= 2:
+            torch.nn.init.normal_(values, std=0.1)
+    model.save_pretrained(folder)
+    return model
+
+
+def reference_tokens(model: transformers.PreTrainedModel, prompt: list[int]) -> list[int]:
+    """Return the tokens that transformers generates greedily."""
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return out[0, len(prompt) :].tolist()
+
+
+def make_executor(folder: Path, dtype: str = "float32", quantization: str = "none") -> tuple[NativeExecutor, str]:
+    """Return the transformers executor of a folder with 64 KV blocks, and why it uses transformers' own cache."""
+    config = EngineConfig(
+        model=str(folder), model_impl="transformers", dtype=dtype, quantization=quantization, max_num_seqs=4, threads=2
+    )
+    planned = fit(config, folder, memory_of(config), 2)
+    executor = load(config, planned.checkpoint, planned.limits, Cores(2, (), (2,)), progress=False)
+    executor.allocate(64)
+    return executor, planned.checkpoint.own_cache
+
+
+def executor_tokens(executor: NativeExecutor, prompt: list[int], chunk: int) -> list[int]:
+    """Return the tokens generated greedily, the prompt in chunks, beside a second sequence in every step."""
+    company = Line([5, 6, 7], list(range(8, 16)))
+    line = Line(prompt, list(range(8)))
+    found: list[int] = []
+    while len(found) < NEW_TOKENS:
+        steps = [line.next(chunk), company.next(chunk)]
+        starts = np.cumsum([0] + [len(tokens) for tokens, _ in steps])
+        batch = Batch(
+            _joined([tokens for tokens, _ in steps]),
+            _joined([positions for _, positions in steps]),
+            int32(starts.tolist()),
+            int32([0, 8, 16]),
+            _joined([line.blocks, company.blocks]),
+            int32((starts[1:] - 1).tolist()),
+        )
+        executor.forward(batch)
+        chosen = executor.logits().argmax(axis=1).tolist()
+        if line.take(chosen[0]):
+            found.append(chosen[0])
+        company.take(chosen[1])
+    return found
+
+
+class Line:
+    """A sequence: its tokens, the number of computed ones, and its KV blocks."""
+
+    def __init__(self, prompt: list[int], blocks: list[int]) -> None:
+        self.tokens, self.blocks, self.computed = list(prompt), blocks, 0
+
+    def next(self, chunk: int) -> tuple[list[int], list[int]]:
+        """Return the next tokens to compute, at most `chunk`, and their positions."""
+        begin, end = self.computed, min(self.computed + chunk, len(self.tokens))
+        self.computed = end
+        return self.tokens[begin:end], list(range(begin, end))
+
+    def take(self, token: int) -> bool:
+        """Append a generated token, if all tokens before it are computed."""
+        done = self.computed == len(self.tokens)
+        if done:
+            self.tokens.append(token)
+        return done
+
+
+def compare(model_type: str) -> str:
+    """Return "" if the executor's tokens are transformers', else what differs; then the cache that was used."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = save_tiny(model_type, Path(folder))
+        prompt = np.random.default_rng(3).integers(3, VOCABULARY - 4, PROMPT_TOKENS).tolist()
+        wanted = reference_tokens(model, prompt)
+        executor, own_cache = make_executor(Path(folder))
+        found = executor_tokens(executor, prompt, PROMPT_TOKENS if own_cache else 8)
+    return f"agrees; {own_cache or 'paged attention'}" if found == wanted else f"DIFFERS: {found} is not {wanted}"
+
+
+def _joined(lists: list[list[int]]) -> Int32Array:
+    return int32([value for one in lists for value in one])
+
+
+def main(types: list[str]) -> None:
+    """Print a line for each type, each compared in a process of its own, since some defaults take tens of GB."""
+    transformers.logging.set_verbosity_error()
+    for model_type in types or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        child = os.fork()
+        if child:
+            _, status = os.waitpid(child, 0)
+            if status:
+                print(f"{model_type}: the process ended with status {status}", flush=True)
+            continue
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        signal.alarm(SECONDS)
+        try:
+            said = compare(model_type)
+        except Exception as problem:  # whatever a model's code raises belongs into the table
+            said = f"FAILS: {type(problem).__name__}: {problem}".replace("\n", " ")[:200]
+        print(f"{model_type}: {said}", flush=True)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
