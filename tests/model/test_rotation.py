@@ -17,8 +17,9 @@ from forearm.model.quantization.quantization import Asked
 
 TOKENS = np.arange(1, 40, dtype=np.int32)
 ROTATED = {
-    "LlamaConfig", "MistralConfig", "Qwen2Config", "Qwen3Config", "Phi3Config", "SmolLM3Config", "GraniteConfig",
-    "Ernie4_5Config",
+    "ArceeConfig", "Ernie4_5Config", "GemmaConfig", "GlmConfig", "GraniteConfig", "HeliumConfig", "InternLM3Config",
+    "LlamaConfig", "MinistralConfig", "Mistral3Config", "MistralConfig", "Phi3Config", "Qwen2Config", "Qwen2VLConfig",
+    "Qwen2_5_VLConfig", "Qwen3Config", "Qwen3VLConfig", "SeedOssConfig", "SmolLM3Config",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from tests.unit.model.stored import LLAMA, llama, llama_shapes
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.families.config import WeightFormat
+from forearm.model.families.matrices import matrices
 from forearm.model.quantization.quantization import Asked
 
 INT8 = WeightFormat("int8")
@@ -73,6 +74,17 @@ def test_a_tied_head_is_the_embedding_unless_the_model_is_rotated(tmp_path: Path
     assert "head" not in formats(folder, "int4")
     assert "head" not in formats(folder, "int8", "auto", "float")
     assert "head" in formats(folder, "int8")
+
+
+def test_the_memory_plan_counts_the_head_that_rotation_takes_apart(tmp_path: Path) -> None:
+    folder = llama(tmp_path, "BF16", tie_word_embeddings=True)
+
+    tied = open_checkpoint(folder, quantization=Asked("int8", "auto", "float"))
+    rotated = open_checkpoint(folder, quantization=Asked("int8"))
+
+    head = next(spec for spec in matrices(rotated.config) if spec.name == "head")
+    assert "head" not in tied.formats
+    assert rotated.packed_bytes - tied.packed_bytes >= head.rows * head.k
 
 
 def test_learned_positions_are_not_rounded(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.unit.model.test_formats import quantized
 from tests.unit.model.test_weights import logits, random_llama
 
 from forearm import _native
-from forearm.model.checkpoint import weights
+from forearm.model.checkpoint import weight_cache, weights
 from forearm.model.checkpoint.checkpoint import open_checkpoint, stored_bytes
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.checkpoint.weight_cache import PAGE_BYTES, check_source, key_of, map_weights, save_weights
@@ -244,3 +244,14 @@ def test_what_a_killed_process_has_begun_to_write_is_deleted_and_nothing_else(tm
     save_weights(Writes(lambda: save_weights(Writes(), inner, "")), tmp_path / "x-0-2.weights", "")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.weights.txt", "x-0-2.weights", "x-0-3.weights"]
+
+
+def test_weights_of_an_older_rotation_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = random_llama(tmp_path, torch.bfloat16)
+    rotated, plain = (open_checkpoint(folder, quantization=Asked(name)) for name in ("int8", "int4"))
+    keys = key_of(rotated), key_of(plain)
+
+    monkeypatch.setattr(weight_cache, "VERSION", weight_cache.VERSION + 1)
+
+    assert key_of(rotated) != keys[0]
+    assert key_of(plain) == keys[1]
