@@ -158,6 +158,16 @@ CASES: list[Case] = [
     }}),
     Case("qwen3", "Qwen3Config", {"head_dim": 32}),
     Case("qwen3-tied-bias", "Qwen3Config", {"head_dim": 20, "tie_word_embeddings": True, "attention_bias": True}),
+    # experts: with a shared one, dense layers among them, weights of the chosen alone or of all
+    Case("qwen2-moe", "Qwen2MoeConfig", {
+        "num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
+    }, seed=1),
+    Case("qwen3-moe", "Qwen3MoeConfig", {
+        "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 40, "norm_topk_prob": True,
+        "head_dim": 32, "num_hidden_layers": 3, "mlp_only_layers": [1],
+    }),
+    Case("olmoe", "OlmoeConfig", {"num_experts": 8, "num_experts_per_tok": 2}),
+    Case("mixtral", "MixtralConfig", {"num_local_experts": 5, "num_experts_per_tok": 2}, seed=1),
     # Mistral
     Case("mistral-window", "MistralConfig", {"sliding_window": 16}),
     Case("mistral-nemo", "MistralConfig", {"sliding_window": None, "head_dim": 32}),

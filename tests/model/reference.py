@@ -37,15 +37,19 @@ def load_pooled(folder: Path, pooler_config: dict[str, Any] | None) -> tuple[Mod
 
 
 def _weights(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
-    weights: dict[str, Array] = {}
+    found: dict[str, list[tuple[int, Array]]] = {}
     for part, tensor in checkpoint.sources:
         mapping = Mapping(tensor.path)
         if len(part.shape) == 2:
             stored = mapping.rows(tensor, part.row, part.row + part.shape[0])
         else:
             stored = mapping.rows(tensor, 0, 1)[0, part.row : part.row + part.shape[0]]
-        weights[part.name] = widened(stored, tensor.float_dtype).astype(np.float64)
-    return checkpoint.config, weights
+        values = widened(stored, tensor.float_dtype).astype(np.float64)
+        found.setdefault(part.name, []).append((part.at, values))
+    experts_in_order = {name: sorted(pieces, key=lambda piece: piece[0]) for name, pieces in found.items()}
+    return checkpoint.config, {
+        name: np.concatenate([values for _, values in pieces]) for name, pieces in experts_in_order.items()
+    }
 
 
 @dataclass

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
-from forearm.model.families.config import ModelConfig
+from forearm.model.families.config import Experts, FeedForward, ModelConfig
 from forearm.model.families.families import FAMILIES, read_config
 
 
@@ -39,6 +39,26 @@ def empty_model(folder: Path) -> PreTrainedModel:
     return (AutoModelForCausalLM if text else AutoModelForImageTextToText).from_config(config)
 
 
+def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, tuple[int, ...]]:
+    """Shapes by the names in files: transformers 5 joins the experts of a layer only in memory."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        before, _, joined = name.partition("experts.")
+        joined = joined if before.endswith("mlp.") else ""
+        rows = {"gate_up_proj": shape[1] // 2, "down_proj": shape[1]}[joined] if joined else 0
+        for expert in range(shape[0] if joined else 0):
+            for part in ("gate_proj", "up_proj") if joined == "gate_up_proj" else ("down_proj",):
+                found[f"{before}experts.{expert}.{part}.weight"] = (rows, *shape[2:])
+        if not joined:
+            found[name] = shape
+    if model_type != "mixtral":
+        return found
+    renamed = (("mlp.", "block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
+    for old, new in renamed:
+        found = {name.replace(old, new): shape for name, shape in found.items()}
+    return found
+
+
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -47,6 +67,7 @@ def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
     with torch.device("meta"):
         theirs = empty_model(tmp_path)
     shapes = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
+    shapes = as_stored(shapes, config.model_type)
     text = {name: shape for name, shape in shapes.items() if not any(other in name for other in _OTHER_PARTS)}
 
     ours: dict[str, tuple[int, ...]] = {}
@@ -79,6 +100,31 @@ def test_the_angles_of_a_published_model_are_those_of_transformers(model: str, t
 
 def test_every_family_has_a_published_config() -> None:
     assert {config["model_type"] for config in PUBLISHED.values()} == set(FAMILIES)
+
+
+def test_qwen3_moe_has_experts_in_all_layers_but_those_that_are_said_to_be_dense(tmp_path: Path) -> None:
+    changes = {"mlp_only_layers": [3], "decoder_sparse_step": 2, "num_hidden_layers": 6}
+    layers = read_config(folder_of(tmp_path, PUBLISHED["Qwen3-30B-A3B"] | changes)).layers
+
+    experts = [isinstance(layer.feed_forward, Experts) for layer in layers]
+    assert experts == [False, True, False, False, False, True]
+    assert layers[1].feed_forward == Experts(768, count=128, active=8, renormalized=True)
+    assert layers[2].feed_forward == FeedForward(6144)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "said"),
+    [
+        ("Qwen3-30B-A3B", {"num_experts_per_tok": 129}, "num_experts_per_tok = 129"),
+        ("Qwen3-30B-A3B", {"num_experts": 1}, "num_experts = 1; it should be 2 to 4096"),
+        ("Qwen3-30B-A3B", {"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
+        ("Qwen3-30B-A3B", {"mlp_only_layers": 3}, "mlp_only_layers = 3"),
+        ("Mixtral-8x7B-Instruct-v0.1", {"num_local_experts": 5000}, "num_local_experts = 5000"),
+    ],
+)
+def test_wrong_numbers_of_experts_are_named(tmp_path: Path, model: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_config(folder_of(tmp_path, PUBLISHED[model] | changes))
 
 
 def test_llama_3_2_is_grouped_tied_and_ends_with_three_tokens(tmp_path: Path) -> None:

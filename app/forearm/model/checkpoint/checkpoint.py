@@ -172,7 +172,11 @@ def _match(
     for part in parts(config, tensors.keys()):
         by_name[part.stored].append(part)
     shapes = {name: (_rows(sharing), *sharing[0].shape[1:]) for name, sharing in by_name.items()}
-    coded = {name: _coded(name, shape, find) for name, shape in shapes.items()}
+    coded = dict.fromkeys(shapes, None) | {
+        name: find(name.removesuffix(".weight"), (shape[0], shape[1]))
+        for name, shape in shapes.items()
+        if len(shape) == 2 and name.endswith(".weight")
+    }
     missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
     if missing:
         if is_gguf(folder):
@@ -192,11 +196,6 @@ def _rows(sharing: list[TensorPart]) -> int:
     """Number of rows that a tensor must have so that these parts fit it."""
     known = [part.of_rows for part in sharing if part.of_rows is not None]
     return known[0] if known else sum(part.shape[0] for part in sharing)
-
-
-def _coded(name: str, shape: tuple[int, ...], find: Find) -> CodedMatrix | None:
-    module = name.removesuffix(".weight")
-    return find(module, (shape[0], shape[1])) if len(shape) == 2 and module != name else None
 
 
 def _check(tensor: StoredTensor, expected: tuple[int, ...]) -> None:

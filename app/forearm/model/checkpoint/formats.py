@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import TensorPart
@@ -12,7 +11,7 @@ from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
-from forearm.model.quantization.quantization import INT8_DOWN_GROUP, Asked
+from forearm.model.quantization.quantization import Asked
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -69,8 +68,8 @@ def described(format: WeightFormat) -> str:
 def _format(
     spec: MatrixSpec, members: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantized: bool
 ) -> WeightFormat:
-    if spec.role == "pooler":
-        return WeightFormat("float32")  # small, and the last thing that is computed
+    if spec.role in ("pooler", "router"):
+        return WeightFormat("float32")  # small; what a router rounds changes the choice of experts
     coded = [stored for _, stored in members if isinstance(stored, CodedMatrix)]
     floats = [stored.name for _, stored in members if isinstance(stored, StoredTensor)]
     if coded and floats:
@@ -84,7 +83,4 @@ def _format(
     if spec.role in ("embedding", "head"):
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
         return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
-    if at_load is None or spec.role == "table":
-        return WeightFormat(weight_dtype)
-    grouped = asked.weights == "int8" and not asked.wide and spec.role == "feed_forward_out"
-    return replace(at_load, group=INT8_DOWN_GROUP, scale_dtype="float16") if grouped else at_load
+    return WeightFormat(weight_dtype) if at_load is None or spec.role == "table" else at_load

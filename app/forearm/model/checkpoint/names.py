@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from forearm.errors import ConfigError
 from forearm.model.families.config import ModelConfig
@@ -84,10 +85,13 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
     """Yield the parts of one packed matrix with their biases; parts that share a tensor take its rows in order."""
     row, last = 0, ""
-    layer = spec.name.rpartition(".")[0]
-    if layer:
-        prefix += f"{config.names.get('layers', 'layers')}.{layer.rpartition('.')[2]}."
-    for part in spec.parts:
+    if spec.name.startswith("layers."):
+        prefix += f"{config.names.get('layers', 'layers')}.{spec.name.split('.')[1]}."
+    for expert, part in product(range(spec.experts), spec.parts) if spec.experts > 1 else ():
+        module = prefix + config.names.get(part.key, part.stored).replace("{expert}", str(expert))
+        at = expert * part.rows
+        yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), at=at, matrix=spec.name)
+    for part in spec.parts if spec.experts == 1 else ():
         module = f"{prefix}{config.names.get(part.key, part.stored)}"
         if spec.role == "head":
             module = _head(config, stored)

@@ -235,7 +235,8 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     if not isinstance(header, dict):
         raise ConfigError(f"{path}: its header is damaged (not an object); download it again")
     _check_metadata(path, header.pop("__metadata__", None))
-    found = sorted((_stored(path, name, entry, 8 + length) for name, entry in header.items()), key=_bytes_of)
+    found = [_stored(path, name, entry, 8 + length) for name, entry in header.items()]
+    found.sort(key=lambda tensor: (tensor.begin, tensor.end))
     _check_places(path, found, 8 + length, size)
     return {tensor.name: tensor for tensor in found}
 
@@ -294,10 +295,6 @@ def _stored(path: Path, name: str, entry: object, data: int) -> StoredTensor:
 
 def _counts(values: object) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-
-
-def _bytes_of(tensor: StoredTensor) -> tuple[int, int]:
-    return tensor.begin, tensor.end
 
 
 def _check_places(path: Path, found: list[StoredTensor], data: int, size: int) -> None:

@@ -88,7 +88,10 @@ def check_unread(
     own = len(config.layers)
     unread = [name for name in unread if not own <= layers.get(name, -1) < own + predicted_layers]
     modules = {part.stored.rpartition(".")[0] for part in parts} | {name.rpartition(".")[0] for name in _TIED}
-    unread = [name for name in unread if not _is_empty_bias(name, tensors[name], modules)]
+    biases = {name for name in unread if name.endswith(".bias") and name.rpartition(".")[0] in modules}
+    # GPTQ's tools write a bias of zeros for every matrix.
+    empty = {name for name in biases if not Files().mapping(tensors[name].path).bytes(tensors[name]).any()}
+    unread = [name for name in unread if name not in empty]
     if not ignore:
         beyond = [name for name in unread if layers.get(name, -1) >= own]
         if beyond:
@@ -128,12 +131,6 @@ def _changes(name: str, modules: Collection[str], in_layer: bool) -> bool:
     if module in modules and kind == "bias":
         return True
     return in_layer and kind in ("weight", "bias") and "norm" in module.rpartition(".")[2].lower()
-
-
-def _is_empty_bias(name: str, tensor: StoredTensor, modules: Collection[str]) -> bool:
-    """Return whether a tensor is a bias of zeros, which GPTQ's tools write for every matrix."""
-    module, _, kind = name.rpartition(".")
-    return module in modules and kind == "bias" and not Files().mapping(tensor.path).bytes(tensor).any()
 
 
 def _remedy(folder: Path, config_keys: str, gguf_keys: str) -> str:

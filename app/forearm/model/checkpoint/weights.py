@@ -22,7 +22,7 @@ from forearm.model.checkpoint.checkpoint import Checkpoint, stored_bytes
 from forearm.model.checkpoint.formats import spec_bytes, summary
 from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.rotated import RotatedWeights
-from forearm.model.checkpoint.shards import Files, StoredTensor, widened
+from forearm.model.checkpoint.shards import Files, widened
 from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
@@ -108,7 +108,9 @@ def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPo
         if isinstance(stored, CodedMatrix):
             decoded = _decoded(part, stored, checkpoint.formats[part.matrix], files, decoders)
             for row, rows in decoded:
-                executor.load_codes(part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, row)
+                executor.load_codes(
+                    part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, part.at + row
+                )
             bar.update(stored_bytes(part, stored))
         elif rotated is not None:
             if len(part.shape) == 1:
@@ -122,21 +124,14 @@ def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPo
             executor.load_vector(part.name, widened(values, stored.float_dtype))
             bar.update(values.nbytes)
         else:
-            _load_matrix(executor, part, stored, files, bar)
-
-
-def _load_matrix(
-    executor: _native.Executor, part: TensorPart, tensor: StoredTensor, files: Files, bar: tqdm[Never]
-) -> None:
-    rows = part.shape[0]
-    mapping = files.mapping(tensor.path)
-    row_bytes = (tensor.end - tensor.begin) // tensor.shape[0]
-    step = max(1, PIECE_BYTES // row_bytes)
-    for row in range(0, rows, step):
-        begin, end = part.row + row, part.row + min(row + step, rows)
-        executor.load_matrix(part.name, mapping.rows(tensor, begin, end), tensor.float_dtype, part.at + row)
-        mapping.release(tensor.begin + begin * row_bytes, tensor.begin + end * row_bytes)
-        bar.update((end - begin) * row_bytes)
+            mapping, count = files.mapping(stored.path), part.shape[0]
+            row_bytes = (stored.end - stored.begin) // stored.shape[0]
+            step = max(1, PIECE_BYTES // row_bytes)
+            for row in range(0, count, step):
+                begin, end = part.row + row, part.row + min(row + step, count)
+                executor.load_matrix(part.name, mapping.rows(stored, begin, end), stored.float_dtype, part.at + row)
+                mapping.release(stored.begin + begin * row_bytes, stored.begin + end * row_bytes)
+                bar.update((end - begin) * row_bytes)
 
 
 def _decoded(

@@ -8,7 +8,16 @@ from typing import Any
 
 from forearm.errors import ConfigError
 from forearm.model.families import switches
-from forearm.model.families.config import Activation, Attention, DTypeName, FeedForward, Layer, ModelConfig, Rope
+from forearm.model.families.config import (
+    Activation,
+    Attention,
+    DTypeName,
+    Experts,
+    FeedForward,
+    Layer,
+    ModelConfig,
+    Rope,
+)
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import Lengths, position_limit, rope
 
@@ -77,6 +86,7 @@ def decoder(
     windows: Sequence[int] | None = None,
     mixers: Sequence[Attention] | None = None,
     ropes: tuple[Rope, ...] | None = None,
+    feed_forwards: Sequence[FeedForward | Experts] | None = None,
     act: Activation | None = None,
     gated: bool = True,
     mlp_bias: bool = False,
@@ -87,8 +97,9 @@ def decoder(
     """Return a Llama: RMSNorm before each half of a layer, rotated q and k, a gated MLP.
 
     windows: the window of each layer, 0 for none. mixers, ropes: given if the layers do not all have the same angles.
-    act: the feed-forward's activation; None: the one that hidden_act names. partial: only partial_rotary_factor of a
-    head is rotated. differs: other fields of ModelConfig.
+    feed_forwards: those of each layer, if they are not one gated MLP. act: the feed-forward's activation; None: the one
+    that hidden_act names. partial: only partial_rotary_factor of a head is rotated. differs: other fields of
+    ModelConfig.
     """
     keys = inputs.keys
     heads = keys.integer("num_attention_heads")
@@ -100,7 +111,7 @@ def decoder(
     common |= {
         "norm_eps": keys.number("rms_norm_eps", 1e-6),
         "tied_head": keys.flag("tie_word_embeddings"),
-        "layers": tuple(Layer(mixer, feed_forward) for mixer in mixers),
+        "layers": tuple(map(Layer, mixers, feed_forwards or [feed_forward] * len(mixers))),
     }
     if ropes is None:
         angles, max_positions = flat_rope(inputs, head_dim, partial=partial, interleaved=interleaved)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.errors import ConfigError
-from forearm.model.families import gemma, layer_norm, llama_like, post_norm, switches
+from forearm.model.families import experts, gemma, layer_norm, llama_like, post_norm, switches
 from forearm.model.families.config import DTypeName, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
@@ -102,6 +102,10 @@ FAMILIES: dict[str, Family] = {
     "granite": llama_like.granite,
     "ernie4_5": llama_like.ernie4_5,
     "opt": layer_norm.opt,
+    "mixtral": experts.mixtral,
+    "qwen2_moe": experts.qwen2_moe,
+    "qwen3_moe": experts.qwen3_moe,
+    "olmoe": experts.olmoe,
     "internlm3": llama_like.internlm3,
     "ministral": llama_like.ministral,
     "arcee": llama_like.arcee,

@@ -24,14 +24,14 @@ def mistral(inputs: FamilyInputs) -> ModelConfig:
 
 def qwen2(inputs: FamilyInputs) -> ModelConfig:
     """Qwen2 and 2.5, R1-Distill-Qwen: Llama with biases on q, k, v."""
-    return decoder(inputs, windows=_qwen_windows(inputs), qkv_bias=True)
+    return decoder(inputs, windows=qwen_windows(inputs), qkv_bias=True)
 
 
 def qwen3(inputs: FamilyInputs) -> ModelConfig:
     """Qwen3: q and k are normalized per head; head_dim is 128 if it is missing."""
     inputs = inputs.with_defaults(head_dim=128)
     bias = inputs.keys.flag("attention_bias")
-    return decoder(inputs, windows=_qwen_windows(inputs), qk_norm="head", qkv_bias=bias, o_bias=bias)
+    return decoder(inputs, windows=qwen_windows(inputs), qk_norm="head", qkv_bias=bias, o_bias=bias)
 
 
 def phi3(inputs: FamilyInputs) -> ModelConfig:
@@ -147,7 +147,7 @@ def qwen3_vl(inputs: FamilyInputs) -> ModelConfig:
     return qwen3(inputs.with_defaults(rope_theta=5e6, num_key_value_heads=32))
 
 
-def _qwen_windows(inputs: FamilyInputs) -> list[int]:
+def qwen_windows(inputs: FamilyInputs) -> list[int]:
     """Return each layer's window: if use_sliding_window is set, layers from max_window_layers on have one."""
     if not inputs.keys.flag("use_sliding_window"):
         return [0] * inputs.layers

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import Experts, FeedForward, Layer, ModelConfig, WeightFormat
+from forearm.model.families.config import Experts, FeedForward, ModelConfig, WeightFormat
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
@@ -25,7 +25,7 @@ class MatrixPart:
     """Rows of a packed matrix that a checkpoint stores as a matrix of its own.
 
     name: the executor's name, for loading the rows (_native.pyi). stored: Llama's name of the module in its layer; a
-    family may have another one (ModelConfig.names, names.py).
+    family may have another one (ModelConfig.names, names.py). {expert} in it stands for the number of an expert.
     """
 
     name: str
@@ -35,7 +35,7 @@ class MatrixPart:
     @property
     def key(self) -> str:
         """Return the name without its layer."""
-        return self.name.rpartition(".")[2]
+        return self.name.split(".", 2)[2] if self.name.startswith("layers.") else self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,22 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         found.append(_single("types", "token_type_embeddings", config.token_types, width, "table"))
     if not config.tied_head:
         found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias))
+    query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
     for i, layer in enumerate(config.layers):
-        found += _attention(config, f"layers.{i}.")
-        found += _feed_forward(config, layer, f"layers.{i}.")
+        at, own = f"layers.{i}.", layer.feed_forward
+        joint = (MatrixPart(f"{at}{n}", f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key)))
+        found.append(MatrixSpec(f"{at}qkv", tuple(joint), width, "mixer_in", config.qkv_bias))
+        found.append(_single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias))
+        if isinstance(own, FeedForward):
+            found += _up_and_down(config, own, at, "mlp.")
+            continue
+        router = [MatrixPart(f"{at}router", "mlp.gate", own.count)]
+        if own.shared_gate:
+            router.append(MatrixPart(f"{at}shared_gate", "mlp.shared_expert_gate", 1))
+        found.append(MatrixSpec(f"{at}router", tuple(router), width, "router", own.router_bias))
+        found += _up_and_down(config, own, f"{at}experts.", "mlp.experts.{expert}.")
+        if own.shared:
+            found += _up_and_down(config, own.shared, f"{at}shared.", "mlp.shared_expert.")
     for i, dense in enumerate(config.dense):
         found.append(_single(f"dense.{i}", dense.stored, dense.outputs, width, "pooler", dense.bias))
         width = dense.outputs
@@ -92,27 +105,6 @@ def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, Wei
 
 def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = False) -> MatrixSpec:
     return MatrixSpec(name, (MatrixPart(name, stored, rows),), k, role, bias)
-
-
-def _attention(config: ModelConfig, layer: str) -> Iterator[MatrixSpec]:
-    query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    joint = tuple(MatrixPart(layer + n, f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key)))
-    yield MatrixSpec(f"{layer}qkv", joint, config.hidden, "mixer_in", config.qkv_bias)
-    yield _single(f"{layer}o", "self_attn.o_proj", config.hidden, query, "mixer_out", config.o_bias)
-
-
-def _feed_forward(config: ModelConfig, layer: Layer, prefix: str) -> Iterator[MatrixSpec]:
-    own = layer.feed_forward
-    if isinstance(own, FeedForward):
-        yield from _up_and_down(config, own, prefix, "mlp.")
-        return
-    router = [MatrixPart(f"{prefix}router", "mlp.gate", own.count)]
-    if own.shared_gate:
-        router.append(MatrixPart(f"{prefix}shared_gate", "mlp.shared_expert_gate", 1))
-    yield MatrixSpec(f"{prefix}router", tuple(router), config.hidden, "router", own.router_bias)
-    yield from _up_and_down(config, own, f"{prefix}experts.", "mlp.experts.")
-    if own.shared:
-        yield from _up_and_down(config, own.shared, f"{prefix}shared.", "mlp.shared_expert.")
 
 
 def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:

@@ -32,6 +32,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "use_bidirectional_attention": (None, False),
     "clip_qkv": (None,),
     "num_experts": (None, 0),
+    "shared_expert_intermediate_size": (None, 0),
     "num_local_experts": (None, 0, 1),
     "moe_num_experts": (None, 0),
     "dual_chunk_attention_config": (None,),
@@ -68,7 +69,8 @@ _IGNORED = {
     "image_token_id", "image_token_index", "init_std", "initializer_range", "is_decoder", "label2id",
     "layer_types", "layerdrop", "layers_block_type", "max_length", "max_window_layers", "mm_tokens_per_image",
     "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "num_nextn_predict_layers", "original_dtype",
-    "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_to_multiple_of",
+    "original_max_position_embeddings", "output_attentions", "output_router_logits", "router_aux_loss_coef",
+    "router_jitter_noise", "output_hidden_states", "pad_to_multiple_of",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
     "quantization_config",
     "scale_attention_softmax_in_fp32", "scale_attn_weights",
@@ -140,7 +142,7 @@ _BOUNDS = {
     "vocab_size": 1 << 28, "hidden_size": 1 << 20, "intermediate_size": 1 << 24, "num_hidden_layers": 1 << 10,
     "num_attention_heads": 1 << 16, "num_key_value_heads": 1 << 16, "head_dim": 1 << 16, "ffn_dim": 1 << 24,
     "max_position_embeddings": 1 << 31, "original_max_position_embeddings": 1 << 31, "sliding_window": 1 << 31,
-    "local_attention": 1 << 31, "type_vocab_size": 1 << 20,
+    "local_attention": 1 << 31, "type_vocab_size": 1 << 20, "moe_intermediate_size": 1 << 24,
 }  # fmt: skip
 
 
