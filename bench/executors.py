@@ -8,9 +8,10 @@ import numpy as np
 from bench.shapes import POOL, Shape, bfloat16
 
 from forearm import _native
+from forearm.model.checkpoint.formats import plan_formats
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
 from forearm.model.families.matrices import matrices, uniform_formats
-from forearm.model.quantization.quantization import AT_LOAD
+from forearm.model.quantization.quantization import Asked
 
 KV_DTYPE = "bfloat16"
 FLOATS = ("float32", "float16", "bfloat16")
@@ -40,8 +41,7 @@ def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
     """Return the formats of --quantization `name` (embedding and head int8), or a float dtype for all."""
     if name in FLOATS:
         return uniform_formats(config, WeightFormat(name))  # type: ignore[arg-type]  # one of FLOATS
-    formats = uniform_formats(config, AT_LOAD[name])
-    return formats | {matrix: AT_LOAD["int8"] for matrix in ("embed", "head") if matrix in formats}
+    return plan_formats(matrices(config), (), "bfloat16", Asked(name), quantized=False)
 
 
 def make_executor(

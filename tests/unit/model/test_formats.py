@@ -62,7 +62,10 @@ def test_what_was_asked_is_what_each_matrix_gets(
     found = formats(llama(tmp_path, "BF16"), *asked)
 
     of_layers = {f"layers.{i}.{name}" for i in range(2) for name in ("qkv", "o", "up", "down")}
-    assert found == dict.fromkeys(of_layers, layers) | {"embed": embeddings, "head": embeddings}
+    expected = dict.fromkeys(of_layers, layers) | {"embed": embeddings, "head": embeddings}
+    if layers == INT8:  # outliers in front of down are not rotated away
+        expected |= {f"layers.{i}.down": WeightFormat("int8", 128, "float16") for i in range(2)}
+    assert found == expected
 
 
 def test_a_tied_head_is_the_embedding_unless_the_model_is_rotated(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import TensorPart
@@ -11,7 +12,7 @@ from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
-from forearm.model.quantization.quantization import Asked
+from forearm.model.quantization.quantization import INT8_DOWN_GROUP, Asked
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -83,4 +84,7 @@ def _format(
     if spec.role in ("embedding", "head"):
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
         return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
-    return WeightFormat(weight_dtype) if at_load is None or spec.role == "table" else at_load
+    if at_load is None or spec.role == "table":
+        return WeightFormat(weight_dtype)
+    grouped = asked.weights == "int8" and not asked.wide and spec.role == "feed_forward_out"
+    return replace(at_load, group=INT8_DOWN_GROUP, scale_dtype="float16") if grouped else at_load

@@ -28,6 +28,11 @@ AT_LOAD = {
     "int4-g128": WeightFormat("int4", 128, "float16"),
     "fp8": WeightFormat("fp8_e4m3", wide=True),
 }
+# Values of a row of an int8 down projection that share a scale, as do the activations before it. Those are products of
+# two activations, whose outliers no rotation of weights spreads: on SmolLM2-135M the KL divergence is 0.0173 with one
+# scale for a row, 0.0112, 0.0095, 0.0078 and 0.0073 with 512, 256, 128 and 64 values a scale. Prefill takes 2 % longer
+# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4).
+INT8_DOWN_GROUP = 128
 # quant_method -> the names that --quantization accepts for it.
 METHODS = {
     "gptq": ("gptq",),
