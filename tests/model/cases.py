@@ -73,6 +73,9 @@ def make(case: Case, folder: Path) -> PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             _randomize(name, parameter)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                _randomize(name, buffer)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder, max_shard_size=case.shard)
     return auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
 
@@ -168,6 +171,23 @@ CASES: list[Case] = [
     }),
     Case("olmoe", "OlmoeConfig", {"num_experts": 8, "num_experts_per_tok": 2}),
     Case("mixtral", "MixtralConfig", {"num_local_experts": 5, "num_experts_per_tok": 2}, seed=1),
+    Case("glm4-moe", "Glm4MoeConfig", {
+        "n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "n_group": 3, "topk_group": 2,
+        "routed_scaling_factor": 1.7, "n_shared_experts": 2, "use_qk_norm": True, "attention_bias": True,
+        "head_dim": 24, "num_hidden_layers": 3,
+    }),
+    Case("glm4-moe-one-group", "Glm4MoeConfig", {
+        "n_routed_experts": 9, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "norm_topk_prob": False,
+        "head_dim": 16,
+    }),
+    Case("ernie-moe", "Ernie4_5_MoeConfig", {
+        "moe_num_experts": 12, "moe_k": 3, "moe_intermediate_size": 24, "moe_num_shared_experts": 2,
+        "num_hidden_layers": 4, "moe_layer_end_index": 2, "tie_word_embeddings": True,
+    }),
+    Case("ernie-moe-alone", "Ernie4_5_MoeConfig", {
+        "moe_num_experts": 7, "moe_k": 2, "moe_intermediate_size": 40, "moe_num_shared_experts": 0,
+        "num_hidden_layers": 4, "moe_layer_interval": 2, "use_bias": True, "tie_word_embeddings": False,
+    }),
     # Mistral
     Case("mistral-window", "MistralConfig", {"sliding_window": 16}),
     Case("mistral-nemo", "MistralConfig", {"sliding_window": None, "head_dim": 32}),

@@ -117,7 +117,7 @@ def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], ro
     """Logits after every token, float64 [tokens, vocab]."""
     x = hidden(config, weights, tokens, 0, rounding)
     head = weights["embed" if config.tied_head else "head"]
-    out = linear(x, head, None, rounding, rounding.int8_head) * config.logits_scale
+    out = linear(x, head, weights.get("head.bias"), rounding, rounding.int8_head) * config.logits_scale
     return config.logits_softcap * np.tanh(out / config.logits_softcap) if config.logits_softcap else out
 
 

@@ -51,6 +51,9 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
                 found[f"{before}experts.{expert}.{part}.weight"] = (rows, *shape[2:])
         if not joined:
             found[name] = shape
+    if model_type == "ernie4_5_moe":  # its correction is a matrix of one row
+        found = {name.replace("mlp.gate.moe_statics", "mlp.moe_statics"): shape for name, shape in found.items()}
+        found = {name: shape[1:] if name.endswith("correction_bias") else shape for name, shape in found.items()}
     if model_type != "mixtral":
         return found
     renamed = (("mlp.", "block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
@@ -120,6 +123,11 @@ def test_qwen3_moe_has_experts_in_all_layers_but_those_that_are_said_to_be_dense
         ("Qwen3-30B-A3B", {"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
         ("Qwen3-30B-A3B", {"mlp_only_layers": 3}, "mlp_only_layers = 3"),
         ("Mixtral-8x7B-Instruct-v0.1", {"num_local_experts": 5000}, "num_local_experts = 5000"),
+        ("GLM-4.5-Air", {"n_group": 3}, "n_group = 3"),
+        ("GLM-4.5-Air", {"n_group": 32, "topk_group": 1}, "topk_group = 1"),
+        ("GLM-4.5-Air", {"n_shared_experts": 0}, "n_shared_experts = 0"),
+        ("ERNIE-4.5-21B-A3B-PT", {"moe_layer_interval": 0}, "moe_layer_interval = 0"),
+        ("ERNIE-4.5-21B-A3B-PT", {"moe_k": 65}, "moe_k = 65"),
     ],
 )
 def test_wrong_numbers_of_experts_are_named(tmp_path: Path, model: str, changes: dict[str, Any], said: str) -> None:

@@ -199,7 +199,7 @@ def _rows(sharing: list[TensorPart]) -> int:
 
 
 def _check(tensor: StoredTensor, expected: tuple[int, ...]) -> None:
-    if tensor.shape != expected:
+    if tensor.shape != expected and (len(expected) > 1 or tensor.shape != (1, *expected)):
         raise ConfigError(
             f"{tensor.path}: tensor {tensor.name} has shape {list(tensor.shape)}; config.json makes it {list(expected)}"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import ModelConfig
+from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
@@ -24,6 +24,7 @@ _VECTORS = {
     "post_mlp_norm": "post_mlp_layernorm",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
+    "correction": "mlp.gate.e_score_correction_bias",
 }
 _NORMS = {
     "pre": ("input_norm", "pre_mlp_norm"),
@@ -67,7 +68,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _matrix(config, spec, prefix, stored)
     biases = config.layer_norm and config.norm_bias
     names = _VECTORS | config.names
-    for i in range(len(config.layers)):
+    for i, feed_forward in enumerate(layer.feed_forward for layer in config.layers):
         layer, at = f"layers.{i}", f"{prefix}{names['layers']}.{i}"
         for norm in _NORMS[config.norm_placement]:
             own = config.names.get(f"{layer}.{norm}")
@@ -77,6 +78,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             if config.qk_norm != "none":
                 size = config.head_dim * (heads if config.qk_norm == "full" else 1)
                 found += _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", size, False)
+        if isinstance(feed_forward, Experts) and feed_forward.correction:
+            found.append(TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (feed_forward.count,)))
     if config.final_norm:
         found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
     return found

@@ -1,4 +1,4 @@
-"""Families whose layers have experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE."""
+"""Families whose layers have experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4-MoE, ERNIE 4.5 MoE."""
 
 from __future__ import annotations
 
@@ -49,6 +49,66 @@ def olmoe(inputs: FamilyInputs) -> ModelConfig:
     return decoder(inputs, feed_forwards=[experts] * inputs.layers, qk_norm="full", qkv_bias=bias, o_bias=bias)
 
 
+def glm4_moe(inputs: FamilyInputs) -> ModelConfig:
+    """GLM-4.5 to 4.7 and their Air versions: sigmoid scores with a correction, a shared expert, dense first layers."""
+    inputs = inputs.with_defaults(
+        num_key_value_heads=8, n_routed_experts=128, num_experts_per_tok=8, moe_intermediate_size=1408,
+        rms_norm_eps=1e-5, partial_rotary_factor=0.5,
+    )  # fmt: skip
+    keys = inputs.keys
+    width, shared = keys.integer("moe_intermediate_size"), keys.integer("n_shared_experts", 1)
+    if shared < 1:
+        raise keys.wrong("n_shared_experts", "at least 1")
+    experts = _experts(
+        inputs, "n_routed_experts", "moe_intermediate_size", keys.flag("norm_topk_prob", True),
+        score="sigmoid", correction=True, sum_epsilon=1e-20, scale=keys.positive("routed_scaling_factor", 1.0),
+        groups=keys.integer("n_group", 1), groups_kept=keys.integer("topk_group", 1),
+        shared=FeedForward(shared * width, _act(inputs)),
+    )  # fmt: skip
+    dense = keys.integer("first_k_dense_replace", 1)
+    plain = FeedForward(keys.integer("intermediate_size"), _act(inputs))
+    return decoder(
+        inputs,
+        feed_forwards=[plain if i < dense else experts for i in range(inputs.layers)],
+        partial=True,
+        qk_norm="head" if keys.flag("use_qk_norm") else "none",
+        qkv_bias=keys.flag("attention_bias"),
+        names=_SHARED_EXPERTS,
+    )
+
+
+def ernie4_5_moe(inputs: FamilyInputs) -> ModelConfig:
+    """ERNIE 4.5 with experts: chosen by corrected softmax scores, beside shared experts; interleaved rotary angles."""
+    inputs = inputs.with_defaults(
+        num_key_value_heads=4, moe_num_experts=64, moe_k=6, moe_intermediate_size=1536, moe_num_shared_experts=2,
+        tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=500_000.0,
+    )  # fmt: skip
+    keys, act = inputs.keys, _act(inputs)
+    bias, shared = keys.flag("use_bias"), keys.integer("moe_num_shared_experts")
+    beside = FeedForward(shared * keys.integer("moe_intermediate_size"), act, bias=bias) if shared > 0 else None
+    experts = _experts(
+        inputs, "moe_num_experts", "moe_intermediate_size", True, active="moe_k", correction=True,
+        sum_epsilon=keys.number("moe_norm_min", 1e-12), shared=beside,
+    )  # fmt: skip
+    first, last, step = (keys.integer(f"moe_layer_{key}", default) for key, default in _ERNIE_LAYERS)
+    if step < 1:
+        raise keys.wrong("moe_layer_interval", "at least 1")
+    last = inputs.layers - 1 if last == -1 else last
+    sparse = [first <= i <= last and (i + 1) % step == 0 for i in range(inputs.layers)]
+    plain = FeedForward(keys.integer("intermediate_size"), act, bias=bias)
+    return decoder(
+        inputs,
+        feed_forwards=[experts if one else plain for one in sparse],
+        interleaved=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        head_bias=bias,
+        names=_SHARED_EXPERTS | {"correction": "mlp.moe_statics.e_score_correction_bias"},
+    )
+
+
+_ERNIE_LAYERS = (("start_index", 1), ("end_index", -1), ("interval", 1))
+_SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
 _MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {
     f"experts.{part}": f"block_sparse_moe.experts.{{expert}}.{name}"
     for part, name in (("gate", "w1"), ("up", "w3"), ("down", "w2"))
@@ -59,15 +119,28 @@ def _act(inputs: FamilyInputs) -> Any:
     return activation(inputs.keys, "hidden_act", "silu")
 
 
-def _experts(inputs: FamilyInputs, count: str, width: str, renormalized: bool, **differs: Any) -> Experts:
-    """Return the experts of a layer; `count` and `width` are config.json's keys."""
+def _experts(
+    inputs: FamilyInputs,
+    count: str,
+    width: str,
+    renormalized: bool,
+    active: str = "num_experts_per_tok",
+    **differs: Any,
+) -> Experts:
+    """Return the experts of a layer; `count`, `width` and `active` are config.json's keys."""
     keys = inputs.keys
-    number, active = keys.integer(count), keys.integer("num_experts_per_tok")
+    number, chosen = keys.integer(count), keys.integer(active)
     if not 2 <= number <= 4096:
         raise keys.wrong(count, "2 to 4096")
-    if not 1 <= active <= number:
-        raise keys.wrong("num_experts_per_tok", f"1 to {count} ({number})")
-    return Experts(keys.integer(width), number, active, _act(inputs), renormalized=renormalized, **differs)
+    if not 1 <= chosen <= number:
+        raise keys.wrong(active, f"1 to {count} ({number})")
+    experts = Experts(keys.integer(width), number, chosen, _act(inputs), renormalized=renormalized, **differs)
+    groups, kept = experts.groups, experts.groups_kept
+    if groups < 1 or number % groups or (groups > 1 and number // groups < experts.group_best):
+        raise keys.wrong("n_group", f"a divisor of {count} ({number}), with {experts.group_best} or more in a group")
+    if not 1 <= kept <= groups or chosen > kept * (number // groups):
+        raise keys.wrong("topk_group", f"1 to n_group ({groups}), groups of at least {chosen} experts together")
+    return experts
 
 
 def _sparse_layers(inputs: FamilyInputs, **differs: Any) -> list[FeedForward | Experts]:

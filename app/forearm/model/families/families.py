@@ -106,6 +106,8 @@ FAMILIES: dict[str, Family] = {
     "qwen2_moe": experts.qwen2_moe,
     "qwen3_moe": experts.qwen3_moe,
     "olmoe": experts.olmoe,
+    "glm4_moe": experts.glm4_moe,
+    "ernie4_5_moe": experts.ernie4_5_moe,
     "internlm3": llama_like.internlm3,
     "ministral": llama_like.ministral,
     "arcee": llama_like.arcee,
