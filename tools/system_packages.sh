@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install missing build dependencies with apt. Prints and changes nothing if none is missing.
 #   tools/system_packages.sh PYTHON [test|loops|deploy]
-# test: also the cross compiler of the Arm checks, and a browser; loops: as test, and LLVM 19
-# and, where there is one, 22 for tools/arm/price_loops.py; deploy: as test, and shellcheck
+# test: also the cross compiler of the Arm checks, and a browser; loops: as test, and LLVM 19 for
+# tools/arm/price_loops.py; deploy: as test, and shellcheck
 set -euo pipefail
 
 python=$1
@@ -28,8 +28,6 @@ fi
 if [ "$for_tests" = loops ]; then
   command -v llvm-mca-19 >/dev/null || missing+=(llvm-19)
   command -v clang++-19 >/dev/null || missing+=(clang-19)
-  # Debian 12 has it in its security updates, Ubuntu 24.04 does not: price_loops.py does without.
-  command -v llvm-mca-22 >/dev/null || ! apt-cache show llvm-22 >/dev/null 2>&1 || missing+=(llvm-22)
 fi
 [ "$for_tests" != deploy ] || command -v shellcheck >/dev/null || missing+=(shellcheck)
 [ ${#missing[@]} -gt 0 ] || exit 0

@@ -102,7 +102,15 @@ class Executor:
     @property
     def barriers(self) -> int:
         """Barriers passed since the executor was made."""
-    def load_matrix(self, name: str, data: Float32Array | npt.NDArray[np.uint16], dtype: str, row: int = 0) -> None:
+    def load_matrix(
+        self,
+        name: str,
+        data: Float32Array | npt.NDArray[np.uint16],
+        dtype: str,
+        row: int = 0,
+        importance: Float32Array | None = None,
+        compensation: Float32Array | None = None,
+    ) -> None:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
@@ -110,6 +118,7 @@ class Executor:
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
+        importance, compensation: float32 [k] and [k, k], for rounding to integers (kernels.h, RoundTask).
         Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
         """
@@ -224,6 +233,14 @@ class Executor:
 
         Raises: ValueError for more rows than step_logit_rows, or another width.
         """
+    def record_inputs(self) -> None:
+        """From now on keep the rows that each matrix is multiplied with in a step.
+
+        Raises: ValueError naming a matrix whose format is not float32.
+        """
+    def inputs(self, part: str) -> Float32Array:
+        """A copy of the last step's rows before the matrix with this part, float32 [rows, k]; no rows: it was not
+        multiplied."""
     def logits(self) -> Float32Array:
         """A copy of the last step's logits, float32 [logit_rows, vocab], for tests; of a pooled model of its rows,
         [logit_rows, hidden]."""
@@ -293,9 +310,18 @@ class Kernels:
     ) -> tuple[Int8Array, Float32Array, Int32Array]:
         """Rows as int8 activations: codes [rows, dim], scales and sums of codes [rows, groups]."""
     def round(
-        self, w: Float32Array, dtype: str, group: int, scale_dtype: str = "float32"
+        self,
+        w: Float32Array,
+        dtype: str,
+        group: int,
+        scale_dtype: str = "float32",
+        importance: Float32Array | None = None,
+        compensation: Float32Array | None = None,
     ) -> tuple[Int8Array, Float32Array]:
-        """Weights [rows, k] as "int8" or "int4": codes [rows, k], scales [rows, groups]."""
+        """Weights [rows, k] as "int8" or "int4": codes [rows, k], scales [rows, groups].
+
+        importance, compensation: [k] and [k, k], as kernels.h's RoundTask has them.
+        """
     def gemm_codes(
         self,
         a: Float32Array,

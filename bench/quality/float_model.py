@@ -14,6 +14,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.gguf.gguf import Gguf, read_gguf
 from forearm.model.gguf.gguf_codes import BLOCK_TYPES, decode_rows
+from forearm.text.grammars.grammar_tokens import tokenizer_text
 
 Floats = npt.NDArray[np.float32]
 
@@ -32,7 +33,7 @@ _KEYS = {
 
 
 def write_float_model(gguf: Path, folder: Path) -> None:
-    """Write config.json and model.safetensors with the file's weights dequantized and rounded to bfloat16.
+    """Write config.json, tokenizer.json, and model.safetensors with the weights dequantized and rounded to bfloat16.
 
     Raises: ConfigError unless the architecture is llama, whose names and order of rows are known here.
     """
@@ -46,6 +47,7 @@ def write_float_model(gguf: Path, folder: Path) -> None:
         "tie_word_embeddings": "output.weight" not in model.tensors,
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1))
+    (folder / "tokenizer.json").write_text(tokenizer_text(gguf)[0])
     files, header, data, at = Files(), dict[str, Any](), [], 0
     for tensor in model.tensors.values():
         values = _in_order_of_halves(model, tensor, _dequantized(files, tensor))

@@ -50,7 +50,8 @@ int64_t kv_block_bytes(const py::object& config, const std::string& kv_dtype) {
 }
 
 void load_matrix(Executor& executor, const std::string& name, const py::array& data, const std::string& dtype,
-                 int64_t row) {
+                 int64_t row, const std::optional<Array<float>>& importance,
+                 const std::optional<Array<float>>& compensation) {
   const DType kind = dtype_of(dtype);
   const bool floats = py::isinstance<py::array_t<float>>(data), halves = py::isinstance<py::array_t<uint16_t>>(data);
   if (data.ndim() != 2 || !(data.flags() & py::array::c_style))
@@ -62,8 +63,18 @@ void load_matrix(Executor& executor, const std::string& name, const py::array& d
     throw std::invalid_argument("'" + name + "' has dtype " + dtype + ", but its array is " +
                                 py::str(data.dtype()).cast<std::string>());
   const Tensor tensor{data.data(), kind, data.shape(0), data.shape(1)};
+  if (importance) expect_length("importance", *importance, tensor.k);
+  if (compensation) expect_shape("compensation", *compensation, tensor.k, tensor.k);
+  const Calibration calibration{importance ? importance->data() : nullptr,
+                                compensation ? compensation->data() : nullptr};
   const py::gil_scoped_release release;
-  executor.load_matrix(name, tensor, row);
+  executor.load_matrix(name, tensor, row, calibration);
+}
+
+py::array_t<float> inputs(const Executor& executor, const std::string& part) {
+  const Matrix& matrix = executor.matrix_of(part);
+  const std::vector<float>& rows = executor.inputs(matrix);
+  return py::array_t<float>({static_cast<int64_t>(rows.size()) / matrix.k, matrix.k}, rows.data());
 }
 
 // Codes come as int8, or as uint8 where they are bytes of fp8; `scales` and the others are [rows, groups].
@@ -178,7 +189,8 @@ void bind_executor(py::module_& module) {
       .def_property_readonly("kv_bytes_per_block", &Executor::kv_bytes_per_block)
       .def_property_readonly("threads", [](Executor& executor) { return executor.pool().threads(); })
       .def_property_readonly("barriers", [](Executor& executor) { return executor.pool().barriers(); })
-      .def("load_matrix", &load_matrix, "name"_a, "data"_a, "dtype"_a, "row"_a = 0)
+      .def("load_matrix", &load_matrix, "name"_a, "data"_a, "dtype"_a, "row"_a = 0,
+           "importance"_a.noconvert() = py::none(), "compensation"_a.noconvert() = py::none())
       .def("load_codes", &load_codes, "name"_a, "codes"_a, "scales"_a.noconvert(), "zeros"_a = py::none(),
            "offsets"_a = py::none(), "order"_a = py::none(), "row"_a = 0)
       .def(
@@ -197,6 +209,8 @@ void bind_executor(py::module_& module) {
       .def("begin", &run_step<&Executor::begin>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
            "types"_a = py::none())
+      .def("record_inputs", &Executor::record_inputs)
+      .def("inputs", &inputs, "part"_a)
       .def("logits", &logits)
       .def("pool", &pool, "starts"_a.noconvert());
   bind_sampling(executor);

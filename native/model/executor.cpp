@@ -86,6 +86,13 @@ void Executor::take_logits(const float* logits, int64_t rows) {
   logit_rows_ = rows;
 }
 
+void Executor::record_inputs() {
+  for (const MatrixSpec& spec : config_.matrices)
+    if (const Matrix& matrix = weights_.matrix_of(spec.parts[0].name); matrix.form() != Form::f32_rows)
+      throw std::invalid_argument("inputs of '" + spec.name + "' can't be recorded: its format is not float32");
+  forward_.value().record_inputs();
+}
+
 // Calls work(line, scratch of the member) once for each line. A single line is not worth waking the team.
 template <class Work>
 void Executor::each_line(int64_t lines, const Work& work) {

@@ -18,8 +18,8 @@ class Executor {
   // Throws std::invalid_argument naming the wrong value, OutOfMemory with the arithmetic.
   Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, const Ranks& ranks);
 
-  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row) {
-    weights_.load_matrix(name, tensor, row, pool_);
+  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const Calibration& calibration = {}) {
+    weights_.load_matrix(name, tensor, row, calibration, pool_);
   }
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row) {
     weights_.load_codes(name, codes, order, row, pool_);
@@ -34,6 +34,11 @@ class Executor {
   // Throws std::invalid_argument if the batch can't be computed, std::logic_error before finish_loading and
   // allocate_kv.
   void forward(const Batch& batch);
+  // Keeps what each matrix is multiplied with in later steps, for calibration. Throws std::invalid_argument if the rows
+  // before a matrix are not kept as float32.
+  void record_inputs();
+  // Returns the last step's rows before `matrix`, [rows, k]; empty: it was not multiplied.
+  const std::vector<float>& inputs(const Matrix& matrix) const { return forward_.value().inputs(matrix); }
 
   // Begins a step of a model whose modules are computed elsewhere, as forward does; its modules then call operations of
   // modules(), and take_logits ends the step: logits [rows, vocab_size], at most step_logit_rows. Throws

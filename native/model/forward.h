@@ -26,6 +26,9 @@ class Forward {
   // scratch. The team enters once and walks all phases, with barriers where data crosses threads: five a
   // layer, with experts six to eight.
   void run(const Batch& batch);
+  // See Executor.
+  void record_inputs() { step_.record_inputs(); }
+  const std::vector<float>& inputs(const Matrix& matrix) const { return step_.inputs(matrix); }
 
  private:
   void walk(StepWalk w);

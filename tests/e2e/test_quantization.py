@@ -24,6 +24,7 @@ def answer(**settings: str) -> str:
         ({"quantization": "int8"}, "rotated and rounded while loading: "),
         ({"quantization": "int8"}, "int8 in groups of 128 0."),
         ({"quantization": "int4"}, "int4 in groups of 128 0."),
+        ({"quantization": "int4-fast"}, "int4 in groups of 128 0."),
         ({"quantization": "int4-g32", "quantization_activations": "float"}, "int4 in groups of 32 (activations not"),
         ({"quantization": "int8", "quantization_embeddings": "none"}, "bfloat16 0."),
         ({"quantization": "fp8"}, "fp8_e4m3 0."),
@@ -39,6 +40,8 @@ def test_weights_are_rounded_as_asked_and_the_log_says_so(
 
     assert formats in next(line for line in caplog.messages if line.startswith("weights, ") and "rounded while" in line)
     assert text.startswith(" a "), "the demo model gives a definition"
+    calibrated = settings["quantization"] in ("int4", "int4-g32")
+    assert any(line.startswith("int4: calibrated on ") for line in caplog.messages) == calibrated
 
 
 def test_a_method_that_the_checkpoint_does_not_have_is_refused() -> None:

@@ -4,15 +4,13 @@
     tools/arm/price_loops.py            build the tiers with gcc and clang, print the table, hold the limits
     tools/arm/price_loops.py --write    and keep the table in bench/results/arm-loops.txt
 
-What is priced: the loop of a tile, taken from the object that ships, as cycles of LLVM's model of a core. Neoverse N1,
-V1 and V2 are those of LLVM 19; V3 (Graviton5), N3 (Axion N4A) and Olympus (Vera) are those of LLVM 22, and are left out
-where it is not installed. Rates are multiply instructions a cycle, as a share of what the core's pipes start. The model
-knows no caches: it shows spills, missing unrolling and too many loads, not tokens a second. Moves of vectors to or from
-the stack in a hot loop fail too.
+What is priced: the loop of a tile, taken from the object that ships, as cycles of LLVM 19's model of a core. Rates are
+multiply instructions a cycle, as a share of what the core's pipes start. The model knows no caches: it shows spills,
+missing unrolling and too many loads, not tokens a second. Moves of vectors to or from the stack in a hot loop fail too.
 
 Corrections. LLVM 19 dispatches twice of what the cores do (llvm issue 136374), so the width is given: 4, 8 and 8
-micro-ops, from Arm's optimization guides of N1, V1 and V2; LLVM 22's widths are taken as they are. A fixed-point SCVTF
-is priced as the plain one is there: two micro-ops. Loads count as first-level hits.
+micro-ops, from Arm's optimization guides of N1, V1 and V2. A fixed-point SCVTF is priced as the plain one is there: two
+micro-ops. Loads count as first-level hits.
 """
 
 from __future__ import annotations
@@ -30,23 +28,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Path(__file__).with_name("loop_limits.txt")
 COMPILERS = {"gcc": "g++", "clang": "clang++-19"}
 RESULT = ROOT / "bench/results/arm-loops.txt"
-HEAD = """Hot loops of Arm's tiers in LLVM 19's models of Neoverse N1, V1 and V2, and LLVM 22's of V3, N3 and Olympus:
-cycles of one turn (of one group), and what share of the multiply instructions that the core can start they are. Made by
-tools/arm/price_loops.py --write."""
+HEAD = """Hot loops of Arm's tiers in LLVM 19's models of Neoverse N1, V1 and V2: cycles of one turn (of one group), and
+what share of the multiply instructions that the core can start they are. Made by tools/arm/price_loops.py --write."""
 ATTRIBUTES = "+sve,+bf16,+i8mm,+dotprod,+fullfp16"
-CPU = {name: f"neoverse-{name}" for name in ("n1", "v1", "v2", "v3", "n3")} | {"olympus": "olympus"}
-NEWER = ("v3", "n3", "olympus")  # cores that LLVM 22 models, and LLVM 19 does not
-UNLIMITED = ("olympus",)  # six pipes: int8 in groups of 128 has 77 % of their rate, 84 % of that of V3's four
-DISPATCH = {"n1": 4, "v1": 8, "v2": 8, "v3": 10, "n3": 5, "olympus": 10}
+CPU = {"n1": "neoverse-n1", "v1": "neoverse-v1", "v2": "neoverse-v2"}
+DISPATCH = {"n1": 4, "v1": 8, "v2": 8}
 # Multiply instructions that start each cycle, on q and on z registers (which V1 has two pipes for, 256 bits wide).
-RATE = {
-    "n1": {"v": 2, "z": 0},
-    "v1": {"v": 4, "z": 2},
-    "v2": {"v": 4, "z": 4},
-    "v3": {"v": 4, "z": 4},
-    "n3": {"v": 2, "z": 2},
-    "olympus": {"v": 6, "z": 6},
-}
+RATE = {"n1": {"v": 2, "z": 0}, "v1": {"v": 4, "z": 2}, "v2": {"v": 4, "z": 4}}
 BRANCH = re.compile(r"^(b|b\.\w+|cbn?z|tbn?z)\s+.*?0x([0-9a-f]+)")
 STACK_MOVE = re.compile(r"^(ldr|str|ldur|stur|ldp|stp)\s+[qz]\d+.*\[sp")
 
@@ -171,15 +159,10 @@ def hot_loop(function: list[Instruction], mac: str, nested: bool) -> Loop | None
     return Loop(before + inner + after, inner, before, after)
 
 
-def mca_of(core: str) -> str:
-    return "llvm-mca-22" if core in NEWER else "llvm-mca-19"
-
-
 def cycles(body: list[str], core: str, dispatch: int) -> float:
     """Cycles of one turn, over a hundred."""
-    mca = mca_of(core)
     said = run(
-        mca,
+        "llvm-mca-19",
         "-mtriple=aarch64-linux-gnu",
         f"-mcpu={CPU[core]}",
         f"-mattr={ATTRIBUTES}",
@@ -189,7 +172,7 @@ def cycles(body: list[str], core: str, dispatch: int) -> float:
     )
     total = re.search(r"Total Cycles:\s+(\d+)", said)
     if total is None:
-        raise SystemExit(f"price_loops: {mca} gave no cycles:\n{said[:2000]}")
+        raise SystemExit(f"price_loops: llvm-mca-19 gave no cycles:\n{said[:2000]}")
     return int(total.group(1)) / 100
 
 
@@ -221,12 +204,12 @@ def row_of(limit: Limit, compiler: str, functions: dict[str, list[Instruction]])
     if spills := sum(bool(STACK_MOVE.match(line)) for line in loop.body):
         wrong.append(f"{where}: {spills} moves of vectors to or from the stack in the loop")
     floor, columns = limit.floors[compiler], []
-    for core in (core for core in limit.cores if shutil.which(mca_of(core))):
+    for core in limit.cores:
         share, took, count = price(limit, loop, core, DISPATCH[core])
         columns.append(f"{core} {took:6.1f} cycles {100 * share:5.1f} %")
         if limit.bytes_per_mac:
             columns[-1] += f" {count * limit.bytes_per_mac / took:5.1f} bytes of W a cycle"
-        if share < floor and core not in UNLIMITED:
+        if share < floor:
             wrong.append(f"{where}: {100 * share:.1f} % of {core}'s {limit.mac} rate, under {100 * floor:.0f} %")
     if "v2" in limit.cores:
         columns.append(f"v2 if 6 wide {100 * price(limit, loop, 'v2', 6)[0]:5.1f} %")
@@ -254,8 +237,7 @@ def main() -> int:
         RESULT.write_text("\n".join([HEAD, "", *lines, ""]))
     for failure in wrong:
         print(f"FAIL {failure}")
-    absent = "" if shutil.which("llvm-mca-22") else f"; NOT PRICED for {', '.join(NEWER)}: there is no llvm-mca-22"
-    print(f"price_loops: {len(lines)} loops priced, {len(wrong)} under their limits{absent}")
+    print(f"price_loops: {len(lines)} loops priced, {len(wrong)} under their limits")
     return 1 if wrong else 0
 
 

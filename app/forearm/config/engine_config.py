@@ -18,7 +18,7 @@ from forearm.config.settings import (
 )
 
 DTYPES = {"half": "float16", "float": "float32"}
-ROUNDED = ("int8", "int4", "int4-g32", "int4-g64", "int4-g128", "fp8")  # quantized while loading
+ROUNDED = ("int8", "int4", "int4-fast", "int4-g32", "int4-g64", "int4-g128", "fp8")  # quantized while loading
 QUANTIZED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # quantized in the checkpoint
 SAME_QUANTIZATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
 
@@ -35,8 +35,8 @@ class EngineConfig(Common):
     )
     quantization: str = setting(
         "none",
-        "quantize weights while loading: int8, int4 (-g32, -g64, -g128: group size), fp8; or the checkpoint's own "
-        "method",
+        "quantize weights while loading: int8, int4 (-g32, -g64, -g128: group size; -fast: without calibration), fp8; "
+        "or the checkpoint's own method",
         flag="--quantization -q",
         parse=one_of("none", *ROUNDED, *QUANTIZED, **SAME_QUANTIZATION),
     )

@@ -144,6 +144,7 @@ def load(
         ranks=cores.ranks,
         progress=progress,
         weight_cache=config.weight_cache,
+        tokenizer=Path(config.tokenizer) if config.tokenizer else None,
         outdated=outdated,
     )
     if not checkpoint.config.modules:

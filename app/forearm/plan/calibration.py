@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +67,7 @@ def _asked(format: WeightFormat) -> Asked | None:
 
 def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) -> Achieved:
     dtype = "bfloat16" if format.is_quantized else format.dtype
-    checkpoint = open_checkpoint(folder, dtype=dtype, quantization=asked)
+    checkpoint = replace(open_checkpoint(folder, dtype=dtype, quantization=asked), calibrated=False)
     executor = load_native(
         checkpoint,
         step_tokens=MANY_ROWS,

@@ -1,5 +1,8 @@
 #include "model/step/step.h"
 
+#include <algorithm>
+#include <cassert>
+
 #include "model/step/multiply.h"
 
 namespace forearm {
@@ -23,6 +26,20 @@ void Step::clear_counters(int member, int64_t first_phase) {
     counter(phase, member).store(0, std::memory_order_relaxed);
     if (member == 0) ready(phase).store(0, std::memory_order_relaxed);
   }
+}
+
+const std::vector<float>& Step::inputs(const Matrix& matrix) const {
+  static const std::vector<float> kNone;
+  const auto found = inputs_.find(&matrix);
+  return found == inputs_.end() ? kNone : found->second;
+}
+
+// Rows are complete here, and stay as they are until a barrier after the multiplication.
+void Step::record(const Matrix& matrix, const Operand& rows, int64_t count) {
+  assert(rows.form == Form::f32_rows);
+  std::vector<float>& kept = inputs_[&matrix];
+  kept.resize(static_cast<size_t>(count * matrix.k));
+  for (int64_t r = 0; r < count; ++r) std::copy_n(row_of(rows, r), matrix.k, kept.data() + r * matrix.k);
 }
 
 void Step::project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed) {

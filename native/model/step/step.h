@@ -4,7 +4,9 @@
 // The team enters once and walks all phases together, with barriers where data crosses threads.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "model/batch.h"
 #include "model/partition.h"
@@ -82,6 +84,11 @@ class Step {
   // which is normalized and added when the residual is read next.
   void project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed);
 
+  // From now on keeps the rows that each matrix is multiplied with, until the next step.
+  void record_inputs() { recording_ = true; }
+  // Returns the last step's rows before `matrix`, [rows, k]; empty: it was not multiplied.
+  const std::vector<float>& inputs(const Matrix& matrix) const;
+
   // Calls work(rank, piece) once for each piece 0 .. count(rank) - 1 of each rank. A member takes pieces of its own
   // rank first, whose data are on its node, then those that other ranks have not begun.
   template <class Count, class Work>
@@ -117,6 +124,7 @@ class Step {
   };
 
   static float* row_of(const Operand& rows, int64_t row) { return static_cast<float*>(rows.data) + row * rows.stride; }
+  void record(const Matrix& matrix, const Operand& rows, int64_t count);
   Operand prepare(StepWalk& w, const Source& source, const Matrix& matrix);
   void make_rows(const StepWalk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out);
   template <class Done>
@@ -137,6 +145,8 @@ class Step {
   // count.
   std::unique_ptr<Counter[]> counters_;
   const Batch* batch_ = nullptr;
+  bool recording_ = false;
+  std::map<const Matrix*, std::vector<float>> inputs_;  // by matrix, if recording
 };
 
 }  // namespace forearm

@@ -165,14 +165,15 @@ void Weights::pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Poo
   });
 }
 
-void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, Pool& pool) {
+void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const Calibration& calibration,
+                          Pool& pool) {
   MatrixRows& part = rows_for(name, row, tensor.rows, tensor.k);
   part.matrix->check_floats();
   const int64_t row_bytes = tensor.k * dtype_bytes(tensor.dtype);
   pack_panels(part, row, tensor.rows, pool,
               [&](int64_t from, int64_t first, int64_t count, PanelMap panels, PackRoom& room) {
                 const char* rows = static_cast<const char*>(tensor.data) + (from - row) * row_bytes;
-                part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, panels, room);
+                part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, panels, calibration, room);
               });
 }
 

@@ -12,10 +12,11 @@ from bench.shapes import SHAPES
 
 from forearm import _native
 from forearm.config.engine_config import EngineConfig
-from forearm.engine.host.memory_plan import fit, scratch_bytes
+from forearm.engine.host.memory_plan import Fit, fit, scratch_bytes
 from forearm.engine.host.placement import Memory, kv_blocks
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.calibration import calibration_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.model.checkpoint.weights import load_native
@@ -87,6 +88,47 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
 
     with pytest.raises(ConfigError, match=r"one sequence of 2048 tokens needs .* free of 0.03 GiB \(a small box\)"):
         fit(EngineConfig(), DEMO_MODEL, tight, 1)
+
+
+def test_calibration_that_does_not_fit_beside_the_weights_is_refused_and_its_remedy_fits() -> None:
+    def planned(name: str, memory: Memory) -> Fit:
+        asked = EngineConfig(quantization=name, max_num_seqs=1, max_model_len=64, kv_cache_memory_bytes=MIB)
+        return fit(asked, DEMO_MODEL, memory, 1)
+
+    most = planned("int4", BOX)
+    needed = most.checkpoint.packed_bytes + most.scratch_bytes + calibration_bytes(most.checkpoint.config, 1)
+    needed += most.blocks * most.block_bytes
+    enough, short = (Memory(size, size, "a box") for size in (int(needed / 0.92) + MIB, int(needed / 0.92) - MIB))
+
+    planned("int4", enough)
+    with pytest.raises(ConfigError, match=r"does not fit"):
+        planned("int4", short)
+    planned("int4-fast", short)
+
+
+def test_calibration_takes_no_more_memory_than_is_counted() -> None:
+    """In processes of their own: the most resident memory with calibration and without."""
+    program = (
+        "import resource, sys\n"
+        "from forearm.model.checkpoint.checkpoint import open_checkpoint\n"
+        "from forearm.model.checkpoint.calibration import calibration_tokens\n"
+        "from forearm.model.checkpoint.hub import DEMO_MODEL\n"
+        "from forearm.model.checkpoint.weights import load_native\n"
+        "from forearm.model.quantization.quantization import Asked\n"
+        "calibration_tokens(DEMO_MODEL, 1)\n"
+        "checkpoint = open_checkpoint(DEMO_MODEL, quantization=Asked(sys.argv[1]))\n"
+        "load_native(checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1,"
+        " progress=False)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+
+    def peak_bytes(name: str) -> int:
+        command = [sys.executable, "-c", program, name]
+        return 1024 * int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    counted = calibration_bytes(fit(EngineConfig(), DEMO_MODEL, BOX, 1).checkpoint.config, 1)
+
+    assert peak_bytes("int4") - peak_bytes("int4-fast") <= counted + 2 * MIB
 
 
 def test_auto_takes_the_longest_context_that_fits() -> None:

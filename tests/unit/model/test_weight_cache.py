@@ -18,8 +18,9 @@ from tests.unit.model.test_formats import quantized
 from tests.unit.model.test_weights import logits, random_llama
 
 from forearm import _native
-from forearm.model.checkpoint import weight_cache, weights
+from forearm.model.checkpoint import calibration, weight_cache, weights
 from forearm.model.checkpoint.checkpoint import open_checkpoint, stored_bytes
+from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.checkpoint.weight_cache import PAGE_BYTES, check_source, key_of, map_weights, save_weights
 from forearm.model.families.matrices import matrices
@@ -72,6 +73,36 @@ def test_quantized_checkpoints_are_kept_with_zeros_and_order(
     loads_nothing(monkeypatch)
 
     assert np.array_equal(run(folder, tmp_path / "cache"), first)
+
+
+def test_calibrated_weights_are_kept_and_made_anew_for_another_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    plain = run(DEMO_MODEL, tmp_path, Asked("int4-fast"))
+    first = run(DEMO_MODEL, tmp_path, Asked("int4"))
+    assert not np.array_equal(first, plain)
+    assert any(line.startswith("int4: calibrated on ") for line in caplog.messages)
+    assert len(kept(tmp_path)) == 2
+
+    with monkeypatch.context() as patch:
+        loads_nothing(patch)
+        assert np.array_equal(run(DEMO_MODEL, tmp_path, Asked("int4")), first)
+
+    monkeypatch.setattr(calibration, "VERSION", "another")
+    assert np.array_equal(run(DEMO_MODEL, tmp_path, Asked("int4")), first)
+    assert len(kept(tmp_path)) == 3
+
+
+def test_without_a_tokenizer_weights_are_rounded_plainly_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache"
+
+    calibrated = run(folder, cache, Asked("int4"))
+
+    assert any(line.startswith("int4: rounded without calibration") for line in caplog.messages)
+    assert np.array_equal(calibrated, run(folder, cache, Asked("int4-fast")))
 
 
 def test_another_format_is_another_file_and_the_three_used_last_stay(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from forearm.engine.host import placement
 from forearm.engine.host.client_memory import grammar_bytes, inbox_bytes
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.calibration import calibration_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.families.matrices import matrices
 from forearm.model.families.overrides import rope_changes
@@ -88,7 +89,9 @@ def fit(
     if not checkpoint.config.pooled:  # a pooling model generates no text
         vocabulary = _VOCABULARY_BYTES + _VOCABULARY_BYTES_A_TOKEN * checkpoint.config.vocab_size
         grammars = grammar_bytes(config, memory)
-    beside = drafted + vocabulary + grammars + inbox
+    calibrated = [one.config for one in (checkpoint, draft) if one and one.calibrated]
+    calibrating = max((calibration_bytes(one, threads, any_tier) for one in calibrated), default=0)
+    beside = drafted + max(vocabulary + grammars + inbox, calibrating)  # calibration ends before they begin
     if asked == "auto":
         needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads, any_tier)
         needed += beside

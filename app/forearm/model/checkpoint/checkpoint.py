@@ -50,6 +50,8 @@ class Checkpoint:
     rotated: loading rotates the residual stream and values (rotation.py); config then has no tied head.
     own_cache: why transformers' own cache is used, if it computes the model (config.modules); empty: ours is.
     module_bytes: bytes of the tensors that torch keeps then, in float32.
+    calibrated: floats are rounded so that a calibration text loses least (calibration.py). Not in models whose norms
+        are on the residual stream: their layers hand on more than the stream.
     """
 
     folder: Path
@@ -63,6 +65,7 @@ class Checkpoint:
     rotated: bool = False
     own_cache: str = ""
     module_bytes: int = 0
+    calibrated: bool = False
 
     @property
     def packed_bytes(self) -> int:
@@ -124,8 +127,7 @@ def open_checkpoint(
     rotated = _rotated(config, tensors) if quantized is None and quantization.rotated else None
     served = rotated or config
     found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors))
-    loaded = [part for part, _ in found]
-    check_unread(folder, config, tensors, used, loaded, predicted_layers=nextn, ignore=ignore_unread)
+    check_unread(folder, config, tensors, used, [one for one, _ in found], predicted_layers=nextn, ignore=ignore_unread)
     return Checkpoint(
         folder=folder,
         config=served,
@@ -136,6 +138,7 @@ def open_checkpoint(
         formats=plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None),
         method="" if quantized is None else quantized[0],
         rotated=rotated is not None,
+        calibrated=quantization.calibrated and quantized is None and config.norm_residual == "none",
     )
 
 

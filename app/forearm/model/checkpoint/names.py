@@ -52,6 +52,11 @@ class TensorPart:
     of_rows: int | None = None
     matrix: str = ""
 
+    @property
+    def layer(self) -> int | None:
+        """Return the number of the layer that the part belongs to; None: it is of the whole model."""
+        return int(self.name.split(".")[1]) if self.name.startswith("layers.") else None
+
 
 def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     """Return every matrix and vector that the executor of `config` needs, with its place in the tensors `stored`.

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forearm import __version__
-from forearm.model.checkpoint import source_check
+from forearm.model.checkpoint import calibration, source_check
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.quantization.codes import CodedMatrix
 from forearm.model.quantization.rotation import VERSION
@@ -56,8 +56,11 @@ class Packed(Protocol):
         ...
 
 
-def key_of(checkpoint: Checkpoint) -> str:
-    """Return a text that identifies the checkpoint's files and the way they are read."""
+def key_of(checkpoint: Checkpoint, tokenizer: Path | None = None) -> str:
+    """Return a text that identifies the checkpoint's files and the way they are read.
+
+    tokenizer: what reads the calibration text, if the weights are calibrated; None: the checkpoint's own.
+    """
     files = [_identity(path, tensors) for path, tensors in _tensors_by_file(checkpoint).items()]
     config = checkpoint.folder / "config.json"
     settings = _digest(config.read_bytes()) if config.is_file() else ""
@@ -65,6 +68,9 @@ def key_of(checkpoint: Checkpoint) -> str:
     if checkpoint.config.dense:
         settings += repr(checkpoint.config.dense)
     rotation = VERSION if checkpoint.rotated else 0
+    if checkpoint.calibrated:
+        vocabulary = (tokenizer or checkpoint.folder) / "tokenizer.json"
+        settings += calibration.VERSION + (_digest(vocabulary.read_bytes()) if vocabulary.is_file() else "")
     return json.dumps([__version__, checkpoint.method, checkpoint.weight_dtype, settings, formats, rotation, files])
 
 

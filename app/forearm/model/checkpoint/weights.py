@@ -9,20 +9,25 @@ cache.
 from __future__ import annotations
 
 import logging
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from forearm import _native
+from forearm.array_types import Int32Array
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.checkpoint import Checkpoint, stored_bytes
-from forearm.model.checkpoint.formats import spec_bytes, summary
+from forearm.model.checkpoint.calibration import PLAIN, Calibration, Team, calibrated_layers, calibration_tokens
+from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
+from forearm.model.checkpoint.formats import Source, spec_bytes, summary
 from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.rotated import RotatedWeights
-from forearm.model.checkpoint.shards import Files, widened
+from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
@@ -49,12 +54,14 @@ def load_native(
     ranks: Sequence[int] = (),
     progress: bool = True,
     weight_cache: str = "",
+    tokenizer: Path | None = None,
     outdated: Callable[[], object] = lambda: None,
 ) -> _native.Executor:
     """Return a native executor with all weights packed; the caller allocates its KV cache.
 
     progress: show a bar on stderr with bytes and bytes per second.
     weight_cache: the folder that keeps packed weights between starts; empty: none.
+    tokenizer: the model folder or .gguf file whose tokenizer reads the calibration text; None: the checkpoint's.
     outdated: called from a thread if the kept weights turn out to belong to other files.
     Raises: ConfigError for weights that are not numbers; ValueError or MemoryError from the executor.
     """
@@ -74,64 +81,114 @@ def load_native(
     _log_arithmetic(checkpoint)
     if checkpoint.config.modules:
         return executor  # the modules are loaded with their matrices (model/modules/loading.py)
+    tokenizer = tokenizer or checkpoint.folder
+    team = Team(cores, threads, ranks)
     if not weight_cache:
-        _load_all(checkpoint, executor, threads, progress)
+        _load_all(checkpoint, executor, tokenizer, team, progress)
         return executor
-    key = key_of(checkpoint)
+    key = key_of(checkpoint, tokenizer)
     kept = cache_file(Path(weight_cache), checkpoint, key, _native.tier())
     if map_weights(executor, kept, key):
         executor.finish_loading()
     else:
-        _load_all(checkpoint, executor, threads, progress)
+        _load_all(checkpoint, executor, tokenizer, team, progress)
         save_weights(executor, kept, key)
     check_source(kept, checkpoint, outdated)
     return executor
 
 
-def _load_all(checkpoint: Checkpoint, executor: _native.Executor, threads: int, progress: bool) -> None:
-    size = checkpoint.stored_bytes
+def _load_all(checkpoint: Checkpoint, executor: _native.Executor, tokenizer: Path, team: Team, progress: bool) -> None:
+    size, tokens = checkpoint.stored_bytes, None
+    if checkpoint.calibrated:
+        try:
+            tokens = calibration_tokens(tokenizer, checkpoint.config.vocab_size)
+        except ConfigError as problem:
+            log.warning("int4: rounded without calibration, which loses more: %s", problem)
+    if tokens is not None:  # the tensors of layers are read twice
+        size += sum(stored_bytes(part, stored) for part, stored in checkpoint.sources if part.layer is not None)
     with (
         tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar,
-        ThreadPoolExecutor(min(threads, MOST_DECODERS), "decode") as decoders,
+        ThreadPoolExecutor(min(team.threads, MOST_DECODERS), "decode") as decoders,
     ):
+        loader = Loader(checkpoint, decoders, bar)
         try:
-            _load(checkpoint, executor, decoders, bar)
+            if tokens is None:
+                for part, stored in checkpoint.sources:
+                    loader.load(executor, part, stored)
+            else:
+                _load_calibrated(checkpoint, executor, tokens, team, loader)
         except ValueError as problem:  # such as a scale that is not a number: sizes were checked before
             raise ConfigError(f"{checkpoint.folder} can't be loaded: {problem}; download it again") from None
     executor.finish_loading()
 
 
-def _load(checkpoint: Checkpoint, executor: _native.Executor, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
-    files = Files()
-    rotated = RotatedWeights(checkpoint, files) if checkpoint.rotated else None
+def _load_calibrated(
+    checkpoint: Checkpoint, executor: _native.Executor, tokens: Int32Array, team: Team, loader: Loader
+) -> None:
+    """Load layer by layer, each after the float model has computed the calibration text up to it."""
+    began = time.monotonic()
+    layers: dict[int | None, list[Source]] = defaultdict(list)
     for part, stored in checkpoint.sources:
+        layers[part.layer].append((part, stored))
+    for part, stored in layers[None]:
+        loader.load(executor, part, stored)
+
+    def load(one: _native.Executor, layer: int) -> None:
+        beside = layers[None] if layer == 0 else []
+        for part, stored in (*layers[layer], *(source for source in beside if source[0].name == "positions")):
+            name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
+            loader.load(one, replace(part, name=name), stored)
+
+    embed, table = next(source for source in layers[None] if source[0].name == "embed")
+    assert isinstance(table, StoredTensor)
+    rows = Files().mapping(table.path).rows(table, embed.row, embed.row + embed.shape[0])
+    residual = widened(rows[tokens], table.float_dtype)
+    for layer, found in enumerate(calibrated_layers(checkpoint.config, residual, load, team)):
+        for part, stored in layers[layer]:
+            loader.load(executor, part, stored, found.get(part.matrix, PLAIN))
+    log.info("int4: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)
+
+
+class Loader:
+    """Reads tensors from their files into an executor, and shows how far it is."""
+
+    def __init__(self, checkpoint: Checkpoint, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
+        self._formats, self._decoders, self._bar = checkpoint.formats, decoders, bar
+        self._files = Files()
+        self._rotated = RotatedWeights(checkpoint, self._files) if checkpoint.rotated else None
+
+    def load(
+        self, executor: _native.Executor, part: TensorPart, stored: Stored, calibration: Calibration = PLAIN
+    ) -> None:
+        """Load one part of the checkpoint."""
         if isinstance(stored, CodedMatrix):
-            decoded = _decoded(part, stored, checkpoint.formats[part.matrix], files, decoders)
+            decoded = _decoded(part, stored, self._formats[part.matrix], self._files, self._decoders)
             for row, rows in decoded:
                 executor.load_codes(
                     part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, part.at + row
                 )
-            bar.update(stored_bytes(part, stored))
-        elif rotated is not None:
+            self._bar.update(stored_bytes(part, stored))
+        elif self._rotated is not None:
             if len(part.shape) == 1:
-                executor.load_vector(part.name, rotated.vector(part))
+                executor.load_vector(part.name, self._rotated.vector(part))
             else:
-                for row, floats in rotated.pieces(part, stored, decoders):
+                for row, floats in self._rotated.pieces(part, stored, self._decoders):
                     executor.load_matrix(part.name, floats, "float32", part.at + row)
-            bar.update(stored_bytes(part, stored))
+            self._bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
-            values = files.mapping(stored.path).rows(stored, 0, 1)[0, part.row : part.row + part.shape[0]]
+            values = self._files.mapping(stored.path).rows(stored, 0, 1)[0, part.row : part.row + part.shape[0]]
             executor.load_vector(part.name, widened(values, stored.float_dtype))
-            bar.update(values.nbytes)
+            self._bar.update(values.nbytes)
         else:
-            mapping, count = files.mapping(stored.path), part.shape[0]
+            mapping = self._files.mapping(stored.path)
             row_bytes = (stored.end - stored.begin) // stored.shape[0]
             step = max(1, PIECE_BYTES // row_bytes)
-            for row in range(0, count, step):
-                begin, end = part.row + row, part.row + min(row + step, count)
-                executor.load_matrix(part.name, mapping.rows(stored, begin, end), stored.float_dtype, part.at + row)
+            for row in range(0, part.shape[0], step):
+                begin, end = part.row + row, part.row + min(row + step, part.shape[0])
+                values = mapping.rows(stored, begin, end)
+                executor.load_matrix(part.name, values, stored.float_dtype, part.at + row, calibration.importance)
                 mapping.release(stored.begin + begin * row_bytes, stored.begin + end * row_bytes)
-                bar.update((end - begin) * row_bytes)
+                self._bar.update((end - begin) * row_bytes)
 
 
 def _decoded(

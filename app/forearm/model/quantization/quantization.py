@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 AT_LOAD = {
     "int8": WeightFormat("int8"),
     "int4": WeightFormat("int4", 128, "float16"),
+    "int4-fast": WeightFormat("int4", 128, "float16"),  # without calibration
     "int4-g32": WeightFormat("int4", 32, "float16"),
     "int4-g64": WeightFormat("int4", 64, "float16"),
     "int4-g128": WeightFormat("int4", 128, "float16"),
@@ -70,6 +71,11 @@ class Asked:
         is relative to each value.
         """
         return self.weights == "int8" and not self.wide
+
+    @property
+    def calibrated(self) -> bool:
+        """True if float weights are rounded so that a calibration text loses least."""
+        return self.at_load is not None and self.at_load.dtype == "int4" and self.weights != "int4-fast"
 
     @property
     def wide(self) -> bool:

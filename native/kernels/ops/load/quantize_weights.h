@@ -2,7 +2,11 @@
 //
 // int4: for each of kTries scales the codes q are taken and the scale that fits them best, sum(w q) / sum(q^2), which
 // leaves an error of sum(w^2) - sum(w q)^2 / sum(q^2): the search of ggml's quants (make_qx_quants), wider to the side
-// that clips the largest weight. All tries are taken at once, one in each lane.
+// that clips the largest weight. All tries are taken at once, one in each lane. With importance, each square counts as
+// often as its column says.
+//
+// Compensated rounding is GPTQ's (Frantar et al. 2022, arXiv:2210.17323, algorithm 1): by blocks of columns, whose
+// errors reach the columns beyond the block when it is done.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/scales.h"
@@ -63,10 +67,15 @@ inline float extreme_of(const float* w, int64_t count) {
   return reduce_max(highest) == largest ? largest : -largest;
 }
 
-inline void add_try(F16 w, F16 inverse, CodeRange range, F16 round, F16& products, F16& squares) {
-  const F16 code = sub(nearest_code(w, inverse, range), round);
-  products = fma(w, code, products);
-  squares = fma(code, code, squares);
+// One weight in every lane, and its importance.
+struct Weighed {
+  F16 w, importance;
+};
+
+inline void add_try(Weighed x, F16 inverse, CodeRange range, F16 round, F16& products, F16& squares) {
+  const F16 code = sub(nearest_code(x.w, inverse, range), round), weighed = mul(x.importance, code);
+  products = fma(x.w, weighed, products);
+  squares = fma(code, weighed, squares);
 }
 
 inline F16 fold_halves(F16 (&sums)[16]) {
@@ -92,42 +101,103 @@ inline float best_of(F16 products, F16 squares) {
 
 // Returns the scale that fits best. Each lane is a try, so no sum is folded across lanes; sums of the k that are equal
 // modulo 16 are folded by halves, as reduce_add folds lanes of k.
-inline float best_scale(const float* w, int64_t count, F16 inverse, CodeRange range) {
+inline float best_scale(const float* w, const float* importance, int64_t count, F16 inverse, CodeRange range) {
   F16 products[16], squares[16];
   const F16 round = broadcast(kRound);
+  const auto weighed = [&](int64_t k) {
+    return Weighed{broadcast(w[k]), broadcast(importance ? importance[k] : 1.0f)};
+  };
   for (int64_t first = 0; first < 16; first += kTogether) {
     F16 product[kTogether], square[kTogether];
     UNROLLED_FOR (i, kTogether) product[i] = square[i] = zero();
     int64_t k = first;
     for (; k + kTogether <= count; k += 16) {
-      UNROLLED_FOR (i, kTogether) add_try(broadcast(w[k + i]), inverse, range, round, product[i], square[i]);
+      UNROLLED_FOR (i, kTogether) add_try(weighed(k + i), inverse, range, round, product[i], square[i]);
     }
     for (int i = 0; k + i < count && i < kTogether; ++i) {
-      add_try(broadcast(w[k + i]), inverse, range, round, product[i], square[i]);
+      add_try(weighed(k + i), inverse, range, round, product[i], square[i]);
     }
     UNROLLED_FOR (i, kTogether) products[first + i] = product[i], squares[first + i] = square[i];
   }
   return best_of(fold_halves(products), fold_halves(squares));
 }
 
-inline float int4_scale(const float* w, int64_t count, CodeRange range) {
+inline float int4_scale(const float* w, const float* importance, int64_t count, CodeRange range) {
   const float extreme = extreme_of(w, count);
   if (inverse_of(extreme < 0.0f ? -extreme : extreme, 1.0f) == 0.0f) return extreme - extreme;  // 0 or NaN
   float inverse[kTries];
   for (int i = 0; i < kTries; ++i) inverse[i] = kTryCodes.code[i] / extreme;
-  return best_scale(w, count, load(inverse), range);
+  return best_scale(w, importance, count, load(inverse), range);
+}
+
+inline CodeRange range_of(DType dtype) {
+  return dtype == DType::int4 ? CodeRange{-8.0f, 7.0f} : CodeRange{-127.0f, 127.0f};
+}
+
+// Returns the scale of the group that begins at column `begin`; w: the row.
+inline float group_scale(const RoundTask& t, const float* w, int64_t begin) {
+  const int64_t count = t.k - begin < t.group ? t.k - begin : t.group;
+  const float* importance = t.importance ? t.importance + begin : nullptr;
+  const float scale = t.dtype == DType::int4 ? int4_scale(w + begin, importance, count, range_of(t.dtype))
+                                             : largest_magnitude(InPlace{w + begin}, 0, count) / 127.0f;
+  return as_stored(scale, t.scale_dtype);
+}
+
+// x -= sum over i of errors[i] * factors[i * 16 ..], for `count` i, in the first `lanes` of 16 columns.
+inline void subtract(float* x, const float* errors, const float* factors, int64_t count, int64_t lanes) {
+  F16 sum = load_lanes(x, lanes);
+  for (int64_t i = 0; i < count; ++i) sum = fma(broadcast(-errors[i]), load(factors + i * 16), sum);
+  store_lanes(x, sum, lanes);
+}
+
+constexpr int64_t kErrorColumns = 64;  // of a block: with 16 columns of U, 4 KiB
+
+// Rounds columns begin .. end - 1 of a row, each after the errors of those before it; errors: divided by U's diagonal.
+inline void round_block(const RoundTask& t, int64_t row, int64_t begin, int64_t end, float* errors) {
+  const CodeRange range = range_of(t.dtype);
+  const int64_t groups = groups_of(t.k, t.group);
+  float* w = t.work + row * t.k;
+  for (int64_t j = begin; j < end; ++j) {
+    float& scale = t.scales[row * groups + j / t.group];
+    if (j % t.group == 0) scale = group_scale(t, w, j);
+    const float* factors = t.compensation + j * t.k;
+    write_codes(w + j, 1, scale, range, t.codes + row * t.k + j);
+    const float error = (w[j] - scale * static_cast<float>(t.codes[row * t.k + j])) / factors[j];
+    errors[j - begin] = error;
+    for_columns(end - j - 1, [&](int64_t at, int64_t lanes) {
+      float* x = w + j + 1 + at;
+      store_lanes(x, fma(broadcast(-error), load_lanes(factors + j + 1 + at, lanes), load_lanes(x, lanes)), lanes);
+    });
+  }
+}
+
+inline void round_compensated(const RoundTask& t) {
+  __builtin_memcpy(t.work, t.w, static_cast<uint64_t>(t.rows * t.k) * sizeof(float));
+  constexpr int64_t kRows = 16;
+  float errors[kRows][kErrorColumns], factors[kErrorColumns * 16];
+  for (int64_t first = 0; first < t.rows; first += kRows) {
+    const int64_t rows = t.rows - first < kRows ? t.rows - first : kRows;
+    for (int64_t begin = 0; begin < t.k; begin += kErrorColumns) {
+      const int64_t end = t.k - begin < kErrorColumns ? t.k : begin + kErrorColumns;
+      for (int64_t r = 0; r < rows; ++r) round_block(t, first + r, begin, end, errors[r]);
+      for_columns(t.k - end, [&](int64_t at, int64_t lanes) {
+        for (int64_t j = begin; j < end; ++j)  // side by side: rows of U lie a multiple of a page apart
+          store(factors + (j - begin) * 16, load_lanes(t.compensation + j * t.k + end + at, lanes));
+        for (int64_t r = 0; r < rows; ++r)
+          subtract(t.work + (first + r) * t.k + end + at, errors[r], factors, end - begin, lanes);
+      });
+    }
+  }
 }
 
 inline void round(const RoundTask& t) {
-  const CodeRange range = t.dtype == DType::int4 ? CodeRange{-8.0f, 7.0f} : CodeRange{-127.0f, 127.0f};
+  if (t.compensation) return round_compensated(t);
   const int64_t groups = groups_of(t.k, t.group);
   for (int64_t i = 0; i < t.rows * groups; ++i) {
     const int64_t begin = i % groups * t.group, count = t.k - begin < t.group ? t.k - begin : t.group;
-    const float* w = t.w + i / groups * t.k + begin;
-    const float scale =
-        t.dtype == DType::int4 ? int4_scale(w, count, range) : largest_magnitude(InPlace{w}, 0, count) / 127.0f;
-    t.scales[i] = as_stored(scale, t.scale_dtype);
-    write_codes(w, count, t.scales[i], range, t.codes + i / groups * t.k + begin);
+    const float* w = t.w + i / groups * t.k;
+    t.scales[i] = group_scale(t, w, begin);
+    write_codes(w + begin, count, t.scales[i], range_of(t.dtype), t.codes + i / groups * t.k + begin);
   }
 }
 

@@ -1,0 +1,150 @@
+"""Calibration computes a model layer by layer; a column is as important as its mean square on the text is large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests.model.test_same_tokens import BLOCK, SHAPES, Weights, prompt, same
+
+from forearm import _native
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.calibration import (
+    DAMPING,
+    WINDOW,
+    Calibration,
+    Team,
+    calibrated_layers,
+    calibration_tokens,
+)
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.model.families.matrices import matrices, uniform_formats
+
+Floats = npt.NDArray[np.float32]
+TOKENS = 600  # a whole window, and a part of one
+
+
+@dataclass
+class Tensors:
+    """The tensors of a model, by the executor's names, in the order in which they are loaded."""
+
+    matrices: dict[str, Floats] = field(default_factory=dict)
+    vectors: dict[str, Floats] = field(default_factory=dict)
+
+    def load_matrix(self, name: str, values: Floats, dtype: str) -> None:
+        self.matrices[name] = values
+
+    def load_vector(self, name: str, values: Floats) -> None:
+        self.vectors[name] = values
+
+    def finish_loading(self) -> None:
+        """Do nothing: all tensors are here."""
+
+    def load_layer(self, executor: _native.Executor, layer: int) -> None:
+        own = f"layers.{layer}."
+        for name, values in self.matrices.items():
+            if name.startswith(own) or (name == "positions" and layer == 0):
+                executor.load_matrix(name.replace(own, "layers.0."), values, "float32")
+        for name, values in self.vectors.items():
+            if name.startswith(own):
+                executor.load_vector(name.replace(own, "layers.0."), values)
+
+
+def tensors_of(config: ModelConfig) -> Tensors:
+    found = Tensors()
+    Weights(found, config).load()  # type: ignore[arg-type]
+    return found
+
+
+def whole_model(config: ModelConfig, tokens: list[int]) -> Floats:
+    """The residual stream after all layers, window by window."""
+    config = replace(config, pooled=True, final_norm=False, tied_head=True)
+    formats = uniform_formats(config, WeightFormat("float32"))
+    executor = _native.Executor(config, matrices(config), formats, "float32", WINDOW, 1, WINDOW, WINDOW, [], 3)
+    found = tensors_of(config)
+    executor.load_matrix("embed", found.matrices["embed"], "float32")
+    for name, values in found.matrices.items():
+        executor.load_matrix(name, values, "float32")
+    for name, values in found.vectors.items():
+        if not name.startswith("final_norm"):
+            executor.load_vector(name, values)
+    executor.finish_loading()
+    executor.allocate_kv(WINDOW // BLOCK)
+    rows = []
+    for first in range(0, len(tokens), WINDOW):
+        ids = np.array(tokens[first : first + WINDOW], np.int32)
+        places = np.arange(len(ids), dtype=np.int32)
+        blocks = np.arange(-(-len(ids) // BLOCK), dtype=np.int32)
+        ends = [np.array([0, n], np.int32) for n in (len(ids), len(blocks))]
+        executor.forward(ids, places, *ends, blocks, places)
+        rows.append(executor.logits())
+    return np.concatenate(rows)
+
+
+def calibrate(config: ModelConfig, tokens: list[int]) -> tuple[Floats, dict[str, Calibration]]:
+    """The residual stream after all layers, and the calibration of all their matrices."""
+    found = tensors_of(replace(config, tied_head=True))
+    residual = found.matrices["embed"][tokens]
+    calibrations: dict[str, Calibration] = {}
+    for one in calibrated_layers(config, residual, found.load_layer, Team((), 2)):
+        calibrations |= one
+    return residual, calibrations
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layers_one_by_one_give_what_the_whole_model_gives(shape: str) -> None:
+    config, tokens = replace(SHAPES[shape], embedding_scale=2.5), prompt(1, TOKENS)
+
+    residual, calibrations = calibrate(config, tokens)
+
+    assert same(residual, whole_model(config, tokens))
+    # layers.{i}.{qkv,o,up,down}: experts, and those that every token has beside them, are rounded plainly
+    packed = [spec for spec in matrices(config) if spec.name.startswith("layers.") and spec.name.count(".") == 2]
+    packed = [spec for spec in packed if not spec.name.endswith("router")]
+    assert {spec.name for spec in packed} <= set(calibrations)
+    for spec in packed:
+        importance = calibrations[spec.name].importance
+        assert importance is not None
+        assert importance.shape == (spec.k,)
+        assert importance.mean() == pytest.approx(1 + DAMPING, rel=1e-4)
+
+
+def test_the_importance_of_a_column_is_its_mean_square_on_the_text() -> None:
+    config, tokens = replace(SHAPES["llama"], tied_head=True), prompt(1, TOKENS)
+    found = tensors_of(config)
+    x = found.matrices["embed"][tokens].astype(np.float64)
+    normed = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + config.norm_eps) * found.vectors["layers.0.input_norm"]
+    squares = (normed**2).mean(axis=0)
+
+    _, calibrations = calibrate(config, tokens)
+
+    importance = calibrations["layers.0.qkv"].importance
+    assert importance is not None
+    assert np.allclose(importance, squares / squares.mean() + DAMPING, rtol=1e-4)
+
+
+def test_an_input_of_nothing_but_zeros_calibrates_nothing() -> None:
+    config = SHAPES["llama"]
+    found = tensors_of(config)
+    found.vectors["layers.0.input_norm"][:] = 0
+
+    first = next(iter(calibrated_layers(config, found.matrices["embed"][:40], found.load_layer, Team((), 1))))
+
+    assert "layers.0.qkv" not in first
+    assert "layers.0.up" in first
+
+
+def test_the_text_is_read_by_the_models_own_tokenizer(tmp_path: Path) -> None:
+    tokens = calibration_tokens(DEMO_MODEL, 1 << 20)
+
+    assert len(tokens) > 2000
+    assert calibration_tokens(DEMO_MODEL, 100).max() < 100, "tokens that the embedding does not have are left out"
+    with pytest.raises(ConfigError, match=r"tokenizer"):
+        calibration_tokens(tmp_path, 100)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    with pytest.raises(ConfigError, match=r"cannot read the tokenizer of"):
+        calibration_tokens(tmp_path, 100)
