@@ -319,3 +319,11 @@ def test_a_base_within_rope_parameters_stays_where_only_the_scaling_changes(tmp_
 def test_angles_that_cannot_be_changed_so_are_refused(model: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no rotary angles that rope_theta could change|have different angles"):
         read_config(folder_of(tmp_path, PUBLISHED[model]), rope={"rope_theta": 5e5})
+
+
+def test_a_multimodal_model_is_refused_by_the_family_of_its_text_part(tmp_path: Path) -> None:
+    outer = PUBLISHED["gemma-3-4b-it"]
+    text = outer["text_config"] | {"model_type": "gemma9_text"}
+
+    with pytest.raises(ConfigError, match=r'text_config.*model_type = "gemma9_text".*the nearest name is gemma3_text'):
+        read_config(folder_of(tmp_path, outer | {"text_config": text}))

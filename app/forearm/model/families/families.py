@@ -8,7 +8,7 @@ unknown keys are listed in one log line (switches.py).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from forearm.model.families.config import DTypeName, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.generation import eos_ids, generation_keys
-from forearm.model.families.keys import read_json
+from forearm.model.families.keys import Keys, read_json
 from forearm.model.families.overrides import check_rope, with_rope
 
 TORCH_MISSING = "transformers computes it where torch is installed too: pip install 'forearm[transformers]'"
@@ -47,12 +47,12 @@ def read_config(
     outer = read_json(folder / "config.json")
     model_type = outer.text("model_type")
     families = FAMILIES | ENCODERS if pooled else FAMILIES
-    if model_type not in families:
-        near = difflib.get_close_matches(model_type, families, n=1, cutoff=0.5)
+    family = family_of(outer, families)
+    if family is None:
+        keys = outer if model_type not in families else outer.object("text_config") or outer
+        near = difflib.get_close_matches(keys.text("model_type"), families, n=1, cutoff=0.5)
         nearest = f" (the nearest name is {near[0]})" if near else ""
-        raise outer.wrong(
-            "model_type", f"one of {', '.join(sorted(families))}{nearest}. For any other, {TORCH_MISSING}"
-        )
+        raise keys.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}. For any other, {TORCH_MISSING}")
     switches.check_architecture(outer, pooled)
 
     inner = outer.object("text_config") or outer
@@ -61,7 +61,6 @@ def read_config(
     inner = with_rope(inner, rope)
     dtype = switches.checkpoint_dtype(inner, outer, folder)
     inputs = FamilyInputs(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
-    family = families.get(inner.text("model_type", model_type), families[model_type])  # a multimodal model's text part
     config = computed(family, inputs)
     check_rope(inner, rope)
     ends = {token for keys in (inner, outer, generation_keys(folder)) for token in eos_ids(keys, config.vocab_size)}
@@ -74,6 +73,19 @@ def read_config(
     switches.check_sizes(config, inner)
     switches.check_unread(outer, inner)
     return config
+
+
+def family_of(outer: Keys, families: Mapping[str, Family]) -> Family | None:
+    """Return the family of a config.json, or of the text part of a multimodal one; None if there is none.
+
+    A multimodal model may have a text part of another family (Mistral 3 with ministral3's): that part's type decides.
+    """
+    model_type = outer.text("model_type")
+    if model_type not in families:
+        return None
+    text = outer.object("text_config")
+    inner_type = model_type if text is None else text.text("model_type", model_type)
+    return families[model_type] if inner_type == f"{model_type}_text" else families.get(inner_type)
 
 
 def computed(family: Family, inputs: FamilyInputs) -> ModelConfig:

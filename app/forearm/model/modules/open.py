@@ -9,7 +9,7 @@ from pathlib import Path
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, dtype_of
 from forearm.model.checkpoint.formats import plan_formats
-from forearm.model.families.families import FAMILIES, TORCH_MISSING
+from forearm.model.families.families import FAMILIES, TORCH_MISSING, family_of
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.families.switches import DTYPES, KV_DTYPES
@@ -28,7 +28,7 @@ def needs_transformers(folder: Path, impl: str) -> bool:
         return impl == "transformers"
     if is_gguf(folder) or find_spec("torch") is None:
         return False
-    return read_json(folder / "config.json").text("model_type") not in FAMILIES
+    return family_of(read_json(folder / "config.json"), FAMILIES) is None
 
 
 def open_modules(
