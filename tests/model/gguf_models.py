@@ -32,7 +32,13 @@ _AFTER = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }  # fmt: skip
-_ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}
+_ARCHITECTURES = {
+    "mistral": "llama", "gemma3_text": "gemma3", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+}  # fmt: skip
+_EXPERTS = {
+    "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    **{f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+}  # fmt: skip
 _PERMUTED = ("llama", "granite", "smollm3")
 VOCABULARY = {
     "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<|im_end|>", "a"],
@@ -48,11 +54,35 @@ def write_model(model: PreTrainedModel, path: Path, type_of: TypeOf = lambda nam
     architecture = _ARCHITECTURES.get(config.model_type, config.model_type)
     tensors: dict[str, Any] = {}
     for name, parameter in model.named_parameters():
+        if ".mlp.experts." in name:
+            tensors |= expert_tensors(name, parameter, type_of)
+            continue
         ours = gguf_name(name, config.model_type)
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
         permuted = heads.get(ours.split(".")[-2], 0) if architecture in _PERMUTED else 0
+        if parameter.shape[0] == 1:  # the shared expert's gate
+            tensors[ours] = parameter.detach().numpy()[0]
+            continue
         tensors[ours] = _tensor(parameter, type_of(ours), permuted, config.model_type.startswith("gemma"))
     return write_gguf(path, architecture, keys_of(config, architecture) | VOCABULARY, tensors | factors_of(config))
+
+
+def expert_tensors(name: str, parameter: torch.Tensor, type_of: TypeOf) -> dict[str, Any]:
+    """Return the tensors of all experts, [experts, rows, k] each, of gate_up_proj or down_proj in transformers."""
+    layer, fused = name.split(".")[2], name.endswith("gate_up_proj")
+    parts = dict(zip(("gate", "up"), parameter.chunk(2, dim=1), strict=True)) if fused else {"down": parameter}
+    found: dict[str, Any] = {}
+    for part, values in parts.items():
+        ours = f"blk.{layer}.ffn_{part}_exps.weight"
+        rows = values.detach().reshape(-1, values.shape[-1]).clone()
+        stored = _tensor(rows, type_of(ours), 0, False)
+        with torch.no_grad():
+            values.copy_(rows.view_as(values))
+        if isinstance(stored, tuple):
+            found[ours] = (stored[0], stored[1].reshape(*values.shape[:2], -1))
+        else:
+            found[ours] = stored.reshape(values.shape)
+    return found
 
 
 def gguf_name(name: str, model_type: str) -> str:
@@ -61,7 +91,7 @@ def gguf_name(name: str, model_type: str) -> str:
     if module in _OUTER:
         return f"{_OUTER[module]}.{end}"
     _, _, layer, inner = module.split(".", 3)
-    table = _INNER | (_AFTER if model_type in ("gemma2", "gemma3_text", "olmo2") else {})
+    table = _INNER | _EXPERTS | (_AFTER if model_type in ("gemma2", "gemma3_text", "olmo2") else {})
     return f"blk.{layer}.{table[inner]}.{end}"
 
 
@@ -121,6 +151,11 @@ def keys_of(config: PreTrainedConfig, architecture: str) -> dict[str, Any]:
     if architecture == "granite":
         found |= {"embedding_scale": config.embedding_multiplier, "residual_scale": config.residual_multiplier}
         found |= {"attention.scale": config.attention_multiplier, "logit_scale": config.logits_scaling}
+    if experts := getattr(config, "num_experts", getattr(config, "num_local_experts", 0)):
+        found |= {"expert_count": experts, "expert_used_count": config.num_experts_per_tok}
+    for key, ours in (("moe", "expert"), ("shared_expert", "expert_shared")):
+        if width := getattr(config, f"{key}_intermediate_size", 0):
+            found[f"{ours}_feed_forward_length"] = width
     if architecture in ("gemma2", "gemma3", "phi3") or config.model_type == "mistral":
         found["attention.sliding_window"] = config.sliding_window or 0
     if architecture == "gemma2":

@@ -28,15 +28,22 @@ from forearm.model.gguf.gguf_codes import BLOCK_TYPES
 
 _BY_NAME = {case.name: case for case in CASES}
 _BIASED = replace(_BY_NAME["llama-gqa"], name="llama-biases", settings={"attention_bias": True, "mlp_bias": True})
+_QWEN3_MOE = replace(  # llama.cpp's files of it have experts in every layer
+    _BY_NAME["qwen3-moe"], settings=_BY_NAME["qwen3-moe"].settings | {"mlp_only_layers": [], "decoder_sparse_step": 1}
+)
+_ALL_EXPERTS = replace(  # every expert is chosen, so that rounding changes no choice
+    _BY_NAME["mixtral"], name="mixtral-all", settings={"num_local_experts": 3, "num_experts_per_tok": 3}
+)
 ARCHITECTURES: list[Case] = [
     _BIASED,
+    _QWEN3_MOE,
     *(
         _BY_NAME[name]
         for name in (
             "llama-gqa", "llama-sharded-mqa-tied", "llama-head-96", "llama-rope-linear", "llama-rope-llama3",
             "llama-rope-yarn", "mistral-window", "mistral-nemo", "qwen2", "qwen2-yarn", "qwen3", "phi3",
             "phi3-window-tied", "phi3-partial", "phi3-longrope-short", "phi3-longrope-long", "gemma2", "gemma3",
-            "gemma3-mqa", "olmo2", "smollm3", "granite", "ernie-interleaved",
+            "gemma3-mqa", "olmo2", "smollm3", "granite", "ernie-interleaved", "mixtral", "qwen2-moe", "olmoe",
         )
     ),
 ]  # fmt: skip
@@ -86,7 +93,7 @@ class Typed:
     @property
     def case(self) -> Case:
         """Sizes that are multiples of a block of 256."""
-        case = {**_BY_NAME, _BIASED.name: _BIASED}[self.family]
+        case = {**_BY_NAME, _BIASED.name: _BIASED, _ALL_EXPERTS.name: _ALL_EXPERTS}[self.family]
         return replace(case, settings={**case.settings, **_WIDE}, prompt=20, greedy=4)
 
     def type_of(self, name: str) -> str:
@@ -104,6 +111,7 @@ TYPED = [
         "ffn_down": "Q4_1", "token_embd": "F16", "output": "BF16",
     }),
     Typed("llama-biases", "Q8_0"),
+    Typed("mixtral-all", "Q4_K", {"ffn_down_exps": "Q6_K", "ffn_gate_exps": "Q5_0", "ffn_gate_inp": "F32"}),
     *(Typed(family, "Q4_K", _Q4_K_M) for family in ("qwen3", "phi3", "gemma2", "gemma3-mqa", "olmo2")),
 ]  # fmt: skip
 

@@ -27,8 +27,9 @@ from forearm.model.quantization.quantization import Asked
 # Grouped queries; fused transposed matrices and learned positions; windows, softcaps and norms; experts; latent
 # attention, whose keys and values differ in width; a parallel residual; LayerNorm and a partial rotation.
 PAGED = ("llama", "gpt2", "gemma2", "mixtral", "deepseek_v2", "cohere2", "gpt_neox", "phi")
-# Attention with a bias of its own; a state; a state beside attention; an attention class of its own.
-OWN_CACHE = ("bloom", "mamba", "lfm2", "falcon")
+# Attention with a bias of its own; a state; a state beside attention; an attention class of its own; positions counted
+# by the model.
+OWN_CACHE = ("bloom", "mamba", "lfm2", "falcon", "bart")
 
 
 def prompt_of(seed: int) -> list[int]:

@@ -30,7 +30,7 @@ from forearm.engine.host.split_engines import memory_of
 from forearm.engine.start import Cores, load
 
 VOCABULARY, PROMPT_TOKENS, NEW_TOKENS = 128, 21, 32
-MEMORY_BYTES, SECONDS = 16 << 30, 90  # of one type's process in `main`
+MEMORY_BYTES, SECONDS = 8 << 30, 90  # of one type's process in `main`
 
 # Sizes by the names that configurations have for them; a configuration takes those that it has a value for.
 _SIZES: dict[str, Any] = {
@@ -56,8 +56,8 @@ _HEADS = {"head_dim": 16, "num_key_value_heads": 2}
 _LINEAR_THEN_FULL = {"layer_types": ["linear_attention", "full_attention"]}
 # What a configuration needs besides, or in place of, the sizes above.
 _OTHER: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("minicpm3", "glm4_moe_lite"), _MLA),
-    **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu"), _MLA_ROTATED),
+    **dict.fromkeys(("minicpm3", "glm4_moe_lite", "axk2"), _MLA),
+    **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu", "axk1"), _MLA_ROTATED),
     "deepseek_v2": _MLA | {"num_experts_per_tok": 2},
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _LINEAR_THEN_FULL),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"), _HEADS),
@@ -97,6 +97,7 @@ def save_tiny(model_type: str, folder: Path) -> transformers.PreTrainedModel:
 def reference_tokens(model: transformers.PreTrainedModel, prompt: list[int]) -> list[int]:
     """Return the tokens that transformers generates greedily."""
     ids = torch.tensor([prompt])
+    model.generation_config.forced_eos_token_id = None
     out = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0)
     return out[0, len(prompt) :].tolist()
 

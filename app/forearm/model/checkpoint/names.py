@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import product
 
 from forearm.errors import ConfigError
 from forearm.model.families.config import Experts, ModelConfig
@@ -95,10 +94,14 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
     row, last = 0, ""
     if spec.name.startswith("layers."):
         prefix += f"{config.names.get('layers', 'layers')}.{spec.name.split('.')[1]}."
-    for expert, part in product(range(spec.experts), spec.parts) if spec.experts > 1 else ():
-        module = prefix + config.names.get(part.key, part.stored).replace("{expert}", str(expert))
-        at = expert * part.rows
-        yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), at=at, matrix=spec.name)
+    for part in spec.parts if spec.experts > 1 else ():
+        module = prefix + config.names.get(part.key, part.stored)
+        own = range(spec.experts) if "{expert}" in module else ()  # else the tensor has the rows of all experts
+        for expert in own:
+            stored_as = f"{module.replace('{expert}', str(expert))}.weight"
+            yield TensorPart(part.name, stored_as, (part.rows, spec.k), at=expert * part.rows, matrix=spec.name)
+        if not own:
+            yield TensorPart(part.name, f"{module}.weight", (spec.experts * part.rows, spec.k), matrix=spec.name)
     for part in spec.parts if spec.experts == 1 else ():
         module = f"{prefix}{config.names.get(part.key, part.stored)}"
         if spec.role == "head":

@@ -187,6 +187,10 @@ class _Header:
                 f"{self._path} is cut short: tensor {name} ends at byte {end}, the file at {len(self._data)}; "
                 "download it again"
             )
+        if len(shape) == 3:  # the matrices of all experts: their rows follow each other
+            shape = (shape[0] * shape[1], shape[2])
+        if name.endswith("ffn_gate_inp_shexp.weight"):  # one row, which is stored as a vector
+            shape = (1, *shape[-1:])
         return StoredTensor(name, self._path, dtype, shape, begin, end)
 
     def _string(self) -> str:

@@ -28,16 +28,23 @@ from forearm.model.gguf.gguf_codes import FLOATS
 
 log = logging.getLogger(__name__)
 
-_ARCHITECTURES = (
-    "llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "ernie4_5",
-)  # fmt: skip
+# Architectures with the families (families.py) of their files; if there are experts, the last one.
+ARCHITECTURES = {
+    "llama": ("llama", "mistral", "mixtral"), "gemma3": ("gemma3_text",), "qwen2moe": ("qwen2_moe",),
+    "qwen3moe": ("qwen3_moe",), "olmoe": ("olmoe",),
+    **{name: (name,) for name in ("qwen2", "qwen3", "phi3", "gemma2", "olmo2", "smollm3", "granite", "ernie4_5")},
+}  # fmt: skip
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe")
 _INTERLEAVED = ("llama", "smollm3", "granite")  # llama.cpp rotates neighbouring values; its converter permutes q and k
 
 _NAMES = {
     "embed": "token_embd", "final_norm": "output_norm", "head": "output", "layers": "blk", "q": "attn_q",
     "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
     "input_norm": "attn_norm", "post_attention_norm": "post_attention_norm", "pre_mlp_norm": "ffn_norm",
-    "post_mlp_norm": "post_ffw_norm", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
+    "post_mlp_norm": "post_ffw_norm", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "router": "ffn_gate_inp",
+    "shared_gate": "ffn_gate_inp_shexp",
+    **{f"experts.{part}": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
+    **{f"shared.{part}": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
 }  # fmt: skip
 _PHI3 = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "up": "ffn_up"}
 
@@ -109,8 +116,8 @@ class _Metadata:
     def of(gguf: Gguf) -> _Metadata:
         keys = Keys(gguf.metadata, str(gguf.path))
         architecture = keys.text("general.architecture")
-        if architecture not in _ARCHITECTURES:
-            raise keys.wrong("general.architecture", f"one of {', '.join(_ARCHITECTURES)}")
+        if architecture not in ARCHITECTURES:
+            raise keys.wrong("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
         return _Metadata(gguf, architecture, keys)
 
     def has(self, tensor: str) -> bool:
@@ -224,6 +231,8 @@ def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
     """Add the keys that only one architecture has; return its name among the families."""
     architecture, heads = metadata.architecture, values["num_attention_heads"]
     wide_scale = values["hidden_size"] // heads  # the 27B models' queries
+    if experts := metadata.integer("expert_count", 0):
+        return _family_of_experts(metadata, values, experts)
     if architecture == "llama" and metadata.integer("attention.sliding_window", 0):
         values["sliding_window"] = metadata.integer("attention.sliding_window")
         return "mistral"
@@ -248,6 +257,25 @@ def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
         values["attention_multiplier"] = metadata.number("attention.scale")
         values["logits_scaling"] = metadata.number("logit_scale")
     return architecture
+
+
+def _family_of_experts(metadata: _Metadata, values: dict[str, Any], experts: int) -> str:
+    """Add the keys of layers with experts; return the family's name. llama.cpp says only to some whether the weights of
+    the chosen experts are divided by their sum: its code does for Qwen3 and Mixtral, not for Qwen2 and OLMoE.
+    """
+    if metadata.architecture not in _WITH_EXPERTS:
+        raise metadata.wrong("expert_count", f"0: experts are read in {', '.join(_WITH_EXPERTS)}")
+    values["num_local_experts"] = values["num_experts"] = experts
+    values["num_experts_per_tok"] = metadata.integer("expert_used_count")
+    values["norm_topk_prob"] = metadata.architecture == "qwen3moe"
+    width = metadata.integer("expert_feed_forward_length", values["intermediate_size"])
+    values["moe_intermediate_size"] = width
+    if metadata.architecture in ("llama", "olmoe"):
+        values["intermediate_size"] = width
+    if metadata.architecture == "qwen2moe":
+        values["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length")
+        values["qkv_bias"] = values.pop("attention_bias")
+    return ARCHITECTURES[metadata.architecture][-1]
 
 
 def _as_stored(metadata: _Metadata, rope: Rope) -> Rope:

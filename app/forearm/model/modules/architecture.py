@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def read_architecture(folder: Path) -> Architecture:
         trial = _try(model)
         if getattr(model, "_is_stateful", False):
             own_cache = "it keeps a state of its own"
+        elif "position_ids" not in signature(model.forward).parameters:
+            own_cache = "it counts positions itself"
         elif not trial.calls:
             own_cache = "its attention does not call transformers' attention interface"
         elif len({call.q.shape[0] for call in trial.calls}) > 1:
