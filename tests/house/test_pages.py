@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 from bench import records
-from tools import dashboard, performance_page
+from tools import dashboard, models_page, performance_page
 from tools.settings_page import PAGE, page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +18,10 @@ MOST_WORDS = 1000  # of the README: what it is and where to go on
 
 def test_the_settings_page_is_what_config_says() -> None:
     assert PAGE.read_text() == page(), "run: python tools/settings_page.py"
+
+
+def test_the_models_page_is_what_the_families_say() -> None:
+    assert models_page.PAGE.read_text() == models_page.page(), "run: python tools/models_page.py"
 
 
 def test_the_performance_page_its_picture_and_the_readme_s_table_are_what_the_results_say() -> None:

@@ -260,8 +260,9 @@ def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
 
 
 def _family_of_experts(metadata: _Metadata, values: dict[str, Any], experts: int) -> str:
-    """Add the keys of layers with experts; return the family's name. llama.cpp says only to some whether the weights of
-    the chosen experts are divided by their sum: its code does for Qwen3 and Mixtral, not for Qwen2 and OLMoE.
+    """Add the keys of layers with experts; return the family's name.
+
+    Source of norm_topk_prob: llama.cpp's graphs divide by the sum for Qwen3 and Mixtral, not for Qwen2 and OLMoE.
     """
     if metadata.architecture not in _WITH_EXPERTS:
         raise metadata.wrong("expert_count", f"0: experts are read in {', '.join(_WITH_EXPERTS)}")
@@ -269,9 +270,7 @@ def _family_of_experts(metadata: _Metadata, values: dict[str, Any], experts: int
     values["num_experts_per_tok"] = metadata.integer("expert_used_count")
     values["norm_topk_prob"] = metadata.architecture == "qwen3moe"
     width = metadata.integer("expert_feed_forward_length", values["intermediate_size"])
-    values["moe_intermediate_size"] = width
-    if metadata.architecture in ("llama", "olmoe"):
-        values["intermediate_size"] = width
+    values["moe_intermediate_size"] = values["intermediate_size"] = width
     if metadata.architecture == "qwen2moe":
         values["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length")
         values["qkv_bias"] = values.pop("attention_bias")
