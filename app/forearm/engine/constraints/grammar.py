@@ -179,8 +179,14 @@ class Grammars:
 
     def _compile_for(self, source: str, found: Future[Matcher]) -> None:
         """Compile on a thread of this class. A slow compilation cannot be interrupted, but no request waits for it."""
-        late = InvalidRequest(f"the grammar takes longer than {self._compile_s:g} s to compile; simplify it")
-        limit = threading.Timer(self._compile_s, _settle, (found, None, late))
+        waiting = weakref.ref(found)  # a cancelled timer ends late: until then it would keep the grammar in memory
+
+        def refuse() -> None:
+            if (future := waiting()) is not None:
+                late = InvalidRequest(f"the grammar takes longer than {self._compile_s:g} s to compile; simplify it")
+                _settle(future, error=late)
+
+        limit = threading.Timer(self._compile_s, refuse)
         limit.daemon = True
         try:
             tokenizer = self._loaded()
