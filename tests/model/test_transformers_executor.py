@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,21 @@ def test_a_quantized_checkpoint_is_refused_for_transformers(tmp_path: Path) -> N
 
     with pytest.raises(ConfigError, match="quantized"):
         modules.open_modules(tmp_path, quantization=Asked())
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "gpt_neoxx"}, r'model_type = "gpt_neoxx"; .*the nearest name is gpt_neox\)'),
+        ({"model_type": "gpt_neox", "hidden_size": "x"}, "transformers can't read its config.json: .*hidden_size"),
+    ],
+)
+def test_a_config_that_transformers_cannot_read_is_refused_in_one_line(
+    config: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(ConfigError, match=said) as caught:
+        modules.open_modules(tmp_path, quantization=Asked())
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500

@@ -7,6 +7,7 @@ causal attention with a window, or which keeps a state of its own, is run with t
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import __version__ as transformers_version
 from transformers.pytorch_utils import Conv1D
 
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, DTypeName, FeedForward, Layer, LinearModule, ModelConfig
+from forearm.model.families.families import FAMILIES
+from forearm.model.families.keys import read_json
 from forearm.model.modules.attention import NAME, AttentionCall, NotPlainAttentionError, bind, register
 
 log = logging.getLogger(__name__)
@@ -63,10 +67,7 @@ def read_architecture(folder: Path) -> Architecture:
     Raises: ConfigError if transformers has no such causal language model.
     """
     register()
-    try:
-        given: PretrainedConfig = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as problem:
-        raise ConfigError(f"{folder}: transformers can't read its config.json: {problem}") from None
+    given = _config(folder)
     own_cache = ""
     try:
         model = build(given, own_cache=False)
@@ -128,6 +129,24 @@ def linear_weight(module: torch.nn.Module) -> torch.Tensor:
     weight = module.weight
     assert isinstance(weight, torch.Tensor)
     return weight.T if isinstance(module, Conv1D) else weight
+
+
+def _config(folder: Path) -> PretrainedConfig:
+    """Return the configuration of a model folder.
+
+    Raises: ConfigError in one line, if transformers has no such model or can't read the file.
+    """
+    keys = read_json(folder / "config.json")
+    if keys.text("model_type") not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(keys.text("model_type"), [*FAMILIES, *CONFIG_MAPPING], n=1, cutoff=0.5)
+        nearest = f" (the nearest name is {near[0]})" if near else ""
+        raise keys.wrong("model_type", f"one that forearm or transformers {transformers_version} has{nearest}")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
+    except Exception as problem:  # the configuration classes raise whatever their checks do
+        said = " ".join(str(problem).split())
+        raise ConfigError(f"{folder}: transformers can't read its config.json: {said:.300}") from None
+    return config
 
 
 def _try(model: PreTrainedModel) -> _Trial:
