@@ -188,7 +188,7 @@ class CodedModel:
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_a_single_expert_gives_the_bits_of_a_dense_feed_forward(format: WeightFormat) -> None:
-    """Of every format: a weight of 1 changes nothing, and the other experts' weights are not read."""
+    """Hold for every format that a weight of 1 changes nothing, and that other experts' weights are not read."""
     model, tokens = CodedModel(format), prompt(1, 70)
 
     dense = model.logits(model.dense, tokens, [70])

@@ -6,7 +6,6 @@ the executor's paged attention. Registration: https://huggingface.co/docs/transf
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,10 +53,13 @@ def bind(model: torch.nn.Module, attend: Attend) -> None:
 
 
 def register() -> None:
-    """Register attention and masks under NAME: masks are left to the attention, which knows each token's sequence."""
+    """Register attention and masks under NAME."""
     AttentionInterface.register(NAME, _attention)
-    no_mask: Callable[..., None] = lambda *_, **__: None  # noqa: E731
-    AttentionMaskInterface.register(NAME, no_mask)
+    AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def _no_mask(*_: object, **__: object) -> None:
+    """Leave masks to the attention, which knows each token's sequence."""
 
 
 def _attention(

@@ -36,18 +36,13 @@ class PagedForward:
         self._kv_heads, self._head_dim = config.kv_heads, config.head_dim
         bind(model, self._attend)
 
-    def __call__(
-        self,
-        tokens: Int32Array,
-        positions: Int32Array,
-        starts: Int32Array,
-        block_starts: Int32Array,
-        blocks: Int32Array,
-        logit_rows: Int32Array,
-        types: Int32Array | None = None,
-    ) -> None:
-        """Compute one step, as the native executor's forward. Raises: ValueError for a batch that is out of range."""
-        self._native.begin(tokens, positions, starts, block_starts, blocks, logit_rows, types)
+    def __call__(self, *batch: Int32Array) -> None:
+        """Compute one step; arguments as the native executor's forward.
+
+        Raises: ValueError for a batch that is out of range.
+        """
+        self._native.begin(*batch)
+        tokens, positions, _, _, _, logit_rows, *_ = batch
         self._calls = 0
         ids = _int64(tokens)[None]
         with torch.inference_mode():
@@ -94,17 +89,9 @@ class CachedForward:
         self._takes = frozenset(signature(model.forward).parameters)
         self._cache_name = next((name for name in _CACHES if name in self._takes), "")
 
-    def __call__(
-        self,
-        tokens: Int32Array,
-        positions: Int32Array,
-        starts: Int32Array,
-        block_starts: Int32Array,
-        blocks: Int32Array,
-        logit_rows: Int32Array,
-        types: Int32Array | None = None,
-    ) -> None:
-        """Compute one step, as the native executor's forward."""
+    def __call__(self, *batch: Int32Array) -> None:
+        """Compute one step; arguments as the native executor's forward."""
+        tokens, positions, starts, block_starts, blocks, logit_rows, *_ = batch
         bounds, firsts = starts.tolist(), blocks[block_starts[:-1]].tolist()
         found = []
         with torch.inference_mode():
