@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+import uvloop
 from tests.api.echo_engine import EchoEngine, echo_engine
 from tests.api.server import wait_until
 
@@ -111,6 +112,27 @@ async def test_an_engine_that_dies_before_it_has_taken_a_request_costs_nobody_an
 
     assert died == 1, "the request went there first"
     assert [token for ids in tokens for token in ids] == [1, 2, 1]
+
+
+async def test_a_request_on_a_connection_that_has_just_broken_is_refused(
+    tmp_path: Path,
+) -> None:
+    async def closed_before_the_reader_knows() -> None:
+        async with connected(engine) as client:
+            connection = client.connections[0]
+            generation = await client.submit([submit("x")])
+            assert connection._writer is not None
+            connection._writer.transport.abort()
+            await asyncio.sleep(0)  # closed now; the reader's task runs next
+
+            generation.close()
+            with pytest.raises(EngineUnavailable, match="the engine stopped"):
+                await client.submit([submit("y")])
+
+    with echo_engine(tmp_path / "a") as engine:
+        engine.silent = True
+        # uvloop is the workers' loop; its closed transports refuse a write.
+        await asyncio.to_thread(uvloop.run, closed_before_the_reader_knows())
 
 
 async def test_a_submit_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:

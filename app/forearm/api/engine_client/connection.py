@@ -73,8 +73,11 @@ class EngineConnection:
                 await self._task
 
     def send(self, message: wire.ToEngine) -> None:
-        """Queue a message; dropped while no engine is connected."""
-        if self._writer is not None:
+        """Queue a message; dropped while no engine is connected.
+
+        A broken connection's transport closes before the reader learns it, and uvloop's raises RuntimeError on a write.
+        """
+        if self._writer is not None and not self._writer.is_closing():
             self._writer.write(wire.frame(message))
 
     async def drained(self) -> None:
