@@ -30,6 +30,7 @@ from forearm.config.settings import to_json
 from forearm.config.speculative import drafting_asked
 from forearm.engine.host import placement
 from forearm.engine.host.client_memory import portion
+from forearm.engine.host.instructions import instructions
 from forearm.engine.host.split_engines import EngineShare, allowed, describe, shares
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
@@ -85,7 +86,7 @@ def server(configs: Configs, runtime: RunFolder) -> Coroutine[Any, Any, int]:
     engines = configs.serve.data_parallel_size
     plan = placement.plan(configs.engine, engines=engines)
     parts = shares(plan, configs.engine, engines)
-    for line in (*plan.lines, *describe(parts)):
+    for line in (f"instructions: {instructions()}", *plan.lines, *describe(parts)):
         log.info("%s", line)
     configured, api = fill_in(configs, plan, parts, folder, runtime)
     children = [
