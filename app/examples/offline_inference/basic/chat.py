@@ -1,4 +1,4 @@
-"""Answer a conversation, then ten at once: python app/examples/offline_inference/chat.py [--model MODEL]."""
+"""Answer a conversation, then ten at once: python app/examples/offline_inference/basic/chat.py [--model MODEL]."""
 
 from __future__ import annotations
 

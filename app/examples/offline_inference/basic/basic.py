@@ -1,4 +1,4 @@
-"""Go on from a few prompts, without a server: python app/examples/offline_inference/basic.py [--model MODEL]."""
+"""Go on from a few prompts, without a server: python app/examples/offline_inference/basic/basic.py [--model MODEL]."""
 
 from __future__ import annotations
 
