@@ -65,6 +65,16 @@ def test_every_path_that_a_page_names_is_there() -> None:
     assert not missing
 
 
+def test_every_paper_that_the_code_names_is_in_the_bibliography() -> None:
+    number = re.compile(r"arXiv[: ](\d{4}\.\d{5})")
+    code = [path for top in ("app", "native", "bench", "tools") for path in (ROOT / top).rglob("*")]
+    sources = [path for path in code if path.suffix in (".py", ".pyi", ".h", ".cpp")]
+    named = {paper for path in sources for paper in number.findall(path.read_text())}
+    assert len(named) > 8
+
+    assert named - set(number.findall((ROOT / "docs" / "bibliography.md").read_text())) == set()
+
+
 def test_the_map_has_every_folder_and_names_nothing_else() -> None:
     block = ARCHITECTURE.split("## Map of the code")[1].split("```")[1]
     mapped = {
