@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the wheel and the sdist as a user's pip does, install each in a clean environment, and generate text with it.
+# Build the wheel and the sdist as a user's pip does, install each in a clean environment of uv's, and generate text with it.
 #   tools/packages.sh    writes dist/forearm-*.whl and dist/forearm-*.tar.gz; PYTHON: the interpreter, python3 by default
 #
 # The sdist has its commit in native/commit.txt, because a build from it has no git checkout.
@@ -10,7 +10,7 @@ PYTHON=${PYTHON:-python3}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 work=$PWD/build/packages
 unset FOREARM_COMMIT PYTHONPATH
-rm -rf "$work/dist" "$work/clean" "$work/empty"
+rm -rf "$work/dist" "$work/clean" "$work/uv" "$work/empty"
 mkdir -p "$work/dist" "$work/empty"
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' app/forearm/__init__.py)
 commit=$(git rev-parse HEAD)
@@ -36,10 +36,13 @@ check() {
   echo "${1##*/}: $said; a glacier is$answer"
 }
 
-echo "--- clean environment"
-"$PYTHON" -m venv "$work/clean"
+echo "--- clean environment, by uv"
+uv=$(sed -n 's/^\(uv==[0-9.]*\).*/\1/p' deploy/image/build.lock)
+"$PYTHON" -m venv "$work/uv"
+"$work/uv/bin/python" -m pip install --quiet "$uv"
+"$work/uv/bin/uv" --quiet venv "$work/clean" --python "$PYTHON" --seed
 wheel=$(ls "$work"/dist/*.whl) sdist=$(ls "$work"/dist/*.tar.gz)
-"$work/clean/bin/python" -m pip install --quiet -c constraints.txt "$wheel"
+"$work/uv/bin/uv" --quiet pip install --python "$work/clean/bin/python" -c constraints.txt "$wheel"
 check "$wheel"
 check "$sdist"
 mkdir -p dist

@@ -154,6 +154,16 @@ def code_of(path: Path) -> str:
     return re.sub(r"//.*", "", path.read_text())
 
 
+def test_linux_headers_are_included_in_threads_and_tiers_alone() -> None:
+    linux = re.compile(r"#include <(linux/|asm/|sys/(auxv|epoll|eventfd|memfd|prctl|syscall|sysinfo)|sched\.h|numa)")
+    allowed = ("native/threads/", "native/kernels/tiers.cpp")
+
+    found = [at(p) for p in CXX if at(p).startswith("native/") and linux.search(code_of(p))]
+
+    assert {"native/kernels/tiers.cpp"} < set(found), "the rule finds what it is about"
+    assert [p for p in found if not p.startswith(allowed)] == [], "the rest of the library also compiles on macOS"
+
+
 def test_a_tier_includes_kernels_and_mathematics_and_nothing_else() -> None:
     tiers = sorted((ROOT / "native/kernels").glob("tiers/*.cpp"))
     parts = [p for folder in ("simd", "ops") for p in (ROOT / "native/kernels" / folder).rglob("*.h")]
