@@ -29,7 +29,7 @@ from forearm.engine.host.placement import in_gib
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.headers import find_headers
 from forearm.model.checkpoint.hub import local_model
-from forearm.supervisor.addresses import held_address
+from forearm.supervisor.addresses import held_address, unprotected
 
 ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
 WAIT_S = 3.0
@@ -71,10 +71,12 @@ def settings(host: CheckedHost) -> Iterator[Finding]:
 
 
 def address(host: CheckedHost) -> Iterator[Finding]:
-    """Check the port, and the server that answers there."""
+    """Check the port, who may use it, and the server that answers there."""
     if not host.is_this:
         return
     api = host.configs.api
+    if warning := unprotected(api):
+        yield Finding("keys", "note", warning, "--host and the keys")
     where = api.uds or f"{api.host or '0.0.0.0'}:{api.port}"
     try:
         with held_address(api):

@@ -1,10 +1,11 @@
-"""Checks of the API's address and TLS files before the start, and of whether an address answers."""
+"""Checks of the API's address, keys and TLS files before the start, and of whether an address answers."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import ipaddress
 import os
 import socket
 import ssl
@@ -69,6 +70,23 @@ def check_port(api: ApiConfig) -> None:
                         f"--host {api.host or '0.0.0.0'} --port {api.port}: {error.strerror}; choose another address"
                     ) from None
             time.sleep(0.05)
+
+
+def unprotected(api: ApiConfig) -> str:
+    """Return a warning if other hosts can reach the API and no key is asked for; "" if not.
+
+    All addresses stay the default: scripts, containers and units that were written for `vllm serve` expect it.
+    """
+    if api.uds or api.api_key or api.api_keys_file or api.host == "localhost":
+        return ""
+    with contextlib.suppress(ValueError):  # a name, which may stand for any address
+        if ipaddress.ip_address(api.host).is_loopback:
+            return ""
+    where = api.host or "all addresses"
+    return (
+        f"the API listens on {where} and asks for no key: whoever reaches port {api.port} may use it. Set --api-key or "
+        "--api-keys-file, or --host 127.0.0.1"
+    )
 
 
 def check_tls(api: ApiConfig) -> None:

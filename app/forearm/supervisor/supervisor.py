@@ -35,7 +35,7 @@ from forearm.engine.host.split_engines import EngineShare, allowed, describe, sh
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.model.families.generation import sampling_defaults
-from forearm.supervisor.addresses import answers, api_answers, check_tls, held_address
+from forearm.supervisor.addresses import answers, api_answers, check_tls, held_address, unprotected
 from forearm.supervisor.run_folder import RunFolder, run_folder
 from forearm.supervisor.watchdog import engine_hangs, is_stopped
 
@@ -65,6 +65,8 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     for note in notes:
         log.info("%s", note)
     check_tls(configs.api)
+    if warning := unprotected(configs.api):
+        log.warning("%s", warning)
     placement.tier()  # before anything is started: FOREARM_TIER may name a tier that this CPU cannot run
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
