@@ -100,6 +100,11 @@ def _bert(name: str, **settings: Any) -> EncoderCase:
     return EncoderCase(f"bert-{name}", "BertModel", "BertConfig", settings)
 
 
+def _distil(model: str, **settings: Any) -> EncoderCase:
+    sizes = {"dim": 72, "hidden_dim": 100, "n_layers": 3, "n_heads": 6}
+    return EncoderCase(model.lower(), model, "DistilBertConfig", sizes | settings)
+
+
 def _modern(name: str, **settings: Any) -> EncoderCase:
     window = {"local_attention": 16, "num_hidden_layers": 5}
     return EncoderCase(f"modernbert-{name}", "ModernBertModel", "ModernBertConfig", window | _MODERN | settings)
@@ -116,6 +121,9 @@ ENCODER_CASES: list[EncoderCase] = [
     EncoderCase("roberta-classifier", "RobertaForSequenceClassification", "RobertaConfig", {"num_labels": 2}),
     EncoderCase("xlm-roberta-mean", "XLMRobertaModel", "XLMRobertaConfig", {"type_vocab_size": 1}, "mean", "MEAN"),
     EncoderCase("xlm-roberta-reranker", "XLMRobertaForSequenceClassification", "XLMRobertaConfig", {"num_labels": 1}),
+    _distil("DistilBertModel"),
+    replace(_distil("DistilBertForMaskedLM", sinusoidal_pos_embds=True), asked="MEAN", pool="mean"),
+    _distil("DistilBertForSequenceClassification", num_labels=2),
     _modern("windows"),
     replace(_modern("biases", norm_bias=True, attention_bias=True, mlp_bias=True), asked="MEAN", pool="mean"),
     replace(_modern("long", max_position_embeddings=1200, num_hidden_layers=4), lengths=(1040, 530, 3)),

@@ -50,9 +50,8 @@ class Made:
 
     def rows(self, ids: list[int], second: int) -> np.ndarray:
         """The last layer's rows of one text."""
-        bare = self.model.base_model if hasattr(self.model, "lm_head") or hasattr(self.model, "cls") else self.model
         with torch.no_grad():
-            rows: np.ndarray = bare(**_inputs(ids, second)).last_hidden_state[0].numpy()
+            rows: np.ndarray = self.model.base_model(**_inputs(ids, second)).last_hidden_state[0].numpy()
         return rows
 
     def _one(self, ids: list[int], second: int) -> np.ndarray:

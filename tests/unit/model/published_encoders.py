@@ -46,6 +46,22 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 24, "output_past": True, "pad_token_id": 1, "position_embedding_type": "absolute",
         "torch_dtype": "float32", "type_vocab_size": 1, "use_cache": True, "vocab_size": 250002,
     },
+    "multi-qa-distilbert-cos-v1": {
+        "activation": "gelu", "architectures": ["DistilBertModel"], "attention_dropout": 0.1, "dim": 768,
+        "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02, "max_position_embeddings": 512,
+        "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0, "qa_dropout": 0.1,
+        "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True, "torch_dtype": "float32",
+        "vocab_size": 30522,
+    },
+    "distilbert-base-uncased-finetuned-sst-2-english": {
+        "activation": "gelu", "architectures": ["DistilBertForSequenceClassification"], "attention_dropout": 0.1,
+        "dim": 768, "dropout": 0.1, "finetuning_task": "sst-2", "hidden_dim": 3072,
+        "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}, "initializer_range": 0.02,
+        "label2id": {"NEGATIVE": 0, "POSITIVE": 1}, "max_position_embeddings": 512, "model_type": "distilbert",
+        "n_heads": 12, "n_layers": 6, "output_past": True, "pad_token_id": 0, "qa_dropout": 0.1,
+        "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True, "vocab_size": 30522,
+        "torch_dtype": "float32",
+    },
     "gte-modernbert-base": {
         "architectures": ["ModernBertModel"], "attention_bias": False, "attention_dropout": 0.0,
         "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0,

@@ -31,7 +31,7 @@ _NORMS = {
     "sandwich": ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm"),
 }
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "")
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "distilbert.", "")
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ _CARRIED = (
     "attn_rot_embd.weight",
 )
 # Heads for pretraining, which a pooling model does not compute.
-_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.")
+_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_")
 _TIED = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
 _SHOWN = 5
 

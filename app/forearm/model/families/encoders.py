@@ -1,33 +1,15 @@
-"""Encoders: config.json of BERT, RoBERTa, XLM-RoBERTa and ModernBERT -> ModelConfig, one function for each family.
-
-A norm after a half of a layer equals a norm before the next half whose output also replaces the residual. BERT is
-therefore computed with the same steps as decoders (ModelConfig.norm_residual).
-"""
+"""Encoders: the table of their families by `model_type`, and ModernBERT."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from forearm.model.families import switches
+from forearm.model.families import bert_like, switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs, activation, positions, sizes
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import Lengths, rope
 
-_BERT_LAYER = {
-    "embed": "embeddings.word_embeddings",
-    "positions": "embeddings.position_embeddings",
-    "types": "embeddings.token_type_embeddings",
-    "layers": "encoder.layer",
-    "q": "attention.self.query",
-    "k": "attention.self.key",
-    "v": "attention.self.value",
-    "o": "attention.output.dense",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-    "pre_mlp_norm": "attention.output.LayerNorm",
-}
 _MODERN = {
     "embed": "embeddings.tok_embeddings",
     "final_norm": "final_norm",
@@ -39,17 +21,6 @@ _MODERN = {
     "pre_mlp_norm": "mlp_norm",
     "layers.0.input_norm": "embeddings.norm",
 }
-
-
-def bert(inputs: FamilyInputs) -> ModelConfig:
-    """BERT: MiniLM, bge-*-en, e5-*, mxbai, ms-marco rerankers."""
-    return _bert(inputs.with_defaults(max_position_embeddings=512), first_position=0)
-
-
-def roberta(inputs: FamilyInputs) -> ModelConfig:
-    """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT with positions from the padding token's id + 1 on."""
-    inputs = inputs.with_defaults(pad_token_id=1, max_position_embeddings=512)
-    return _bert(inputs, first_position=inputs.keys.integer("pad_token_id") + 1)
 
 
 def modernbert(inputs: FamilyInputs) -> ModelConfig:
@@ -89,38 +60,6 @@ def modernbert(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
-def _bert(inputs: FamilyInputs, first_position: int) -> ModelConfig:
-    keys = inputs.keys
-    if keys.text("position_embedding_type", "absolute") != "absolute":
-        raise keys.wrong("position_embedding_type", "absolute: relative positions are not supported")
-    if keys.flag("is_decoder"):
-        raise keys.wrong("is_decoder", "false: only encoders are served")
-    keys.get("tie_word_embeddings")  # marks it as read: it concerns a head that is not served
-    hidden, heads, layers = keys.integer("hidden_size"), keys.integer("num_attention_heads"), inputs.layers
-    rows = keys.integer("max_position_embeddings")
-    gelu = activation(keys, "hidden_act", "gelu")
-    feed_forward = FeedForward(keys.integer("intermediate_size"), gelu, gated=False, bias=True)
-    own = {f"layers.{i}.input_norm": f"encoder.layer.{i - 1}.output.LayerNorm" for i in range(1, layers)}
-    names = _BERT_LAYER | own | {"layers.0.input_norm": "embeddings.LayerNorm"}
-    return ModelConfig(
-        **sizes(inputs, hidden // heads, heads),
-        max_positions=positions(replace(inputs, allow_longer=False), rows - first_position, rows - first_position),
-        layers=(Layer(Attention(rope=None), feed_forward),) * layers,
-        learned_positions=True,
-        position_offset=first_position,
-        token_types=keys.integer("type_vocab_size", 2),
-        layer_norm=True,
-        norm_eps=keys.number("layer_norm_eps", 1e-12),
-        norm_residual="all",
-        qkv_bias=True,
-        o_bias=True,
-        bidirectional=True,
-        pooled=True,
-        tied_head=True,
-        names=names | {"final_norm": f"encoder.layer.{layers - 1}.output.LayerNorm"},
-    )
-
-
 def _modern_ropes(inputs: FamilyInputs, head_dim: int) -> tuple[Rope, Rope]:
     """Return the rotary angles of layers with full attention, and of layers with a window.
 
@@ -143,8 +82,9 @@ def _modern_ropes(inputs: FamilyInputs, head_dim: int) -> tuple[Rope, Rope]:
 
 
 ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
-    "bert": bert,
-    "roberta": roberta,
-    "xlm-roberta": roberta,
+    "bert": bert_like.bert,
+    "roberta": bert_like.roberta,
+    "xlm-roberta": bert_like.roberta,
+    "distilbert": bert_like.distilbert,
     "modernbert": modernbert,
 }

@@ -78,9 +78,10 @@ _IGNORED = {
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
     "quantization_config",
     "scale_attention_softmax_in_fp32", "scale_attn_weights",
-    "resid_pdrop", "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta",
-    "sep_token_id", "sliding_window", "summary_type", "suppress_tokens", "task_specific_params", "text_config",
-    "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
+    "qa_dropout", "resid_pdrop", "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta",
+    "sep_token_id", "seq_classif_dropout", "sliding_window", "summary_type", "suppress_tokens",
+    "task_specific_params", "text_config",
+    "tie_encoder_decoder", "tie_weights_", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
     "residual_dropout", "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window",
     "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
     "word_embed_proj_dim",
@@ -147,6 +148,7 @@ _BOUNDS = {
     "num_attention_heads": 1 << 16, "num_key_value_heads": 1 << 16, "head_dim": 1 << 16, "ffn_dim": 1 << 24,
     "max_position_embeddings": 1 << 31, "original_max_position_embeddings": 1 << 31, "sliding_window": 1 << 31,
     "local_attention": 1 << 31, "type_vocab_size": 1 << 20, "moe_intermediate_size": 1 << 24,
+    "dim": 1 << 20, "hidden_dim": 1 << 24, "n_heads": 1 << 16, "n_layers": 1 << 10,  # DistilBERT's names
 }  # fmt: skip
 
 

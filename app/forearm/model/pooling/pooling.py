@@ -159,11 +159,13 @@ def _classifier(keys: Keys) -> PoolingPlan:
         words = tuple(str(token) for token in tokens or ("no", "yes"))
         return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words)
     labels = _labels(keys)
-    hidden, count = keys.integer("hidden_size"), len(labels)
+    hidden, count = keys.integer("dim" if model_type == "distilbert" else "hidden_size"), len(labels)
     pool: Pool = "cls"
     dense: tuple[Dense, ...]
     if model_type == "bert":
         dense = (Dense(hidden, "bert.pooler.dense", activation="tanh"), Dense(count, "classifier"))
+    elif model_type == "distilbert":
+        dense = (Dense(hidden, "pre_classifier", activation="relu"), Dense(count, "classifier"))
     elif model_type in ("roberta", "xlm-roberta"):
         dense = (Dense(hidden, "classifier.dense", activation="tanh"), Dense(count, "classifier.out_proj"))
     elif model_type == "modernbert":
