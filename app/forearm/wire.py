@@ -228,6 +228,7 @@ class State(msgspec.Struct, tag=True, kw_only=True):
 
     max_model_len: int
     vocab_size: int
+    max_request_bytes: int = MAX_FRAME_BYTES  # of all frames of one HTTP request
     eos_token_ids: tuple[int, ...] = ()
     running: int
     waiting: int
@@ -259,12 +260,12 @@ def frame(message: ToEngine | FromEngine) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def body_length(head: bytes) -> int:
+def body_length(head: bytes, most: int = MAX_FRAME_BYTES) -> int:
     """Return the length of the body that follows this 4-byte head.
 
-    Raises: ValueError if the frame is longer than MAX_FRAME_BYTES: the peer does not speak this protocol.
+    Raises: ValueError if it is above `most`: the peer does not speak this protocol.
     """
     (length,) = _LENGTH.unpack(head)
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
+    if length > most:
+        raise ValueError(f"frame of {length} bytes; the limit is {most}")
     return int(length)

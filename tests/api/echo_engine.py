@@ -24,6 +24,7 @@ class EchoEngine:
 
     path: Path
     max_model_len: int = 1000
+    max_request_bytes: int = wire.MAX_FRAME_BYTES
     places: int = 1000  # requests taken at a time; more are refused as Overloaded
     pause_s: float = 0.0  # before each token
     silent: bool = False  # takes requests and says nothing
@@ -168,6 +169,7 @@ class EchoEngine:
         return wire.State(
             max_model_len=self.max_model_len,
             vocab_size=VOCABULARY,
+            max_request_bytes=self.max_request_bytes,
             running=len(self.running),
             waiting=0,
             kv_usage=0.0,

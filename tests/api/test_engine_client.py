@@ -14,7 +14,7 @@ from tests.api.server import wait_until
 
 from forearm import wire
 from forearm.api.engine_client.engine_client import EngineClient
-from forearm.errors import EngineUnavailable
+from forearm.errors import EngineUnavailable, InvalidRequest
 
 
 def submit(name: str, n: int = 1, max_tokens: int = 3) -> wire.Submit:
@@ -133,6 +133,20 @@ async def test_a_request_on_a_connection_that_has_just_broken_is_refused(
         engine.silent = True
         # uvloop is the workers' loop; its closed transports refuse a write.
         await asyncio.to_thread(uvloop.run, closed_before_the_reader_knows())
+
+
+async def test_a_request_that_the_engine_has_no_memory_for_is_not_sent(tmp_path: Path) -> None:
+    with echo_engine(tmp_path / "a") as engine:
+        engine.max_request_bytes = 2 * len(wire.frame(submit("x")))
+        async with connected(engine) as client:
+            with pytest.raises(InvalidRequest, match=r"the engine has memory for \d+ of one request"):
+                await client.submit([submit("x"), submit("y"), submit("z")])
+            assert not engine.submits
+            assert client.connections[0].open == {}
+
+            generation = await client.submit([submit("x"), submit("y")])
+
+            assert len([event async for event in generation]) == 6
 
 
 async def test_a_submit_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:

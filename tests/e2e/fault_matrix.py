@@ -329,6 +329,7 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--only", type=int, help="this run of the seed alone")
     args = parser.parse_args()
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would the servers
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         found, wrong = run_many(Path(folder), args.runs, args.seed, args.lanes, stop_at_first=False)

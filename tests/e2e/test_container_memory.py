@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import string
+import struct
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.e2e.served import Served, serve
+from tests.e2e.test_hostile_wire import engine_socket
+
+from forearm import wire
 
 MIB = 1 << 20
 LIMIT = 640 * MIB
@@ -96,3 +102,32 @@ def test_thousands_of_grammars_and_large_bodies_stay_below_the_limit(tmp_path: P
     assert statuses[200] > GRAMMARS // 2
     assert set(statuses) <= {200, 400, 413, 429, 503}, statuses
     assert (group.kills(), after) == (0, before)
+
+
+def test_frames_of_the_longest_size_do_not_end_the_engine(tmp_path: Path, group: Group) -> None:
+    """Frames of 256 MiB and of 5 MiB, each of token ids that take 12 times as much as objects."""
+    with serve(tmp_path, "--api-server-count", "1", "--max-num-seqs", "16") as served:
+        path, before = engine_socket(served), served.engine().pid
+        for length in (wire.MAX_FRAME_BYTES, 5 * MIB):
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda _, length=length: send_ids(path, length), range(8)))
+        assert served.chat("What is ice?", max_tokens=3, temperature=0).status_code == 200
+        after = served.engine().pid
+
+    assert (group.kills(), after) == (0, before)
+
+
+def send_ids(path: Path, length: int) -> None:
+    """Send a frame whose prompt's token ids fill it, until the engine closes the connection."""
+    asked = wire.Submit(request_id="x", prompt_token_ids=[], params=wire.SamplingParams())
+    head, ids, tail = wire.frame(asked)[4:].partition(b"prompt_token_ids")
+    count = (length - len(head + ids + tail) - 4) // 3
+    begun = struct.pack("<I", len(head + ids + tail) + 4 + 3 * count) + head + ids + b"\xdd" + struct.pack(">I", count)
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+        connection.settimeout(60)
+        connection.connect(str(path))
+        connection.sendall(begun)
+        for left in range(count, 0, -MIB // 4):
+            connection.sendall(b"\xcd\x03\xe8" * min(left, MIB // 4))
+        connection.sendall(tail[1:])  # the empty list of ids was one byte
+        connection.recv(1)

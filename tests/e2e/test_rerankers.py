@@ -91,6 +91,22 @@ def test_texts_are_cut_one_by_one_where_that_is_asked(reranker: Reranker) -> Non
     assert reply["results"][0]["relevance_score"] == pytest.approx(reranker.score("c a", "d"), abs=1e-5)
 
 
+def test_a_long_query_beside_many_texts_is_refused_before_it_is_multiplied(tmp_path: Path) -> None:
+    """20 kB of a body would become two million tokens: the query comes before each document."""
+    model = tmp_path / "model"
+    write_model(model, "BertForSequenceClassification", "BertConfig", num_labels=1, max_position_embeddings=1024)
+    with serve(tmp_path, str(model)) as served:
+        (worker,) = served.workers()
+        before = worker.memory_info().rss
+        body = {"query": "a " * 1000, "documents": ["b"] * 2000}
+        reply = served.http.post("/rerank", json=body)
+
+        assert reply.status_code == 400
+        assert "more than 1048576 tokens" in reply.json()["error"]["message"]
+        assert worker.memory_info().rss - before < 100 << 20
+        assert served.http.post("/rerank", json=body | {"documents": ["b"] * 3}).status_code == 200
+
+
 def test_a_cross_encoder_makes_no_vectors(reranker: Reranker) -> None:
     reply = reranker.served.http.post("/v1/embeddings", json={"input": "a"})
 

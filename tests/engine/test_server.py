@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import stat
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -245,6 +246,17 @@ async def drained(worker: Worker) -> int:
         while piece := await worker.reader.read(1 << 16):
             count += len(piece)
     return count
+
+
+async def test_a_request_for_which_the_inbox_has_no_room_is_not_read(running: Running) -> None:
+    stranger, worker = await running.connect(), await running.connect()
+    most = (await worker.state()).max_request_bytes
+    assert most == (64 << 20) // 12
+
+    stranger.writer.write(struct.pack("<I", most + 1))
+
+    assert await drained(stranger) == 0
+    worker.writer.write(struct.pack("<I", most))  # waits for the rest
 
 
 @pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\x03\x00\x00\x00abc"])

@@ -63,13 +63,14 @@ class Snapshot:
 
 
 class Inbox:
-    """The queue of messages to the loop. most_bytes: bound on waiting messages, as objects; a single one may exceed it.
+    """The queue of messages to the loop. most_bytes: bound on waiting messages, as objects.
 
     One thread puts requests in, one takes them out; messages without a size may come from any thread.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
+        self.most_frame_bytes = min(most_bytes // _BYTES_A_BYTE, wire.MAX_FRAME_BYTES)
         self._queue: SimpleQueue[tuple[Inward, int]] = SimpleQueue()
         self._put_bytes = self._got_bytes = 0  # totals; each is written by one thread
 
@@ -93,6 +94,6 @@ class Inbox:
         if self._queue.qsize() >= MAX_UNTAKEN:
             return f"{MAX_UNTAKEN} messages wait for the end of a step"
         held = self._put_bytes - self._got_bytes
-        if held and held + _BYTES_A_BYTE * frame_bytes > self._most_bytes:
+        if held + _BYTES_A_BYTE * frame_bytes > self._most_bytes:
             return f"requests that wait for the end of a step take {held} of {self._most_bytes} bytes"
         return ""

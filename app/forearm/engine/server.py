@@ -102,6 +102,7 @@ class EngineServer:
         return wire.State(
             max_model_len=self._loop.terms.max_model_len,
             vocab_size=self._loop.terms.vocab_size,
+            max_request_bytes=self._inbox.most_frame_bytes,
             eos_token_ids=self._loop.terms.eos_token_ids,
             running=seen.running,
             waiting=seen.waiting,
@@ -199,7 +200,7 @@ class EngineServer:
             self._write(writer, wire.frame(self.state()))
             self._told = None  # the new worker has no load yet
             while True:
-                length = wire.body_length(await reader.readexactly(_HEAD_BYTES))
+                length = wire.body_length(await reader.readexactly(_HEAD_BYTES), self._inbox.most_frame_bytes)
                 self._take(connection, writer, wire.to_engine.decode(await reader.readexactly(length)), length)
         except (OSError, EOFError):
             pass  # the worker has gone, so its unfinished message is dropped

@@ -73,12 +73,16 @@ class EngineConnection:
                 await self._task
 
     def send(self, message: wire.ToEngine) -> None:
-        """Queue a message; dropped while no engine is connected.
+        """Queue a message; dropped while no engine is connected."""
+        self.write(wire.frame(message))
+
+    def write(self, frames: bytes) -> None:
+        """Queue messages as frames; dropped while no engine is connected.
 
         A broken connection's transport closes before the reader learns it, and uvloop's raises RuntimeError on a write.
         """
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(wire.frame(message))
+            self._writer.write(frames)
 
     async def drained(self) -> None:
         """Wait while the engine has too much unread data (long prompts)."""

@@ -12,7 +12,7 @@ from forearm import wire
 from forearm.api.engine_client.connection import EngineConnection, OpenRequest
 from forearm.api.http.caller import Observer
 from forearm.api.http.errors import error_of
-from forearm.errors import EngineFailed, EngineUnavailable, ForearmError
+from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
 Opened = TypeVar("Opened", bound=OpenRequest)
@@ -187,15 +187,21 @@ class EngineClient:
 
         If the engine dies before that, no answer has begun, and the request goes to another running engine.
 
-        Raises: EngineUnavailable, and as `choose` and the request's `accepted`.
+        Raises: EngineUnavailable, InvalidRequest for more than the engine has memory for, and as `choose` and the
+        request's `accepted`.
         """
+        frames = b"".join(map(wire.frame, messages))
         while True:
             connection = choose()
+            if connection.state is not None and len(frames) > connection.state.max_request_bytes:
+                raise InvalidRequest(
+                    f"the request's tokens and parameters take {len(frames)} bytes; the engine has memory for "
+                    f"{connection.state.max_request_bytes} of one request: send several requests"
+                )
             opened = make(connection)
             try:
-                for message in messages:
-                    connection.open[message.request_id] = opened
-                    connection.send(message)
+                connection.open.update((message.request_id, opened) for message in messages)
+                connection.write(frames)
                 await asyncio.wait_for(opened.accepted(), self._accept_s)
             except BaseException as error:
                 opened.close()

@@ -11,7 +11,7 @@ from typing import Any
 from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.generation.request_bodies import ChatMessageBody, ChatRequest, GenerationBody
 from forearm.api.generation.unsupported import check_template
-from forearm.api.http.json_size import MOST_CHARACTERS, json_size
+from forearm.api.http.json_size import MOST_CHARACTERS, MOST_VALUES, json_size
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
@@ -162,6 +162,12 @@ class PromptRenderer:
         if len(token_ids) <= limit:
             return token_ids
         return token_ids[:limit] if body.truncation_side == "right" else token_ids[len(token_ids) - limit :]
+
+
+def check_total(tokens: int) -> None:
+    """Raises: InvalidRequest if a request's texts have more tokens than may come as token ids."""
+    if tokens > MOST_VALUES:
+        raise InvalidRequest(f"the request's texts have more than {MOST_VALUES} tokens; send several requests")
 
 
 def _as_json(number: int, message: ChatMessageBody) -> Json:

@@ -17,7 +17,7 @@ from forearm import wire
 from forearm.api.generation.dependencies import CompletionBody, service
 from forearm.api.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs
 from forearm.api.generation.output_stream import OutputStream, OutputStreams, spaced
-from forearm.api.generation.prompt import PromptRenderer
+from forearm.api.generation.prompt import PromptRenderer, check_total
 from forearm.api.generation.reasoning_constraints import AnswerConstraints
 from forearm.api.generation.request_bodies import CompletionRequest
 from forearm.api.generation.response_bodies import Completion, CompletionChoice, CompletionLogprobs, encoder
@@ -108,7 +108,11 @@ class ServingCompletion:
             )
         given = _prompts(body)
         characters = sum(len(prompt) for prompt in given if isinstance(prompt, str))
-        prompts = [await self._prompt(prompt, characters, body, infill) for prompt in given]
+        prompts, tokens = list[CompletionPrompt](), 0
+        for prompt in given:
+            prompts.append(await self._prompt(prompt, characters, body, infill))
+            tokens += len(prompts[-1].token_ids)
+            check_total(tokens)
         constraint = await self._constraints.of_format(body)
         scores = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
         # A middle ends where the model would begin another file.

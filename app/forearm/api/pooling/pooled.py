@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,7 +16,7 @@ from fastapi import Request
 from forearm import wire
 from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.generation.dependencies import service
-from forearm.api.generation.prompt import PromptRenderer
+from forearm.api.generation.prompt import PromptRenderer, check_total
 from forearm.api.generation.response_bodies import Usage
 from forearm.api.generation.served_model import ServedModel
 from forearm.api.generation.sse import unless_gone
@@ -67,6 +68,16 @@ class PooledOutputs:
 def keep_of(body: PoolingFields) -> KeptEnd:
     """Return the end of a text that is kept when it is cut."""
     return "end" if body.truncation_side == "left" else "start"
+
+
+def bounded(prompts: Iterable[wire.PoolingPrompt]) -> list[wire.PoolingPrompt]:
+    """Return the prompts of one request. Raises: InvalidRequest once they have too many tokens together."""
+    found, tokens = list[wire.PoolingPrompt](), 0
+    for prompt in prompts:
+        tokens += len(prompt.token_ids)
+        check_total(tokens)
+        found.append(prompt)
+    return found
 
 
 class ServingPooling:
@@ -131,7 +142,7 @@ class ServingPooling:
         limit, keep = self.limit_of(body), keep_of(body)
 
         def encode() -> list[wire.PoolingPrompt]:
-            return [wire.PoolingPrompt(self._ids(text, plan, special, limit, keep)) for text in texts]
+            return bounded(wire.PoolingPrompt(self._ids(text, plan, special, limit, keep)) for text in texts)
 
         if sum(len(text) for text in texts) < _AT_ONCE:
             return encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from forearm import wire
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
-from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, ServingPooling, keep_of
+from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, ServingPooling, bounded, keep_of
 from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
 from forearm.api.pooling.response_bodies import Ranked, RerankReply, RerankText, RerankUsage, Score
 from forearm.errors import InvalidRequest
@@ -111,12 +112,13 @@ async def _scores(
     if body.instruction is not None and not (plan.kind == "classify" and form.takes_instruction):
         raise InvalidRequest("instruction: this model has no place for one in its pairs; leave it out", "instruction")
     if plan.kind == "classify":
-        prompts = await asyncio.to_thread(_pair_prompts, pooling, body, form, pairs)
+        prompts = await asyncio.to_thread(lambda: bounded(_pair_prompts(pooling, body, form, pairs)))
         found = await pooling.pooled(request, body, prompts, prefix=prefix, task="classify")
         return found.head, [float(scores[0]) for scores in found.vectors]
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     limits = {two: body.max_tokens_per_doc for _, two in pairs} | {one: body.max_tokens_per_query for one, _ in pairs}
-    prompts = await asyncio.to_thread(_prompts, pooling, body, plan, [(text, limits[text]) for text in texts])
+    limited = [(text, limits[text]) for text in texts]
+    prompts = await asyncio.to_thread(lambda: bounded(_prompts(pooling, body, plan, limited)))
     found = await pooling.pooled(request, body, prompts, prefix=prefix, task="embed", activate=True)
     vectors = dict(zip(texts, found.vectors, strict=True))
     return found.head, cosines([(vectors[one], vectors[two]) for one, two in pairs])
@@ -124,17 +126,16 @@ async def _scores(
 
 def _pair_prompts(
     pooling: ServingPooling, body: PairFields, form: PairForm, pairs: list[Pair]
-) -> list[wire.PoolingPrompt]:
+) -> Iterator[wire.PoolingPrompt]:
     """Raises: InvalidRequest for a text that cannot fit."""
-    limit, prompts = pooling.limit_of(body), []
+    limit = pooling.limit_of(body)
     for one, two in pairs:
         if limit is None:
             pooling.prompts.check_length(one)
             pooling.prompts.check_length(two)
         one = _cut(pooling, one, body.max_tokens_per_query)
         two = _cut(pooling, two, body.max_tokens_per_doc)
-        prompts.append(wire.PoolingPrompt(*form.encode(one, two, limit, keep_of(body))))
-    return prompts
+        yield wire.PoolingPrompt(*form.encode(one, two, limit, keep_of(body)))
 
 
 def _cut(pooling: ServingPooling, text: str, tokens: int) -> str:
@@ -147,14 +148,11 @@ def _cut(pooling: ServingPooling, text: str, tokens: int) -> str:
 
 def _prompts(
     pooling: ServingPooling, body: PairFields, plan: PoolingPlan, texts: list[tuple[str, int]]
-) -> list[wire.PoolingPrompt]:
+) -> Iterator[wire.PoolingPrompt]:
     """Raises: InvalidRequest for a text that cannot fit."""
-    limit, prompts = pooling.limit_of(body), []
+    limit = pooling.limit_of(body)
     for text, tokens in texts:
         if limit is None:
             pooling.prompts.check_length(text)
         text = _cut(pooling, text.lower() if plan.lower_case else text, tokens)
-        prompts.append(
-            wire.PoolingPrompt(pooling.prompts.tokenizer.encode_cut(text, limit=limit, keep=keep_of(body))[0])
-        )
-    return prompts
+        yield wire.PoolingPrompt(pooling.prompts.tokenizer.encode_cut(text, limit=limit, keep=keep_of(body))[0])
