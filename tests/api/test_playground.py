@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -81,10 +82,24 @@ def test_nothing_that_a_model_writes_becomes_markup(page: Page, text: str) -> No
     assert page.evaluate("() => window.hit") is None
 
 
+def test_the_libraries_are_those_of_their_packages_and_small() -> None:
+    lines = (WEB / "vendor/SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    files = {
+        path.relative_to(WEB / "vendor").as_posix(): path for path in (WEB / "vendor").rglob("*") if path.is_file()
+    }
+    del files["SHA256SUMS"]
+    notice = (Path(__file__).parents[2] / "NOTICE").read_text()
+
+    assert sums == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    assert sum(path.stat().st_size for path in files.values()) < 1_000_000
+    assert [library for library in ("markdown-it", "DOMPurify", "KaTeX", "highlight.js") if library not in notice] == []
+
+
 def test_no_part_of_the_page_writes_html_or_runs_text() -> None:
     words = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|srcdoc")
     scripts = sorted(WEB.glob("*.js"))
-    assert len(scripts) >= 6
+    assert len(scripts) >= 8
 
     assert [script.name for script in scripts if words.search(script.read_text())] == []
 
@@ -110,7 +125,29 @@ def test_markdown_is_shown_as_it_is_meant(page: Page) -> None:
     expect(prose.locator("td")).to_have_count(2)
 
 
-@pytest.mark.parametrize("piece", ["*a", "**", "_x_ ", "`", "[a](", "- ", "> ", "|a|\n|-|\n", "<", "\\", "~~a", "1. "])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "*a",
+        "**",
+        "_x_ ",
+        "`",
+        "[a](",
+        "- ",
+        "> ",
+        "|a|\n|-|\n",
+        "<",
+        "\\",
+        "~~a",
+        "1. ",
+        "$",
+        "$x$",
+        "\\(",
+        "$$\n",
+        "\\[x\n",
+        "```py\nx=1\n```\n",
+    ],
+)
 def test_no_text_keeps_the_page_busy(page: Page, piece: str) -> None:
     took_ms = page.evaluate(
         """async (text) => {
@@ -122,6 +159,114 @@ def test_no_text_keeps_the_page_busy(page: Page, piece: str) -> None:
     )
 
     assert took_ms < 2000
+
+
+MIXED = """# Heading
+Text with *emphasis*, `code`, $a^2$ and https://a.example/x. Then
+#hash goes on.
+- one
+- two
+
+  within
++ other
+1) first
+
+| a | b |
+|:-|-:|
+| 1 | 2 |
+after
+***
+> said
+> - more
+lazy
+
+$$
+\\frac{a}{b}
+- c
++ d
+$$
+```py
+def f(x):
+    return "<b>"
+
+```
+    indented
+
+Title
+---
+\\[ x \\] and [link][l], $5 and $6
+
+[l]: https://l.example
+"""
+
+
+def test_a_growing_text_ends_as_the_whole_one_does(page: Page) -> None:
+    unlike = page.evaluate(
+        """async (text) => {
+          const { Prose, markdown } = await import("/playground/markdown.js"), unlike = [];
+          const place = document.createElement("div"), prose = new Prose(place);
+          const plain = (node) => { // without the colours of code, which come when it is finished
+            const one = node.cloneNode(true);
+            for (const code of one.querySelectorAll("code")) code.textContent = code.textContent;
+            return one.innerHTML;
+          };
+          for (let i = 1; i <= text.length; i += 1) {
+            prose.show(text.slice(0, i));
+            if (text[i - 1] === "\\n" && plain(place) !== plain(markdown(text.slice(0, i)))) unlike.push(i);
+          }
+          prose.show(text, true);
+          if (place.innerHTML !== markdown(text).innerHTML) unlike.push("whole");
+          return unlike;
+        }""",
+        MIXED,
+    )
+
+    assert [at for at in unlike if at == "whole" or at < MIXED.index("[l]: ")] == []  # a link is defined at the end
+
+
+@pytest.mark.parametrize("piece", ["A sentence of some words with **bold** ones.\n\n", "x = [1, 2, 3]  # a line\n"])
+def test_a_token_costs_the_same_late_in_an_answer_as_early(page: Page, piece: str) -> None:
+    early, late = page.evaluate(
+        """async (piece) => {
+          const { Prose } = await import("/playground/markdown.js"), prose = new Prose(document.createElement("div"));
+          let text = piece.startsWith("x") ? "```py\\n" : "";
+          const cost = () => { // median of 200, in ms: other processes may take the core for a while
+            const took = [];
+            for (let i = 0; i < 200; i += 1) {
+              const begun = performance.now();
+              prose.show((text += piece));
+              took.push(performance.now() - begun);
+            }
+            return took.sort((a, b) => a - b)[100];
+          };
+          cost();
+          const early = cost();
+          for (let i = 0; i < 2000; i += 1) prose.show((text += piece));
+          return [early, cost()];
+        }""",
+        piece,
+    )
+
+    assert late < max(4 * early, 2), f"{early:.2f} ms, then {late:.2f} ms for each token"
+
+
+def test_mathematics_and_code_are_drawn(page: Page) -> None:
+    answered(
+        page,
+        "So $e^{i\\pi} = -1$, \\(x\\) costs $5 or $6:\n\n$$\n\\int_0^1 x\n$$\n\n```python\ndef f(): return 1\n```\n",
+    )
+
+    prose = page.locator(".turn.assistant .prose")
+    expect(prose.locator(".katex")).to_have_count(3)
+    expect(prose.locator(".katex-display")).to_have_count(1)
+    expect(prose.locator("p").first).to_contain_text("costs $5 or $6")
+    expect(prose.locator(".hljs-keyword").first).to_have_text("def")
+    assert page.evaluate(
+        "() => document.fonts.ready.then(() => [...document.fonts].some((one) => one.status === 'loaded'))"
+    )
+    assert page.evaluate(POOR_CONTRASTS) == []
+    prose.locator(".code").get_by_role("button", name="Copy").click()
+    expect(prose.locator(".code").get_by_role("button", name="Copied")).to_be_visible()
 
 
 def test_reasoning_is_folded_away(page: Page) -> None:

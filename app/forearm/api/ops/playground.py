@@ -1,4 +1,7 @@
-"""GET /: a page to try the model, with live figures beside it. It consists of static files and loads nothing else."""
+"""GET /: a page to try the model, with live figures beside it. It consists of static files and loads nothing else.
+
+web/vendor: libraries as their npm packages have them (SHA256SUMS, LICENSES).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,25 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 _FOLDER = Path(__file__).parent / "web"
-_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
+_TYPES = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".html": "text/html",
+    ".woff2": "font/woff2",
+}
 # These headers make the browser prevent the page from contacting other servers and from running a model's output.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_FILES = {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _TYPES}
+_FILES = {
+    path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in _FOLDER.rglob("*") if path.suffix in _TYPES
+}
 # Open paths: without a key the page only asks for one.
 PATHS = frozenset(("/", *(f"/playground/{name}" for name in _FILES)))
 
@@ -34,7 +46,7 @@ async def page(request: Request) -> Response:
     return _file(request, "index.html", content.replace(b'href="metrics"', f'href="{root}/metrics"'.encode()))
 
 
-@router.get("/playground/{name}")
+@router.get("/playground/{name:path}")
 async def part(request: Request, name: str) -> Response:
     """Return a file of the page."""
     if name not in _FILES or name == "index.html":

@@ -1,147 +1,132 @@
-// Markdown of a model as DOM nodes. Text only ever becomes text nodes: nothing a model writes is read as HTML.
-// The common part of CommonMark and GitHub's tables; what is not finished yet is shown as it stands.
+// Markdown of a model as DOM nodes: markdown-it parses it (HTML stays text), DOMPurify lets only plain elements through,
+// highlight.js colours code, KaTeX draws mathematics.
 
-const FENCE = /^(\s{0,3})(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const HEADING = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
-const RULE = /^\s{0,3}([-*_])(\s*\1){2,}\s*$/;
-const CELLS = /^\s*\|?(\s*:?-+:?\s*\|)+\s*:?-*:?\s*\|?\s*$/;
-const DEEPEST = 8; // quotes and lists within each other
+import { copyButton, grow, make } from "./dom.js";
+import { drawMath, mathematics } from "./math.js";
 
-export function make(tag, props = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(props)) {
-    if (name === "class") node.className = value;
-    else if (name in node) node[name] = value;
-    else node.setAttribute(name, value);
+const LONGEST_COLOURED = 30_000; // characters of code
+const ALLOWED = {
+  RETURN_DOM_FRAGMENT: true,
+  ALLOWED_TAGS: "a blockquote br code div em h3 h4 h5 h6 hr li ol p s span strong table tbody td th thead tr ul".split(" "),
+  ALLOWED_ATTR: ["class", "href", "rel", "start", "target", "title"],
+  ADD_URI_SAFE_ATTR: ["rel", "start", "target"],
+  ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+};
+
+const md = markdownit({ html: false, linkify: true, typographer: false, maxNesting: 40 }).use(mathematics).disable("image");
+md.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+md.validateLink = (url) => ALLOWED.ALLOWED_URI_REGEXP.test(url);
+md.core.ruler.push("elements", ({ tokens }) => tokens.forEach(adapt));
+md.renderer.rules.table_open = () => '<div class="scroll"><table>';
+md.renderer.rules.table_close = () => "</table></div>";
+md.renderer.rules.math_open = (tokens, i) => `<p>${md.utils.escapeHtml(tokens[i].content)}</p>`;
+
+// Headings stand below the page's own; alignment is a class, since the page's policy forbids style attributes.
+function adapt(token) {
+  if (token.type.startsWith("heading_")) token.tag = `h${Math.min(Number(token.tag[1]) + 2, 6)}`;
+  const style = token.attrGet("style");
+  if (style) token.attrs = [["class", style.replace("text-align:", "to-")]];
+  for (const child of token.children ?? []) {
+    if (child.type === "link_open") { child.attrSet("target", "_blank"); child.attrSet("rel", "noopener noreferrer"); }
   }
-  node.append(...children);
-  return node;
 }
 
-// The text as an array of block nodes.
-export function markdown(text) {
-  return blocks(text.replace(/\r\n?/g, "\n").split("\n"), 0);
-}
-
-function blocks(lines, depth) {
-  const out = [];
-  let at = 0;
-  while (at < lines.length) {
-    const line = lines[at];
-    if (!line.trim()) { at += 1; continue; }
-    let found;
-    if ((found = FENCE.exec(line))) at = fence(lines, at, found, out);
-    else if ((found = HEADING.exec(line))) { out.push(make(`h${Math.min(found[1].length + 2, 6)}`, {}, ...inline(found[2]))); at += 1; }
-    else if (RULE.test(line)) { out.push(make("hr")); at += 1; }
-    else if (/^\s{0,3}>/.test(line) && depth < DEEPEST) at = quote(lines, at, depth, out);
-    else if (ITEM.test(line) && depth < DEEPEST) at = list(lines, at, depth, out);
-    else if (line.includes("|") && at + 1 < lines.length && CELLS.test(lines[at + 1])) at = table(lines, at, out);
-    else at = paragraph(lines, at, depth, out);
+// A text as nodes under `place`, which may grow. Each time only its last two blocks are parsed again: a line that is not
+// finished yet can change how the block before it ends ("#" begins a heading, "#1" goes on with the paragraph), but
+// nothing before that. So a token costs the same at the end of a long answer as at its beginning.
+export class Prose {
+  constructor(place) {
+    this.place = place;
+    this.begin();
   }
-  return out;
-}
 
-function fence(lines, at, [, , mark, language], out) {
-  const end = new RegExp(`^\\s{0,3}${mark[0]}{${mark.length},}\\s*$`);
-  const body = [];
-  for (at += 1; at < lines.length && !end.test(lines[at]); at += 1) body.push(lines[at]);
-  const code = make("code", {}, body.join("\n"));
-  out.push(make("pre", { tabIndex: 0, "aria-label": language ? `Code, ${language}` : "Code" }, code));
-  return at + 1;
-}
+  begin() {
+    this.place.replaceChildren();
+    this.length = 0; // characters shown
+    this.settled = 0; // characters that are not parsed again
+    this.nodes = 0; // elements of these
+    this.open = null; // code that is being written: {index, line, info, code}
+    this.env = {};
+  }
 
-function quote(lines, at, depth, out) {
-  const inner = [];
-  for (; at < lines.length && /^\s{0,3}>/.test(lines[at]); at += 1) inner.push(lines[at].replace(/^\s{0,3}> ?/, ""));
-  out.push(make("blockquote", {}, ...blocks(inner, depth + 1)));
-  return at;
-}
-
-function list(lines, at, depth, out) {
-  const [, indent, mark] = ITEM.exec(lines[at]);
-  const ordered = /\d/.test(mark);
-  const node = make(ordered ? "ol" : "ul");
-  if (ordered && parseInt(mark, 10) !== 1) node.start = parseInt(mark, 10);
-  while (at < lines.length) {
-    const item = ITEM.exec(lines[at]);
-    if (!item || item[1].length > indent.length + 1 || item[1].length < indent.length || /\d/.test(item[2]) !== ordered) break;
-    const inner = [item[3]];
-    const within = indent.length + 2;
-    for (at += 1; at < lines.length; at += 1) {
-      const next = lines[at];
-      const blank = !next.trim();
-      if (blank && !(at + 1 < lines.length && /^\s/.test(lines[at + 1]) && lines[at + 1].search(/\S/) >= within)) break;
-      if (!blank && next.search(/\S/) < within && (ITEM.test(next) || FENCE.test(next) || HEADING.test(next))) break;
-      inner.push(next.replace(new RegExp(`^\\s{0,${within + 1}}`), ""));
+  // Show the text so far; `whole`: nothing will follow.
+  show(text, whole = false) {
+    if (text.length === this.length && !whole) return;
+    if (whole && Object.keys(this.env.references ?? {}).length) this.begin(); // links may be defined after their use
+    this.length = text.length;
+    const tail = text.slice(this.settled), found = blocks(md.parse(tail, this.env));
+    const sure = whole ? found.length : Math.max(found.length - 2, 0);
+    const { open } = this, last = found.at(-1);
+    if (!whole && open && found.length === open.index + 1 && last[0].map[0] === open.line && last[0].info === open.info) {
+      grow(open.code, trimmed(last[0].content));
+      return;
     }
-    node.append(make("li", {}, ...tight(blocks(inner, depth + 1))));
-    if (at < lines.length && !lines[at].trim() && at + 1 < lines.length && ITEM.test(lines[at + 1])) at += 1;
+    this.open = null;
+    while (this.place.childElementCount > this.nodes) this.place.lastChild.remove();
+    found.forEach((tokens, i) => this.place.append(this.node(tokens, i, whole || i < found.length - 1)));
+    if (sure < found.length && sure > 0) this.settle(tail, found[sure][0].map[0], sure);
   }
-  out.push(node);
-  return at;
-}
 
-// An item of one paragraph is shown without it.
-function tight(nodes) {
-  if (nodes.length && nodes[0].tagName === "P" && nodes.slice(1).every((n) => n.tagName === "UL" || n.tagName === "OL")) {
-    return [...nodes[0].childNodes, ...nodes.slice(1)];
+  settle(tail, line, count) {
+    const breaks = /\r\n?|\n/g;
+    for (let i = 0; i < line; i += 1) breaks.exec(tail);
+    this.settled += breaks.lastIndex;
+    this.nodes += count;
+    this.open = null;
   }
-  return nodes;
-}
 
-function table(lines, at, out) {
-  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
-  const head = make("tr", {}, ...cells(lines[at]).map((cell) => make("th", { scope: "col" }, ...inline(cell))));
-  const body = make("tbody");
-  for (at += 2; at < lines.length && lines[at].includes("|"); at += 1) {
-    body.append(make("tr", {}, ...cells(lines[at]).map((cell) => make("td", {}, ...inline(cell)))));
+  node(tokens, index, finished) {
+    const [token] = tokens;
+    if (token.type !== "fence" && token.type !== "code_block") return prose(tokens, this.env);
+    const { node, code } = codeBlock(trimmed(token.content), token.info.trim().split(/\s/)[0], finished);
+    if (!finished) this.open = { index, line: token.map[0], info: token.info, code };
+    return node;
   }
-  out.push(make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Table" }, make("table", {}, make("thead", {}, head), body)));
-  return at;
 }
 
-function paragraph(lines, at, depth, out) {
-  const own = [lines[at]];
-  for (at += 1; at < lines.length; at += 1) {
-    const line = lines[at];
-    if (!line.trim() || FENCE.test(line) || HEADING.test(line) || /^\s{0,3}>/.test(line) || (ITEM.test(line) && depth < DEEPEST)) break;
-    own.push(line);
+// The text as a node that will not grow.
+export function markdown(text) {
+  const place = make("div");
+  new Prose(place).show(text, true);
+  return place;
+}
+
+// Tokens of each block that stands in no other; a block becomes one element.
+function blocks(tokens) {
+  const found = [];
+  let depth = 0;
+  for (const token of tokens) {
+    if (depth === 0) found.push([]);
+    found.at(-1).push(token);
+    depth += token.nesting;
   }
-  out.push(make("p", {}, ...inline(own.join("\n"))));
-  return at;
+  return found;
 }
 
-// Each alternative cannot match itself again: no text takes more than linear time in practice.
-const SPANS = /(`+)([^`](?:[\s\S]{0,2000}?[^`])?)\1(?!`)|\*\*([^*\n][^\n]{0,2000}?)\*\*|__([^_\n][^\n]{0,2000}?)__|\*([^*\s][^*\n]{0,1000}?)\*|(?<!\w)_([^_\s][^_\n]{0,1000}?)_(?!\w)|~~([^~\n]{1,1000}?)~~|\[([^\]\n]{1,500})\]\(([^()\s]{1,2000})\)|(https?:\/\/[^\s<>"')\]]{1,2000})|\\([!-/:-@[-`{-~])| {2,}\n/;
-
-function inline(text, depth = 0) {
-  const out = [];
-  let rest = text;
-  while (rest && depth < DEEPEST) {
-    const found = SPANS.exec(rest);
-    if (!found) break;
-    if (found.index) out.push(rest.slice(0, found.index));
-    out.push(span(found, depth));
-    rest = rest.slice(found.index + found[0].length);
+function prose(tokens, env) {
+  const part = DOMPurify.sanitize(md.renderer.render(tokens, md.options, env), ALLOWED);
+  for (const pre of part.querySelectorAll("pre")) pre.replaceWith(codeBlock(trimmed(pre.textContent), "", true).node);
+  for (const wide of part.querySelectorAll(".scroll")) {
+    wide.tabIndex = 0;
+    wide.setAttribute("role", "group");
+    wide.setAttribute("aria-label", "Table");
   }
-  if (rest) out.push(rest);
-  return out;
+  drawMath(part);
+  return part.firstElementChild;
 }
 
-function span([whole, , code, strong, strong2, em, em2, struck, label, target, bare, escaped], depth) {
-  const within = (inner) => inline(inner, depth + 1);
-  if (code !== undefined) return make("code", {}, code.replace(/^ (.*) $/, "$1"));
-  if (strong ?? strong2) return make("strong", {}, ...within(strong ?? strong2));
-  if (em ?? em2) return make("em", {}, ...within(em ?? em2));
-  if (struck) return make("s", {}, ...within(struck));
-  if (label) return link(target, within(label)) ?? whole;
-  if (bare) return link(bare, [bare]);
-  return escaped ?? make("br");
+function codeBlock(text, language, finished) {
+  const code = make("code");
+  if (finished && hljs.getLanguage(language) && text.length < LONGEST_COLOURED) {
+    const { value } = hljs.highlight(text, { language, ignoreIllegals: true });
+    code.append(DOMPurify.sanitize(value, ALLOWED));
+  } else grow(code, text);
+  const title = language || "text";
+  const bar = make("div", { class: "bar-of-code" }, make("span", {}, title), copyButton(() => code.textContent));
+  const pre = make("pre", { tabIndex: 0, role: "group", "aria-label": `Code, ${title}` }, code);
+  return { node: make("div", { class: "code" }, bar, pre), code };
 }
 
-// Only where a click can do no more than open a page.
-function link(target, children) {
-  if (!/^(https?:\/\/|mailto:)/i.test(target)) return null;
-  return make("a", { href: target, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
+function trimmed(text) {
+  return text.replace(/\n$/, "");
 }

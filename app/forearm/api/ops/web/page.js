@@ -1,4 +1,4 @@
-// The playground: wires the page's parts together. No library, nothing from anywhere but this server.
+// The playground: wires the page's parts together. It loads nothing from anywhere but this server.
 
 import { asMessage, blank, models, Refused, stream } from "./chat.js";
 import { Live } from "./live.js";

@@ -1,14 +1,11 @@
 // Turns of the conversation as elements. `acts` has what their buttons do.
 
 import { pace } from "./chat.js";
-import { make, markdown } from "./markdown.js";
+import { button, copyButton, grow, make } from "./dom.js";
+import { Prose } from "./markdown.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 const ENDS = { length: "stopped at the length limit", stop: "", tool_calls: "", abort: "broken off", repetition: "stopped: it repeated itself" };
-
-export function button(text, click, props = {}) {
-  return make("button", { type: "button", onclick: click, ...props }, text);
-}
 
 // An element for the turn, and `update()` to show what has changed in it.
 export function turnView(turn, acts) {
@@ -24,7 +21,7 @@ function plainView(node, turn, acts) {
   const update = () => {
     const row = make("div", { class: "acts" });
     if (turn.role === "user") row.append(button("Edit", () => edit(node, turn, acts, update)));
-    row.append(button("Copy", (event) => copy(turn.content, event.currentTarget)));
+    row.append(copyButton(() => turn.content));
     node.replaceChildren(who(turn), make("div", { class: "body" }, turn.content), row);
   };
   update();
@@ -51,13 +48,13 @@ function answerView(node, turn, acts) {
   const failure = make("div", { class: "failed", role: "alert", hidden: true });
   const row = make("div", { class: "acts" });
   node.append(who(turn), thinking, prose, calls, failure, row);
-  let shown = null;
+  const shown = new Prose(prose);
   const update = () => {
     const writing = acts.isOpen(turn);
     thinking.hidden = !turn.reasoning;
     thinking.firstChild.textContent = writing && !turn.content ? "Thinking…" : `Reasoning${reasoned(turn)}`;
-    setText(thinking.lastChild, turn.reasoning.trim());
-    if (turn.content !== shown) prose.replaceChildren(...markdown((shown = turn.content)));
+    grow(thinking.lastChild, turn.reasoning.trimStart());
+    shown.show(turn.content, !writing);
     prose.classList.toggle("writing", writing);
     showCalls(calls, turn, acts, writing);
     failure.hidden = !turn.error;
@@ -75,7 +72,7 @@ function reasoned(turn) {
 
 function buttons(turn, acts) {
   const told = stats(turn), all = told ? [make("span", { class: "stats" }, told)] : [];
-  if (turn.content) all.push(button("Copy", (event) => copy(turn.content, event.currentTarget)));
+  if (turn.content) all.push(copyButton(() => turn.content));
   if (acts.isLast(turn)) all.push(button(turn.error ? "Try again" : "Regenerate", () => acts.again(turn)));
   return all;
 }
@@ -121,19 +118,4 @@ function pretty(text) {
 
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
-}
-
-async function copy(text, from) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch { // pages without TLS have no clipboard: the old way
-    const area = make("textarea", { value: text, class: "hidden" });
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-    from.focus();
-  }
-  from.textContent = "Copied";
-  setTimeout(() => { from.textContent = "Copy"; }, 1500);
 }
