@@ -105,6 +105,10 @@ def _distil(model: str, **settings: Any) -> EncoderCase:
     return EncoderCase(model.lower(), model, "DistilBertConfig", sizes | settings)
 
 
+def _rotary(model: str, config: str, **settings: Any) -> EncoderCase:
+    return EncoderCase(model.lower(), model, config, settings)
+
+
 def _modern(name: str, **settings: Any) -> EncoderCase:
     window = {"local_attention": 16, "num_hidden_layers": 5}
     return EncoderCase(f"modernbert-{name}", "ModernBertModel", "ModernBertConfig", window | _MODERN | settings)
@@ -124,6 +128,13 @@ ENCODER_CASES: list[EncoderCase] = [
     _distil("DistilBertModel"),
     replace(_distil("DistilBertForMaskedLM", sinusoidal_pos_embds=True), asked="MEAN", pool="mean"),
     _distil("DistilBertForSequenceClassification", num_labels=2),
+    _rotary("NomicBertModel", "NomicBertConfig"),
+    replace(_rotary("NomicBertForSequenceClassification", "NomicBertConfig", num_labels=3), pairs=True),
+    replace(_rotary("GteModel", "GteConfig"), asked="MEAN", pool="mean"),
+    replace(_rotary("GteForMaskedLM", "GteConfig", type_vocab_size=0), lengths=(129, 2, 70)),
+    _rotary("GteForSequenceClassification", "GteConfig", num_labels=1),
+    replace(_rotary("JinaEmbeddingsV3Model", "JinaEmbeddingsV3Config"), asked="MEAN", pool="mean"),
+    _rotary("JinaEmbeddingsV3ForSequenceClassification", "JinaEmbeddingsV3Config", num_labels=2),
     _modern("windows"),
     replace(_modern("biases", norm_bias=True, attention_bias=True, mlp_bias=True), asked="MEAN", pool="mean"),
     replace(_modern("long", max_position_embeddings=1200, num_hidden_layers=4), lengths=(1040, 530, 3)),

@@ -136,3 +136,33 @@ MODULES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]], tuple[str, str]]
         ("last", "normalize"),
     ),
 }
+
+# Configs of models with code of their own, whose keys transformers' classes do not all have.
+NOMIC: dict[str, Any] = {
+    "activation_function": "swiglu", "architectures": ["NomicBertModel"], "attn_pdrop": 0.0, "bos_token_id": None,
+    "causal": False, "dense_seq_output": True, "embd_pdrop": 0.0, "eos_token_id": None, "fused_bias_fc": True,
+    "fused_dropout_add_ln": True, "initializer_range": 0.02, "layer_norm_epsilon": 1e-12,
+    "max_trained_positions": 2048, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "model_type": "nomic_bert",
+    "n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12, "n_positions": 8192, "pad_vocab_size_multiple": 64,
+    "parallel_block": False, "parallel_block_tied_norm": False, "prenorm": False, "qkv_proj_bias": False,
+    "reorder_and_upcast_attn": False, "resid_pdrop": 0.0, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
+    "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True, "torch_dtype": "float32",
+    "type_vocab_size": 2, "use_cache": True, "use_flash_attn": True, "use_rms_norm": False, "use_xentropy": True,
+    "vocab_size": 30528,
+}  # fmt: skip
+NOMIC_OF_TRANSFORMERS: dict[str, Any] = {
+    "architectures": ["NomicBertModel"], "dtype": "float32", "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 768, "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 2048,
+    "model_type": "nomic_bert", "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0,
+    "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"}, "type_vocab_size": 2, "vocab_size": 30528,
+}  # fmt: skip
+GTE: dict[str, Any] = {
+    "architectures": ["NewModel"], "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1, "hidden_size": 768, "intermediate_size": 3072, "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm", "logn_attention_clip1": False, "logn_attention_scale": False,
+    "max_position_embeddings": 8192, "model_type": "new", "num_attention_heads": 12, "num_hidden_layers": 12,
+    "pack_qkv": True, "pad_token_id": 1, "position_embedding_type": "rope",
+    "rope_scaling": {"factor": 8.0, "type": "ntk"}, "rope_theta": 20000, "torch_dtype": "float16",
+    "type_vocab_size": 1, "unpad_inputs": False, "use_memory_efficient_attention": False, "vocab_size": 250048,
+}  # fmt: skip

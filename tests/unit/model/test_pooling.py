@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.unit.model.published_encoders import ENCODERS, MODULES
+from tests.unit.model.published_encoders import ENCODERS, GTE, MODULES, NOMIC, NOMIC_OF_TRANSFORMERS
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from forearm.errors import ConfigError
@@ -81,6 +82,30 @@ def test_the_angles_of_modernbert_are_those_of_transformers(name: str, tmp_path:
     buffers = dict(rotary.named_buffers())
     for angles, kind in zip(own.ropes, ("full_attention", "sliding_attention"), strict=True):
         np.testing.assert_allclose(angles.inv_freq, buffers[f"{kind}_inv_freq"].numpy(), rtol=8 * 2.0**-24, atol=0)
+
+
+def test_the_published_config_of_nomic_embed_is_transformers_one_of_its_trained_length(tmp_path: Path) -> None:
+    published = read_config(write(tmp_path, NOMIC), pooled=True)
+    theirs = read_config(write(tmp_path, NOMIC_OF_TRANSFORMERS), pooled=True)
+
+    (ours,), (angles,) = published.ropes, theirs.ropes
+    np.testing.assert_array_equal(ours.inv_freq, angles.inv_freq)
+    assert replace(published, ropes=()) == replace(theirs, ropes=())
+    assert published.max_positions == 2048
+
+
+@pytest.mark.parametrize(("key", "value"), [("qkv_proj_bias", True), ("prenorm", True), ("num_experts", 8)])
+def test_a_nomic_bert_of_another_shape_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=key):
+        read_config(write(tmp_path, NOMIC | {key: value}), pooled=True)
+
+
+def test_the_published_config_of_gte_multilingual_has_angles_of_fixed_ntk_scaling(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, GTE), pooled=True)
+
+    exact = (20_000.0 * 8) ** -(np.arange(32) / 32) / 8 ** (2 / 64)  # vLLM's NTKScalingRotaryEmbedding
+    np.testing.assert_allclose(config.ropes[0].inv_freq, exact, rtol=1e-6)
+    assert (config.max_positions, config.token_types) == (8192, 1)
 
 
 def test_positions_of_xlm_roberta_begin_behind_the_padding_token(tmp_path: Path) -> None:

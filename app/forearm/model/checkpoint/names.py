@@ -31,7 +31,18 @@ _NORMS = {
     "sandwich": ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm"),
 }
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "distilbert.", "")
+_PREFIXES = (
+    "model.",
+    "model.language_model.",
+    "language_model.model.",
+    "bert.",
+    "roberta.",
+    "distilbert.",
+    "nomic_bert.",
+    "gte.",
+    "new.",
+    "",
+)
 
 
 @dataclass(frozen=True)
@@ -103,10 +114,10 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         if not own:
             yield TensorPart(part.name, f"{module}.weight", (spec.experts * part.rows, spec.k), matrix=spec.name)
     for part in spec.parts if spec.experts == 1 else ():
-        module = f"{prefix}{config.names.get(part.key, part.stored)}"
+        module, _, place = f"{prefix}{config.names.get(part.key, part.stored)}".partition("[")
         if spec.role == "head":
             module = _head(config, stored)
-        row = row if module == last else 0
+        row = int(place[:-1]) * part.rows if place else row if module == last else 0
         whole = part.rows if spec.role == "head" else None  # a rotated model reads a tied head from the embedding
         yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name)
         if spec.bias:

@@ -6,11 +6,12 @@ therefore computed with the same steps as decoders (ModelConfig.norm_residual).
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, positions, sizes
+from forearm.model.families.decoder import FamilyInputs, activation, flat_rope, positions, sizes
 
 # Names of tensors. `output_norm` is the norm after a layer, which is read as the next layer's input_norm.
 _BERT = {
@@ -39,6 +40,39 @@ _DISTIL = _BERT | {
     "pre_mlp_norm": "sa_layer_norm",
     "output_norm": "output_layer_norm",
 }
+_GTE = {
+    "embed": "embeddings.word_embeddings",
+    "types": "embeddings.token_type_embeddings",
+    "embed_norm": "embeddings.LayerNorm",
+    "layers": "encoder.layer",
+    **dict.fromkeys("qkv", "attention.qkv_proj"),
+    "o": "attention.o_proj",
+    "up": "mlp.up_gate_proj[0]",
+    "gate": "mlp.up_gate_proj[1]",
+    "down": "mlp.down_proj",
+    "pre_mlp_norm": "attn_ln",
+    "output_norm": "mlp_ln",
+}
+_FLASH = {  # of models derived from the flash-attn package's BERT
+    "embed": "embeddings.word_embeddings",
+    "types": "embeddings.token_type_embeddings",
+    "embed_norm": "emb_ln",
+    "layers": "encoder.layers",
+    "down": "mlp.fc2",
+    "pre_mlp_norm": "norm1",
+    "output_norm": "norm2",
+}
+_JINA = _FLASH | {**dict.fromkeys("qkv", "mixer.Wqkv"), "o": "mixer.out_proj", "up": "mlp.fc1"}
+_NOMIC = _FLASH | {**dict.fromkeys("qkv", "attn.Wqkv"), "o": "attn.out_proj", "up": "mlp.fc11", "gate": "mlp.fc12"}
+# transformers' keys -> those of files that nomic-ai published, which are GPT-2's and flash-attn's.
+_NOMIC_KEYS = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "intermediate_size": "n_inner",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "rope_theta": "rotary_emb_base",
+}
 
 
 def bert(inputs: FamilyInputs) -> ModelConfig:
@@ -64,6 +98,67 @@ def distilbert(inputs: FamilyInputs) -> ModelConfig:
         "hidden_act": keys.text("activation", "gelu"),
     }
     return _learned(inputs.with_defaults(type_vocab_size=0, max_position_embeddings=512, **named), 0, _DISTIL)
+
+
+def nomic_bert(inputs: FamilyInputs) -> ModelConfig:
+    """NomicBERT: nomic-embed-text v1 and v1.5, arctic-embed-m-long; rotary angles, a gated MLP, no biases.
+
+    Texts are at most as long as in training (max_trained_positions), as vLLM serves it: no angle is scaled.
+    """
+    keys = inputs.keys
+    for key, only in (
+        ("prenorm", False), ("causal", False), ("parallel_block", False), ("use_rms_norm", False),
+        ("qkv_proj_bias", False), ("mlp_fc1_bias", False), ("mlp_fc2_bias", False), ("rotary_emb_fraction", 1.0),
+        ("rotary_emb_interleaved", False), ("activation_function", "swiglu"),
+    ):  # fmt: skip
+        if keys.get(key) not in (None, only):
+            raise keys.wrong(key, json.dumps(only))
+    for key in ("n_positions", "rotary_scaling_factor"):
+        keys.get(key)  # marks it as read: it concerns longer texts
+    most = keys.optional_integer("max_trained_positions") or 2048
+    published = {own: keys.get(old) for own, old in _NOMIC_KEYS.items() if keys.get(old) is not None}
+    defaults = {"rope_theta": 1000.0, "max_position_embeddings": most, "hidden_act": "silu"}
+    return _rotary(inputs.with_defaults(**defaults | published), _NOMIC, gated=True, biases=False)
+
+
+def gte(inputs: FamilyInputs) -> ModelConfig:
+    """GTE: gte-multilingual, gte-*-v1.5, arctic-embed-m-v2.0; rotary angles, a gated MLP, packed matrices."""
+    keys = inputs.keys
+    for key, only in (
+        ("position_embedding_type", "rope"), ("layer_norm_type", "layer_norm"), ("logn_attention_scale", False),
+        ("pack_qkv", True),
+    ):  # fmt: skip
+        if keys.get(key) not in (None, only):
+            raise keys.wrong(key, json.dumps(only))
+    inputs = inputs.with_defaults(rope_theta=160_000.0, max_position_embeddings=8192, type_vocab_size=1)
+    return _rotary(inputs, _GTE, gated=True, biases=True)
+
+
+def jina_v3(inputs: FamilyInputs) -> ModelConfig:
+    """jina-embeddings-v3 in transformers' form, without its adapters: XLM-RoBERTa with rotary angles."""
+    defaults = {"rope_theta": 20_000.0, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    return _rotary(inputs.with_defaults(**defaults), _JINA, gated=False, biases=True)
+
+
+def _rotary(inputs: FamilyInputs, names: dict[str, str], *, gated: bool, biases: bool) -> ModelConfig:
+    """Return a BERT with rotary angles. A gated feed-forward has a bias after its product alone."""
+    keys = inputs.keys
+    head_dim = keys.integer("hidden_size") // keys.integer("num_attention_heads")
+    if keys.optional_integer("head_dim") not in (None, head_dim):
+        raise keys.wrong("head_dim", f"hidden_size / num_attention_heads ({head_dim})")
+    angles, max_positions = flat_rope(inputs, head_dim, partial=False, interleaved=False)
+    act, width = activation(keys, "hidden_act", "gelu"), keys.integer("intermediate_size")
+    feed_forward = FeedForward(width, act, gated, bias=biases and not gated, down_bias=biases and gated)
+    return _post_norm(
+        inputs,
+        names,
+        Attention(rope=0),
+        feed_forward,
+        max_positions=max_positions,
+        ropes=(angles,),
+        qkv_bias=biases,
+        o_bias=biases,
+    )
 
 
 def _learned(inputs: FamilyInputs, first_position: int, names: dict[str, str]) -> ModelConfig:

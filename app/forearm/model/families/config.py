@@ -88,13 +88,14 @@ class Attention:
 class FeedForward:
     """A feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated (OPT).
 
-    bias: each of its matrices has a bias.
+    bias: each of its matrices has a bias. down_bias: the last one alone has.
     """
 
     width: int
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
+    down_bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,5 +221,6 @@ class ModelConfig:
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
-    # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py.
+    # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
+    # the part is the i-th of equal ones in that tensor.
     names: dict[str, str] = field(default_factory=dict)

@@ -87,4 +87,8 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "xlm-roberta": bert_like.roberta,
     "distilbert": bert_like.distilbert,
     "modernbert": modernbert,
+    "nomic_bert": bert_like.nomic_bert,
+    "gte": bert_like.gte,
+    "new": bert_like.gte,  # the name in files with code of their own
+    "jina_embeddings_v3": bert_like.jina_v3,
 }

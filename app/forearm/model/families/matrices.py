@@ -112,5 +112,6 @@ def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, s
     names = ("gate", "up") if own.gated else ("up",)
     up = tuple(MatrixPart(prefix + name, f"{stored}{name}_proj", own.width) for name in names)
     down = (MatrixPart(f"{prefix}down", f"{stored}down_proj", config.hidden),)
+    down_bias = own.bias or (isinstance(own, FeedForward) and own.down_bias)
     yield MatrixSpec(f"{prefix}up", up, config.hidden, "feed_forward_in", own.bias, own.gated, experts, active)
-    yield MatrixSpec(f"{prefix}down", down, own.width, "feed_forward_out", own.bias, False, experts, active)
+    yield MatrixSpec(f"{prefix}down", down, own.width, "feed_forward_out", down_bias, False, experts, active)

@@ -97,6 +97,17 @@ def _linear(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[F
     return _inverse(_powers(theta, dim)) / np.float32(settings.positive("factor")), 1.0
 
 
+def _ntk(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    """Fixed NTK scaling of GTE's files: theta times the factor, and all angles slower by factor^(2 / dim).
+
+    Source: Su 2023, kexue.fm/archives/9706, equation 6; vLLM's NTKScalingRotaryEmbedding.
+    """
+    factor = settings.positive("factor")
+    if settings.get("mixed_b") is not None:
+        raise settings.wrong("mixed_b", "absent: mixed scaling is not supported")
+    return _inverse(_powers(theta * factor, dim)) / np.float32(factor ** (2 / dim)), 1.0
+
+
 def _dynamic(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
     """NTK-aware scaling: theta grows with the length beyond max_position_embeddings and is unchanged up to it."""
     factor = settings.positive("factor")
@@ -171,6 +182,7 @@ _KINDS: dict[str, _Kind] = {
     "default": _default,
     "mrope": _default,  # of text, whose positions in time, height and width are equal
     "linear": _linear,
+    "ntk": _ntk,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,

@@ -160,8 +160,9 @@ def check_bounds(keys: Keys) -> None:
     given = Keys(keys.values, keys.source)  # a copy, because reading here does not count as read
     for key, most in _BOUNDS.items():
         value = given.optional_integer(key)
-        if value is not None and (value > most or (value < 1 and key != "sliding_window")):
-            raise keys.wrong(key, f"1 to {most}")
+        least = 0 if key in ("sliding_window", "type_vocab_size") else 1
+        if value is not None and not least <= value <= most:
+            raise keys.wrong(key, f"{least} to {most}")
 
 
 def check_sizes(config: ModelConfig, keys: Keys) -> None:

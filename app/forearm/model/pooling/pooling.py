@@ -162,11 +162,11 @@ def _classifier(keys: Keys) -> PoolingPlan:
     hidden, count = keys.integer("dim" if model_type == "distilbert" else "hidden_size"), len(labels)
     pool: Pool = "cls"
     dense: tuple[Dense, ...]
-    if model_type == "bert":
-        dense = (Dense(hidden, "bert.pooler.dense", activation="tanh"), Dense(count, "classifier"))
+    if model_type in ("bert", "nomic_bert", "gte", "new"):
+        dense = (Dense(hidden, f"{model_type}.pooler.dense", activation="tanh"), Dense(count, "classifier"))
     elif model_type == "distilbert":
         dense = (Dense(hidden, "pre_classifier", activation="relu"), Dense(count, "classifier"))
-    elif model_type in ("roberta", "xlm-roberta"):
+    elif model_type in ("roberta", "xlm-roberta", "jina_embeddings_v3"):
         dense = (Dense(hidden, "classifier.dense", activation="tanh"), Dense(count, "classifier.out_proj"))
     elif model_type == "modernbert":
         pool = "mean" if keys.text("classifier_pooling", "cls") == "mean" else "cls"
