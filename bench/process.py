@@ -38,7 +38,7 @@ class Timed:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self.vocab_size, self.max_model_len = executor.vocab_size, executor.max_model_len
-        self.blocks, self.folder = executor.blocks, executor.folder
+        self.blocks, self.states, self.folder = executor.blocks, executor.states, executor.folder
         self.taken = 0.0
 
     def forward(self, batch: Batch) -> None:

@@ -40,20 +40,23 @@ def log_softmax(logits: Float32Array) -> Float32Array:
 class HistoryExecutor:
     """`forward` writes tokens into its blocks; logits come from what the sequence's blocks hold.
 
+    states        slots of states, if it has some: a state holds every token of its sequence, and no block is shared
     steps         tokens of each forward() so far
     nan_after     a token after which the logits are NaN
     failures      exceptions that the next calls of forward() raise
     """
 
-    def __init__(self, blocks: int = 64, max_model_len: int = 256, vocab_size: int = 50) -> None:
+    def __init__(self, blocks: int = 64, max_model_len: int = 256, vocab_size: int = 50, states: int = 0) -> None:
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.blocks = blocks
+        self.states = states
         self.folder: Path | None = None
         self.steps: list[int] = []
         self.nan_after: int | None = None
         self.failures: list[Exception] = []
         self._held = np.full((blocks, BLOCK_TOKENS), _UNWRITTEN, np.int32)
+        self._states: list[list[int]] = [[] for _ in range(states)]
         self._logits = np.zeros((0, vocab_size), np.float32)
 
     def forward(self, batch: Batch) -> None:
@@ -103,6 +106,9 @@ class HistoryExecutor:
             assert (np.diff(positions) == 1).all()
             held = batch.block_starts[s + 1] - batch.block_starts[s]
             assert positions[-1] < held * BLOCK_TOKENS, "blocks cover the step"
+        if self.states:
+            assert batch.states is not None
+            assert len(batch.states) == sequences == len(set(batch.states.tolist())), "each sequence has its own slot"
 
     def _write(self, batch: Batch, s: int) -> list[int]:
         """Put a sequence's tokens where its blocks say; returns all it holds from position 0 on."""
@@ -112,6 +118,12 @@ class HistoryExecutor:
             self._held[blocks[position // BLOCK_TOKENS], position % BLOCK_TOKENS] = token
         history = self._held[blocks].ravel()[: batch.positions[batch.starts[s + 1] - 1] + 1]
         assert (history != _UNWRITTEN).all(), "every earlier position was computed"
+        if self.states:
+            assert batch.states is not None
+            state = self._states[batch.states[s]]
+            del state[0 if batch.positions[batch.starts[s]] == 0 else len(state) :]
+            state.extend(tokens.tolist())
+            assert state == history.tolist(), "a state is that of the position before"
         return [int(token) for token in history]
 
     def _row(self, history: list[int]) -> Float32Array:

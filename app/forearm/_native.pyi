@@ -50,6 +50,9 @@ def scratch_bytes(
 def kv_block_bytes(config: ModelConfig, kv_dtype: str) -> int:
     """Executor.kv_bytes_per_block of an executor like this."""
 
+def state_bytes(config: ModelConfig) -> int:
+    """Executor.state_bytes_per_slot of an executor like this."""
+
 def limits(cores: Sequence[int], threads: int, megabytes: int = 1024, seconds: float = 1.0) -> dict[str, float]:
     """What this machine can do, measured with the instructions of the tier in use.
 
@@ -65,6 +68,7 @@ class Executor:
 
     config: read through the attributes of model/families/config.py's dataclass.
     matrices: what families' matrices(config) lists: embed, positions, types, head, layers.{i}.{qkv,o,up,down},
+    layers.{i}.{conv_in,conv_out},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
@@ -98,6 +102,9 @@ class Executor:
     def kv_bytes_per_block(self) -> int:
         """Bytes one block of 32 tokens takes, all layers."""
     @property
+    def state_bytes_per_slot(self) -> int:
+        """Bytes of the states that layers keep of one sequence; 0: they keep keys and values alone."""
+    @property
     def threads(self) -> int: ...
     @property
     def barriers(self) -> int:
@@ -114,7 +121,8 @@ class Executor:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
-        name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i}, or
+        name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
+        layers.{i}.conv_{b,c,x,out}, or
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
@@ -175,6 +183,11 @@ class Executor:
 
         Raises: MemoryError naming the size if it can't be had.
         """
+    def allocate_states(self, slots: int) -> None:
+        """Allocate slots for the states of so many sequences. Replaces those allocated before.
+
+        Raises: MemoryError naming the size if it can't be had; RuntimeError if the layers keep no states.
+        """
     def forward(
         self,
         tokens: Int32Array,
@@ -184,10 +197,13 @@ class Executor:
         blocks: Int32Array,
         logit_rows: Int32Array,
         types: Int32Array | None = None,
+        states: Int32Array | None = None,
     ) -> None:
         """Compute one step (engine/batch.py's Batch): the whole model, the GIL released; logits stay inside.
 
         types: int32 [tokens], rows of the embedding of token types, for models that have them; None: all 0.
+        states: int32 [sequences], the slot of each sequence, for models whose layers keep states; its state is that of
+        its last computed position, and begins anew with position 0.
         Of a `pooled` model prompts are whole (they begin with position 0), and rows come out instead of logits.
         A block whose first position is computed is cleared first; the other positions are expected to follow.
         Raises: ValueError naming the array and the index if sizes, ids, positions or blocks are out of range.
@@ -201,6 +217,7 @@ class Executor:
         blocks: Int32Array,
         logit_rows: Int32Array,
         types: Int32Array | None = None,
+        states: Int32Array | None = None,
     ) -> None:
         """Begin a step of a model whose modules another library computes (config.modules): arguments and errors are
         forward's. attend and multiply follow, and take_logits ends the step."""
@@ -395,6 +412,18 @@ class Kernels:
         residual: Float32Array | None = None,
     ) -> Float32Array:
         """scale * (sum over slots of weights * results[place]) + residual; weights and place [rows, slots]."""
+    def short_conv(
+        self,
+        b: Float32Array,
+        c: Float32Array,
+        x: Float32Array,
+        taps: Float32Array,
+        state: Float32Array,
+        bias: Float32Array | None = None,
+        first_output: int = 0,
+    ) -> tuple[Float32Array, Float32Array]:
+        """Rows from first_output on, and the state after them; b, c, x [rows, channels], taps [width, channels], state
+        [width - 1, channels]: kernels.h's ShortConvTask."""
     def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
     def row_maxima(self, x: Float32Array, mask: UInt32Array | None) -> Float32Array:
         """Of each 64 values; a mask has a bit for each value, bit i % 32 of word i / 32."""

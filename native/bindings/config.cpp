@@ -1,6 +1,7 @@
 #include "bindings/config.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <initializer_list>
 #include <stdexcept>
@@ -74,10 +75,12 @@ ExpertsKind experts_of(const py::handle& from) {
 }
 
 LayerKind layer_of(const py::handle& layer) {
-  const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"), rope = mixer.attr("rope");
-  LayerKind kind{
-      {rope.is_none() ? std::nullopt : std::optional<int>(rope.cast<int>()), mixer.attr("window").cast<int64_t>()},
-      feed_forward_of(feed_forward)};
+  const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward");
+  LayerKind kind{AttentionKind{}, feed_forward_of(feed_forward)};
+  if (py::hasattr(mixer, "taps"))
+    kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
+  else
+    kind.mixer = AttentionKind{mixer.attr("rope").cast<std::optional<int>>(), mixer.attr("window").cast<int64_t>()};
   if (py::hasattr(feed_forward, "count")) kind.experts = experts_of(feed_forward);
   return kind;
 }

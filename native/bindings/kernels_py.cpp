@@ -208,6 +208,28 @@ Floats combine(const Kernels& kernels, const Floats& results, const Floats& weig
   return out;
 }
 
+py::tuple short_conv(const Kernels& kernels, const Floats& b, const Floats& c, const Floats& x, const Floats& taps,
+                     const Floats& state, const MaybeFloats& bias, int64_t first_output) {
+  const int64_t rows = b.shape(0), channels = b.shape(1);
+  Floats u = copy_of(b), next = copy_of(state), out({rows - first_output, channels});
+  kernels.short_conv({u.mutable_data(),
+                      c.data(),
+                      x.data(),
+                      channels,
+                      rows,
+                      first_output,
+                      taps.shape(0),
+                      taps.data(),
+                      data_or_null(bias),
+                      next.mutable_data(),
+                      channels,
+                      0,
+                      channels,
+                      {out.mutable_data(), channels, Form::f32_rows},
+                      0});
+  return py::make_tuple(out, next);
+}
+
 py::tuple row_max(const Kernels& kernels, const Floats& x) {
   const RowMax max = kernels.row_max(x.data(), x.size());
   return py::make_tuple(max.value, max.index, max.nan);
@@ -290,6 +312,8 @@ void bind_kernels(py::module_& module) {
            "jitter"_a = 0.0f)
       .def("combine", &combine, "results"_a, "weights"_a, "place"_a.noconvert(), "scale"_a = 1.0f,
            "residual"_a = py::none())
+      .def("short_conv", &short_conv, "b"_a, "c"_a, "x"_a, "taps"_a, "state"_a, "bias"_a = py::none(),
+           "first_output"_a = 0)
       .def("row_max", &row_max, "x"_a)
       .def("row_maxima", &row_maxima, "x"_a, "mask"_a)
       .def("row_exp_sum", &row_exp_sum, "x"_a, "max"_a, "inverse_temperature"_a, "mask"_a = py::none())

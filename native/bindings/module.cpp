@@ -49,6 +49,8 @@ int64_t kv_block_bytes(const py::object& config, const std::string& kv_dtype) {
   return KvBlocks(config_of(config, py::tuple()), dtype_of(kv_dtype), 1).bytes_per_block();
 }
 
+int64_t state_bytes(const py::object& config) { return States(config_of(config, py::tuple())).bytes_per_slot(); }
+
 void load_matrix(Executor& executor, const std::string& name, const py::array& data, const std::string& dtype,
                  int64_t row, const std::optional<Array<float>>& importance,
                  const std::optional<Array<float>>& compensation) {
@@ -103,7 +105,8 @@ void load_codes(Executor& executor, const std::string& name, const py::array& co
 template <void (Executor::*step)(const Batch&)>
 void run_step(Executor& executor, const Array<int32_t>& tokens, const Array<int32_t>& positions,
               const Array<int32_t>& starts, const Array<int32_t>& block_starts, const Array<int32_t>& blocks,
-              const Array<int32_t>& logit_rows, const std::optional<Array<int32_t>>& types) {
+              const Array<int32_t>& logit_rows, const std::optional<Array<int32_t>>& types,
+              const std::optional<Array<int32_t>>& states) {
   Batch batch{};
   batch.tokens = length("tokens", tokens);
   batch.sequences = std::max<int64_t>(length("starts", starts) - 1, 0);
@@ -120,6 +123,8 @@ void run_step(Executor& executor, const Array<int32_t>& tokens, const Array<int3
   batch.logit_row = logit_rows.data();
   if (types) expect_length("types", *types, batch.tokens);
   batch.type = types ? types->data() : nullptr;
+  if (states) expect_length("states", *states, batch.sequences);
+  batch.state = states ? states->data() : nullptr;
   const py::gil_scoped_release release;
   (executor.*step)(batch);
 }
@@ -187,6 +192,7 @@ void bind_executor(py::module_& module) {
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
       .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)
       .def_property_readonly("kv_bytes_per_block", &Executor::kv_bytes_per_block)
+      .def_property_readonly("state_bytes_per_slot", &Executor::state_bytes_per_slot)
       .def_property_readonly("threads", [](Executor& executor) { return executor.pool().threads(); })
       .def_property_readonly("barriers", [](Executor& executor) { return executor.pool().barriers(); })
       .def("load_matrix", &load_matrix, "name"_a, "data"_a, "dtype"_a, "row"_a = 0,
@@ -203,12 +209,13 @@ void bind_executor(py::module_& module) {
       .def("map_weights", &Executor::map_weights, "path"_a, "key"_a, py::call_guard<py::gil_scoped_release>())
       .def("finish_loading", &Executor::finish_loading)
       .def("allocate_kv", &Executor::allocate_kv, "blocks"_a)
+      .def("allocate_states", &Executor::allocate_states, "slots"_a)
       .def("forward", &run_step<&Executor::forward>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
-           "types"_a = py::none())
+           "types"_a = py::none(), "states"_a = py::none())
       .def("begin", &run_step<&Executor::begin>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
-           "types"_a = py::none())
+           "types"_a = py::none(), "states"_a = py::none())
       .def("record_inputs", &Executor::record_inputs)
       .def("inputs", &inputs, "part"_a)
       .def("logits", &logits)
@@ -236,6 +243,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("scratch_bytes", &forearm::scratch_bytes, "config"_a, "matrices"_a, "formats"_a, "step_tokens"_a,
              "step_logit_rows"_a, "max_model_len"_a, "threads"_a, "any_tier"_a = false);
   module.def("kv_block_bytes", &forearm::kv_block_bytes, "config"_a, "kv_dtype"_a);
+  module.def("state_bytes", &forearm::state_bytes, "config"_a);
   module.def("limits", &forearm::limits, "cores"_a, "threads"_a, "megabytes"_a = 1024, "seconds"_a = 1.0);
   forearm::bind_executor(module);
   forearm::bind_topology(module);

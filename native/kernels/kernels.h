@@ -411,6 +411,27 @@ struct CombineTask {
   Operand out;  // f32_rows
 };
 
+// A gated short convolution over neighbouring tokens of one sequence, of columns [column_begin, column_end), of which
+// the first is a multiple of 16:
+//   u[t] = b[t] * x[t]
+//   s[t] = bias + sum over j, ascending, of taps[j] * u[t - width + 1 + j], fused
+//   row out_row + t - first_output of `out` = c[t] * s[t], for rows t from first_output on
+// The u before the first row are the state; it becomes the last u of the rows.
+struct ShortConvTask {
+  float* b;  // [rows][stride]; u replaces it
+  const float *c, *x;
+  int64_t stride, rows;
+  int64_t first_output;
+  int64_t width;
+  const float* taps;  // [width][channels]
+  const float* bias;  // [channels], or null
+  float* state;       // [width - 1][channels]
+  int64_t channels;
+  int64_t column_begin, column_end;
+  Operand out;  // a float form
+  int64_t out_row;
+};
+
 struct Kernels {
   const char* tier;
   Layout layout[kDTypes];  // by DType; of fp8: as `wide`'s
@@ -432,6 +453,7 @@ struct Kernels {
   void (*merge)(const MergeTask&);
   void (*route)(const RouteTask&);
   void (*combine)(const CombineTask&);
+  void (*short_conv)(const ShortConvTask&);
 
   // Largest value of x[0 .. n).
   RowMax (*row_max)(const float* x, int64_t n);

@@ -119,6 +119,20 @@ Floats rotated(const Kernels& k, int variant) {
   return x;
 }
 
+// What leaves the rows, and the state after them.
+Floats convolved(const Kernels& k, int variant) {
+  constexpr int64_t kTaps = 3;
+  Floats b = numbers(kNormRows * kNormDim, 41), state = numbers((kTaps - 1) * kNormDim, 42);
+  const Floats c = numbers(kNormRows * kNormDim, 43), x = numbers(kNormRows * kNormDim, 44);
+  const Floats taps = numbers(kTaps * kNormDim, 45), bias = numbers(kNormDim, 46);
+  Rows out(static_cast<Form>(variant), kNormRows, kNormDim);
+  k.short_conv({b.data(), c.data(), x.data(), kNormDim, kNormRows, 0, kTaps, taps.data(), bias.data(), state.data(),
+                kNormDim, 0, kNormDim, out.operand, 0});
+  Floats all = out.all();
+  all.insert(all.end(), state.begin(), state.end());
+  return all;
+}
+
 // A matrix [n, k] of any dtype, packed for a tier; codes with a scale and, of integers, an offset for every group.
 struct Matrix {
   Matrix(const Kernels& tier, DType dtype, int64_t n, int64_t k, int64_t group = kGroup)
@@ -310,6 +324,7 @@ constexpr Case kCases[] = {
     {"add_norm", add_normed, 1, exactly, false},
     {"head_norm", head_normed, 1, exactly, false},
     {"rope", rotated, 4, exactly, false},
+    {"short_conv", convolved, 4, exactly, false},
     {"embed", embedded, kDTypes, exactly, false},
     {"gemm", own_product, 5 * kProducts, of_own, false},  // f32, f16, bf16, int8, int4
     {"long gemm", long_product, 3, of_long, false},

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace forearm {
 namespace {
@@ -36,9 +37,20 @@ void check_sequence(const Batch& b, int64_t s, const Config& config, const Limit
       refuse("blocks", i, b.block[i], "the KV cache has " + std::to_string(kv_blocks));
 }
 
+void check_states(const Batch& b, int64_t slots) {
+  if (!b.state) throw std::invalid_argument("this model's layers keep states: each sequence needs a slot (states)");
+  std::vector<bool> taken(static_cast<size_t>(slots));
+  for (int64_t s = 0; s < b.sequences; ++s) {
+    const int64_t slot = b.state[s];
+    if (slot < 0 || slot >= slots) refuse("states", s, slot, std::to_string(slots) + " slots were allocated");
+    if (taken[static_cast<size_t>(slot)]) refuse("states", s, slot, "another sequence of the step has this slot");
+    taken[static_cast<size_t>(slot)] = true;
+  }
+}
+
 }  // namespace
 
-void check(const Batch& b, const Config& config, const Limits& limits, int64_t kv_blocks) {
+void check(const Batch& b, const Config& config, const Limits& limits, int64_t kv_blocks, int64_t state_slots) {
   at_most("tokens", b.tokens, limits.step_tokens);
   at_most("sequences", b.sequences, limits.step_sequences);
   at_most("logit rows", b.logits, limits.step_logit_rows);
@@ -49,6 +61,7 @@ void check(const Batch& b, const Config& config, const Limits& limits, int64_t k
     if (b.type[t] < 0 || b.type[t] >= config.token_types)
       refuse("types", t, b.type[t], "the model has " + std::to_string(config.token_types));
   for (int64_t s = 0; s < b.sequences; ++s) check_sequence(b, s, config, limits, kv_blocks);
+  if (config.has_states()) check_states(b, state_slots);
   for (int64_t i = 0; i < b.logits; ++i)
     if (b.logit_row[i] < (i ? b.logit_row[i - 1] + 1 : 0) || b.logit_row[i] >= b.tokens)
       refuse("logit_rows", i, b.logit_row[i], "rows ascend and the step has " + std::to_string(b.tokens));

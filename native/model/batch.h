@@ -14,14 +14,16 @@ struct Batch {
   const int32_t* block_start;         // [sequences + 1]
   int64_t blocks;                     // length of block
   const int32_t* block;
-  const int32_t* logit_row;       // [logits]
-  const int32_t* type = nullptr;  // [tokens], if the model has token types; null: all 0
+  const int32_t* logit_row;        // [logits]
+  const int32_t* type = nullptr;   // [tokens], if the model has token types; null: all 0
+  const int32_t* state = nullptr;  // [sequences], if layers keep states: the slot of each sequence
 };
 
 // Checks that forward() can compute a batch. Throws std::invalid_argument naming the array and the index of: sizes
 // beyond the limits, a sequence without tokens, a token outside the vocabulary, positions with gaps or beyond the
 // context, blocks that do not cover them or do not exist, logit rows that do not ascend, a chunk of a prompt that must
-// be whole. start and block_start must be valid boundaries in their arrays.
-void check(const Batch& batch, const Config& config, const Limits& limits, int64_t kv_blocks);
+// be whole, slots of states that do not exist or that two sequences have. start and block_start must be valid
+// boundaries in their arrays.
+void check(const Batch& batch, const Config& config, const Limits& limits, int64_t kv_blocks, int64_t state_slots);
 
 }  // namespace forearm

@@ -36,9 +36,12 @@ void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const LayerKind& layer = c.layers[i];
-    const AttentionKind& mixer = layer.mixer;
-    in_range("window", mixer.window, 0, INT32_MAX);
-    if (mixer.rope) in_range("rope of a layer", *mixer.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+    if (const auto* attention = layer.mixer_as<AttentionKind>()) {
+      in_range("window", attention->window, 0, INT32_MAX);
+      if (attention->rope) in_range("rope of a layer", *attention->rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+    }
+    if (const auto* conv = layer.mixer_as<ShortConvKind>())
+      in_range("width of a short convolution", conv->width, 2, 64);
     in_range("width of a feed-forward", layer.feed_forward.width, 1, kLargest);
     if (layer.experts) check_experts(*layer.experts);
   }
@@ -74,6 +77,17 @@ int64_t MatrixSpec::columns() const {
   int64_t all = 0;
   for (const MatrixPart& part : parts) all += round_up(part.rows, kPanel);
   return all;
+}
+
+int64_t Config::state_floats(size_t layer) const {
+  if (const auto* conv = layers[layer].mixer_as<ShortConvKind>()) return (conv->width - 1) * hidden;
+  return 0;
+}
+
+bool Config::has_states() const {
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (state_floats(i) > 0) return true;
+  return false;
 }
 
 void check(const Config& c, const Limits& limits) {

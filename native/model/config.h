@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -25,6 +26,12 @@ struct Rope {
 struct AttentionKind {
   std::optional<int> rope;  // index into Config::ropes
   int64_t window = 0;       // 0: all keys
+};
+
+// A gated short convolution (LFM2).
+struct ShortConvKind {
+  int64_t width;      // taps of each channel: of a row and the width - 1 rows before it
+  bool bias = false;  // of the taps
 };
 
 struct FeedForwardKind {
@@ -52,9 +59,15 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  AttentionKind mixer;
+  std::variant<AttentionKind, ShortConvKind> mixer;
   FeedForwardKind feed_forward;  // of each expert, if there are experts
   std::optional<ExpertsKind> experts = std::nullopt;
+
+  // The mixer, if it is of this kind; null: another one.
+  template <class Kind>
+  const Kind* mixer_as() const {
+    return std::get_if<Kind>(&mixer);
+  }
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
@@ -117,6 +130,9 @@ struct Config {
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;
 
   int64_t group() const { return heads / kv_heads; }
+  // Floats that the mixer of a layer keeps of a sequence, however long it is; 0: it keeps keys and values.
+  int64_t state_floats(size_t layer) const;
+  bool has_states() const;
   // Columns of a row that a step returns.
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }
   int64_t pooled_columns() const { return dense.empty() ? hidden : dense.back().outputs; }

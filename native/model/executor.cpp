@@ -22,21 +22,23 @@ Executor::Executor(Config config, const Formats& formats, const Limits& limits, 
       pool_(ranks.threads(), std::move(cores)),
       weights_(config_, formats, ranks_),
       kv_(config_, limits.kv_dtype, ranks_),
+      states_(config_),
       scratch_(config_, limits, matrix_inputs(config_, formats), kv_.padded_head_dim(), ranks_.threads()),
       pooling_(config_, weights_, ranks_.threads()) {
   if (config_.modules)
     modules_.emplace(config_, ranks_, weights_, kv_, scratch_, pool_);
   else
-    forward_.emplace(config_, ranks_, weights_, kv_, scratch_, pool_);
-  check_memory(0);
+    forward_.emplace(config_, ranks_, weights_, kv_, states_, scratch_, pool_);
+  check_memory(0, 0);
 }
 
 // Pages are allocated when they are first written, so each mapping succeeds alone; this checks that all fit together.
-void Executor::check_memory(int64_t kv_bytes) const {
-  const int64_t fixed = weights_.bytes() + scratch_.bytes(), machine = machine_bytes();
+void Executor::check_memory(int64_t kv_bytes, int64_t state_bytes) const {
+  const int64_t fixed = weights_.bytes() + scratch_.bytes() + state_bytes, machine = machine_bytes();
   if (fixed > machine || kv_bytes > machine - fixed)
-    throw OutOfMemory("weights " + gib(weights_.bytes()) + " + scratch " + gib(scratch_.bytes()) + " + KV cache " +
-                      gib(kv_bytes) + " do not fit; this machine has " + gib(machine));
+    throw OutOfMemory("weights " + gib(weights_.bytes()) + " + scratch " + gib(scratch_.bytes()) +
+                      (state_bytes ? " + states " + gib(state_bytes) : "") + " + KV cache " + gib(kv_bytes) +
+                      " do not fit; this machine has " + gib(machine));
 }
 
 void Executor::finish_loading() {
@@ -49,14 +51,24 @@ void Executor::allocate_kv(int64_t blocks) {
       std::min<int64_t>(INT32_MAX / kBlockTokens, INT64_MAX / kv_.bytes_per_block());  // slots are 32-bit
   if (blocks < 1 || blocks > most)
     throw std::invalid_argument("blocks is " + std::to_string(blocks) + "; it must be 1 to " + std::to_string(most));
-  check_memory(blocks * kv_.bytes_per_block());
+  check_memory(blocks * kv_.bytes_per_block(), states_.bytes());
   kv_.allocate(blocks);
+}
+
+void Executor::allocate_states(int64_t slots) {
+  if (states_.bytes_per_slot() == 0) throw std::logic_error("no layer of this model keeps a state");
+  const int64_t most = std::min<int64_t>(INT32_MAX, INT64_MAX / states_.bytes_per_slot());
+  if (slots < 1 || slots > most)
+    throw std::invalid_argument("slots is " + std::to_string(slots) + "; it must be 1 to " + std::to_string(most));
+  check_memory(kv_.blocks() * kv_.bytes_per_block(), slots * states_.bytes_per_slot());
+  states_.allocate(slots);
 }
 
 void Executor::check_ready(const Batch& batch) const {
   if (!loaded_) throw std::logic_error("a step before finish_loading");
   if (kv_.blocks() == 0) throw std::logic_error("a step before allocate_kv");
-  check(batch, config_, limits_, kv_.blocks());
+  if (config_.has_states() && states_.slots() == 0) throw std::logic_error("a step before allocate_states");
+  check(batch, config_, limits_, kv_.blocks(), states_.slots());
 }
 
 void Executor::forward(const Batch& batch) {

@@ -30,9 +30,11 @@ class Executor {
   void map_weights(const std::string& path, const std::string& key) { weights_.map(path, key, pool_); }
   void finish_loading();
   void allocate_kv(int64_t blocks);
+  // Allocates slots for the states of so many sequences, which models need whose layers keep some.
+  void allocate_states(int64_t slots);
 
-  // Throws std::invalid_argument if the batch can't be computed, std::logic_error before finish_loading and
-  // allocate_kv.
+  // Throws std::invalid_argument if the batch can't be computed, std::logic_error before finish_loading, allocate_kv
+  // and allocate_states.
   void forward(const Batch& batch);
   // Keeps what each matrix is multiplied with in later steps, for calibration. Throws std::invalid_argument if the rows
   // before a matrix are not kept as float32.
@@ -71,9 +73,10 @@ class Executor {
   int64_t packed_bytes() const { return weights_.bytes(); }
   int64_t scratch_bytes() const { return scratch_.bytes(); }
   int64_t kv_bytes_per_block() const { return kv_.bytes_per_block(); }
+  int64_t state_bytes_per_slot() const { return states_.bytes_per_slot(); }
 
  private:
-  void check_memory(int64_t kv_bytes) const;
+  void check_memory(int64_t kv_bytes, int64_t state_bytes) const;
   void check_pooled(bool wanted) const;
   void check_ready(const Batch& batch) const;
   LogitRows logit_table() {
@@ -89,6 +92,7 @@ class Executor {
   Pool pool_;
   Weights weights_;
   KvBlocks kv_;
+  States states_;
   Scratch scratch_;
   std::optional<Forward> forward_;
   std::optional<Modules> modules_;  // in the place of forward_

@@ -8,13 +8,14 @@ namespace forearm {
 namespace {
 
 int64_t phases(const Config& c, const Scratch& scratch) {
-  return Attention::kPhases + std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens));
+  return std::max(Attention::kPhases, ShortConv::kPhases) +
+         std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens));
 }
 
 }  // namespace
 
-Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, Scratch& scratch,
-                 Pool& pool)
+Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, const States& states,
+                 Scratch& scratch, Pool& pool)
     : c_(c),
       final_norm_(weights.final_norm()),
       embed_(weights.linear("embed", c.vocab_size, c.hidden)),
@@ -25,6 +26,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       s_(scratch),
       step_(c, ranks, scratch, pool, phases(c, scratch)),
       attention_(weights, kv, step_),
+      short_conv_(weights, states, step_),
       feed_forward_(weights, step_),
       experts_(weights, step_) {}
 
@@ -43,7 +45,7 @@ void Forward::walk(StepWalk w) {
   const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
-    add = attention_.mix(w, i, add);
+    add = c_.layers[i].mixer_as<ShortConvKind>() ? short_conv_.mix(w, i, add) : attention_.mix(w, i, add);
     add = c_.layers[i].experts ? experts_.apply(w, i, add) : feed_forward_.apply(w, i, add);
   }
   step_.enter_layer(w, c_.layers.size());

@@ -8,8 +8,10 @@
 #include "model/feed_forward/feed_forward.h"
 #include "model/kv_cache.h"
 #include "model/mixers/attention.h"
+#include "model/mixers/short_conv.h"
 #include "model/partition.h"
 #include "model/scratch.h"
+#include "model/states.h"
 #include "model/step/step.h"
 #include "model/weights/weights.h"
 #include "threads/pool.h"
@@ -19,12 +21,12 @@ namespace forearm {
 class Forward {
  public:
   // All arguments must outlive this. Throws std::invalid_argument if a matrix is missing or has a wrong size.
-  Forward(const Config& config, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, Scratch& scratch,
-          Pool& pool);
+  Forward(const Config& config, const Ranks& ranks, const Weights& weights, const KvBlocks& kv, const States& states,
+          Scratch& scratch, Pool& pool);
 
-  // Computes a checked batch: writes its keys and values to the KV cache and the logits of its logit rows to the
-  // scratch. The team enters once and walks all phases, with barriers where data crosses threads: five a
-  // layer, with experts six to eight.
+  // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
+  // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
+  // five a layer, with experts six to eight.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
@@ -43,6 +45,7 @@ class Forward {
   Scratch& s_;
   Step step_;
   Attention attention_;
+  ShortConv short_conv_;
   FeedForward feed_forward_;
   Experts experts_;
 };

@@ -1,5 +1,6 @@
 #include "model/kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -13,11 +14,20 @@ DType checked(DType dtype) {
   return dtype;
 }
 
+// The number of each layer's cache.
+std::vector<int64_t> places_of(const Config& c) {
+  std::vector<int64_t> places;
+  int64_t next = 0;
+  for (const LayerKind& layer : c.layers) places.push_back(layer.mixer_as<AttentionKind>() && !c.pooled ? next++ : 0);
+  return places;
+}
+
 }  // namespace
 
 KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
     : dtype_(checked(dtype)),
-      layers_(c.pooled ? 1 : static_cast<int64_t>(c.layers.size())),
+      place_(places_of(c)),
+      layers_(*std::max_element(place_.begin(), place_.end()) + 1),
       padded_head_dim_(round_up(c.head_dim, kPanel)),
       head_bytes_(kv_head_bytes(dtype, padded_head_dim_)),
       block_bytes_(c.kv_heads * head_bytes_) {
@@ -40,21 +50,24 @@ void KvBlocks::allocate(int64_t blocks) {
 }
 
 KvCache KvBlocks::layer(int64_t index, int64_t kv_head) const {
+  return cache(place_[static_cast<size_t>(index)], kv_head);
+}
+
+KvCache KvBlocks::cache(int64_t place, int64_t kv_head) const {
   const Part& part = parts_[static_cast<size_t>(rank_of(kv_head))];
   const int64_t block_bytes = part.heads.size() * head_bytes_;
   // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
-  char* keys =
-      region_.data() + part.at + 2 * (index % layers_) * blocks_ * block_bytes - part.heads.begin * head_bytes_;
+  char* keys = region_.data() + part.at + 2 * place * blocks_ * block_bytes - part.heads.begin * head_bytes_;
   return {keys, keys + blocks_ * block_bytes, block_bytes, head_bytes_, dtype_, padded_head_dim_};
 }
 
 void KvBlocks::clear(int64_t block, int rank) const {
   const Range own = heads(rank);
   for (int64_t i = 0; i < layers_ && own.size() > 0; ++i) {
-    const KvCache cache = layer(i, own.begin);
-    const int64_t at = block * cache.block_bytes + own.begin * head_bytes_;
-    std::memset(cache.keys + at, 0, static_cast<size_t>(cache.block_bytes));
-    std::memset(cache.values + at, 0, static_cast<size_t>(cache.block_bytes));
+    const KvCache one = cache(i, own.begin);
+    const int64_t at = block * one.block_bytes + own.begin * head_bytes_;
+    std::memset(one.keys + at, 0, static_cast<size_t>(one.block_bytes));
+    std::memset(one.values + at, 0, static_cast<size_t>(one.block_bytes));
   }
 }
 

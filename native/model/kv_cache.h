@@ -1,5 +1,6 @@
 // The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h defines. For models
-// whose prompts are computed whole, no layer's keys are read after its attention, so all layers share one cache.
+// whose prompts are computed whole, no layer's keys are read after its attention, so all layers share one cache. Layers
+// whose mixer is not attention have none.
 //
 // Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
 // (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
@@ -39,8 +40,12 @@ class KvBlocks {
     int64_t at;  // offset in the region
   };
 
+  KvCache cache(int64_t place, int64_t kv_head) const;
+
   const DType dtype_;
-  const int64_t layers_, padded_head_dim_, head_bytes_, block_bytes_;
+  std::vector<int64_t> place_;  // by layer: the number of its cache
+  const int64_t layers_;        // that have a cache
+  const int64_t padded_head_dim_, head_bytes_, block_bytes_;
   std::vector<Part> parts_;   // by rank
   std::vector<int> rank_of_;  // by kv head
   int64_t blocks_ = 0;

@@ -68,6 +68,13 @@ struct QkvColumns {
         end(value + round_up(c.kv_heads * c.head_dim, kPanel)) {}
 };
 
+// The columns of a short convolution's joint matrix (ShortConvTask's b, c and x): as QkvColumns'.
+struct ShortConvColumns {
+  int64_t c, x, end;  // b starts at 0
+
+  explicit ShortConvColumns(const Config& config) : c(round_up(config.hidden, kPanel)), x(2 * c), end(3 * c) {}
+};
+
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
 // that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values.
 struct HeadUnit {

@@ -60,6 +60,13 @@ int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_he
   return std::min((2 * threads + c.kv_heads) * chunks * item, kMostPartialFloats);
 }
 
+int64_t mixer_columns(const Config& c) {
+  int64_t most = 0;
+  for (const LayerKind& layer : c.layers)
+    most = std::max(most, layer.mixer_as<ShortConvKind>() ? ShortConvColumns(c).end : QkvColumns(c).end);
+  return most;
+}
+
 }  // namespace
 
 int64_t expert_block_rows(const ExpertsKind& experts, int64_t step_tokens) {
@@ -156,7 +163,7 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   experts = expert_sizes(c, limits.step_tokens);
   own_route_bytes_ = round_up((4 * experts.count + experts.groups) * 4, 128);
   for (const MatrixInput& input : inputs) {
-    Site& site = input.role == Role::mixer_out          ? attention
+    Site& site = input.role == Role::mixer_out          ? mixed
                  : input.role == Role::feed_forward_out ? (input.experts ? expert_activated : activated)
                  : input.experts                        ? by_expert
                                                         : stream;
@@ -172,7 +179,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   Carver carver(base);
   const int64_t tokens = round_up(limits.step_tokens, 2);
   residual = carver.floats(tokens, c.hidden);
-  qkv = carver.floats(tokens, QkvColumns(c).end);
+  mixer_in = carver.floats(tokens, mixer_columns(c));
   projected = carver.floats(c.norm_after() || c.learned_positions || c.token_types > 0 ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
@@ -217,12 +224,12 @@ Scratch::Routes Scratch::own_routes(int member) const {
 void Scratch::carve_sites(Carver& carver, const Limits& limits) {
   const int64_t tokens = round_up(limits.step_tokens, 2);
   carver.take(stream.shared, std::max(tokens, limits.step_logit_rows));
-  carver.take(attention.shared, tokens);
+  carver.take(mixed.shared, tokens);
   carver.take(activated.shared, tokens);
-  for (Site* site : {&stream, &attention, &activated})
+  for (Site* site : {&stream, &mixed, &activated})
     for (Inputs& own : site->own) carver.take(own, kOwnRows);
   stream.raw = residual;
-  for (Site* site : {&attention, &activated})
+  for (Site* site : {&mixed, &activated})
     site->raw = carver.floats(site->prepares ? tokens : 0, site->shared.columns());
 }
 

@@ -87,12 +87,12 @@ class Scratch {
                            bool any_tier);
 
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
-  Operand qkv;        // [step_tokens, QkvColumns], f32_rows
+  Operand mixer_in;   // [step_tokens, QkvColumns, or ShortConvColumns if these are more], f32_rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
   Operand maxima;     // [step_logit_rows, maxima_of(vocab_size)]: row_maxima of the logits
   Site stream;        // [step_tokens or step_logit_rows, hidden]: raw is the residual
-  Site attention;     // [step_tokens, heads * head_dim]
+  Site mixed;         // [step_tokens, columns of the widest mixer's result]
   Site activated;     // [step_tokens, width of the widest feed-forward]
 
   // Of experts (ExpertSizes). Each member has its own copies of the routes of up to kOwnRows rows.

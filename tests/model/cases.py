@@ -74,7 +74,7 @@ def make(case: Case, folder: Path) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             _randomize(name, parameter)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 _randomize(name, buffer)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder, max_shard_size=case.shard)
     return auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
@@ -120,6 +120,7 @@ _GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
+_LFM2 = {"norm_eps": 1e-5, "block_multiple_of": 20}
 _MROPE = {"rope_type": "default", "rope_theta": 1_000_000.0, "mrope_section": [2, 2, 2]}
 _VISION = {
     "depth": 1, "embed_dim": 32, "hidden_size": 72, "out_hidden_size": 72, "intermediate_size": 48, "num_heads": 2,
@@ -249,6 +250,19 @@ CASES: list[Case] = [
     Case("starcoder2-no-bias", "Starcoder2Config", {"use_bias": False, "tie_word_embeddings": False}),
     Case("nemotron", "NemotronConfig"),
     Case("nemotron-biases", "NemotronConfig", {"attention_bias": True, "mlp_bias": True, "head_dim": 20}),
+    # short convolutions beside attention: last and first, of other widths, with biases
+    Case("lfm2", "Lfm2Config", {
+        **_LFM2, "num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "conv"],
+    }),
+    Case("lfm2-biases", "Lfm2Config", {
+        **_LFM2, "num_hidden_layers": 3, "layer_types": ["full_attention", "conv", "full_attention"],
+        "conv_bias": True, "conv_L_cache": 4, "tie_word_embeddings": False, "block_auto_adjust_ff_dim": False,
+    }),
+    Case("lfm2-moe", "Lfm2MoeConfig", {
+        "norm_eps": 1e-5, "num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "num_dense_layers": 1,
+        "routed_scaling_factor": 1.5,
+    }),
     # the text part of multimodal models
     Case("mistral3", "Mistral3Config", {"text_config": {"model_type": "mistral", "head_dim": 20}, "vision_config": {
         "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, ShortConv
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ def _weights(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
         if len(part.shape) == 2:
             stored = mapping.rows(tensor, part.row, part.row + part.shape[0])
         else:
-            stored = mapping.rows(tensor, 0, 1)[0, part.row : part.row + part.shape[0]]
+            stored = mapping.values(tensor, part.row, part.row + part.shape[0])
         values = widened(stored, tensor.float_dtype).astype(np.float64)
         found.setdefault(part.name, []).append((part.at, values))
     experts_in_order = {name: sorted(pieces, key=lambda piece: piece[0]) for name, pieces in found.items()}
@@ -134,7 +134,10 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
         normed = norm(config, own, "input_norm", x, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
-        y = attention(config, layer.mixer, own, normed, positions, rounding)
+        if isinstance(layer.mixer, ShortConv):
+            y = short_conv(layer.mixer, own, normed, rounding)
+        else:
+            y = attention(config, layer.mixer, own, normed, positions, rounding)
         x = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
         normed = norm(config, own, "pre_mlp_norm", x, rounding)
         x = normed if config.norm_residual == "all" else x
@@ -210,6 +213,18 @@ def attention(
     if e.sums:
         mixed = e.summed(mixed, np.einsum("hqk,khd->qhd", p * p, v * v), len(x))
     return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e)
+
+
+def short_conv(own: ShortConv, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+    """A convolution of each channel over the tokens up to its own, between two gates."""
+    b, c, u = (linear(x, w[f"conv_{name}"], w.get(f"conv_{name}.bias"), e) for name in ("b", "c", "x"))
+    u = np.pad(e.around(b * u, e.sums), ((own.taps - 1, 0), (0, 0)))
+    taps = w["conv"].reshape(-1, own.taps).T
+    rows = np.stack([u[j : j + len(x)] for j in range(own.taps)])
+    y = np.einsum("jtc,jc->tc", rows, taps)
+    if e.sums:
+        y = e.summed(y, np.einsum("jtc,jc->tc", rows**2, taps**2), own.taps)
+    return linear(e.around(c * (y + w.get("conv.bias", 0.0)), e.sums), w["conv_out"], w.get("conv_out.bias"), e)
 
 
 def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:

@@ -57,6 +57,10 @@ class Stepper:
         length = len(run.prompt) + run.greedy
         self.blocks = np.arange(-(-length // BLOCK), dtype=np.int32)[::-1].copy()
         self.executor.allocate_kv(len(self.blocks))
+        self.states = None
+        if checkpoint.config.has_states:
+            self.executor.allocate_states(3)
+            self.states = np.array([2], np.int32)
         self.done = 0
 
     def step(self, tokens: list[int]) -> np.ndarray:
@@ -72,6 +76,7 @@ class Stepper:
             np.array([0, used], np.int32),
             self.blocks[:used],
             np.arange(count, dtype=np.int32),
+            states=self.states,
         )
         return self.executor.logits()
 

@@ -78,7 +78,7 @@ def pooler(run: Run, threads: int) -> Pooler:
         progress=False,
     )  # fmt: skip
     executor = NativeExecutor(native, checkpoint)
-    executor.allocate(-(-tokens // 32) + texts)
+    executor.allocate(-(-tokens // 32) + texts, texts)
     model = checkpoint.config
     columns = model.dense[-1].outputs if model.dense else model.hidden
     return Pooler(executor, PoolingTerms(plan, columns, model.token_types), model.vocab_size)

@@ -19,6 +19,7 @@ from forearm.model.families.config import (
     Layer,
     ModelConfig,
     Rope,
+    ShortConv,
     WeightFormat,
 )
 from forearm.model.families.matrices import matrices, uniform_formats
@@ -78,6 +79,15 @@ SHAPES = {
     ),
     "odd heads": replace(
         LLAMA, head_dim=24, heads=3, kv_heads=3, ropes=(rope(24),), hidden=52, layers=layers(FeedForward(100))
+    ),
+    "convolutions": replace(
+        LLAMA,
+        qk_norm="head",
+        layers=(
+            Layer(ShortConv(3), FeedForward(176)),
+            Layer(Attention(0), FeedForward(100)),
+            Layer(ShortConv(4, bias=True), FeedForward(100)),
+        ),
     ),
     "experts": replace(
         LLAMA,
@@ -142,7 +152,12 @@ class Weights:
         before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
         for name in {"pre": before, "post": after, "sandwich": before + after}[config.norm_placement]:
             self.norm(prefix + name)
-        if config.qk_norm != "none":
+        mixer = config.layers[int(prefix.split(".")[1])].mixer
+        if isinstance(mixer, ShortConv):
+            self.vector(prefix + "conv", mixer.taps * config.hidden, 0.0)
+            if mixer.bias:
+                self.vector(prefix + "conv.bias", config.hidden, 0.0)
+        elif config.qk_norm != "none":
             full = config.qk_norm == "full"
             for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
                 self.vector(prefix + name, config.head_dim * (heads if full else 1), 1.0)
@@ -154,6 +169,8 @@ def make(config: ModelConfig, weights: WeightFormat, kv_dtype: KvDTypeName, thre
     )
     Weights(executor, config).load()
     executor.allocate_kv(400)
+    if config.has_states:
+        executor.allocate_states(400)
     return executor
 
 
@@ -175,7 +192,8 @@ def step(executor: _native.Executor, slices: list[Slice], rows: Sequence[int] | 
     block_starts = np.cumsum([0] + [len(s.blocks) for s in slices])
     blocks = [b for s in slices for b in s.blocks]
     columns = (tokens, positions, starts, block_starts, blocks, starts[1:] - 1 if rows is None else rows)
-    executor.forward(*(np.asarray(column, dtype=np.int32) for column in columns))
+    states = np.array([s.blocks[0] for s in slices], np.int32)  # ignored by models without
+    executor.forward(*(np.asarray(column, dtype=np.int32) for column in columns), states=states)
     return executor.logits()
 
 
@@ -210,7 +228,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts")
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions")
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]
@@ -278,6 +296,8 @@ def test_a_shared_prefix_gives_the_same_logits(executors: Executors, expected: F
     executor, tokens = executors[3], prompt(1, LENGTH)
     run_alone(executor, tokens, [LENGTH])  # somebody else computed the first 32 blocks
     shared = list(range(32))
+    if executor.state_bytes_per_slot:  # which is not shared
+        run_alone(executor, tokens[: 32 * BLOCK], [32 * BLOCK])
 
     mine = [*shared, *range(200, 203)]
     assert same(step(executor, [Slice(tokens, 32 * BLOCK, LENGTH - 32 * BLOCK, mine)])[0], expected)
@@ -301,7 +321,9 @@ def test_a_chunk_that_wants_no_logits_changes_none(executors: Executors, expecte
 
 
 @pytest.mark.parametrize("weights", [WeightFormat("float32"), WeightFormat("int8")])
-@pytest.mark.parametrize(("shape", "most"), [("llama", 5), ("gemma2", 5), ("opt", 5), ("olmo2", 6)])
+@pytest.mark.parametrize(
+    ("shape", "most"), [("llama", 5), ("gemma2", 5), ("opt", 5), ("olmo2", 6), ("convolutions", 5)]
+)
 def test_a_layer_has_five_barriers_at_any_batch(shape: str, most: int, weights: WeightFormat) -> None:
     """Six where a norm is over all heads of a row; one more a step, after the embedding."""
     config = SHAPES[shape]

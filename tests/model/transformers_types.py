@@ -62,6 +62,7 @@ _OTHER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _LINEAR_THEN_FULL),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"), _HEADS),
     "dots1": {"head_dim": 16, "num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_head": 16},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 16},
@@ -109,7 +110,7 @@ def make_executor(folder: Path, dtype: str = "float32", quantization: str = "non
     )
     planned = fit(config, folder, memory_of(config), 2)
     executor = load(config, planned.checkpoint, planned.limits, Cores(2, (), (2,)), progress=False)
-    executor.allocate(64)
+    executor.allocate(64, 1)
     return executor, planned.checkpoint.own_cache
 
 

@@ -28,6 +28,7 @@ void check_rows(Report&, const Kernels& tier, const Kernels& scalar);
 void check_attention(Report&, const Kernels& tier, const Kernels& scalar);
 void check_route(Report&, const Kernels& tier, const Kernels& scalar);
 void check_combine(Report&, const Kernels& tier, const Kernels& scalar);
+void check_short_conv(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
 void check_self_test(Report&, const Kernels& tier, const Kernels& scalar);
 
@@ -54,6 +55,7 @@ constexpr struct {
     {"attention", check_attention},
     {"route", check_route},
     {"combine", check_combine},
+    {"short_conv", check_short_conv},
     {"sampling", check_sampling},
     {"self_test", check_self_test},
 };

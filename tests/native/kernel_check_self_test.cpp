@@ -61,6 +61,13 @@ constexpr struct {
          flip(t.x);
        };
      }},
+    {"short_conv",
+     [](Kernels& k) {
+       k.short_conv = [](const ShortConvTask& t) {
+         sound->short_conv(t);
+         flip(t.state);
+       };
+     }},
     {"embed",
      [](Kernels& k) {
        k.embed = [](const EmbedTask& t) {

@@ -94,7 +94,7 @@ Config tiny() {
   c.head_dim = 24;
   c.max_positions = 128;
   c.ropes.push_back({{1.0f, 0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f}, 1.0f, false});
-  c.layers = {{{0, 0}, {88}}, {{0, 20}, {88}}};
+  c.layers = {{AttentionKind{0, 0}, {88}}, {AttentionKind{0, 20}, {88}}};
   c.qk_norm = QkNorm::head;
   c.attention_scale = 0.2f;
   c.matrices = dense_matrices(c, true);

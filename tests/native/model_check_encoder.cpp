@@ -30,7 +30,7 @@ Config tiny_encoder(Shape shape) {
   if (!bert) c.ropes.push_back({{1.0f, 0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f}, 1.0f, false});
   const std::optional<int> rope = bert ? std::nullopt : std::optional<int>(0);
   const FeedForwardKind feed_forward{88, Activation::gelu_erf, !bert};
-  c.layers = {{{rope, 0}, feed_forward}, {{rope, 9}, feed_forward}};
+  c.layers = {{AttentionKind{rope, 0}, feed_forward}, {AttentionKind{rope, 9}, feed_forward}};
   c.dense = {{70, true, false, Activation::none, true}, {kVocab, bert, true, Activation::gelu_erf, false}};
   c.matrices = dense_matrices(c, bert, bert);
   return c;

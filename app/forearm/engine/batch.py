@@ -29,6 +29,7 @@ class Batch(NamedTuple):
                        one holds positions 0 .. 31, and so on; they cover the last position of the step
     logit_rows         int32 [rows], ascending: the tokens (rows of the step) whose logits are wanted
     types              int32 [tokens]: token types of an encoder that has them; None: all 0
+    states             int32 [sequences]: slots of the sequences' states; None: the model's layers keep none
     """
 
     tokens: Int32Array
@@ -38,6 +39,7 @@ class Batch(NamedTuple):
     blocks: Int32Array
     logit_rows: Int32Array
     types: Int32Array | None = None
+    states: Int32Array | None = None
 
 
 class Sampling(NamedTuple):
@@ -121,7 +123,9 @@ def pack(slices: list[Slice]) -> Batch:
             rows.append(before - 1)
         first = before + len(piece.drafts)
         rows.extend(range(before, first))
-    return flat([(_tokens(piece), piece.start, piece.sequence.blocks) for piece in slices], rows)
+    batch = flat([(_tokens(piece), piece.start, piece.sequence.blocks) for piece in slices], rows)
+    slots = [piece.sequence.state for piece in slices if piece.sequence.state is not None]
+    return batch._replace(states=int32(slots)) if slots else batch
 
 
 def flat(parts: list[TokenSpan], rows: list[int]) -> Batch:

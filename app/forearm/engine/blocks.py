@@ -19,13 +19,17 @@ def blocks_for(tokens: int) -> int:
 class BlockPool:
     """KV blocks of 32 tokens with reference counts. A block is free, in use, or idle: unused, but its content is known.
 
+    A model whose layers keep states also has a slot for each running sequence (`states` slots in all), which the
+    sequence holds as long as it holds blocks.
+
     drafted  by block: the number of its positions for which a draft model has keys and values
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, states: int = 0) -> None:
         self.count = count
         self.drafted = array("i", bytes(4 * count))
         self._free = list(range(count - 1, -1, -1))
+        self._states = list(range(states - 1, -1, -1))  # free slots
         self._users = [0] * count
         self._cache = PrefixCache()
 
@@ -43,12 +47,14 @@ class BlockPool:
         return blocks_for(sequence.computed + tokens) - len(sequence.blocks) <= self.available
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Allocate blocks for `tokens` more tokens than the sequence has computed.
+        """Allocate blocks for `tokens` more tokens than the sequence has computed, and its slot for states.
 
         Returns: False, with no change, if there are too few.
         """
         if not self.fits(sequence, tokens):
             return False
+        if self._states and sequence.state is None:  # a slot is free: there are as many as running sequences
+            sequence.state = self._states.pop()
         while len(sequence.blocks) < blocks_for(sequence.computed + tokens):
             block = self._free.pop() if self._free else self._cache.evict()
             self._users[block] = 1
@@ -62,13 +68,16 @@ class BlockPool:
             self._drop(sequence.blocks.pop())
 
     def release(self, sequence: Sequence) -> None:
-        """Free all blocks of a sequence. The last ones become idle first, so that the end of a hash chain is evicted
-        before its beginning, without which it could not be found.
+        """Free all blocks of a sequence, and its slot. The last blocks become idle first, so that the end of a hash
+        chain is evicted before its beginning, without which it could not be found.
         """
         for block in reversed(sequence.blocks):
             self._drop(block)
         del sequence.blocks[:]
         sequence.computed = 0
+        if sequence.state is not None:
+            self._states.append(sequence.state)
+            sequence.state = None
 
     def discard(self, sequence: Sequence) -> None:
         """Free all blocks and remove them from the prefix cache, because their content may be wrong."""

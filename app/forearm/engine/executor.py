@@ -20,6 +20,7 @@ class Executor(Protocol):
     vocab_size: int
     max_model_len: int
     blocks: int  # KV blocks of 32 tokens
+    states: int  # slots for the states that layers keep of sequences; 0: they keep none
     folder: Path | None
 
     def forward(self, batch: Batch) -> None:
@@ -46,22 +47,26 @@ class NativeExecutor:
     ) -> None:
         self.vocab_size = checkpoint.config.vocab_size
         self.max_model_len = checkpoint.max_model_len
-        self.blocks = 0
+        self.blocks = self.states = 0
         self.block_bytes = native.kv_bytes_per_block
         self.packed_bytes = native.packed_bytes + checkpoint.module_bytes
         self.scratch_bytes = native.scratch_bytes
+        self.state_bytes = native.state_bytes_per_slot
         self.folder: Path | None = checkpoint.folder
         self._native = native
         self._forward = forward or native.forward
         self._own_cache = bool(checkpoint.own_cache)
 
-    def allocate(self, blocks: int) -> None:
-        """Allocate the KV cache; transformers' own caches grow as they are filled.
+    def allocate(self, blocks: int, sequences: int) -> None:
+        """Allocate the KV cache, and the states of running sequences; transformers' own caches grow as they are filled.
 
         Raises: MemoryError naming the size if it can't be had.
         """
         if not self._own_cache:
             self._native.allocate_kv(blocks)
+        if self.state_bytes:
+            self._native.allocate_states(sequences)
+            self.states = sequences
         self.blocks = blocks
 
     def forward(self, batch: Batch) -> None:

@@ -55,7 +55,7 @@ class EngineLoop:
         blocks = stepper.executor.blocks
         assert blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
         self._stepper, self._speculation, self.trace = stepper, speculation or Speculation(), stepper.trace
-        self.scheduler = Scheduler(limits, BlockPool(blocks), self._speculation.times)
+        self.scheduler = Scheduler(limits, BlockPool(blocks, stepper.executor.states), self._speculation.times)
         self.meter, self._grammars = meter, grammars
         self.outbox: list[Outward] = []
         self.over = self.draining = False

@@ -69,6 +69,7 @@ class PoolingExecutor(Protocol):
     """The interface of an executor of a pooling model. `NativeExecutor` implements it; tests have a tiny one."""
 
     blocks: int
+    states: int
     folder: Path | None
 
     def forward(self, batch: Batch) -> None:

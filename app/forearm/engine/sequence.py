@@ -162,6 +162,7 @@ class Sequence:
     tokens      int32: the prompt and the generated tokens; shares the request's prompt until the first of these
     computed    the first `computed` tokens have their keys and values in `blocks`
     blocks      int32: block i holds positions 32 i .. 32 i + 31
+    state       slot of the states that layers keep of it; None: it is not running, or the model has no states
     digests     of the full blocks of `tokens`, as far as they have been needed
     constraint  of the next tokens by grammar or reasoning budget; None: any token is allowed
     repetition  detects repetition, which ends the output; None: off
@@ -175,6 +176,7 @@ class Sequence:
     tokens: array[int] = field(init=False)
     computed: int = 0
     blocks: array[int] = field(default_factory=lambda: array("i"))
+    state: int | None = None
     digests: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
     last_token_s: float = 0.0  # time of its newest token

@@ -85,10 +85,13 @@ def start(
                 f"--speculative-config: {draft.folder} has a vocabulary of {theirs} tokens, the model one of {ours}; "
                 "drafts are token ids, so take a draft model with the same vocabulary, or the method ngram"
             )
-    if checkpoint.own_cache and drafting is not None:
+    stateful = next((one.folder for one in (checkpoint, draft) if one is not None and one.keeps_states), None)
+    if stateful and drafting is not None:
         raise ConfigError(
-            f"--speculative-config: {checkpoint.folder} runs with transformers' own cache, which can't take drafts back"
+            f"--speculative-config: the layers of {stateful} keep states, which can't take drafts back; leave it out"
         )
+    if checkpoint.keeps_states and config.enable_prefix_caching and plan is None:
+        log.info("prefix caching: off, because the model's layers keep a state at one position alone")
     loading()
     executor, *others = (
         load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
@@ -162,8 +165,9 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     """
     packed = sum(one.packed_bytes for one in executors)
     scratch = sum(one.scratch_bytes for one in executors)
+    states = sum(one.state_bytes for one in executors) * fitting.limits.running
     if fitting.checkpoint.config.pooled:
-        executors[0].allocate(fitting.blocks)
+        executors[0].allocate(fitting.blocks, fitting.limits.running)
         log.info("memory: weights %s, scratch %s", placement.in_gib(packed), placement.in_gib(scratch))
         return fitting.blocks
     block_bytes = sum(one.block_bytes for one in executors)
@@ -171,17 +175,18 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     # the vocabulary for grammars, and clients' requests and grammars. Mapped weights look like free memory, so the
     # measurement from before loading counts if weights may be mapped.
     clients = fitting.grammar_bytes + fitting.inbox_bytes
-    memory, needed = memory_of(config, packed), scratch + fitting.vocabulary_bytes + clients
+    memory, needed = memory_of(config, packed), scratch + states + fitting.vocabulary_bytes + clients
     if config.weight_cache:
         memory, needed = before, packed + needed
     blocks = placement.kv_blocks(config, fitting.checkpoint.max_model_len, block_bytes, needed, memory)
     for one in executors:
-        one.allocate(blocks)
+        one.allocate(blocks, fitting.limits.running)
     length = fitting.checkpoint.max_model_len
     log.info(
-        "memory: weights %s, scratch %s, KV cache %s of %s in %d blocks of %d tokens: %.1f sequences of %d tokens; "
-        "at most %s for clients' grammars, %s for requests in the inbox",
-        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(blocks * block_bytes),
+        "memory: weights %s, scratch %s, states %s, KV cache %s of %s in %d blocks of %d tokens: "
+        "%.1f sequences of %d tokens; at most %s for clients' grammars, %s for requests in the inbox",
+        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(states),
+        placement.in_gib(blocks * block_bytes),
         fitting.checkpoint.kv_dtype, blocks, BLOCK_TOKENS, blocks * BLOCK_TOKENS / length, length,
         placement.in_gib(fitting.grammar_bytes), placement.in_gib(fitting.inbox_bytes),
     )  # fmt: skip
@@ -201,6 +206,7 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
         asked = Embed(request_id="warm-up", prompts=[PoolingPrompt([0])], task=terms.pooling.plan.kind)
     (sequence,) = Admission(terms).request(0, asked, 0.0).sequences
     sequence.blocks.append(0)
+    sequence.state = 0 if stepper.executor.states else None
     (outcome,) = stepper.compute([Slice.next(sequence, 1)])
     if outcome.failed is not None or any(one.nan for one in outcome.sampled):
         raise ConfigError(
@@ -226,8 +232,8 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | N
         eos_token_ids=() if pooling else model.eos_token_ids,
         queued=configured if queued is None else queued,
         priorities=config.scheduling_policy == "priority",
-        prefix_caching=config.enable_prefix_caching and pooling is None and not checkpoint.own_cache,
-        shares_blocks=not checkpoint.own_cache,
+        prefix_caching=config.enable_prefix_caching and pooling is None and not checkpoint.keeps_states,
+        shares_blocks=not checkpoint.keeps_states,
         alternatives=config.max_logprobs,
         seed=config.seed,
         pooling=pooling,

@@ -74,7 +74,13 @@ class Outlook:
     def peak_bytes(self) -> int:
         """Return the peak memory of the server's processes: with all KV blocks in use, or while loading."""
         fitting = self.fitting
-        loaded = fitting.checkpoint.packed_bytes + fitting.scratch_bytes + fitting.draft_bytes + ENGINE_BYTES
+        loaded = (
+            fitting.checkpoint.packed_bytes
+            + fitting.scratch_bytes
+            + fitting.state_bytes
+            + fitting.draft_bytes
+            + ENGINE_BYTES
+        )
         loaded += fitting.vocabulary_bytes + fitting.grammar_bytes + fitting.inbox_bytes
         kv_bytes = fitting.blocks * fitting.block_bytes
         return self.engines * (loaded + max(kv_bytes, 2 * PIECE_BYTES)) + self.host.config.others_bytes

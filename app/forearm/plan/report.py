@@ -78,6 +78,7 @@ def _memory_json(found: Outlook) -> dict[str, Any]:
         "weights_by_format": found.formats,
         "stored_bytes": checkpoint.stored_bytes,
         "scratch_bytes": fitting.scratch_bytes,
+        "state_bytes": fitting.state_bytes,
         "draft_bytes": fitting.draft_bytes,
         "grammar_vocabulary_bytes": fitting.vocabulary_bytes,
         "grammar_bytes": fitting.grammar_bytes,
@@ -129,6 +130,7 @@ def _memory(found: Outlook) -> str:
     formats = ", ".join(f"{name} {in_gib(size)}" for name, size in found.formats.items())
     each = f"  (each of {found.engines} engines)" if found.engines > 1 else ""
     draft = f"{in_gib(fitting.draft_bytes)} of weights and scratch; its keys and values are in the KV cache's"
+    states = f"{in_gib(fitting.state_bytes)} of {fitting.limits.running} running sequences"
     compiled = in_gib(fitting.grammar_bytes)
     grammars = f"{in_gib(fitting.vocabulary_bytes)} for the vocabulary, up to {compiled} for compiled ones"
     rows = (
@@ -138,6 +140,7 @@ def _memory(found: Outlook) -> str:
             f"{in_gib(checkpoint.packed_bytes)}: {formats}; {in_gib(checkpoint.stored_bytes)} to download or read",
         ),
         ("scratch", in_gib(fitting.scratch_bytes)),
+        *([("states", states)] if fitting.state_bytes else []),
         *([("draft", draft)] if fitting.draft_bytes else []),
         *([("grammars", grammars)] if fitting.vocabulary_bytes else []),
         ("inbox", f"up to {in_gib(fitting.inbox_bytes)} of requests in the inbox"),

@@ -9,7 +9,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import kv_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
-from forearm.model.families.config import WeightFormat
+from forearm.model.families.config import Attention, WeightFormat
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 
@@ -82,8 +82,8 @@ def _matrices(found: dict[WeightFormat, list[MatrixSpec]]) -> tuple[Matrices, ..
 
 def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
     config = checkpoint.config
-    a_layer = kv_bytes(checkpoint) // BLOCK_TOKENS // (1 if config.pooled else len(config.layers))
-    windows = [layer.mixer.window for layer in config.layers]
+    windows = [layer.mixer.window for layer in config.layers if isinstance(layer.mixer, Attention)]
+    a_layer = kv_bytes(checkpoint) // BLOCK_TOKENS // (1 if config.pooled else max(1, len(windows)))
     return tuple(
         AttentionWork(
             window, windows.count(window), windows.count(window) * config.heads * config.head_dim,

@@ -14,6 +14,7 @@
 #include "kernels/ops/rows/logits.h"
 #include "kernels/ops/rows/norm.h"
 #include "kernels/ops/rows/rope.h"
+#include "kernels/ops/state/short_conv.h"
 
 namespace forearm {
 namespace {
@@ -39,6 +40,7 @@ constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   table.merge = merge;
   table.route = route;
   table.combine = combine;
+  table.short_conv = short_conv;
   table.row_max = row_max;
   table.row_maxima = row_maxima;
   table.row_exp_sum = row_exp_sum;

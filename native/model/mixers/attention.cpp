@@ -21,9 +21,11 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
       finished_(std::make_unique<std::atomic<int64_t>[]>(
           static_cast<size_t>(Step::kRowBlocksPerThread * step.pool.threads() * units_.count()))) {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
+    LayerMatrices& own = layers_.emplace_back();
+    if (!config_.layers[i].mixer_as<AttentionKind>()) continue;
     const std::string layer = "layers." + std::to_string(i) + ".";
-    layers_.push_back({weights.linear(layer + "qkv", at_.end, config_.hidden),
-                       weights.linear(layer + "o", config_.hidden, config_.heads * config_.head_dim)});
+    own.qkv = &weights.linear(layer + "qkv", at_.end, config_.hidden);
+    own.o = &weights.linear(layer + "o", config_.hidden, config_.heads * config_.head_dim);
   }
 }
 
@@ -55,15 +57,15 @@ void Attention::angles(Range rows) {
 }
 
 const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
-  const auto& [qkv, o] = layers_[layer];
+  const Linear &qkv = *layers_[layer].qkv, &o = *layers_[layer].o;
   const LayerNorms& norms = weights_.norms(layer);
   project_qkv(w, layer, step_.stream(w, add, norms.input, qkv.matrix));
   step_.barrier(w);
   attend(w, layer);
-  if (layer + 1 == layers_.size()) keep_logit_rows(w);
+  if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
   const Norm* after = norms.post_attention.if_there();
-  step_.project_back(w, step_.output(w, step_.scratch.attention, o.matrix), o, after);
+  step_.project_back(w, step_.output(w, step_.scratch.mixed, o.matrix), o, after);
   step_.barrier(w);
   return after;
 }
@@ -75,8 +77,8 @@ void Attention::project_qkv(StepWalk& w, size_t layer, const Operand& in) {
   task.row_end = tokens;
   task.epilogue = Epilogue::store;
   task.scale = 1.0f;
-  task.out = step_.scratch.qkv;
-  const Linear& qkv = layers_[layer].qkv;
+  task.out = step_.scratch.mixer_in;
+  const Linear& qkv = *layers_[layer].qkv;
   if (config_.qk_norm != QkNorm::full)
     return step_.multiply(w, qkv, task, [this, layer](Range rows, int64_t row_block, Range columns) {
       finish_columns(layer, rows, row_block, columns);
@@ -101,27 +103,27 @@ void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Rang
 void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   if (rows.size() == 0) return;
   normalize_heads(weights_.norms(layer), rows, query, kv);
-  if (const auto rope = config_.layers[layer].mixer.rope) {
+  if (const auto rope = kind(layer).rope) {
     rotate(static_cast<size_t>(*rope), rows, query.begin * config_.head_dim, query.size());
     rotate(static_cast<size_t>(*rope), rows, at_.key + kv.begin * config_.head_dim, kv.size());
   }
   for (int64_t h = kv.begin; h < kv.end; ++h)
     step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h),
                            qkv_at(rows.begin, at_.key + h * config_.head_dim),
-                           qkv_at(rows.begin, at_.value + h * config_.head_dim), step_.scratch.qkv.stride, rows.size(),
-                           config_.head_dim, h, step_.scratch.slots + rows.begin});
+                           qkv_at(rows.begin, at_.value + h * config_.head_dim), step_.scratch.mixer_in.stride,
+                           rows.size(), config_.head_dim, h, step_.scratch.slots + rows.begin});
 }
 
 void Attention::normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv) {
   const auto per_head = [&](const Norm& norm, int64_t column, int64_t heads) {
     if (heads == 0) return;
-    step_.kernel.head_norm({qkv_at(rows.begin, column), step_.scratch.qkv.stride, rows.size(), heads, config_.head_dim,
-                            norm.weight.data(), config_.norm_eps});
+    step_.kernel.head_norm({qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads,
+                            config_.head_dim, norm.weight.data(), config_.norm_eps});
   };
   const auto whole = [&](const Norm& norm, int64_t column, int64_t heads) {
-    Operand out = step_.scratch.qkv;
+    Operand out = step_.scratch.mixer_in;
     out.data = qkv_at(0, column);
-    step_.kernel.norm({qkv_at(0, column), step_.scratch.qkv.stride, rows.begin, rows.end, heads * config_.head_dim,
+    step_.kernel.norm({qkv_at(0, column), step_.scratch.mixer_in.stride, rows.begin, rows.end, heads * config_.head_dim,
                        norm.weight.data(), nullptr, config_.norm_eps, false, out});
   };
   if (config_.qk_norm == QkNorm::head) {
@@ -136,7 +138,7 @@ void Attention::normalize_heads(const LayerNorms& norms, Range rows, Range query
 void Attention::rotate(size_t rope, Range rows, int64_t column, int64_t heads) {
   if (heads == 0) return;
   const auto pairs = static_cast<int64_t>(config_.ropes[rope].inv_freq.size());
-  step_.kernel.rope({qkv_at(rows.begin, column), step_.scratch.qkv.stride, rows.size(), heads, config_.head_dim,
+  step_.kernel.rope({qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads, config_.head_dim,
                      2 * pairs, step_.scratch.cosines[rope] + rows.begin * pairs,
                      step_.scratch.sines[rope] + rows.begin * pairs, config_.ropes[rope].interleaved});
 }
@@ -144,24 +146,12 @@ void Attention::rotate(size_t rope, Range rows, int64_t column, int64_t heads) {
 void Attention::attend(StepWalk& w, size_t layer) {
   AttendTask task{};
   task.q = qkv_at(0, 0);
-  task.q_stride = step_.scratch.qkv.stride;
-  task.window = config_.layers[layer].mixer.window;
+  task.q_stride = step_.scratch.mixer_in.stride;
+  task.window = kind(layer).window;
   task.scale = config_.attention_scale;
   task.softcap = config_.attention_softcap;
-  task.out = step_.scratch.attention.target(layers_[layer].o.matrix);
+  task.out = step_.scratch.mixed.target(layers_[layer].o->matrix);
   forearm::attend(w, step_, kv_, layer + 1 == layers_.size() ? last_plan_ : plan_, layer, task);
-}
-
-// Moves the residual of the rows that need logits to its first rows, in each member's columns; in ascending order, so
-// that a row is read before it is overwritten. Attention's output has only these rows (AttentionPlan::make_for_logits).
-void Attention::keep_logit_rows(StepWalk& w) {
-  w.rows = step_.batch().logits;
-  const Range columns = share(config_.hidden, kPanel, w.member, step_.pool.threads());
-  for (int64_t i = 0; i < w.rows; ++i) {
-    const float* from = step_.residual_row(step_.batch().logit_row[i]);
-    if (step_.batch().logit_row[i] != i)
-      std::copy(from + columns.begin, from + columns.end, step_.residual_row(i) + columns.begin);
-  }
 }
 
 }  // namespace forearm

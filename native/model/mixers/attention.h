@@ -29,8 +29,9 @@ class Attention {
 
  private:
   struct LayerMatrices {
-    const Linear &qkv, &o;
+    const Linear *qkv = nullptr, *o = nullptr;  // null: a layer with another mixer
   };
+  const AttentionKind& kind(size_t layer) const { return *config_.layers[layer].mixer_as<AttentionKind>(); }
 
   void angles(Range rows);
   void project_qkv(StepWalk& w, size_t layer, const Operand& in);
@@ -39,9 +40,8 @@ class Attention {
   void normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv);
   void rotate(size_t rope, Range rows, int64_t column, int64_t heads);
   void attend(StepWalk& w, size_t layer);
-  void keep_logit_rows(StepWalk& w);
   float* qkv_at(int64_t row, int64_t column) const {
-    const Operand& qkv = step_.scratch.qkv;
+    const Operand& qkv = step_.scratch.mixer_in;
     return static_cast<float*>(qkv.data) + row * qkv.stride + column;
   }
 

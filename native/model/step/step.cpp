@@ -42,6 +42,16 @@ void Step::record(const Matrix& matrix, const Operand& rows, int64_t count) {
   for (int64_t r = 0; r < count; ++r) std::copy_n(row_of(rows, r), matrix.k, kept.data() + r * matrix.k);
 }
 
+// Ascending, so that a row is read before it is overwritten.
+void Step::keep_logit_rows(StepWalk& w) {
+  w.rows = batch().logits;
+  const Range columns = share(config.hidden, kPanel, w.member, pool.threads());
+  for (int64_t i = 0; i < w.rows; ++i) {
+    const float* from = residual_row(batch().logit_row[i]);
+    if (batch().logit_row[i] != i) std::copy(from + columns.begin, from + columns.end, residual_row(i) + columns.begin);
+  }
+}
+
 void Step::project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed) {
   GemmTask task{};
   task.a = in;

@@ -18,7 +18,11 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 }  // namespace
 
 Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
-    : ranks_(ranks), layers_(c.layers.size()), corrections_(c.layers.size()), pooler_norms_(c.dense.size()) {
+    : ranks_(ranks),
+      layers_(c.layers.size()),
+      corrections_(c.layers.size()),
+      convolutions_(c.layers.size()),
+      pooler_norms_(c.dense.size()) {
   Formats left = formats;
   for (const MatrixSpec& spec : c.matrices) declare(spec, left);
   if (!left.empty())
@@ -28,6 +32,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto& experts = c.layers[i].experts; experts && experts->correction)
       declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
                      {experts->count, {}});
+  for (size_t i = 0; i < layers_.size(); ++i) declare_convolution(c, i);
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
@@ -74,10 +79,19 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
     declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
   }
-  if (c.qk_norm == QkNorm::none) return;
+  if (c.qk_norm == QkNorm::none || !c.layers[layer].mixer_as<AttentionKind>()) return;
   const bool full = c.qk_norm == QkNorm::full;
   declare_norm(c, prefix + "q_norm", norms.q, full ? c.heads * c.head_dim : c.head_dim, false);
   declare_norm(c, prefix + "k_norm", norms.k, full ? c.kv_heads * c.head_dim : c.head_dim, false);
+}
+
+void Weights::declare_convolution(const Config& c, size_t layer) {
+  const auto* kind = c.layers[layer].mixer_as<ShortConvKind>();
+  if (!kind) return;
+  const std::string name = "layers." + std::to_string(layer) + ".conv";
+  const int64_t taps = kind->width * c.hidden;
+  declare_vector(name, convolutions_[layer].taps, taps, {.rows = taps, .panels = {}, .width = kind->width});
+  if (kind->bias) declare_vector(name + ".bias", convolutions_[layer].bias, c.hidden, {c.hidden, {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {

@@ -37,6 +37,12 @@ struct LayerNorms {
   Norm input, post_attention, pre_mlp, post_mlp, q, k;
 };
 
+// The weights of a convolution over the rows of each channel.
+struct Convolution {
+  std::vector<float> taps;  // [width][channels]
+  std::vector<float> bias;  // [channels]; empty: none
+};
+
 class Weights {
  public:
   // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix
@@ -70,6 +76,7 @@ class Weights {
   const Norm& final_norm() const { return final_norm_; }
   // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.
   const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
+  const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
 
  private:
@@ -79,10 +86,12 @@ class Weights {
     int64_t rows;  // of one expert
     PanelMap panels;
     int64_t experts = 1, expert_panels = 0;
+    int64_t width = 1;  // of a vector that is stored as [rows / width, width] and kept transposed
 
     int64_t all_rows() const { return experts * rows; }
     PanelMap of(int64_t expert) const { return {panels.step, panels.offset + expert * expert_panels}; }
     int64_t column(int64_t row) const {
+      if (width > 1) return row % width * (rows / width) + row / width;
       const PanelMap map = of(row / rows);
       return (map.step * (row % rows / kPanel) + map.offset) * kPanel + row % rows % kPanel;
     }
@@ -106,6 +115,7 @@ class Weights {
   void pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
   void declare(const MatrixSpec& spec, Formats& formats);
   void declare_norms(const Config& config, size_t layer);
+  void declare_convolution(const Config& config, size_t layer);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();
@@ -118,6 +128,7 @@ class Weights {
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
   std::vector<std::vector<float>> corrections_;
+  std::vector<Convolution> convolutions_;
   std::vector<Norm> pooler_norms_;
   Norm final_norm_;
   std::map<std::string, MatrixRows> matrices_;

@@ -30,12 +30,12 @@ class TokenSums:
     """Rows are (token, position, type); keeps what each step had. Token BROKEN breaks a step, NAN gives one."""
 
     def __init__(self) -> None:
-        self.blocks, self.folder = 4, Path()
+        self.blocks, self.states, self.folder = 4, 0, Path()
         self.steps: list[list[list[int]]] = []
         self._rows = np.zeros((0, COLUMNS), np.float32)
 
     def forward(self, batch: Batch) -> None:
-        tokens, positions, starts, block_starts, blocks, rows, types = batch
+        tokens, positions, starts, block_starts, blocks, rows, types, _ = batch
         self.steps.append([tokens[a:b].tolist() for a, b in pairwise(starts)])
         assert len(set(blocks.tolist())) == len(blocks) == block_starts[-1]
         if BROKEN in tokens:

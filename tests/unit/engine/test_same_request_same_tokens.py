@@ -71,13 +71,17 @@ def limits(draw: st.DrawFn) -> StepLimits:
     blocks=st.integers(5, 24),
     prefix_caching=st.booleans(),
     rightness=st.sampled_from([None, 0.0, 0.6, 0.9, 1.0]),
+    states=st.booleans(),
 )
 def test_tokens_depend_on_the_request_alone(
-    requests: list[Plan], limits: StepLimits, blocks: int, prefix_caching: bool, rightness: float | None
+    requests: list[Plan], limits: StepLimits, blocks: int, prefix_caching: bool, rightness: float | None, states: bool
 ) -> None:
-    executor = HistoryExecutor(blocks, MAX_MODEL_LEN)
-    speculation = None if rightness is None else told(rightness)
-    client = Client(executor, limits, speculation=speculation, prefix_caching=prefix_caching, priorities=True)
+    executor = HistoryExecutor(blocks, MAX_MODEL_LEN, states=limits.running if states else 0)
+    speculation = None if rightness is None or states else told(rightness)
+    client = Client(
+        executor, limits, speculation=speculation, prefix_caching=prefix_caching, priorities=True,
+        shares_blocks=not states,
+    )  # fmt: skip
 
     for step in range(40):
         for i, plan in enumerate(requests):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.model.published_dense import DENSE
+from tests.unit.model.published_hybrid import HYBRID
 
 _OLD = {"use_cache": True, "initializer_range": 0.02, "transformers_version": "4.41.2", "attention_dropout": 0.0}
 
@@ -220,4 +221,5 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "word_embed_proj_dim": 768,
     },
     **DENSE,
+    **HYBRID,
 }  # fmt: skip

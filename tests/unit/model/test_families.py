@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
-from forearm.model.families.config import Experts, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, ShortConv
 from forearm.model.families.families import FAMILIES, read_config
 
 
@@ -44,17 +45,19 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         before, _, joined = name.partition("experts.")
-        joined = joined if before.endswith("mlp.") else ""
+        joined = joined if before.endswith(("mlp.", "feed_forward.")) else ""
         rows = {"gate_up_proj": shape[1] // 2, "down_proj": shape[1]}[joined] if joined else 0
         for expert in range(shape[0] if joined else 0):
             for part in ("gate_proj", "up_proj") if joined == "gate_up_proj" else ("down_proj",):
                 found[f"{before}experts.{expert}.{part}.weight"] = (rows, *shape[2:])
         if not joined:
             found[name] = shape
+    taps = [name for name in found if name.endswith("conv.conv.weight")]
+    found |= {name: (math.prod(found[name]),) for name in taps}  # [channels, 1, taps], which are read as a vector
     if model_type == "ernie4_5_moe":  # its correction is a matrix of one row
         found = {name.replace("mlp.gate.moe_statics", "mlp.moe_statics"): shape for name, shape in found.items()}
         found = {name: shape[1:] if name.endswith("correction_bias") else shape for name, shape in found.items()}
-    if model_type != "mixtral":
+    if model_type not in ("mixtral", "lfm2_moe"):
         return found
     renamed = (("mlp.", "block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
     for old, new in renamed:
@@ -99,6 +102,33 @@ def test_the_angles_of_a_published_model_are_those_of_transformers(model: str, t
     names = ["full_attention_inv_freq", "sliding_attention_inv_freq"] if len(own.ropes) == 2 else ["inv_freq"]
     for angles, name in zip(own.ropes, names, strict=True):
         np.testing.assert_allclose(angles.inv_freq, buffers[name].numpy(), rtol=8 * 2.0**-24, atol=0)
+
+
+def test_lfm2_attends_in_the_layers_that_either_key_names(tmp_path: Path) -> None:
+    old = read(tmp_path, "LFM2-1.2B").layers
+    attends = [i for i, layer in enumerate(old) if isinstance(layer.mixer, Attention)]
+    types = ["full_attention" if i in attends else "conv" for i in range(16)]
+
+    assert attends == [2, 5, 8, 10, 12, 14]
+    assert {layer.mixer for i, layer in enumerate(old) if i not in attends} == {ShortConv(3)}
+    assert {layer.feed_forward for layer in old} == {FeedForward(8192)}
+    assert read(tmp_path, "LFM2-1.2B", full_attn_idxs=None, layer_types=types).layers == old
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"conv_L_cache": 1}, "conv_L_cache = 1; it should be 2 to 64"),
+        ({"full_attn_idxs": 3}, "full_attn_idxs = 3; it should be a list"),
+        ({"layer_types": ["conv"] * 15}, "it should be a list of 16 times full_attention or conv"),
+        ({"layer_types": ["conv"] * 15 + ["mamba"]}, "it should be a list of 16 times full_attention or conv"),
+        ({"block_multiple_of": 0}, "block_multiple_of = 0; it should be at least 1"),
+        ({"block_use_swiglu": False}, "block_use_swiglu = false; it should be null or true"),
+    ],
+)
+def test_a_wrong_lfm2_is_refused_by_its_key(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, "LFM2-1.2B", **changes)
 
 
 def test_every_family_has_a_published_config() -> None:

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 class Fit:
     """A checkpoint at the context length it is served with, and its memory.
 
+    state_bytes       states that layers keep of running sequences
     draft_bytes       weights and scratch of the draft model; its keys and values are in block_bytes
     vocabulary_bytes  the vocabulary for grammars, allocated with the first grammar
     grammar_bytes     most bytes of compiled grammars
@@ -56,6 +57,7 @@ class Fit:
     checkpoint: Checkpoint
     limits: StepLimits
     scratch_bytes: int
+    state_bytes: int
     draft_bytes: int
     vocabulary_bytes: int
     grammar_bytes: int
@@ -91,7 +93,8 @@ def fit(
         grammars = grammar_bytes(config, memory)
     calibrated = [one.config for one in (checkpoint, draft) if one and one.calibrated]
     calibrating = max((calibration_bytes(one, threads, any_tier) for one in calibrated), default=0)
-    beside = drafted + max(vocabulary + grammars + inbox, calibrating)  # calibration ends before they begin
+    states = _native.state_bytes(checkpoint.config) * config.max_num_seqs
+    beside = drafted + states + max(vocabulary + grammars + inbox, calibrating)  # calibration ends before they begin
     if asked == "auto":
         needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads, any_tier)
         needed += beside
@@ -107,7 +110,7 @@ def fit(
     blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
     if checkpoint.config.pooled:  # no keys outlive a step: blocks of the largest one, where each text begins a block
         blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
-    return Fit(checkpoint, limits, scratch, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory)
+    return Fit(checkpoint, limits, scratch, states, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory)
 
 
 def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:

@@ -81,7 +81,7 @@ def calibration_bytes(config: ModelConfig, threads: int, any_tier: bool = False)
         one = _one_layer(config, layer, MOST_TOKENS)
         specs, formats = matrices(one), uniform_formats(one, floats)
         scratch = _native.scratch_bytes(one, specs, formats, WINDOW, WINDOW, window, threads, any_tier)
-        cache = WINDOW // BLOCK * _native.kv_block_bytes(one, "float32")
+        cache = WINDOW // BLOCK * _native.kv_block_bytes(one, "float32") + _native.state_bytes(one)
         recorded = 4 * WINDOW * (sum(spec.k for spec in specs) + 2 * max(spec.k for spec in specs))  # and copies of one
         most = max(most, sum(spec_bytes(spec, floats) for spec in specs) + scratch + cache + recorded)
     return most + 4 * (MOST_TOKENS + WINDOW) * config.hidden  # the residual stream
@@ -107,6 +107,8 @@ def calibrated_layers(
         load(executor, layer)
         executor.finish_loading()
         executor.allocate_kv(WINDOW // BLOCK)
+        if one.has_states:
+            executor.allocate_states(1)
         executor.record_inputs()
         squares: dict[str, Float32Array] = {}
         for first in range(0, len(residual), window):
@@ -114,7 +116,8 @@ def calibrated_layers(
             rows = np.arange(len(ids), dtype=np.int32)
             blocks = np.arange(-(-len(ids) // BLOCK), dtype=np.int32)
             ends, block_ends = (np.array([0, len(values)], np.int32) for values in (ids, blocks))
-            executor.forward(ids, rows, ends, block_ends, blocks, rows)
+            states = np.zeros(1, np.int32) if one.has_states else None
+            executor.forward(ids, rows, ends, block_ends, blocks, rows, states=states)
             residual[ids] = executor.logits()
             for spec in specs[1:]:  # all but the embedding
                 own = np.square(executor.inputs(spec.parts[0].name)).sum(axis=0)

@@ -7,6 +7,7 @@ the result before it reads any weights: sizes in bytes, context length, end-of-t
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -66,6 +67,11 @@ class Checkpoint:
     own_cache: str = ""
     module_bytes: int = 0
     calibrated: bool = False
+
+    @property
+    def keeps_states(self) -> bool:
+        """True if layers keep states, each of one position, which sequences can neither share nor take back."""
+        return bool(self.own_cache) or self.config.has_states
 
     @property
     def packed_bytes(self) -> int:
@@ -202,7 +208,8 @@ def _rows(sharing: list[TensorPart]) -> int:
 
 
 def _check(tensor: StoredTensor, expected: tuple[int, ...]) -> None:
-    if tensor.shape != expected and (len(expected) > 1 or tensor.shape != (1, *expected)):
+    # A vector may have any shape: the taps of a convolution are [channels, 1, taps].
+    if tensor.shape != expected and (len(expected) > 1 or math.prod(tensor.shape) != expected[0]):
         raise ConfigError(
             f"{tensor.path}: tensor {tensor.name} has shape {list(tensor.shape)}; config.json makes it {list(expected)}"
         )
@@ -219,5 +226,5 @@ def _place(source: tuple[TensorPart, Stored]) -> tuple[str, int, int]:
 def stored_bytes(part: TensorPart, stored: Stored) -> int:
     """Bytes of the files that are read for this part."""
     tensors = stored.tensors if isinstance(stored, CodedMatrix) else (stored,)
-    rows = stored.shape[0]
+    rows = stored.shape[0] if len(part.shape) > 1 else math.prod(stored.shape)
     return sum(tensor.end - tensor.begin for tensor in tensors) * part.shape[0] // rows

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Experts, ModelConfig
+from forearm.model.families.config import Attention, Experts, ModelConfig, ShortConv
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
@@ -23,6 +23,7 @@ _VECTORS = {
     "post_mlp_norm": "post_mlp_layernorm",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
+    "conv": "conv.conv",
     "correction": "mlp.gate.e_score_correction_bias",
 }
 _NORMS = {
@@ -83,16 +84,21 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _matrix(config, spec, prefix, stored)
     biases = config.layer_norm and config.norm_bias
     names = _VECTORS | config.names
-    for i, feed_forward in enumerate(layer.feed_forward for layer in config.layers):
+    for i, (mixer, feed_forward) in enumerate((layer.mixer, layer.feed_forward) for layer in config.layers):
         layer, at = f"layers.{i}", f"{prefix}{names['layers']}.{i}"
         for norm in _NORMS[config.norm_placement]:
             own = config.names.get(f"{layer}.{norm}")
             there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
             found += _norm(f"{layer}.{norm}", there, config.hidden, biases)
         for norm, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
-            if config.qk_norm != "none":
+            if config.qk_norm != "none" and isinstance(mixer, Attention):
                 size = config.head_dim * (heads if config.qk_norm == "full" else 1)
                 found += _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", size, False)
+        if isinstance(mixer, ShortConv):
+            taps = f"{at}.{names['conv']}"
+            found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
+            if mixer.bias:
+                found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
         if isinstance(feed_forward, Experts) and feed_forward.correction:
             found.append(TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (feed_forward.count,)))
     if config.final_norm:

@@ -99,7 +99,7 @@ class RotatedWeights:
 
     def _stored_vector(self, name: str) -> Float32Array:
         part, tensor = self._vectors[name]
-        values = self._files.mapping(tensor.path).rows(tensor, 0, 1)[0, part.row : part.row + part.shape[0]]
+        values = self._files.mapping(tensor.path).values(tensor, part.row, part.row + part.shape[0])
         return widened(values, tensor.float_dtype)
 
     def _norm(self, name: str) -> Float32Array | None:

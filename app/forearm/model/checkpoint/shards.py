@@ -133,6 +133,10 @@ class Mapping:
         aligned = raw if start % kind.itemsize == 0 else raw.copy()
         return aligned.view(kind).reshape(end - begin, width)
 
+    def values(self, tensor: StoredTensor, begin: int, end: int) -> Float32Array | npt.NDArray[np.uint16]:
+        """Return values begin .. end - 1 of a tensor of any shape, in the order of its bytes, as `rows` does."""
+        return self.rows(tensor, 0, math.prod(tensor.shape[:-1])).reshape(-1)[begin:end]
+
     def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
         """Return a whole tensor in its shape; see Files.array."""
         kind = np.dtype(_KINDS[tensor.dtype])

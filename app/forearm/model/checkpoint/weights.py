@@ -176,7 +176,7 @@ class Loader:
                     executor.load_matrix(part.name, floats, "float32", part.at + row)
             self._bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
-            values = self._files.mapping(stored.path).rows(stored, 0, 1)[0, part.row : part.row + part.shape[0]]
+            values = self._files.mapping(stored.path).values(stored, part.row, part.row + part.shape[0])
             executor.load_vector(part.name, widened(values, stored.float_dtype))
             self._bar.update(values.nbytes)
         else:

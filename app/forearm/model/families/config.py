@@ -85,6 +85,21 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class ShortConv:
+    """A mixer: c * convolution(b * x), where b, c and x are linear functions of a token (LFM2).
+
+    taps: of each channel: the token's own, and those of the taps - 1 tokens before it, which are its state.
+    bias: the convolution and the matrices around it have a bias.
+    """
+
+    taps: int
+    bias: bool = False
+
+
+Mixer = Attention | ShortConv
+
+
+@dataclass(frozen=True)
 class FeedForward:
     """A feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated (OPT).
 
@@ -139,7 +154,7 @@ class Experts:
 class Layer:
     """One layer: a mixer, which combines tokens, and a feed-forward, which treats each token alone."""
 
-    mixer: Attention
+    mixer: Mixer
     feed_forward: FeedForward | Experts
 
 
@@ -224,3 +239,8 @@ class ModelConfig:
     # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
     # the part is the i-th of equal ones in that tensor.
     names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_states(self) -> bool:
+        """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
+        return any(not isinstance(layer.mixer, Attention) for layer in self.layers)

@@ -15,6 +15,7 @@ from forearm.model.families.config import (
     Experts,
     FeedForward,
     Layer,
+    Mixer,
     ModelConfig,
     Rope,
 )
@@ -84,7 +85,7 @@ def decoder(
     inputs: FamilyInputs,
     *,
     windows: Sequence[int] | None = None,
-    mixers: Sequence[Attention] | None = None,
+    mixers: Sequence[Mixer] | None = None,
     ropes: tuple[Rope, ...] | None = None,
     feed_forwards: Sequence[FeedForward | Experts] | None = None,
     act: Activation | None = None,

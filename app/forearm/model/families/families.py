@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.errors import ConfigError
-from forearm.model.families import experts, gemma, layer_norm, llama_like, post_norm, switches
+from forearm.model.families import experts, gemma, hybrid, layer_norm, llama_like, post_norm, switches
 from forearm.model.families.config import DTypeName, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
@@ -132,6 +132,8 @@ FAMILIES: dict[str, Family] = {
     "glm4": post_norm.glm4,
     "starcoder2": layer_norm.starcoder2,
     "nemotron": layer_norm.nemotron,
+    "lfm2": hybrid.lfm2,
+    "lfm2_moe": hybrid.lfm2_moe,
     # multimodal models, for text alone: text_config's model_type comes first
     "mistral3": llama_like.mistral,
     "qwen2_vl": llama_like.qwen2_vl,

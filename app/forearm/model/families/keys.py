@@ -99,7 +99,8 @@ class Keys:
     def numbers(self, key: str, length: int) -> list[float]:
         """Return a list of `length` numbers."""
         value = self.get(key)
-        if not isinstance(value, list) or len(value) != length or not all(map(_is_finite, value)):
+        numbers = isinstance(value, list) and all(isinstance(v, int | float) and abs(v) < _MOST for v in value)
+        if not numbers or len(value) != length:
             raise self.wrong(key, f"a list of {length} numbers")
         return [float(v) for v in value]
 
@@ -131,11 +132,6 @@ class Keys:
     def _or_default(self, key: str, default: Any) -> Any:
         value = self.get(key)
         return default if value is None else value
-
-
-def _is_finite(value: object) -> bool:
-    """Return whether a value is a number within the range of a float."""
-    return isinstance(value, (int, float)) and abs(value) < _MOST
 
 
 def _agreeing(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import Experts, FeedForward, ModelConfig, WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, WeightFormat
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
@@ -78,9 +78,16 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
-        joint = (MatrixPart(f"{at}{n}", f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key)))
-        found.append(MatrixSpec(f"{at}qkv", tuple(joint), width, "mixer_in", config.qkv_bias))
-        found.append(_single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias))
+        if isinstance(layer.mixer, Attention):
+            joint = [
+                MatrixPart(f"{at}{n}", f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key))
+            ]
+            found.append(MatrixSpec(f"{at}qkv", tuple(joint), width, "mixer_in", config.qkv_bias))
+            found.append(_single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias))
+        else:
+            joint = [MatrixPart(f"{at}conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
+            found.append(MatrixSpec(f"{at}conv_in", tuple(joint), width, "mixer_in", layer.mixer.bias))
+            found.append(_single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", layer.mixer.bias))
         if isinstance(own, FeedForward):
             found += _up_and_down(config, own, at, "mlp.")
             continue

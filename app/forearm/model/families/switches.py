@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from forearm.model.checkpoint.shards import first_float_dtype
-from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig
+from forearm.model.families.config import Attention, DTypeName, KvDTypeName, ModelConfig
 from forearm.model.families.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "moe_use_aux_free": (None, True),
     "dual_chunk_attention_config": (None,),
     "attention_chunk_size": (None,),
+    "block_use_swiglu": (None, True),
     "use_mrope": (None, False),
     "alibi": (None, False),
     "position_embedding_type": (None, "rope", "absolute"),
@@ -64,6 +65,8 @@ _IGNORED = {
     "initializer_cutoff_factor", "is_matryoshka", "layer_norm_eps", "matryoshka_dimensions", "mlp_dropout",
     "output_past", "reference_compile", "repad_logits_with_grad", "sbert_ce_default_activation_function",
     "sentence_transformers", "sparse_pred_ignore_index", "sparse_prediction", "use_flash_attn",
+    "block_dim", "block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_dim", "conv_dim_out",
+    "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc", "block_norm_eps",
     "attention_softmax_in_fp32", "attn_implementation", "auto_map", "bad_words_ids",
     "begin_suppress_tokens", "boi_token_id", "boi_token_index", "bos_token_id", "cache_implementation",
     "chunk_size_feed_forward", "compression_config", "decoder_start_token_id", "dropout", "dtype", "embd_pdrop",
@@ -127,7 +130,12 @@ def check_unread(outer: Keys, inner: Keys) -> None:
             if keys.values[key] not in _ONLY[key]:
                 raise keys.wrong(key, f"{' or '.join(json.dumps(v) for v in _ONLY[key])}: more is not supported")
     kinds = inner.values.get("layer_types")
-    if kinds is not None and not (isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)):
+    read = "layer_types" in inner.read  # by a family that has other types
+    if (
+        kinds is not None
+        and not read
+        and not (isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds))
+    ):
         raise inner.wrong("layer_types", f"a list of {FULL} and {SLIDING}")
     unknown = sorted(set(inner.values) - inner.read - _IGNORED - set(_ONLY))
     if unknown:
@@ -195,7 +203,7 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
     for angles in config.ropes:
         if config.head_dim % 2 or 2 * len(angles.inv_freq) > config.head_dim:
             raise keys.wrong("head_dim", "even, and at least the rotated part of a head")
-    if any(layer.mixer.window < 0 for layer in config.layers):
+    if any(isinstance(layer.mixer, Attention) and layer.mixer.window < 0 for layer in config.layers):
         raise keys.wrong("sliding_window", "at least 1, or null")
 
 
