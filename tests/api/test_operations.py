@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import openai
 import pytest
@@ -23,6 +25,26 @@ def test_models_are_listed_and_found_by_name(server: Server) -> None:
     assert server.openai.models.retrieve("org/letters").id == "org/letters"
     with pytest.raises(openai.NotFoundError):
         server.openai.models.retrieve("org/other")
+
+
+def test_a_models_path_is_accepted_and_its_last_part_is_shown(start_server: StartServer, tmp_path: Path) -> None:
+    path = tmp_path / "Tiny-1B-Q4.gguf"
+    path.touch()
+    server = start_server(model=str(path), served_model_name=())
+
+    (card,) = server.http.get("/v1/models").json()["data"]
+    assert (card["id"], card["root"]) == ("Tiny-1B-Q4.gguf", str(path))
+    for name in ("Tiny-1B-Q4.gguf", str(path)):
+        assert server.openai.models.retrieve(name).id == name
+        assert server.openai.completions.create(model=name, prompt="a", max_tokens=1).model == name
+    with pytest.raises(openai.NotFoundError):
+        server.openai.models.retrieve(str(tmp_path / "other"))
+
+
+def test_an_id_of_the_hub_stays_whole(start_server: StartServer) -> None:
+    server = start_server(model="owner/tiny", served_model_name=())
+
+    assert [card["id"] for card in server.http.get("/v1/models").json()["data"]] == ["owner/tiny"]
 
 
 def test_texts_and_chats_are_tokenized_and_back(server: Server) -> None:

@@ -42,7 +42,8 @@ class ApiConfig(Common):
     )
     served_model_name: tuple[str, ...] = setting(
         (),
-        "names that clients may use for the model; answers have the first one; absent: MODEL",
+        "names that clients may use for the model; answers have the first one; absent: MODEL, of a path "
+        "its last part (the path is accepted, too)",
         flag="--served-model-name",
         parse=words,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from forearm.config.settings import json_object, number, one_of, profiler, setting, whole
@@ -121,3 +122,12 @@ class Common:
     def hub(self) -> dict[str, str]:
         """Return the arguments of downloads from the hub: their folder and the token."""
         return {"download_dir": self.download_dir, "token": self.hf_token}
+
+    def short_name(self, folder: Path | str) -> str:
+        """Return the model's id where the operator names none: that of the hub, or the last part of a path.
+
+        folder: of the model, whose name the demo model has.
+        """
+        if self.model and not Path(self.model).exists():
+            return self.model
+        return Path(self.model or folder).absolute().name

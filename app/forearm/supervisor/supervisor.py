@@ -134,7 +134,7 @@ def fill_in(
         model=str(folder),
         tokenizer=tokenizer,
         hf_token="",
-        name=next(iter(given.served_model_name), configs.engine.model or folder.name),
+        name=next(iter(given.served_model_name), configs.engine.short_name(folder)),
         engines=len(parts),
     )
     engines = [shared(engine, index, part, at) for index, (part, at) in enumerate(zip(parts, sockets, strict=True))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -52,6 +51,8 @@ class Heading:
 class ServedModel:
     """The one model of this server. `names`: the names that clients may use; answers have the first one.
 
+    path: accepted, too, where the operator has named nothing, since vLLM's id is the path.
+
     fingerprint: changes with all that may change answers (software, model, settings), unless the operator sets it.
     """
 
@@ -59,23 +60,25 @@ class ServedModel:
     root: str
     fingerprint: str | None
     created: int
+    path: str | None
 
     @classmethod
     def of(cls, config: ApiConfig, defaults: dict[str, Any]) -> ServedModel:
         """Return the model of this config; `defaults` are its sampling parameters."""
-        names = config.served_model_name or (config.model or Path(config.model_folder).name,)
+        names = config.served_model_name or (config.short_name(config.model_folder),)
         about = f"{__version__} {config.model_folder} {config.computed_as} {defaults}"
         fingerprint: str | None = f"forearm-{__version__}-{hashlib.sha256(about.encode()).hexdigest()[:8]}"
         if config.fingerprint_mode in ("custom", "none"):
             fingerprint = config.fingerprint_value if config.fingerprint_mode == "custom" else None
-        return cls(names, config.model or names[0], fingerprint, int(time.time()))
+        path = None if config.served_model_name else config.model or None
+        return cls(names, config.model or names[0], fingerprint, int(time.time()), path)
 
     def name(self, asked: str | None) -> str:
         """Return the model name for the answer.
 
         Raises: ModelNotFound.
         """
-        if asked is not None and asked not in self.names:
+        if asked is not None and asked not in (*self.names, self.path):
             raise ModelNotFound(f"The model `{asked}` does not exist.")
         return asked or self.names[0]
 
