@@ -20,13 +20,23 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 TypeOf = Callable[[str], str]  # the type of a matrix, by its name in the file
 
-_OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_OUTER = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.embedding_norm": "token_embd_norm",
+}
 _INNER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    # LFM2's
+    "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
+    "feed_forward.w2": "ffn_down", "conv.conv": "shortconv.conv", "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj",
 }  # fmt: skip
 _AFTER = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -62,6 +72,9 @@ def write_model(model: PreTrainedModel, path: Path, type_of: TypeOf = lambda nam
         permuted = heads.get(ours.split(".")[-2], 0) if architecture in _PERMUTED else 0
         if parameter.shape[0] == 1:  # the shared expert's gate
             tensors[ours] = parameter.detach().numpy()[0]
+            continue
+        if parameter.dim() == 3:  # the taps of a convolution
+            tensors[ours] = parameter.detach().numpy()[:, 0]
             continue
         tensors[ours] = _tensor(parameter, type_of(ours), permuted, config.model_type.startswith("gemma"))
     return write_gguf(path, architecture, keys_of(config, architecture) | VOCABULARY, tensors | factors_of(config))
@@ -141,7 +154,7 @@ def keys_of(config: PreTrainedConfig, architecture: str) -> dict[str, Any]:
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None) or config.norm_eps,
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "vocab_size": config.vocab_size,
@@ -156,6 +169,10 @@ def keys_of(config: PreTrainedConfig, architecture: str) -> dict[str, Any]:
     for key, ours in (("moe", "expert"), ("shared_expert", "expert_shared")):
         if width := getattr(config, f"{key}_intermediate_size", 0):
             found[f"{ours}_feed_forward_length"] = width
+    if architecture == "lfm2":
+        attends = [kind == "full_attention" for kind in config.layer_types]
+        found["attention.head_count_kv"] = [one * config.num_key_value_heads for one in attends]
+        found["shortconv.l_cache"] = config.conv_L_cache
     if architecture in ("gemma2", "gemma3", "phi3") or config.model_type == "mistral":
         found["attention.sliding_window"] = config.sliding_window or 0
     if architecture == "gemma2":

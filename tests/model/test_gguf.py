@@ -34,8 +34,10 @@ _QWEN3_MOE = replace(  # llama.cpp's files of it have experts in every layer
 _ALL_EXPERTS = replace(  # every expert is chosen, so that rounding changes no choice
     _BY_NAME["mixtral"], name="mixtral-all", settings={"num_local_experts": 3, "num_experts_per_tok": 3}
 )
+_LFM2 = replace(_BY_NAME["lfm2"], settings=_BY_NAME["lfm2"].settings | {"block_auto_adjust_ff_dim": False})
 ARCHITECTURES: list[Case] = [
     _BIASED,
+    _LFM2,
     _QWEN3_MOE,
     *(
         _BY_NAME[name]

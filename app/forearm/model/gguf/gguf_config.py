@@ -8,14 +8,12 @@ Source: convert_hf_to_gguf.py and src/llama-model.cpp (load_hparams, llama_model
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families import switches
 from forearm.model.families.config import DTypeName, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs
@@ -25,14 +23,14 @@ from forearm.model.families.keys import Keys
 from forearm.model.families.overrides import check_rope, with_rope
 from forearm.model.gguf.gguf import Gguf
 from forearm.model.gguf.gguf_codes import FLOATS
-
-log = logging.getLogger(__name__)
+from forearm.model.gguf.gguf_metadata import GgufMetadata
 
 # Architectures with the families (families.py) of their files; if there are experts, the last one.
 ARCHITECTURES = {
     "llama": ("llama", "mistral", "mixtral"), "gemma3": ("gemma3_text",), "qwen2moe": ("qwen2_moe",),
     "qwen3moe": ("qwen3_moe",), "olmoe": ("olmoe",),
     **{name: (name,) for name in ("qwen2", "qwen3", "phi3", "gemma2", "olmo2", "smollm3", "granite", "ernie4_5")},
+    "lfm2": ("lfm2",),
 }  # fmt: skip
 _WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe")
 _INTERLEAVED = ("llama", "smollm3", "granite")  # llama.cpp rotates neighbouring values; its converter permutes q and k
@@ -46,18 +44,11 @@ _NAMES = {
     **{f"experts.{part}": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
     **{f"shared.{part}": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
 }  # fmt: skip
-_PHI3 = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "up": "ffn_up"}
-
-# Keys that change the results, with the only values that the families compute. They are checked if the architecture's
-# family did not read them.
-_ONLY: dict[str, tuple[Any, ...]] = {
-    "expert_count": (0,), "expert_used_count": (0,), "attention.causal": (True,), "attention.clamp_kqv": (0.0,),
-    "attention.max_alibi_bias": (0.0,), "attention.sliding_window": (0,), "attention.scale": (0.0,),
-    "attention.temperature_scale": (0.0, 1.0), "attention.temperature_length": (0,), "attn_logit_softcapping": (0.0,),
-    "final_logit_softcapping": (0.0,), "logit_scale": (0.0, 1.0), "residual_scale": (0.0, 1.0),
-    "embedding_scale": (0.0, 1.0), "nextn_predict_layers": (0,), "pooling_type": (0,), "swin_norm": (False,),
-    "use_parallel_residual": (False,), "tensor_data_layout": ("llama",),
+_LFM2 = {
+    "final_norm": "token_embd_norm", "conv": "shortconv.conv", "conv_out": "shortconv.out_proj",
+    **{f"conv_{part}": "shortconv.in_proj" for part in ("b", "c", "x")},
 }  # fmt: skip
+_PHI3 = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "up": "ffn_up"}
 
 # Tokens that end a turn, for files whose keys name only the token that ends a text.
 # Source: llama-vocab.cpp, special_eog_ids.
@@ -79,7 +70,7 @@ def gguf_config(
 
     Raises: ConfigError naming the architecture or the key and value that is missing, wrong or not supported.
     """
-    metadata = _Metadata.of(gguf)
+    metadata = GgufMetadata.of(gguf, ARCHITECTURES)
     model_type, values = _values(metadata)
     keys = with_rope(Keys(values, str(gguf.path)), rope)
     inputs = FamilyInputs(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer)
@@ -88,7 +79,7 @@ def gguf_config(
     config = replace(
         config,
         model_type=model_type,
-        names=_NAMES | (_PHI3 if model_type == "phi3" else {}),
+        names=_NAMES | {"phi3": _PHI3, "lfm2": _LFM2}.get(model_type, {}),
         norm_plus_one=False,
         ropes=tuple(_as_stored(metadata, rope) for rope in config.ropes),
         eos_token_ids=_ends(metadata.keys, config.vocab_size),
@@ -104,72 +95,7 @@ def gguf_quantization(gguf: Gguf) -> tuple[str, Keys] | None:
     return ("gguf", Keys({}, str(gguf.path))) if _quantized(gguf) else None
 
 
-@dataclass(frozen=True)
-class _Metadata:
-    """A file's metadata, read by key names without the architecture's prefix."""
-
-    gguf: Gguf
-    architecture: str
-    keys: Keys
-
-    @staticmethod
-    def of(gguf: Gguf) -> _Metadata:
-        keys = Keys(gguf.metadata, str(gguf.path))
-        architecture = keys.text("general.architecture")
-        if architecture not in ARCHITECTURES:
-            raise keys.wrong("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
-        return _Metadata(gguf, architecture, keys)
-
-    def has(self, tensor: str) -> bool:
-        return tensor in self.gguf.tensors
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return a whole number; a list with a value for each layer is accepted if all values are the same."""
-        name = f"{self.architecture}.{key}"
-        value = self.keys.get(name)
-        if isinstance(value, list) and value and all(type(one) is int and one == value[0] for one in value):
-            return int(value[0])
-        return self.keys.integer(name, default)
-
-    def size(self, key: str, default: int | None = None) -> int:
-        """Return a whole number of at least 1, because other sizes are divided by it."""
-        value = self.integer(key, default)
-        if value < 1:
-            raise self.wrong(key, "at least 1")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        return self.keys.number(f"{self.architecture}.{key}", default)
-
-    def text(self, key: str, default: str) -> str:
-        return self.keys.text(f"{self.architecture}.{key}", default)
-
-    def wrong(self, key: str, remedy: str) -> ConfigError:
-        return self.keys.wrong(f"{self.architecture}.{key}", remedy)
-
-    def factors(self, tensor: str) -> list[float]:
-        """Return the values of a small vector of floats."""
-        stored = self.gguf.tensors[tensor]
-        values = Mapping(stored.path).rows(stored, 0, 1)[0]
-        return [float(value) for value in widened(values, stored.float_dtype)]
-
-    def check_unread(self) -> None:
-        """Refuse keys that change the results and that no family has read; log the unknown keys in one line."""
-        start = f"{self.architecture}."
-        unread = sorted(key for key in self.keys.values if key.startswith(start) and key not in self.keys.read)
-        for key in unread:
-            allowed = _ONLY.get(key.removeprefix(start))
-            if allowed is not None and self.keys.values[key] not in allowed:
-                raise self.keys.wrong(key, f"{' or '.join(map(str, allowed))}: more is not supported")
-        unknown = [key for key in unread if key.removeprefix(start) not in (*_ONLY, *_IGNORED)]
-        if unknown:
-            log.warning("%s: keys this version does not know, and leaves out: %s", self.gguf.path, ", ".join(unknown))
-
-
-_IGNORED = ("vocab_size", "rope.scaling.finetuned", "rope.scaling.yarn_ext_factor", "attention.value_length")
-
-
-def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
+def _values(metadata: GgufMetadata) -> tuple[str, dict[str, Any]]:
     """Return the name of the family, and the metadata as config.json's keys for it."""
     heads, hidden = metadata.size("attention.head_count"), metadata.size("embedding_length")
     head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))
@@ -184,7 +110,7 @@ def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
         "num_hidden_layers": metadata.integer("block_count"),
         "intermediate_size": metadata.integer("feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.size("attention.head_count_kv", heads),
+        "num_key_value_heads": metadata.size("attention.head_count_kv", heads, zeros=metadata.architecture == "lfm2"),
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": metadata.size("context_length"),
         "tie_word_embeddings": not metadata.has("output.weight"),
@@ -198,7 +124,7 @@ def _values(metadata: _Metadata) -> tuple[str, dict[str, Any]]:
     return _family(metadata, values), values
 
 
-def _scaling(metadata: _Metadata, values: dict[str, Any]) -> None:
+def _scaling(metadata: GgufMetadata, values: dict[str, Any]) -> None:
     """Add config.json's rope_scaling to the values."""
     kind = metadata.text("rope.scaling.type", "none")
     original = metadata.integer("rope.scaling.original_context_length", values["max_position_embeddings"])
@@ -227,7 +153,7 @@ def _scaling(metadata: _Metadata, values: dict[str, Any]) -> None:
         raise metadata.wrong("rope.scaling.type", "none, linear, yarn or longrope with its factors")
 
 
-def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
+def _family(metadata: GgufMetadata, values: dict[str, Any]) -> str:
     """Add the keys that only one architecture has; return its name among the families."""
     architecture, heads = metadata.architecture, values["num_attention_heads"]
     wide_scale = values["hidden_size"] // heads  # the 27B models' queries
@@ -251,6 +177,12 @@ def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
         values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 0.0)
         values["query_pre_attn_scalar"] = wide_scale if values["num_hidden_layers"] == 62 else values["head_dim"]
         return "gemma3_text"
+    elif architecture == "lfm2":
+        values |= {"norm_eps": values["rms_norm_eps"], "block_auto_adjust_ff_dim": False}
+        values["conv_L_cache"] = metadata.integer("shortconv.l_cache")
+        each = metadata.keys.get("lfm2.attention.head_count_kv")
+        if isinstance(each, list):
+            values["layer_types"] = [switches.FULL if one else "conv" for one in each]
     elif architecture == "granite":
         values["embedding_multiplier"] = metadata.number("embedding_scale")
         values["residual_multiplier"] = metadata.number("residual_scale")
@@ -259,7 +191,7 @@ def _family(metadata: _Metadata, values: dict[str, Any]) -> str:
     return architecture
 
 
-def _family_of_experts(metadata: _Metadata, values: dict[str, Any], experts: int) -> str:
+def _family_of_experts(metadata: GgufMetadata, values: dict[str, Any], experts: int) -> str:
     """Add the keys of layers with experts; return the family's name.
 
     Source of norm_topk_prob: llama.cpp's graphs divide by the sum for Qwen3 and Mixtral, not for Qwen2 and OLMoE.
@@ -277,7 +209,7 @@ def _family_of_experts(metadata: _Metadata, values: dict[str, Any], experts: int
     return ARCHITECTURES[metadata.architecture][-1]
 
 
-def _as_stored(metadata: _Metadata, rope: Rope) -> Rope:
+def _as_stored(metadata: GgufMetadata, rope: Rope) -> Rope:
     """Return the angles in the order of the stored rows, stretched by the file's factors."""
     if metadata.architecture in _INTERLEAVED:
         rope = replace(rope, interleaved=True)
