@@ -7,17 +7,19 @@ import random
 import socket
 import string
 import struct
+import subprocess
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.served import Served, serve
+from tests.e2e.served import Served, serve, wait_until
 from tests.e2e.test_hostile_wire import engine_socket
 
 from forearm import wire
@@ -131,3 +133,32 @@ def send_ids(path: Path, length: int) -> None:
             connection.sendall(b"\xcd\x03\xe8" * min(left, MIB // 4))
         connection.sendall(tail[1:])  # the empty list of ids was one byte
         connection.recv(1)
+
+
+def test_an_engine_that_dies_while_memory_is_short_comes_back_once_it_is_free(tmp_path: Path, group: Group) -> None:
+    with serve(tmp_path, "--api-server-count", "1", "--max-num-seqs", "16") as served:
+        before = served.engine().pid
+        with ballast(290 * MIB):
+            served.engine().kill()
+            wait_until(lambda: "engine died (exit status 78)" in served.log.read_text(), 60)
+            refused = served.chat(max_tokens=1)
+            assert (refused.status_code, int(refused.headers["retry-after"]) >= 1) == (503, True)
+            assert served.http.get("/readyz").status_code == 503
+        wait_until(lambda: served.http.get("/readyz").status_code == 200, 60, served.log.read_text)
+        assert served.chat("What is ice?", max_tokens=3, temperature=0).status_code == 200
+        assert served.engine().pid != before
+
+    assert group.kills() == 0
+
+
+@contextmanager
+def ballast(size: int) -> Iterator[None]:
+    """A process of this control group that holds so much memory."""
+    program = f"import sys; held = bytearray({size}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as held:
+        assert held.stdout is not None
+        held.stdout.readline()
+        try:
+            yield
+        finally:
+            held.communicate()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host import placement, split_engines
-from forearm.engine.host.split_engines import EngineShare, allowed, divided, memory_of
+from forearm.engine.host.split_engines import EngineShare, allowed, divided, memory_of, server_bytes
 from forearm.errors import ConfigError
 
+MIB = 1 << 20
 NODES = {cpu: cpu // 4 for cpu in range(8)}
 PLAN = placement.Plan(6, (0, 1, 2, 3, 4, 5), (6, 7), 1, (), (4, 2))
 
@@ -72,3 +76,24 @@ def test_memory_and_threads_are_divided(monkeypatch: pytest.MonkeyPatch) -> None
     config = EngineConfig(engines=2, memory_share_bytes=450)
     assert memory_of(config, 100) == placement.Memory(500, 350, "the share of one of 2 engines")
     assert memory_of(EngineConfig()) == placement.Memory(1000, 900, "this machine")
+
+
+def test_memory_that_the_server_already_uses_is_not_kept_free_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "memory", lambda config, root="": placement.Memory(1000 * MIB, 400 * MIB, "x"))
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    before = server_bytes(os.getpid())
+    held = bytearray(40 * MIB)
+    program = "import sys; held = bytearray(30 << 20); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        used = server_bytes(os.getpid())
+        most = memory_of(EngineConfig(others_bytes=50 * MIB))
+        one_of_two = memory_of(EngineConfig(others_bytes=50 * MIB, engines=2))
+        child.communicate()
+
+    assert 70 * MIB <= used - before < 90 * MIB
+    assert len(held) == 40 * MIB
+    assert most.available_bytes == 450 * MIB, "at most what is kept free for them"
+    assert 400 * MIB < one_of_two.available_bytes <= 450 * MIB
+    assert server_bytes(1 << 30) == 0

@@ -221,10 +221,13 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
     """
     kept_free, parts = kept_free_bytes(config, memory), config.tensor_parallel_size
     room = memory.available_bytes - kept_free - needed_bytes
+    why = f"--gpu-memory-utilization {config.memory_utilization:g}"
+    if kept_free == config.others_bytes:
+        why = "for serve and the API; less by --api-server-count or FOREARM_MAX_BODY_BYTES"
     arithmetic = (
         f"{in_gib(memory.available_bytes)} are free of {in_gib(memory.total_bytes)} ({memory.limited_by}), "
         f"less {in_gib(needed_bytes)} for weights, scratch and grammars, less {in_gib(kept_free)} kept free "
-        f"(--gpu-memory-utilization {config.memory_utilization:g}), leaves {in_gib(max(0, room))}"
+        f"({why}), leaves {in_gib(max(0, room))}"
     )
     asked = None if config.first_kv_blocks else kv_bytes_asked(config)
     if asked is not None and asked > room:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host import numa_ranks, placement
@@ -133,9 +136,12 @@ def describe(parts: Sequence[EngineShare]) -> list[str]:
 def memory_of(config: EngineConfig, held_bytes: int = 0) -> placement.Memory:
     """Return the memory this engine may use now, with several engines at most its share.
 
+    What serve and the API already use counts as free: the memory kept free for them (`others_bytes`) includes it.
     held_bytes: bytes of the share that it already holds.
     """
+    used = min(server_bytes(os.getppid()) // config.engines, config.others_bytes) if config.others_bytes else 0
     found = placement.memory(config)
+    found = replace(found, available_bytes=found.available_bytes + used)
     if not config.memory_share_bytes:
         return found
     share = placement.Memory(
@@ -144,3 +150,14 @@ def memory_of(config: EngineConfig, held_bytes: int = 0) -> placement.Memory:
         f"the share of one of {config.engines} engines",
     )
     return min(found, share, key=lambda limit: limit.available_bytes)
+
+
+def server_bytes(pid: int) -> int:
+    """Return the bytes of private memory of process `pid` and those it has started, without engines; 0 if unknown."""
+    with contextlib.suppress(OSError):  # a process has ended meanwhile
+        if b"forearm.engine.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return 0
+        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        own = sum(int(row.split()[1]) << 10 for row in rows if row.startswith("Pss_Anon:"))  # in kB, proc(5)
+        return own + sum(map(server_bytes, map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())))
+    return 0
