@@ -26,7 +26,7 @@ class Spoken:
     opened: bool | None = None
 
 
-def _hermes(*objects: str) -> str:
+def hermes(*objects: str) -> str:
     return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in objects)
 
 
@@ -42,40 +42,41 @@ def _all_v3(*calls: str) -> str:
     return "<｜tool▁calls▁begin｜>" + "\n".join(calls) + "<｜tool▁calls▁end｜>"
 
 
-_WEATHER = '{"name": "get_weather", "arguments": ' + OSLO + "}"
-_NOW = '{"name": "now", "arguments": {}}'
-_TWO = [("get_weather", OSLO), ("now", "{}")]
-_ONE = [("get_weather", OSLO)]
-_CODER = (
+WEATHER_CALL = '{"name": "get_weather", "arguments": ' + OSLO + "}"
+NOW_CALL = '{"name": "now", "arguments": {}}'
+TWO = [("get_weather", OSLO), ("now", "{}")]
+ONE = [("get_weather", OSLO)]
+CODER = (
     "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
     "</function>\n</tool_call>"
 )
+
 _ANALYSIS = "<|channel|>analysis<|message|>The user wants weather.<|end|>"
 _TO_WEATHER = "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>" + OSLO
 
 SPOKEN = [
-    Spoken("hermes", "one call", _hermes(_WEATHER), _ONE),
-    Spoken("hermes", "two calls", _hermes(_WEATHER, _NOW), _TWO),
-    Spoken("hermes", "text first", "Let me look.\n" + _hermes(_WEATHER), _ONE, content="Let me look.\n"),
+    Spoken("hermes", "one call", hermes(WEATHER_CALL), ONE),
+    Spoken("hermes", "two calls", hermes(WEATHER_CALL, NOW_CALL), TWO),
+    Spoken("hermes", "text first", "Let me look.\n" + hermes(WEATHER_CALL), ONE, content="Let me look.\n"),
     Spoken("hermes", "text only", "It is 3 < 4, and <tool is no tag.", content="It is 3 < 4, and <tool is no tag."),
     Spoken("hermes", "space only", " \n ", content=" \n "),
-    Spoken("hermes", "no arguments", _hermes('{"name": "now"}'), [("now", "{}")]),
-    Spoken("hermes", "arguments first", _hermes('{"arguments": ' + OSLO + ', "name": "get_weather"}'), _ONE),
+    Spoken("hermes", "no arguments", hermes('{"name": "now"}'), [("now", "{}")]),
+    Spoken("hermes", "arguments first", hermes('{"arguments": ' + OSLO + ', "name": "get_weather"}'), ONE),
     Spoken(
         "hermes",
         "written into a string",
-        _hermes('{"name": "now", "arguments": "{\\"a\\": 1}"}'),
+        hermes('{"name": "now", "arguments": "{\\"a\\": 1}"}'),
         [("now", '{"a": 1}')],
     ),
-    Spoken("hermes", "null", _hermes('{"name": "now", "arguments": null}'), [("now", "{}")]),
+    Spoken("hermes", "null", hermes('{"name": "now", "arguments": null}'), [("now", "{}")]),
     Spoken(
         "hermes",
         "brackets and quotes within strings",
-        _hermes('{"name": "now", "arguments": {"a": "}]\\" \\\\", "b": [{"c": "{"}]}}'),
+        hermes('{"name": "now", "arguments": {"a": "}]\\" \\\\", "b": [{"c": "{"}]}}'),
         [("now", '{"a": "}]\\" \\\\", "b": [{"c": "{"}]}')],
     ),
-    Spoken("hermes", "no JSON", _hermes("{name: now}"), content=_hermes("{name: now}")),
-    Spoken("hermes", "no name", _hermes('{"x": 1}'), content=_hermes('{"x": 1}')),
+    Spoken("hermes", "no JSON", hermes("{name: now}"), content=hermes("{name: now}")),
+    Spoken("hermes", "no name", hermes('{"x": 1}'), content=hermes('{"x": 1}')),
     Spoken("hermes", "cut before the name", '<tool_call>\n{"na', content='<tool_call>\n{"na'),
     Spoken(
         "hermes",
@@ -83,12 +84,12 @@ SPOKEN = [
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os',
         [("get_weather", '{"city": "Os')],
     ),
-    Spoken("hermes", "broken arguments", _hermes('{"name": "now", "arguments": {"a": }}'), [("now", '{"a": }')]),
-    Spoken("hermes", "text after", _hermes(_NOW) + "\nDone.", [("now", "{}")], content="Done."),
-    Spoken("hermes", "half a surrogate", _hermes('{"name": "n\\ud83d", "arguments": {}}'), [("n?", "{}")]),
-    Spoken("granite4", "one call", _hermes(_WEATHER), _ONE),
-    Spoken("qwen3_coder", "one call", _CODER, _ONE),
-    Spoken("qwen3_coder", "text first", "I look.\n\n" + _CODER, _ONE, content="I look.\n\n"),
+    Spoken("hermes", "broken arguments", hermes('{"name": "now", "arguments": {"a": }}'), [("now", '{"a": }')]),
+    Spoken("hermes", "text after", hermes(NOW_CALL) + "\nDone.", [("now", "{}")], content="Done."),
+    Spoken("hermes", "half a surrogate", hermes('{"name": "n\\ud83d", "arguments": {}}'), [("n?", "{}")]),
+    Spoken("granite4", "one call", hermes(WEATHER_CALL), ONE),
+    Spoken("qwen3_coder", "one call", CODER, ONE),
+    Spoken("qwen3_coder", "text first", "I look.\n\n" + CODER, ONE, content="I look.\n\n"),
     Spoken(
         "qwen3_xml",
         "lines, and no closing tag before the next",
@@ -103,19 +104,19 @@ SPOKEN = [
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nOs",
         [("get_weather", '{"city": "Os')],
     ),
-    Spoken("llama3_json", "one call", '{"name": "get_weather", "parameters": ' + OSLO + "}", _ONE),
+    Spoken("llama3_json", "one call", '{"name": "get_weather", "parameters": ' + OSLO + "}", ONE),
     Spoken(
         "llama3_json",
         "two calls, tagged",
         '<|python_tag|>{"name": "get_weather", "parameters": ' + OSLO + '}; {"name": "now", "parameters": {}}',
-        _TWO,
+        TWO,
     ),
     Spoken("llama3_json", "an answer in JSON", '{"name": "Ada", "age": 36}', content='{"name": "Ada", "age": 36}'),
     Spoken("llama3_json", "text", "The name {x} is fine.", content="The name {x} is fine."),
     Spoken("llama3_json", "Python", "<|python_tag|>print(1)", content="<|python_tag|>print(1)"),
     Spoken("llama4_json", "a type", '{"type": "function", "name": "now", "parameters": {}}', [("now", "{}")]),
-    Spoken("pythonic", "two calls", "[get_weather(city='Oslo', days=3), now()]", _TWO),
-    Spoken("llama4_pythonic", "tagged", "<|python_start|>[get_weather(city='Oslo', days=3)]<|python_end|>", _ONE),
+    Spoken("pythonic", "two calls", "[get_weather(city='Oslo', days=3), now()]", TWO),
+    Spoken("llama4_pythonic", "tagged", "<|python_start|>[get_weather(city='Oslo', days=3)]<|python_end|>", ONE),
     Spoken(
         "pythonic",
         "literals",
@@ -125,31 +126,31 @@ SPOKEN = [
     Spoken("pythonic", "no literal", "[f(a=open('x'))]", content="[f(a=open('x'))]"),
     Spoken("pythonic", "a list", "[1, 2] is a list", content="[1, 2] is a list"),
     Spoken("pythonic", "cut", "[f(a=1), g(b='x", [("f", '{"a": 1}')], content=", g(b='x"),
-    Spoken("mistral", "old", f"[TOOL_CALLS] [{_WEATHER}, {_NOW}]", _TWO),
-    Spoken("mistral", "new", f"[TOOL_CALLS]get_weather[ARGS]{OSLO}[TOOL_CALLS]now[ARGS]{{}}", _TWO),
-    Spoken("mistral", "with ids", f"[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{OSLO}", _ONE),
-    Spoken("mistral", "bare", f"I look.[TOOL_CALLS]get_weather{OSLO}", _ONE, content="I look."),
+    Spoken("mistral", "old", f"[TOOL_CALLS] [{WEATHER_CALL}, {NOW_CALL}]", TWO),
+    Spoken("mistral", "new", f"[TOOL_CALLS]get_weather[ARGS]{OSLO}[TOOL_CALLS]now[ARGS]{{}}", TWO),
+    Spoken("mistral", "with ids", f"[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{OSLO}", ONE),
+    Spoken("mistral", "bare", f"I look.[TOOL_CALLS]get_weather{OSLO}", ONE, content="I look."),
     Spoken("mistral", "broken", "[TOOL_CALLS] nothing", content="[TOOL_CALLS] nothing"),
     Spoken("mistral", "cut", '[TOOL_CALLS]get_weather[ARGS]{"ci', [("get_weather", '{"ci')]),
-    Spoken("deepseek_v3", "two calls", _all_v3(_v3("get_weather", OSLO), _v3("now", "{}")), _TWO),
-    Spoken("deepseek_v3", "text first", "I look." + _all_v3(_v3("get_weather", OSLO)), _ONE, content="I look."),
-    Spoken("deepseek_v31", "two calls", _all_v3(_v31("get_weather", OSLO), _v31("now", "{}")), _TWO),
+    Spoken("deepseek_v3", "two calls", _all_v3(_v3("get_weather", OSLO), _v3("now", "{}")), TWO),
+    Spoken("deepseek_v3", "text first", "I look." + _all_v3(_v3("get_weather", OSLO)), ONE, content="I look."),
+    Spoken("deepseek_v31", "two calls", _all_v3(_v31("get_weather", OSLO), _v31("now", "{}")), TWO),
     Spoken(
         "deepseek_v31",
         "broken",
         "<｜tool▁call▁begin｜>now<｜tool▁call▁end｜>",
         content="<｜tool▁call▁begin｜>now<｜tool▁call▁end｜>",
     ),
-    Spoken("granite", "two calls", f"<|tool_call|>[{_WEATHER}, {_NOW}]", _TWO),
-    Spoken("granite", "the other marker", f"<tool_call>[{_WEATHER}]", _ONE),
-    Spoken("granite", "no marker", f"[{_WEATHER}]", _ONE),
+    Spoken("granite", "two calls", f"<|tool_call|>[{WEATHER_CALL}, {NOW_CALL}]", TWO),
+    Spoken("granite", "the other marker", f"<tool_call>[{WEATHER_CALL}]", ONE),
+    Spoken("granite", "no marker", f"[{WEATHER_CALL}]", ONE),
     Spoken("granite", "a list", "[1, 2]", content="[1, 2]"),
-    Spoken("granite", "the second one broken", f"<|tool_call|>[{_NOW}, {{]", [("now", "{}")], content=", {]"),
-    Spoken("granite-20b-fc", "two calls", f"<function_call> {_WEATHER}\n<function_call> {_NOW}", _TWO),
-    Spoken("phi4_mini_json", "vLLM's template", f"functools[{_WEATHER}, {_NOW}]", _TWO),
-    Spoken("phi4_mini_json", "the model's own", f"<|tool_call|>[{_WEATHER}]<|/tool_call|>", _ONE),
-    Spoken("jamba", "one call", f"<tool_calls>[\n    {_WEATHER}\n]</tool_calls>", _ONE),
-    Spoken("openai", "a call", _ANALYSIS + _TO_WEATHER, _ONE, reasoning="The user wants weather."),
+    Spoken("granite", "the second one broken", f"<|tool_call|>[{NOW_CALL}, {{]", [("now", "{}")], content=", {]"),
+    Spoken("granite-20b-fc", "two calls", f"<function_call> {WEATHER_CALL}\n<function_call> {NOW_CALL}", TWO),
+    Spoken("phi4_mini_json", "vLLM's template", f"functools[{WEATHER_CALL}, {NOW_CALL}]", TWO),
+    Spoken("phi4_mini_json", "the model's own", f"<|tool_call|>[{WEATHER_CALL}]<|/tool_call|>", ONE),
+    Spoken("jamba", "one call", f"<tool_calls>[\n    {WEATHER_CALL}\n]</tool_calls>", ONE),
+    Spoken("openai", "a call", _ANALYSIS + _TO_WEATHER, ONE, reasoning="The user wants weather."),
     Spoken(
         "openai",
         "an answer",
@@ -162,7 +163,7 @@ SPOKEN = [
         "a preamble, and the recipient before the channel",
         "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.get_weather"
         "<|channel|>commentary json<|message|>" + OSLO + "<|call|>",
-        _ONE,
+        ONE,
         content="I look.",
     ),
     Spoken("openai", "no channel", "Just text.", content="Just text."),
@@ -198,8 +199,8 @@ SPOKEN = [
     Spoken(
         "hermes",
         "Qwen 3 thinks and calls",
-        "<think>\nHm.\n</think>\n\n" + _hermes(_WEATHER),
-        _ONE,
+        "<think>\nHm.\n</think>\n\n" + hermes(WEATHER_CALL),
+        ONE,
         reasoning="Hm.\n",
         reasoning_format="qwen3",
     ),

@@ -31,7 +31,7 @@ TOOLS: list[Any] = [('get "it"', SCHEMA), ("now", EMPTY)]
 PLAIN: list[Any] = [("get_it", SCHEMA), ("now", EMPTY)]
 SHAPED = [
     *("deepseek_v3", "deepseek_v31", "granite", "granite-20b-fc", "granite4", "hermes", "jamba", "llama3_json"),
-    *("llama4_json", "mistral", "openai", "phi4_mini_json"),
+    *("llama4_json", "mistral", "openai", "phi4_mini_json", "ernie45", "nemotron_json"),
 ]
 
 

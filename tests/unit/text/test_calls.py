@@ -8,13 +8,17 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.unit.text.spoken import SPOKEN, TOOLS, Spoken
+from tests.unit.text.spoken import SPOKEN as OTHERS
+from tests.unit.text.spoken import TOOLS, Spoken
+from tests.unit.text.spoken_tagged import TAGGED
 
 from forearm.config.api_config import REASONING_PARSERS, TOOL_CALL_PARSERS
 from forearm.text import tool_parsers
 from forearm.text.tool_parsers import reasoning
 from forearm.text.tool_parsers.output_parser import Dialect, OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart, joined
+
+SPOKEN = [*OTHERS, *TAGGED]
 
 
 def reader(spoken: Spoken) -> OutputParser:
@@ -105,6 +109,10 @@ FRAGMENTS = [
         "```json",
         "\n",
     ),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>", "<response>"),
+    *("<|tool_call>call:f{", "a:", '<|"|>', "<tool_call|>", "<function_calls>", "</function_calls>", "</response>"),
+    *("<|tool_call_start|>", "```python", "f(a=1)", "<|tool_call_end|>", '<function name="f">', '<param name="a">'),
+    *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),
     *('{"name": "f", "arguments": ', "{}", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ",", ":", ";", "=", "f", "1"),
     *(

@@ -52,6 +52,19 @@ EXCERPTS = {
     "Phi-4-mini": "{{ '<|tool|>' + message['tools'] + '<|/tool|>' + '<|end|>' }}",
     "gpt-oss": "{{- '<|start|>assistant<|channel|>commentary to=functions.' + name + 'json<|message|>' }}",
     "ToolACE": "{{- 'put it in the format of [func_name1(params_name1=params_value1, ...), func_name2(...)]' }}",
+    "Qwen3.5": (
+        "{{- '<tool_call>\\n<function=example_function_name>\\n<parameter=example_parameter_1>\\n' }}"
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}</think>"
+    ),
+    "GLM-4.5": "{{ '<tool_call>' + tc.name }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>{{ '</think>' }}",
+    "Gemma-4": "{{- '<|tool_call>call:' + function['name'] + '{' }}{{- '<|channel>thought\\n' }}",
+    "Seed-OSS": "{{ '<seed:tool_call>\\n<function=' }}<parameter={{ name }}>{{ '<seed:think>' }}",
+    "OLMo-3": "{{ '<function_calls>' }}{{ '<think>' }}",
+    "LFM2": "{%- set prompt = 'List of tools: <|tool_list_start|>[' %}",
+    "MiniCPM3": "{{ '<|tool_call_start|>\\n```python\\n' }}",
+    "MiniCPM5": '<function name="{{ name }}"><param name="{{ key }}">',
+    "ERNIE-4.5-Thinking": "{{ '\\n<tool_call>\\n' }}{{ '</think>\\n\\n<response>\\n' }}",
+    "Nemotron-Nano-2": "{{ '<TOOLCALL>[' }}{{ '</think>' }}",
     "ChatML": "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' }}",
 }
 TOLD = {
@@ -70,6 +83,16 @@ TOLD = {
     "Phi-4-mini": ("phi4_mini_json", ""),
     "gpt-oss": ("openai", "openai_gptoss"),
     "ToolACE": ("pythonic", ""),
+    "Qwen3.5": ("qwen3_coder", "qwen3"),
+    "GLM-4.5": ("glm45", "qwen3"),
+    "Gemma-4": ("gemma4", "gemma4"),
+    "Seed-OSS": ("seed_oss", "seed_oss"),
+    "OLMo-3": ("olmo3", "qwen3"),
+    "LFM2": ("lfm2", ""),
+    "MiniCPM3": ("minicpm", ""),
+    "MiniCPM5": ("minicpm5", ""),
+    "ERNIE-4.5-Thinking": ("ernie45", "ernie45"),
+    "Nemotron-Nano-2": ("nemotron_json", "qwen3"),
     "ChatML": ("", ""),
 }
 

@@ -165,6 +165,7 @@ HARMONY_REASONING = _messages_before(["analysis"])
 _LAYOUTS = {
     "deepseek_v3": _V3,
     "deepseek_v31": _V31,
+    "ernie45": _HERMES,
     "granite": _GRANITE,
     "granite-20b-fc": _GRANITE_20B,
     "granite4": _HERMES,
@@ -172,6 +173,7 @@ _LAYOUTS = {
     "jamba": _JAMBA,
     "llama3_json": _LLAMA,
     "llama4_json": _LLAMA,
+    "nemotron_json": replace(_GRANITE, marker="<TOOLCALL>", last="]</TOOLCALL>"),
     "openai": HARMONY,
 }
 

@@ -1,17 +1,29 @@
-"""Read tool calls in `<tool_call>` tags, one JSON object each: Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3.
+"""Read tool calls in `<tool_call>` tags, one JSON object each: Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3; ERNIE 4.5,
+whose answers have tags of their own.
 
-Source: the chat template of Qwen/Qwen2.5-7B-Instruct; NousResearch/Hermes-Function-Calling.
+Source: the chat templates of Qwen/Qwen2.5-7B-Instruct and baidu/ERNIE-4.5-21B-A3B-Thinking;
+NousResearch/Hermes-Function-Calling.
 """
 
 from __future__ import annotations
 
-from forearm.text.tool_parsers.incremental import Steps, TextStream
+from forearm.text.tool_parsers.incremental import Steps, TextStream, space
 from forearm.text.tool_parsers.json_calls import Calls, answer, call_object, fenced
 
 BEGIN, END = "<tool_call>", "</tool_call>"
+ANSWER_TAGS = ("<response>", "\n</response>", "</response>")
 
 
 def hermes(source: TextStream, calls: Calls) -> Steps[None]:
     """Read text and calls."""
     while (yield from answer(source, calls, BEGIN)):
         yield from fenced(source, calls, BEGIN, END, call_object)
+
+
+def ernie45(source: TextStream, calls: Calls) -> Steps[None]:
+    """Read text, whose tags are dropped, and calls."""
+    while marker := (yield from answer(source, calls, BEGIN, *ANSWER_TAGS)):
+        if marker == BEGIN:
+            yield from fenced(source, calls, BEGIN, END, call_object)
+        else:
+            yield from space(source)

@@ -48,6 +48,11 @@ class TextStream:
         return self._fenced or self._ended
 
     @property
+    def is_fenced(self) -> bool:
+        """True if the fence was found, so that the text before it is complete."""
+        return self._fenced
+
+    @property
     def left(self) -> int:
         """The number of characters that can be read now."""
         return self._limit - self._at

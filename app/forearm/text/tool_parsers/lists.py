@@ -1,8 +1,10 @@
-"""Read a JSON list of calls after a marker (Granite 3, Phi-4-mini, Jamba), or one call after each marker (Granite 20B).
+"""Read a JSON list of calls after a marker (Granite 3, Phi-4-mini, Jamba, Nemotron 2), or one call after each marker
+(Granite 20B).
 
 Sources: the chat templates of ibm-granite/granite-3.1-8b-instruct (`<|tool_call|>`; 3.0 and 3.2 write `<tool_call>`),
 microsoft/Phi-4-mini-instruct's model card (`<|tool_call|>` … `<|/tool_call|>`), vLLM's template for it (`functools`),
-ai21labs/AI21-Jamba-1.5-Mini (`<tool_calls>`), ibm-granite/granite-20b-functioncalling (`<function_call>`).
+ai21labs/AI21-Jamba-1.5-Mini (`<tool_calls>`), nvidia/NVIDIA-Nemotron-Nano-9B-v2 (`<TOOLCALL>`), and
+ibm-granite/granite-20b-functioncalling (`<function_call>`).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ def lists(*begins: str, ends: tuple[str, ...] = ()) -> CallReader:
 granite = lists("<|tool_call|>", "<tool_call>")
 phi4_mini_json = lists("functools", "<|tool_call|>", ends=("<|/tool_call|>",))
 jamba = lists("<tool_calls>", ends=("</tool_calls>",))
+nemotron_json = lists("<TOOLCALL>", ends=("</TOOLCALL>",))
 
 
 def granite_20b_fc(source: TextStream, calls: Calls) -> Steps[None]:

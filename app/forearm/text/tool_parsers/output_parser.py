@@ -9,9 +9,9 @@ from typing import Any, Literal
 from forearm.text import tool_parsers
 from forearm.text.tool_parsers import ToolCallFormat, harmony, reasoning
 from forearm.text.tool_parsers.call_layouts import CallLayout, layout_of
-from forearm.text.tool_parsers.incremental import IncrementalParser, Steps, TextStream, some, space
+from forearm.text.tool_parsers.incremental import IncrementalParser, Steps, TextStream, prose, some, space
 from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_list, long_id
-from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart
 from forearm.text.tool_parsers.reasoning import ReasoningFormat, ReasoningState
 from forearm.text.tool_parsers.strict_calls import STRICT_CALLS, StrictCalls
 
@@ -135,5 +135,6 @@ class OutputParser:
             yield from answer(source, found)
         elif wanted.calls == "auto" and dialect.calls and dialect.calls.read:
             yield from dialect.calls.read(source, found)
-        while (yield from some(source)):
-            yield TextPart(source.take(source.left))
+        tags = dialect.reasoning.answer_tags if dialect.reasoning else ()
+        while (yield from prose(source, tags)):
+            yield from space(source)

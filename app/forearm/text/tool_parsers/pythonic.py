@@ -1,7 +1,9 @@
-"""Read calls written in Python: `[get_weather(city='Oslo', days=3), now()]` (Llama 3.2 and 4, ToolACE).
+"""Read calls written in Python: `[get_weather(city='Oslo', days=3), now()]` (Llama 3.2 and 4, ToolACE), between tokens
+(LFM2), or a call a line (OLMo 3; MiniCPM 3 and 4, in a Markdown block).
 
 Nothing is evaluated: literals are converted to JSON token by token.
-Source: Meta's model card of Llama 3.2, "zero-shot function calling"; `<|python_start|>` is Llama 4's.
+Sources: Meta's model card of Llama 3.2, "zero-shot function calling"; `<|python_start|>` is Llama 4's; the chat
+templates of LiquidAI/LFM2-1.2B, openbmb/MiniCPM3-4B and allenai/Olmo-3-7B-Instruct.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import json
 import re
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, word
-from forearm.text.tool_parsers.json_calls import Calls, answer, attempt
+from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, attempt, fenced
 from forearm.text.tool_parsers.parts import CallArguments
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
+TAGGED_BEGIN, TAGGED_END = "<|tool_call_start|>", "<|tool_call_end|>"
+OLMO_BEGIN, OLMO_END = "<function_calls>", "</function_calls>"
 _DEEPEST = 50
 _NAME = re.compile(r"[\w.-]+")
 _QUOTED = {"'": re.compile(r"(?:[^'\\]+|\\.)+", re.DOTALL), '"': re.compile(r'(?:[^"\\]+|\\.)+', re.DOTALL)}
@@ -52,23 +56,58 @@ def _call_list(source: TextStream, calls: Calls) -> Steps[bool]:
     yield from literal(source, "[")
     while True:
         yield from space(source)
-        name = yield from word(source, _NAME)
-        if not name or not (yield from literal(source, "(")):
+        if not (yield from _call(source, calls)):
             return False
-        text = yield from _upto_closing(source)
-        arguments = None if text is None else as_json(text)
-        if arguments is None:
-            return False
-        source.recorded()
-        call = calls.begin(name)
-        yield call
-        yield CallArguments(call.index, arguments)
         source.record()
         yield from space(source)
         if (yield from literal(source, "]")):
             return True
         if not (yield from literal(source, ",")):
             return False
+
+
+def _call(source: TextStream, calls: Calls) -> Steps[bool]:
+    """Read `name(key=value, …)`. Returns: whether it is a call; recording has stopped then."""
+    name = yield from word(source, _NAME)
+    if not name or not (yield from literal(source, "(")):
+        return False
+    text = yield from _upto_closing(source)
+    arguments = None if text is None else as_json(text)
+    if arguments is None:
+        return False
+    source.recorded()
+    call = calls.begin(name)
+    yield call
+    yield CallArguments(call.index, arguments)
+    return True
+
+
+def python_between(begin: str, end: str) -> CallReader:
+    """Return the format with a list of calls, or a call a line, between these markers."""
+
+    def body(source: TextStream, calls: Calls) -> Steps[bool]:
+        if (yield from literal(source, "```python")):
+            yield from space(source)
+        if (yield from some(source)) and source.peek() == "[":
+            return (yield from _call_list(source, calls))
+        is_call = False
+        while (yield from _call(source, calls)):
+            is_call = True
+            source.record()
+            yield from space(source)
+        if is_call:
+            yield from literal(source, "```")
+        return is_call
+
+    def read(source: TextStream, calls: Calls) -> Steps[None]:
+        while (yield from answer(source, calls, begin)):
+            yield from fenced(source, calls, begin, end, body)
+
+    return read
+
+
+lfm2 = python_between(TAGGED_BEGIN, TAGGED_END)
+olmo3 = python_between(OLMO_BEGIN, OLMO_END)
 
 
 def _upto_closing(source: TextStream) -> Steps[str | None]:

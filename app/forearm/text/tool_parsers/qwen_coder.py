@@ -1,74 +1,110 @@
-"""Read the XML calls of Qwen 3 Coder (and 3.5): a tag for the function and one for each parameter, values as plain
-text.
+"""Read XML calls: a tag for the function and one for each parameter, values as plain text. Qwen 3 Coder and 3.5,
+Nemotron 3; Seed-OSS, whose outer tag has another name; MiniCPM 5, whose names are attributes.
 
-Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct; values as in its qwen3coder_tool_parser.py.
+Source: the chat templates of Qwen/Qwen3-Coder-30B-A3B-Instruct, ByteDance-Seed/Seed-OSS-36B-Instruct and
+openbmb/MiniCPM5; values as in Qwen's qwen3coder_tool_parser.py.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, space, upto
-from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_object, fenced
+from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, attempt, call_object, fenced
 from forearm.text.tool_parsers.parts import CallArguments
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+SEED_BEGIN, SEED_END = "<seed:tool_call>", "</seed:tool_call>"
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
-def qwen3_coder(source: TextStream, calls: Calls) -> Steps[None]:
-    """Read text and calls; a call may lack its outer tag."""
-    while marker := (yield from answer(source, calls, BEGIN, FUNCTION, END)):
-        if marker == BEGIN:
-            yield from fenced(source, calls, BEGIN, END, _wrapped)
-        elif marker == FUNCTION:
-            source.record(FUNCTION)
-            yield from attempt(source, _function(source, calls))
+@dataclass(frozen=True)
+class Tags:
+    """The tags of a call. named, keyed: what ends the name of the function, and of a parameter."""
+
+    function: str = FUNCTION
+    named: str = ">"
+    parameter: str = PARAMETER
+    keyed: str = ">"
+    parameter_end: str = PARAMETER_END
+    function_end: str = FUNCTION_END
 
 
-def _wrapped(source: TextStream, calls: Calls) -> Steps[bool]:
-    if (yield from literal(source, FUNCTION)):
-        return (yield from _function(source, calls))
-    return (yield from call_object(source, calls))
+_ATTRIBUTES = Tags('<function name="', '">', '<param name="', '">', "</param>")
 
 
-def _function(source: TextStream, calls: Calls) -> Steps[bool]:
-    """Read `name>`, the parameters and the end. The model may omit `</parameter>` where another tag follows."""
-    name, found = yield from upto(source, ">")
+def tagged(tags: Tags, begin: str = "", end: str = "") -> CallReader:
+    """Return the format with these tags. begin, end: the tag around a call, which it may lack; empty: there is none."""
+
+    def wrapped(source: TextStream, calls: Calls) -> Steps[bool]:
+        if (yield from literal(source, tags.function)):
+            return (yield from _function(source, calls, tags))
+        return (yield from call_object(source, calls))
+
+    def read(source: TextStream, calls: Calls) -> Steps[None]:
+        markers = [one for one in (begin, tags.function, end) if one]
+        while marker := (yield from answer(source, calls, *markers)):
+            if marker == begin:
+                yield from fenced(source, calls, begin, end, wrapped)
+            elif marker == tags.function:
+                source.record(marker)
+                yield from attempt(source, _function(source, calls, tags))
+
+    return read
+
+
+qwen3_coder = tagged(Tags(), BEGIN, END)
+seed_oss = tagged(Tags(), SEED_BEGIN, SEED_END)
+minicpm5 = tagged(_ATTRIBUTES)
+
+
+def _function(source: TextStream, calls: Calls, tags: Tags) -> Steps[bool]:
+    """Read the name, the parameters and the end. The model may omit a parameter's end where another tag follows."""
+    name, found = yield from upto(source, tags.named)
     if not found or not name.strip():
         return False
     source.recorded()
     call = calls.begin(name.strip())
     yield call
     yield CallArguments(call.index, "{")
-    properties = (calls.tools.get(call.name) or {}).get("properties")
-    schemas: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    schemas = schemas_of(calls, call.name)
     before = ""
-    _, marker = yield from upto(source, PARAMETER, FUNCTION_END)
-    while marker == PARAMETER:
-        key, found = yield from upto(source, ">")
+    _, marker = yield from upto(source, tags.parameter, tags.function_end)
+    while marker == tags.parameter:
+        key, found = yield from upto(source, tags.keyed)
         if not found:
             return True
-        text, marker = yield from upto(source, PARAMETER_END, PARAMETER, FUNCTION_END)
-        yield CallArguments(call.index, before + json.dumps(key) + ": " + _value(text, schemas.get(key), bool(marker)))
+        text, marker = yield from upto(source, tags.parameter_end, tags.parameter, tags.function_end)
+        written = json.dumps(key) + ": " + parameter(text, schemas.get(key), bool(marker))
+        yield CallArguments(call.index, before + written)
         before = ", "
-        if marker == PARAMETER_END:
-            _, marker = yield from upto(source, PARAMETER, FUNCTION_END)
+        if marker == tags.parameter_end:
+            _, marker = yield from upto(source, tags.parameter, tags.function_end)
     if marker:
         yield CallArguments(call.index, "}")
     yield from space(source)
     return True
 
 
-def _value(text: str, schema: Any, is_whole: bool) -> str:
+def schemas_of(calls: Calls, name: str) -> Mapping[str, Any]:
+    """Return the schemas of a tool's parameters by their names; empty for an unknown tool."""
+    properties = (calls.tools.get(name) or {}).get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def parameter(text: str, schema: Any, is_whole: bool) -> str:
     """Return a parameter as JSON of the schema's type, by default a string. A value cut off has no closing quote."""
     text = text[1:] if text.startswith("\n") else text
     if not is_whole:
         return json.dumps(text, ensure_ascii=False)[:-1]
     text = text[:-1] if text.endswith("\n") else text
+    if text.startswith(_CDATA) and text.endswith(_CDATA_END):
+        text = text[len(_CDATA) : -len(_CDATA_END)]
     plain = text.strip()
     types = types_of(schema)
     if "string" in types and not ("null" in types and plain == "null"):

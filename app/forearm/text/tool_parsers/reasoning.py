@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from forearm.text.grammars.lark import Lark, either
 from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.text.tool_parsers.hermes import ANSWER_TAGS
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, space, word
 from forearm.text.tool_parsers.parts import ReasoningPart
 
@@ -30,7 +31,8 @@ class ReasoningFormat:
     """A format of reasoning, marked by any of `begins` and any of `ends`.
 
     always: an output without a beginning marker is reasoning too, unless its prompt closed it. forced: ends
-    reasoning that exceeds its budget. answers: the marker before the answer, where there is one.
+    reasoning that exceeds its budget. answers: the marker before the answer, where there is one. answer_tags: tags
+    around the answer, which are dropped.
     """
 
     begins: tuple[str, ...] = ("<think>",)
@@ -38,6 +40,7 @@ class ReasoningFormat:
     always: bool = False
     forced: str = ""
     answers: str = ""
+    answer_tags: tuple[str, ...] = ()
 
     def opened(self, prompt: str) -> bool | None:
         """Return whether this prompt leaves reasoning open (True), closes it (False), or neither (None)."""
@@ -89,14 +92,22 @@ class ReasoningFormat:
 
 
 # By vLLM's names. Sources: the chat templates of deepseek-ai/DeepSeek-R1, Qwen/Qwen3-8B, ibm-granite/granite-3.2-8b-
-# instruct, mistralai/Magistral-Small-2507 and openai/gpt-oss-20b; for outputs without markers, vLLM's parsers.
+# instruct, mistralai/Magistral-Small-2507, openai/gpt-oss-20b, google/gemma-4-E4B-it, zai-org/GLM-4.5-Air,
+# ByteDance-Seed/Seed-OSS-36B-Instruct, allenai/Olmo-3-7B-Think and baidu/ERNIE-4.5-21B-A3B-Thinking; for outputs
+# without markers, vLLM's parsers.
 FORMATS: dict[str, ReasoningFormat] = {
     "deepseek_r1": ReasoningFormat(always=True),
     "deepseek_v3": ReasoningFormat(),
     "qwen3": ReasoningFormat(),
+    "ernie45": ReasoningFormat(always=True, answer_tags=ANSWER_TAGS),
+    "gemma4": ReasoningFormat(("<|channel>thought", "<|channel>"), ("<channel|>",)),
+    "glm45": ReasoningFormat(),
     "granite": ReasoningFormat(
         ("Here's my thought process:", "Here is my thought process:"), ("Here's my response:", "Here is my response:")
     ),
+    "nemotron_v3": ReasoningFormat(always=True),
+    "olmo3": ReasoningFormat(),
+    "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",)),
     "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
     "openai_gptoss": ReasoningFormat(
         begins=("<|channel|>analysis<|message|>",),
@@ -110,6 +121,9 @@ FORMATS: dict[str, ReasoningFormat] = {
 # what the model may do.
 MARKERS = (
     (("<|channel|>",), "openai_gptoss"),
+    (("<|channel>",), "gemma4"),
+    (("<seed:think>",), "seed_oss"),
+    (("</think>", "<response>"), "ernie45"),
     (("[THINK]",), "mistral"),
     (("Here is my thought process:",), "granite"),
     (("</think>",), "qwen3"),
