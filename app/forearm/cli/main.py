@@ -23,6 +23,7 @@ USAGE = """usage: forearm COMMAND ...
   doctor [MODEL]      what this host lacks or wastes, each with its remedy
   bench KIND          measure a running server, or this machine
   run-batch [MODEL]   answer a file of requests
+  quantize [MODEL]    write a model with int8 or int4 weights, for forearm, vLLM and transformers
   health              exit status 0 if a server takes requests
   --version
 
@@ -176,6 +177,13 @@ def doctor(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def quantize(argv: Sequence[str]) -> int:
+    """`forearm quantize [MODEL] -o FOLDER`: a compressed-tensors checkpoint."""
+    from forearm.cli.quantize import run
+
+    return run(argv)
+
+
 def health(argv: Sequence[str]) -> int:
     """`forearm health`: exit status 0 if a server takes requests."""
     from forearm.cli.health import run
@@ -192,6 +200,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run-batch": run_batch,
     "plan": plan,
     "doctor": doctor,
+    "quantize": quantize,
     "health": health,
     "collect-env": doctor,  # vLLM's name
 }

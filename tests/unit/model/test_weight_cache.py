@@ -46,7 +46,7 @@ def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> None:
         raise AssertionError("the checkpoint was read")
 
-    monkeypatch.setattr(weights, "_load_all", load)
+    monkeypatch.setattr(weights, "load_weights", load)
 
 
 @pytest.mark.parametrize("asked", [Asked(), Asked("int8"), Asked("int4-g32"), Asked("fp8")], ids=str)

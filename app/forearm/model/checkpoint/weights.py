@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from forearm import _native
-from forearm.array_types import Int32Array
+from forearm.array_types import Float32Array, Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import PLAIN, Calibration, Team, calibrated_layers, calibration_tokens
 from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
@@ -84,20 +86,47 @@ def load_native(
     tokenizer = tokenizer or checkpoint.folder
     team = Team(cores, threads, ranks)
     if not weight_cache:
-        _load_all(checkpoint, executor, tokenizer, team, progress)
+        load_weights(checkpoint, executor, tokenizer, team, progress)
         return executor
     key = key_of(checkpoint, tokenizer)
     kept = cache_file(Path(weight_cache), checkpoint, key, _native.tier())
     if map_weights(executor, kept, key):
         executor.finish_loading()
     else:
-        _load_all(checkpoint, executor, tokenizer, team, progress)
+        load_weights(checkpoint, executor, tokenizer, team, progress)
         save_weights(executor, kept, key)
     check_source(kept, checkpoint, outdated)
     return executor
 
 
-def _load_all(checkpoint: Checkpoint, executor: _native.Executor, tokenizer: Path, team: Team, progress: bool) -> None:
+class TensorReceiver(Protocol):
+    """Takes the tensors of a model of floats: an executor, or the writer of a quantized checkpoint."""
+
+    def load_matrix(
+        self,
+        name: str,
+        data: Float32Array | npt.NDArray[np.uint16],
+        dtype: str,
+        row: int = 0,
+        importance: Float32Array | None = None,
+    ) -> None:
+        """Take rows of a matrix (_native.pyi, Executor)."""
+        ...
+
+    def load_vector(self, name: str, values: Float32Array) -> None:
+        """Take a norm or a bias."""
+        ...
+
+    def finish_loading(self) -> None:
+        """Note that all tensors were taken."""
+        ...
+
+
+def load_weights(checkpoint: Checkpoint, target: TensorReceiver, tokenizer: Path, team: Team, progress: bool) -> None:
+    """Read all tensors of a checkpoint into an executor or a writer, calibrated if the checkpoint asks for it.
+
+    Raises: ConfigError for weights that are not numbers.
+    """
     size, tokens = checkpoint.stored_bytes, None
     if checkpoint.calibrated:
         try:
@@ -114,16 +143,16 @@ def _load_all(checkpoint: Checkpoint, executor: _native.Executor, tokenizer: Pat
         try:
             if tokens is None:
                 for part, stored in checkpoint.sources:
-                    loader.load(executor, part, stored)
+                    loader.load(target, part, stored)
             else:
-                _load_calibrated(checkpoint, executor, tokens, team, loader)
+                _load_calibrated(checkpoint, target, tokens, team, loader)
         except ValueError as problem:  # such as a scale that is not a number: sizes were checked before
             raise ConfigError(f"{checkpoint.folder} can't be loaded: {problem}; download it again") from None
-    executor.finish_loading()
+    target.finish_loading()
 
 
 def _load_calibrated(
-    checkpoint: Checkpoint, executor: _native.Executor, tokens: Int32Array, team: Team, loader: Loader
+    checkpoint: Checkpoint, target: TensorReceiver, tokens: Int32Array, team: Team, loader: Loader
 ) -> None:
     """Load layer by layer, each after the float model has computed the calibration text up to it."""
     began = time.monotonic()
@@ -131,7 +160,7 @@ def _load_calibrated(
     for part, stored in checkpoint.sources:
         layers[part.layer].append((part, stored))
     for part, stored in layers[None]:
-        loader.load(executor, part, stored)
+        loader.load(target, part, stored)
 
     def load(one: _native.Executor, layer: int) -> None:
         beside = layers[None] if layer == 0 else []
@@ -145,7 +174,7 @@ def _load_calibrated(
     residual = widened(rows[tokens], table.float_dtype)
     for layer, found in enumerate(calibrated_layers(checkpoint.config, residual, load, team)):
         for part, stored in layers[layer]:
-            loader.load(executor, part, stored, found.get(part.matrix, PLAIN))
+            loader.load(target, part, stored, found.get(part.matrix, PLAIN))
     log.info("int4: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)
 
 
@@ -157,27 +186,26 @@ class Loader:
         self._files = Files()
         self._rotated = RotatedWeights(checkpoint, self._files) if checkpoint.rotated else None
 
-    def load(
-        self, executor: _native.Executor, part: TensorPart, stored: Stored, calibration: Calibration = PLAIN
-    ) -> None:
+    def load(self, target: TensorReceiver, part: TensorPart, stored: Stored, calibration: Calibration = PLAIN) -> None:
         """Load one part of the checkpoint."""
         if isinstance(stored, CodedMatrix):
+            assert isinstance(target, _native.Executor), "a quantized checkpoint is not written again"
             decoded = _decoded(part, stored, self._formats[part.matrix], self._files, self._decoders)
             for row, rows in decoded:
-                executor.load_codes(
+                target.load_codes(
                     part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, part.at + row
                 )
             self._bar.update(stored_bytes(part, stored))
         elif self._rotated is not None:
             if len(part.shape) == 1:
-                executor.load_vector(part.name, self._rotated.vector(part))
+                target.load_vector(part.name, self._rotated.vector(part))
             else:
                 for row, floats in self._rotated.pieces(part, stored, self._decoders):
-                    executor.load_matrix(part.name, floats, "float32", part.at + row)
+                    target.load_matrix(part.name, floats, "float32", part.at + row)
             self._bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
             values = self._files.mapping(stored.path).values(stored, part.row, part.row + part.shape[0])
-            executor.load_vector(part.name, widened(values, stored.float_dtype))
+            target.load_vector(part.name, widened(values, stored.float_dtype))
             self._bar.update(values.nbytes)
         else:
             mapping = self._files.mapping(stored.path)
@@ -186,7 +214,7 @@ class Loader:
             for row in range(0, part.shape[0], step):
                 begin, end = part.row + row, part.row + min(row + step, part.shape[0])
                 values = mapping.rows(stored, begin, end)
-                executor.load_matrix(part.name, values, stored.float_dtype, part.at + row, calibration.importance)
+                target.load_matrix(part.name, values, stored.float_dtype, part.at + row, calibration.importance)
                 mapping.release(stored.begin + begin * row_bytes, stored.begin + end * row_bytes)
                 self._bar.update((end - begin) * row_bytes)
 

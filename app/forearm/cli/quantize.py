@@ -1,0 +1,39 @@
+"""`forearm quantize`: a model of floats, rounded as --quantization rounds it, written as a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from forearm.config.flags import CommandParser
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.calibration import Team
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.hub import find_model
+from forearm.model.checkpoint.quantized_writer import CheckpointWriter
+from forearm.model.checkpoint.weights import load_weights
+from forearm.model.quantization.quantization import AT_LOAD, Asked
+
+FORMATS = [name for name in AT_LOAD if name != "fp8"]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Write a compressed-tensors checkpoint. Returns: the exit status. Raises: ConfigError."""
+    parser = CommandParser(
+        "forearm quantize [MODEL] -o FOLDER [--format int4]",
+        "Write a model of floats as a compressed-tensors checkpoint, which forearm, vLLM and transformers read.",
+    )
+    parser.add_argument("model", nargs="?", default="", help="a folder or a Hugging Face id; absent: the demo model")
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--format", default="int4", choices=FORMATS, help="as --quantization of serve")
+    parser.add_argument("--threads", type=int, default=0, help="absent: the cores that this process may use")
+    given = parser.parse_args(argv)
+    if given.threads < 0:
+        raise ConfigError(f"--threads {given.threads}: it must be at least 1")
+    threads = given.threads or len(os.sched_getaffinity(0))
+    checkpoint = open_checkpoint(find_model(given.model), quantization=Asked(given.format, "none"))
+    writer = CheckpointWriter(checkpoint, given.output, threads)
+    load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
+    print(f"{given.output}: {sum(file.stat().st_size for file in given.output.iterdir()) / 2**20:.0f} MiB")
+    return 0

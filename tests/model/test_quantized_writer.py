@@ -1,0 +1,87 @@
+"""`forearm quantize` writes what serving the float model has in memory: both give the same logits, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.model.cases import CASES, make
+from tests.model.run_native import Run, compute
+
+from forearm.cli.main import main
+from forearm.model.checkpoint.hub import DEMO_MODEL
+from forearm.model.checkpoint.quantized_writer import packed
+from forearm.model.quantization.bits import unpacked
+
+CASE = {case.name: case for case in CASES}
+# Tied and biased; fused matrices; norms that add one; LayerNorms and norms after sublayers, which are not rotated.
+FAMILIES = (
+    "llama-gqa", "llama-sharded-mqa-tied", "llama-biases", "qwen2", "phi3", "gemma", "starcoder2", "olmo2", "qwen2_vl"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["int4", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_written_gives_the_logits_of_the_model_rounded_while_loading(
+    family: str, format: str, tmp_path: Path
+) -> None:
+    case = CASE[family]
+    make(case, tmp_path / "floats")
+
+    assert main(["quantize", str(tmp_path / "floats"), "-o", str(tmp_path / "codes"), "--format", format]) == 0
+
+    same_answers(tmp_path / "floats", tmp_path / "codes", format, case.tokens())
+
+
+@pytest.mark.parametrize("format", ["int4", "int8"])
+def test_a_calibrated_model_is_written_as_it_is_served(format: str, tmp_path: Path) -> None:
+    assert main(["quantize", "-o", str(tmp_path / "codes"), "--format", format]) == 0
+
+    same_answers(
+        DEMO_MODEL, tmp_path / "codes", format, [int(t) for t in np.random.default_rng(0).integers(0, 999, 40)]
+    )
+    tokenizers = [(folder / "tokenizer.json").read_bytes() for folder in (DEMO_MODEL, tmp_path / "codes")]
+    assert tokenizers[0] == tokenizers[1]
+
+
+def same_answers(floats: Path, codes: Path, format: str, prompt: list[int]) -> None:
+    activations = "int8"  # of both: what a checkpoint says of activations is a matter of its own
+    served = Run(str(floats), prompt, 16, quantization=format, embeddings="none", activations=activations)
+    wanted, expected = compute(served)
+    logits, tokens = compute(Run(str(codes), prompt, 16, activations=activations))
+
+    assert np.array_equal(tokens, expected)
+    assert np.array_equal(logits, wanted)
+
+
+def test_the_config_names_the_formats_and_modules(tmp_path: Path) -> None:
+    make(CASE["llama-gqa"], tmp_path / "floats")
+
+    main(["quantize", str(tmp_path / "floats"), "-o", str(tmp_path / "codes"), "--format", "int8"])
+
+    settings = json.loads((tmp_path / "codes/config.json").read_text())["quantization_config"]
+    rows, downs = settings["config_groups"]["group_0"], settings["config_groups"]["group_1"]
+    assert settings["format"] == "mixed-precision"
+    assert (rows["targets"], rows["format"], rows["input_activations"]["num_bits"]) == (["Linear"], "int-quantized", 8)
+    assert downs["targets"] == [f"model.layers.{i}.mlp.down_proj" for i in range(2)]
+    assert (downs["format"], downs["weights"]["group_size"]) == ("pack-quantized", 128)
+
+
+def test_codes_are_packed_as_they_are_read() -> None:
+    codes = np.random.default_rng(0).integers(-8, 8, (5, 44)).astype(np.int8)
+
+    assert np.array_equal(unpacked(packed(codes, 4), 4)[:, :44], codes)
+    assert np.array_equal(unpacked(packed(codes * np.int8(15), 8), 8)[:, :44], codes * np.int8(15))
+
+
+def test_what_can_t_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+
+    assert main(["quantize", "-o", str(tmp_path / "full")]) == 78
+    assert "has files; name a new folder" in capsys.readouterr().err
+    assert main(["quantize", "-o", str(tmp_path / "codes")]) == 0
+    assert main(["quantize", str(tmp_path / "codes"), "-o", str(tmp_path / "again")]) == 78
+    assert "is quantized already (compressed-tensors)" in capsys.readouterr().err
