@@ -68,6 +68,15 @@ def test_what_was_asked_is_what_each_matrix_gets(
     assert found == expected
 
 
+@pytest.mark.parametrize(("asked", "ends"), [("int4", 2), ("int4-g32", 2), ("int4-fast", 0)])
+def test_down_projections_of_the_first_and_last_layers_keep_8_bits(asked: str, ends: int, tmp_path: Path) -> None:
+    found = formats(llama(tmp_path, "BF16", num_hidden_layers=29), asked, "auto", "float")
+
+    eight = [name for name, format in found.items() if name.startswith("layers.") and format.dtype == "int8"]
+    assert sorted(eight) == sorted(f"layers.{i}.down" for i in (*range(ends), *range(29 - ends, 29)))
+    assert {found[name] for name in eight} <= {WeightFormat("int8", 128, "float16", wide=True)}
+
+
 def test_a_tied_head_is_the_embedding_unless_the_model_is_rotated(tmp_path: Path) -> None:
     folder = llama(tmp_path, "BF16", tie_word_embeddings=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import TensorPart
@@ -12,7 +11,7 @@ from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
-from forearm.model.quantization.quantization import INT8_DOWN_GROUP, Asked
+from forearm.model.quantization.quantization import INT4_END_LAYERS, INT8_DOWN_GROUP, Asked
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -29,7 +28,16 @@ def plan_formats(
     members: dict[str, list[Source]] = defaultdict(list)
     for part, stored in sources:
         members[part.matrix].append((part, stored))
-    return {spec.name: _format(spec, members[spec.name], weight_dtype, asked, quantized) for spec in specs}
+    formats = {spec.name: _format(spec, members[spec.name], weight_dtype, asked, quantized) for spec in specs}
+    if quantized:
+        return formats
+    downs = [spec.name for spec in specs if spec.role == "feed_forward_out"]
+    if asked.calibrated:
+        ends = len(downs) // INT4_END_LAYERS
+        downs = [*downs[:ends], *downs[len(downs) - ends :]]
+    elif asked.weights != "int8" or asked.wide:
+        downs = []
+    return formats | dict.fromkeys(downs, WeightFormat("int8", INT8_DOWN_GROUP, "float16", wide=asked.wide))
 
 
 def spec_bytes(spec: MatrixSpec, format: WeightFormat) -> int:
@@ -86,5 +94,4 @@ def _format(
         return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
     if at_load is None or spec.role == "table":
         return WeightFormat(weight_dtype)
-    grouped = asked.weights == "int8" and not asked.wide and spec.role == "feed_forward_out"
-    return replace(at_load, group=INT8_DOWN_GROUP, scale_dtype="float16") if grouped else at_load
+    return at_load
