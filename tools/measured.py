@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from bench.records import Figure, Results, read
@@ -24,11 +23,10 @@ class Measured:
                 key = (machine, one.shape, one.format, one.row, one.quantity, one.peer)
                 if key not in self._best or len(one.rounds) >= len(self._best[key].rounds):
                     self._best[key] = one
-        rises = (one for one in self._figures("quality") if one.quantity == "perplexity_rise")
-        self._rise = {(one.format, one.peer): one.value for one in rises}  # of several texts and runs the last
-
-    def _figures(self, kind: str) -> Iterator[Figure]:
-        return (one for results in self.kinds.get(kind, {}).values() for run in results.runs for one in run.figures)
+        runs = [run for results in self.kinds.get("quality", {}).values() for run in results.runs]
+        figures = (one for run in sorted(runs, key=lambda run: run.date) for one in run.figures)  # the newest counts
+        rises = (one for one in figures if one.quantity == "perplexity_rise")
+        self._rise = {(one.format, one.peer): one.value for one in rises if not one.row.startswith("second halves")}
 
     def find(self, machine: str, shape: str, format: str, column: Column, peer: str = "") -> Figure | None:
         """Return the figure of this row and quantity."""

@@ -74,8 +74,9 @@ Made by `tools/performance_page.py` from [bench/results](../bench/results): do n
 {table}
 Ratios to llama.cpp (llama-cpp-python) with weights of the same width, in the same run, two threads, {shape}'s shape
 with random weights; higher is better. The last column is what rounding does to perplexity ([below](#quality)),
-forearm's format / llama.cpp's: where they differ, these are not speeds at equal quality. With AMX, llama.cpp's
-quantized models crash: no figure.
+forearm's format / llama.cpp's, each on a text of its own: where they differ, these are not speeds at equal quality.
+Speeds of int8 and int4 were measured before int8 was rotated (prefill 2 % slower) and int4 had 8-bit down projections
+(3 % more bytes). With AMX, llama.cpp's quantized models crash: no figure.
 
 **Graviton itself has not been measured.** Its kernels ran under emulation only, which says nothing about time. What
 emulation can count is instructions: those of forearm as a share of llama.cpp's on the same CPU; fewer is better
@@ -282,7 +283,10 @@ def readme_block(measured: Measured) -> str:
         for peer in measured.peers(SHOWN, SHAPE, format)
         if measured.rise(format, peer) != "–"
     ]
-    quality = f"These are not of equal quality: rounding changes a small model's perplexity by {', '.join(rises)}.\n"
+    quality = (
+        f"These are not of equal quality: rounding changes a small model's perplexity by {', '.join(rises)}, "
+        "llama.cpp's measured on another text.\n"
+    )
     return f"{BEGIN}\n![{alt}](docs/{PICTURE.name})\n\n{table(head, rows)}\n{quality}{END}"
 
 
