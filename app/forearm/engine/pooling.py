@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -38,9 +38,8 @@ def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_l
     """
     if not 0 < len(embed.prompts) <= MAX_TEXTS:
         raise InvalidRequest(f"{len(embed.prompts)} texts; a request has 1 to {MAX_TEXTS}", "input")
-    kinds = ("embed", "token_embed") if terms.plan.kind == "embed" else ("classify",)
-    if embed.task not in kinds:
-        raise InvalidRequest(f"task is {embed.task}; this model supports {' and '.join(kinds)}", "task")
+    if embed.task not in terms.plan.tasks:
+        raise InvalidRequest(f"task is {embed.task}; this model supports {' and '.join(terms.plan.tasks)}", "task")
     if embed.dimensions is not None and not 0 < embed.dimensions <= terms.columns:
         raise InvalidRequest(
             f"dimensions is {embed.dimensions}; this model's vectors have {terms.columns} values", "dimensions"
@@ -73,11 +72,7 @@ class PoolingExecutor(Protocol):
     folder: Path | None
 
     def forward(self, batch: Batch) -> None:
-        """Compute the whole step, embedding to last hidden states; they stay inside for `pool` and `logits`."""
-        ...
-
-    def logits(self) -> Float32Array:
-        """Return the last step's rows, float32 [rows, columns]."""
+        """Compute the whole step, embedding to last hidden states; they stay inside for `pool`."""
         ...
 
     def pool(self, starts: Int32Array) -> Float32Array:
@@ -102,15 +97,18 @@ class PoolingStepper:
             types = [np.arange(piece.end) >= (at or piece.end) for piece, at in zip(slices, seconds, strict=True)]
             if any(seconds):
                 batch = batch._replace(types=np.concatenate(types).astype(np.int32))
-        starts = int32(accumulate((len(piece.scores) for piece in slices), initial=0))
+        # What is pooled: a text's rows, or each row alone where a text becomes vectors of its tokens.
+        rows = [len(piece.scores) for piece in slices]
+        lengths = [[1] * n if task.by_token else [n] for n, task in zip(rows, tasks, strict=True)]
+        starts = int32(accumulate(chain.from_iterable(lengths), initial=0))
         self.trace.part("forward")
         self.executor.forward(batch)
         self.trace.part("pool")
         pooled = self.executor.pool(starts)
-        rows = self.executor.logits() if any(task.by_token for task in tasks) else pooled
         outcomes: list[SliceOutcome] = []
-        for index, (piece, task, (first, end)) in enumerate(zip(slices, tasks, pairwise(starts), strict=True)):
-            vector = rows[first:end] if task.by_token else pooled[index]
+        ends = accumulate(map(len, lengths), initial=0)
+        for piece, task, (first, end) in zip(slices, tasks, pairwise(ends), strict=True):
+            vector = pooled[first:end] if task.by_token else pooled[first]
             failed = None
             if not np.isfinite(vector).all():
                 failed = EngineFailed(

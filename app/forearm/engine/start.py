@@ -203,7 +203,7 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=1)
         asked = Submit(request_id="warm-up", prompt_token_ids=[0], params=params)
     else:
-        asked = Embed(request_id="warm-up", prompts=[PoolingPrompt([0])], task=terms.pooling.plan.kind)
+        asked = Embed(request_id="warm-up", prompts=[PoolingPrompt([0])], task=terms.pooling.plan.tasks[0])
     (sequence,) = Admission(terms).request(0, asked, 0.0).sequences
     sequence.blocks.append(0)
     sequence.state = 0 if stepper.executor.states else None

@@ -14,7 +14,7 @@ from forearm import wire
 from forearm.engine.loop import EngineLoop
 from forearm.engine.pooling import PoolingTerms
 from forearm.errors import EngineFailed, InvalidRequest
-from forearm.model.pooling.pooling import cosines
+from forearm.model.pooling.pooling import similarities
 from forearm.offline.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -86,7 +86,7 @@ class PoolingCalls:
 
         Raises: InvalidRequest if the model does not do that, or a text is too long.
         """
-        task = pooling_task or (pooling_params or DEFAULT).task or self._pooling_terms().plan.kind
+        task = pooling_task or (pooling_params or DEFAULT).task or self._pooling_terms().plan.tasks[0]
         return self._pool(prompts, task, pooling_params, None, use_tqdm)
 
     def score(
@@ -99,7 +99,7 @@ class PoolingCalls:
         use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
-        """Score pairs of texts, 1:1, 1:N or N:N: by a cross-encoder, or by the cosine of their vectors.
+        """Score pairs of texts, 1:1, 1:N or N:N: by a cross-encoder, or by their vectors.
 
         Raises: InvalidRequest if the numbers of texts do not match, or the model has several labels.
         """
@@ -112,9 +112,9 @@ class PoolingCalls:
         limit = self._limit(params, truncate_prompt_tokens)
         if plan.kind == "embed":
             texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-            pooled = self._run_texts([self._text(text, limit) for text in texts], "embed", DEFAULT, use_tqdm)
+            pooled = self._run_texts([self._text(text, limit) for text in texts], plan.tasks[0], DEFAULT, use_tqdm)
             by_text = dict(zip(texts, pooled, strict=True))
-            scores = cosines([(by_text[one].outputs.data, by_text[two].outputs.data) for one, two in pairs])
+            scores = similarities([(by_text[one].outputs.data, by_text[two].outputs.data) for one, two in pairs])
             return [_with(by_text[two], ScoringOutput(one)) for (_, two), one in zip(pairs, scores, strict=True)]
         if len(plan.labels) != 1:
             raise InvalidRequest(f"the model has {len(plan.labels)} labels; a score needs exactly one")

@@ -45,9 +45,6 @@ class TokenSums:
         all_rows[tokens == NAN] = np.nan
         self._rows = all_rows[rows]
 
-    def logits(self) -> Any:
-        return self._rows
-
     def pool(self, starts: Any) -> Any:
         return np.stack([self._rows[a:b].mean(axis=0) for a, b in pairwise(starts)])
 

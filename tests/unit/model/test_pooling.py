@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from tests.unit.model.published_encoders import ENCODERS, GTE, MODULES, NOMIC, NOMIC_OF_TRANSFORMERS
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
@@ -106,6 +107,31 @@ def test_the_published_config_of_gte_multilingual_has_angles_of_fixed_ntk_scalin
     exact = (20_000.0 * 8) ** -(np.arange(32) / 32) / 8 ** (2 / 64)  # vLLM's NTKScalingRotaryEmbedding
     np.testing.assert_allclose(config.ropes[0].inv_freq, exact, rtol=1e-6)
     assert (config.max_positions, config.token_types) == (8192, 1)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["HF_ColBERT", "PyLate"])
+def test_a_colbert_makes_a_projected_vector_of_each_token(own: bool, tmp_path: Path) -> None:
+    bert = ENCODERS["bge-small-en-v1.5"]
+    if own:
+        write(tmp_path, bert | {"architectures": ["HF_ColBERT"]})
+        save_file({"linear.weight": np.zeros((96, 384), np.float32)}, tmp_path / "model.safetensors")
+    else:
+        identity = "torch.nn.modules.linear.Identity"
+        dense = {"in_features": 384, "out_features": 96, "bias": False, "activation_function": identity}
+        write(tmp_path, bert, [("Transformer", {}), ("Dense", dense | {"use_residual": False})])
+
+    found = plan(tmp_path)
+
+    assert (found.tasks, found.finish, found.late_interaction) == (("token_embed",), "normalize", True)
+    assert [(one.outputs, one.bias, one.activation) for one in found.dense] == [(96, False, "none")]
+
+
+def test_a_colbert_without_its_projection_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, ENCODERS["bge-small-en-v1.5"] | {"architectures": ["HF_ColBERT"]})
+    save_file({"x": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+
+    with pytest.raises(ConfigError, match=r"linear\.weight"):
+        plan(tmp_path)
 
 
 def test_positions_of_xlm_roberta_begin_behind_the_padding_token(tmp_path: Path) -> None:

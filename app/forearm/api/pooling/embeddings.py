@@ -10,11 +10,11 @@ from starlette.responses import Response
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import describes, json_body
 from forearm.api.pooling.encoding import bytes_response, written
-from forearm.api.pooling.pooled import Pooling, Task
+from forearm.api.pooling.pooled import Pooling
 from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
 from forearm.api.pooling.response_bodies import Embedding, PooledText
 from forearm.errors import InvalidRequest
-from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.pooling.pooling import PoolingPlan, Task
 
 router = APIRouter()
 
@@ -32,6 +32,11 @@ async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooli
     if plan.kind != "embed":
         raise InvalidRequest(
             "The model does not support Embeddings API: it classifies; use /classify or /score", "model"
+        )
+    if plan.late_interaction:
+        raise InvalidRequest(
+            "The model does not support Embeddings API: it makes a vector for each token; use /pooling or /score",
+            "model",
         )
     dimensions = dimensions_of(body.dimensions, plan)
     prompts = await pooling.prompts_of(body, plan)
@@ -80,17 +85,10 @@ def dimensions_of(asked: int | None, plan: PoolingPlan) -> int | None:
 
 def _task(body: PoolingRequest, plan: PoolingPlan) -> Task:
     """Return the task, by default the model's own. Raises: InvalidRequest if this model does not support it."""
-    if body.task is None:
-        return plan.kind
-    done: dict[str, Task] = (
-        {"embed": "embed", "encode": "embed", "token_embed": "token_embed"}
-        if plan.kind == "embed"
-        else {"classify": "classify", "score": "classify", "encode": "classify"}
-    )
-    if body.task not in done:
+    own = plan.tasks[0]
+    done: dict[str, Task] = {task: task for task in plan.tasks} | {"encode": own}
+    if plan.kind == "classify":
+        done["score"] = own
+    if body.task is not None and body.task not in done:
         raise InvalidRequest(f"task is {body.task!r}; this model supports {', '.join(done)}", "task")
-    if body.task == "token_embed" and plan.dense:
-        raise InvalidRequest(
-            "task is 'token_embed'; this model has layers behind pooling and has no vectors of tokens", "task"
-        )
-    return done[body.task]
+    return own if body.task is None else done[body.task]

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,13 @@ from forearm.api.pooling.response_bodies import PoolingData, PoolingReply
 from forearm.api.pooling.vectors import embed
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
-from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.pooling.pooling import PoolingPlan, Task
 from forearm.text.tokenizer.text_pairs import KeptEnd
 
 MAX_INPUTS = 2048  # OpenAI's limit
 _AT_ONCE = 20_000  # characters that are tokenized on the event loop's thread: some ms
 _LONGEST_CUT = 8  # a text to be cut is tokenized up to this multiple of its limit first, its rest only if needed
 
-Task = Literal["embed", "classify", "token_embed"]
 Vector32 = npt.NDArray[np.float32]
 
 

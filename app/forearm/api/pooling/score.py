@@ -1,4 +1,4 @@
-"""POST /score and /rerank: the relevance of texts to each other, by a cross-encoder or by the cosine of vectors."""
+"""POST /score and /rerank: the relevance of texts to each other, by a cross-encoder or by their vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, Serv
 from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
 from forearm.api.pooling.response_bodies import Ranked, RerankReply, RerankText, RerankUsage, Score
 from forearm.errors import InvalidRequest
-from forearm.model.pooling.pooling import PoolingPlan, cosines
+from forearm.model.pooling.pooling import PoolingPlan, similarities
 from forearm.text.tokenizer.text_pairs import PairForm
 
 router = APIRouter()
@@ -103,7 +103,7 @@ def _check_count(texts: list[str], field: str) -> None:
 async def _scores(
     request: Request, pooling: ServingPooling, body: PairFields, plan: PoolingPlan, pairs: list[Pair], prefix: str
 ) -> tuple[PoolingHeading, list[float]]:
-    """Return one score per pair: the cross-encoder's, or the cosine of two vectors.
+    """Return one score per pair: the cross-encoder's, or the similarity of the texts' vectors.
 
     Raises: as ServingPooling.pooled.
     """
@@ -119,9 +119,9 @@ async def _scores(
     limits = {two: body.max_tokens_per_doc for _, two in pairs} | {one: body.max_tokens_per_query for one, _ in pairs}
     limited = [(text, limits[text]) for text in texts]
     prompts = await asyncio.to_thread(lambda: bounded(_prompts(pooling, body, plan, limited)))
-    found = await pooling.pooled(request, body, prompts, prefix=prefix, task="embed", activate=True)
+    found = await pooling.pooled(request, body, prompts, prefix=prefix, task=plan.tasks[0], activate=True)
     vectors = dict(zip(texts, found.vectors, strict=True))
-    return found.head, cosines([(vectors[one], vectors[two]) for one, two in pairs])
+    return found.head, similarities([(vectors[one], vectors[two]) for one, two in pairs])
 
 
 def _pair_prompts(

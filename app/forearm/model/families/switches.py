@@ -100,7 +100,14 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
     if not isinstance(names, list):
         raise keys.wrong("architectures", "a list of one name")
     if pooled:
-        served = ("ForCausalLM", "ForConditionalGeneration", "Model", "ForMaskedLM", "ForSequenceClassification")
+        served = (
+            "ForCausalLM",
+            "ForConditionalGeneration",
+            "Model",
+            "ForMaskedLM",
+            "ForSequenceClassification",
+            "HF_ColBERT",
+        )
         if names and not str(names[0]).endswith(served):
             raise keys.wrong("architectures", f"a ...{', ...'.join(served[2:])} or ...{served[0]}")
         return

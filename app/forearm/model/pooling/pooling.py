@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from forearm.config.common import Common
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import read_tensors
 from forearm.model.families.config import Dense, DenseActivation
 from forearm.model.families.decoder import ACTIVATIONS
 from forearm.model.families.encoders import ENCODERS
@@ -24,10 +25,12 @@ from forearm.model.families.overrides import ROPE
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
 
 Kind = Literal["embed", "classify"]
+Task = Literal["embed", "classify", "token_embed"]
 Pool = Literal["mean", "cls", "last"]
 # The step after the last layer: scaling to unit length, or a classifier's probabilities.
 Finish = Literal["none", "normalize", "sigmoid", "softmax"]
 CLASSIFIER = "ForSequenceClassification"
+COLBERT = "HF_ColBERT"
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
 _OVERRIDES = (
@@ -52,7 +55,8 @@ class PoolingPlan:
 
     dense: layers after pooling. dense_folders: folders of the layers that are not in the checkpoint itself, by index.
     labels: the classes of a classifier. dimensions: lengths that vectors may be cut to (matryoshka); (): none; None:
-    any. default_dimensions: the length of a request that gives none. max_tokens: the longest text, if the model's
+    any. late_interaction: each token has a vector of its own, and two texts are compared by all of theirs (ColBERT).
+    default_dimensions: the length of a request that gives none. max_tokens: the longest text, if the model's
     authors give one. from_tokens: scores come from the output head's rows of these tokens.
     """
 
@@ -68,6 +72,14 @@ class PoolingPlan:
     lower_case: bool = False
     model_type: str = ""
     from_tokens: tuple[str, ...] = ()
+    late_interaction: bool = False
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Return what the model does with a text, its default first."""
+        if self.kind == "classify":
+            return ("classify",)
+        return ("token_embed",) if self.late_interaction else ("embed", "token_embed")
 
 
 def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
@@ -89,7 +101,10 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
     modules = read_modules(folder)
     if not _is_pooling(keys, modules, asked):
         return None
-    plan = _classifier(keys) if _kind(keys, asked) == "classify" else _embedder(keys, modules)
+    if _architecture(keys) == COLBERT:
+        plan = _colbert(folder)
+    else:
+        plan = _classifier(keys) if _kind(keys, asked) == "classify" else _embedder(keys, modules)
     plan = replace(plan, model_type=keys.text("model_type"))
     return _configured(plan, asked.pooler_config or {})
 
@@ -148,7 +163,17 @@ def _embedder(keys: Keys, modules: SentenceModules | None) -> PoolingPlan:
         dimensions=dimensions,
         max_tokens=modules.max_tokens,
         lower_case=modules.lower_case,
+        late_interaction=modules.late_interaction,
     )
+
+
+def _colbert(folder: Path) -> PoolingPlan:
+    """Return the plan of a checkpoint of ColBERT's own code: `linear.weight` projects each token's row."""
+    projection = read_tensors(folder).get("linear.weight")
+    if projection is None:
+        raise ConfigError(f"{folder}: architectures names {COLBERT}, whose linear.weight the checkpoint does not have")
+    dense = Dense(projection.shape[0], "linear", bias=False)
+    return PoolingPlan("embed", "mean", "normalize", (dense,), late_interaction=True)
 
 
 def _classifier(keys: Keys) -> PoolingPlan:
@@ -232,8 +257,14 @@ def asked_of(config: Common) -> PoolingAsked:
     return PoolingAsked(config.runner, config.convert, config.pooler_config, config.hf_overrides)
 
 
-def cosines(pairs: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]) -> list[float]:
-    """Return the cosine of each pair of vectors, computed in float64."""
+def similarities(pairs: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]) -> list[float]:
+    """Return the similarity of the texts of each pair, computed in float64: of one vector each, their cosine.
+
+    Of vectors of tokens, [tokens, columns], the sum over the first text's tokens of the largest product with a token of
+    the second (Khattab and Zaharia 2020, arXiv:2004.12832, section 3.3).
+    """
+    if pairs[0][0].ndim == 2:
+        return [float((one.astype(np.float64) @ two.T.astype(np.float64)).max(axis=1).sum()) for one, two in pairs]
     first, second = (np.array(side, np.float64) for side in zip(*pairs, strict=True))
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     found: list[float] = ((first * second).sum(axis=1) / np.maximum(lengths, 1e-12)).tolist()

@@ -25,7 +25,10 @@ _NAMES: dict[str, Literal["mean", "cls", "last"]] = {"mean": "mean", "cls": "cls
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """The modules that modules.json names. dense_folders: the folder of each dense layer's tensors."""
+    """The modules that modules.json names. dense_folders: the folder of each dense layer's tensors.
+
+    late_interaction: nothing pools, as in PyLate's ColBERT models; the dense layers project each token's row.
+    """
 
     pool: Literal["mean", "cls", "last"]
     normalize: bool
@@ -33,10 +36,11 @@ class SentenceModules:
     dense_folders: tuple[Path, ...]
     max_tokens: int | None
     lower_case: bool
+    late_interaction: bool
 
 
 def read_modules(folder: Path) -> SentenceModules | None:
-    """Return the model's modules; None if it has no modules.json, or one without pooling.
+    """Return the model's modules; None if it has no modules.json, or one without pooling and dense layers.
 
     Raises: ConfigError naming what is not supported.
     """
@@ -55,19 +59,20 @@ def read_modules(folder: Path) -> SentenceModules | None:
         if not at.resolve().is_relative_to(folder.resolve()):
             raise ConfigError(f"{path}: the module {kind} lies outside the model's folder")
     pools = [_pool(at) for kind, at in listed if kind == "Pooling"]
-    if not pools:
-        return None
     folders = tuple(at for kind, at in listed if kind == "Dense")
+    if not pools and not folders:
+        return None
     # sentence_bert_config.json, or its namesake for another architecture
     files = (folder / f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta"))
     own = next((read_json(file) for file in files if file.is_file()), Keys({}, str(folder)))
     return SentenceModules(
-        pool=pools[0],
-        normalize=any(kind == "Normalize" for kind, _ in listed),
+        pool=pools[0] if pools else "mean",
+        normalize=not pools or any(kind == "Normalize" for kind, _ in listed),
         dense=tuple(_dense(at, number) for number, at in enumerate(folders)),
         dense_folders=folders,
         max_tokens=own.optional_integer("max_seq_length"),
         lower_case=own.flag("do_lower_case"),
+        late_interaction=not pools,
     )
 
 
@@ -89,4 +94,6 @@ def _dense(folder: Path, number: int) -> Dense:
     if name not in _ACTIVATIONS:
         raise keys.wrong("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
     bias = keys.flag("bias", True)
+    if keys.flag("use_residual"):
+        raise keys.wrong("use_residual", "false: a residual around a dense layer is not supported")
     return Dense(keys.integer("out_features"), f"behind.{number}", bias, _ACTIVATIONS[name])
