@@ -1,18 +1,22 @@
-"""Texts a second of an embedding model, beside transformers on torch with as many threads.
+"""Texts a second of an embedding model, beside transformers on torch and ONNX Runtime with as many threads.
 
     python bench/embeddings.py --model FOLDER --threads 2 --out bench/results/embeddings/<machine>.json
+    python bench/embeddings.py --model FOLDER --quantization int8 --peers transformers,onnxruntime
 
-Both get token ids of random words and give vectors of unit length. Runs take turns, so that what else the machine
-does meets both; the best run of each counts, and the median is told beside it. transformers pads nothing here: all
-texts of a batch are equally long, which is its best case. With one thread it is processor time that counts, which
-changes little with what else runs.
+All get token ids of random words and give vectors of unit length. Runs take turns, so that what else the machine
+does meets all; the best run of each counts, and the median is told beside it. Peers pad nothing here: all texts of a
+batch are equally long, which is their best case. With one thread it is processor time that counts, which changes
+little with what else runs. onnxruntime (pip install onnx onnxruntime) runs the exported model with int8 weights, and
+quantizes activations as it goes.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +62,49 @@ def theirs(args: argparse.Namespace) -> Embed:
     return embed
 
 
+def onnx_int8(args: argparse.Namespace) -> Embed:
+    """ONNX Runtime over the model that torch exports, its matrices as int8 with a scale for each output."""
+    import torch
+    from transformers import AutoModel
+
+    onnxruntime, quantization = map(importlib.import_module, ("onnxruntime", "onnxruntime.quantization"))
+    model = AutoModel.from_pretrained(args.model, dtype=torch.float32, attn_implementation="eager").eval()
+    ids, free = torch.ones(2, 16, dtype=torch.int64), {0: "texts", 1: "tokens"}
+    names = ["input_ids", "attention_mask"]
+    with tempfile.TemporaryDirectory() as folder:
+        exported, quantized = f"{folder}/float32.onnx", f"{folder}/int8.onnx"
+
+        class Rows(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+                rows: torch.Tensor = self.model(input_ids, attention_mask).last_hidden_state
+                return rows
+
+        torch.onnx.export(
+            Rows(), (ids, ids), exported, input_names=names, output_names=["rows"], dynamo=False, opset_version=17,
+            dynamic_axes=dict.fromkeys([*names, "rows"], free),
+        )  # fmt: skip
+        quantization.quantize_dynamic(exported, quantized, per_channel=True)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = args.threads
+        session = onnxruntime.InferenceSession(quantized, options, providers=["CPUExecutionProvider"])
+
+    def embed(texts: list[list[int]]) -> np.ndarray:
+        given = np.array(texts, np.int64)
+        rows = session.run(["rows"], dict(zip(names, (given, np.ones_like(given)), strict=True)))[0]
+        mean = rows.mean(axis=1)
+        unit: np.ndarray = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+        return unit
+
+    return embed
+
+
+PEERS = {"transformers": theirs, "onnxruntime": onnx_int8}
+
+
 def measured(
     engines: dict[str, Embed], texts: list[list[int]], runs: int, clock: Callable[[], float]
 ) -> dict[str, dict[str, float]]:
@@ -72,22 +119,21 @@ def measured(
     result = {
         name: {"best": len(texts) / min(taken), "median": len(texts) / median(taken)} for name, taken in seconds.items()
     }
-    if len(vectors) == 2:
-        first, second = vectors.values()
-        apart = float(np.abs(first - second).max())
-        result["vectors"] = {"apart": apart}
+    own = vectors.pop("forearm")
+    for name, other in vectors.items():
+        print(f"# cosine of forearm's vectors to those of {name}: at least {(own * other).sum(axis=1).min():.5f}")
     return result
 
 
 def figures(found: dict[str, dict[str, float]], row: str, args: argparse.Namespace) -> list[Figure]:
     """Return each engine's best and median speed."""
     name, format, lines = Path(args.model).name, args.quantization or args.dtype, []
-    for engine in ("forearm", "transformers"):
-        if engine in found:
-            peer = "" if engine == "forearm" else f"{engine} {args.dtype}"
-            ratio = found["forearm"]["best"] / found[engine]["best"] if peer else None
-            lines.append(figure(name, format, row, "texts_s", found[engine]["best"], peer, ratio))
-            lines.append(figure(name, format, row, "median_texts_s", found[engine]["median"], peer))
+    forms = {"forearm": "", "transformers": f"transformers {args.dtype}", "onnxruntime": "ONNX Runtime int8"}
+    for engine, speed in found.items():
+        peer = forms[engine]
+        for what, metric in (("best", "texts_s"), ("median", "median_texts_s")):
+            ratio = found["forearm"][what] / speed[what] if peer else None
+            lines.append(figure(name, format, row, metric, speed[what], peer, ratio))
     return lines
 
 
@@ -101,10 +147,10 @@ def main() -> None:
     parser.add_argument("--tokens", default="32,128", help="of a text")
     parser.add_argument("--batches", default="1,32", help="texts at a time")
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--alone", action="store_true", help="without transformers")
+    parser.add_argument("--peers", default="transformers", help="of transformers and onnxruntime; empty: none")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    engines = {"forearm": ours(args)} | ({} if args.alone else {"transformers": theirs(args)})
+    engines = {"forearm": ours(args)} | {name: PEERS[name](args) for name in filter(None, args.peers.split(","))}
     vocabulary = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
     clock = time.process_time if args.threads == 1 else time.perf_counter
     random, recorded = np.random.default_rng(0), list[Figure]()
