@@ -16,18 +16,23 @@ export async function models(root, key) {
 
 // Fill `answer` (see `blank`) with what comes, and call `changed` each time.
 export async function stream(root, key, body, signal, answer, changed) {
-  answer.sent = performance.now();
+  Object.assign(answer, { sent: performance.now(), first: 0, last: 0, finish: null, error: null, stopped: false });
   const whole = { ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
   const reply = await asked(fetch(new URL("v1/chat/completions", root), {
     method: "POST", headers: headers(key), body: JSON.stringify(whole), signal,
   }));
-  for await (const data of events(reply.body)) {
-    if (data === "[DONE]") return;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new Refused(chunk.error.message, chunk.error.code ?? 500);
-    take(answer, chunk);
-    changed();
+  try {
+    for await (const data of events(reply.body)) {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Refused(chunk.error.message, chunk.error.code ?? 500);
+      take(answer, chunk);
+      changed();
+    }
+  } catch (error) {
+    if (error instanceof Refused || error.name === "AbortError") throw error;
   }
+  throw new Refused("The connection to the server broke before the answer ended.", 0);
 }
 
 export function blank() {
@@ -35,7 +40,7 @@ export function blank() {
 }
 
 // As the server wants it back in the next turn.
-export function asMessage(turn) {
+function asMessage(turn) {
   if (turn.role === "tool") return { role: "tool", tool_call_id: turn.id, content: turn.content };
   if (turn.role !== "assistant") return { role: turn.role, content: turn.content };
   const message = { role: "assistant", content: turn.content };
@@ -44,6 +49,13 @@ export function asMessage(turn) {
     message.tool_calls = turn.calls.map(({ id, name, text }) => ({ id, type: "function", function: { name, arguments: text } }));
   }
   return message;
+}
+
+// The messages of a conversation. A question whose answer failed, or was stopped, without a word is left out with it, unless it is the last:
+// the next one would send it again.
+export function messagesOf(turns) {
+  const lost = (turn) => turn?.role === "assistant" && (turn.error || turn.stopped) && !turn.content && !turn.calls.length;
+  return turns.filter((turn, i) => !lost(turn) && !(turn.role === "user" && lost(turns[i + 1]))).map(asMessage);
 }
 
 // Milliseconds to the first token; tokens a second after it; what there is to count.

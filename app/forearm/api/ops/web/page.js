@@ -1,14 +1,19 @@
 // The playground: wires the page's parts together. It loads nothing from anywhere but this server.
 
-import { asMessage, blank, models, Refused, stream } from "./chat.js";
+import { blank, messagesOf, models, Refused, stream } from "./chat.js";
+import { Chats } from "./chats.js";
+import { begin, load, plain, PLACE, save } from "./conversations.js";
 import { Live } from "./live.js";
 import { stats, turnView } from "./view.js";
 
 const ROOT = new URL("../", import.meta.url);
 const THEMES = ["system", "light", "dark"];
+const PANELS = ["chats", "settings", "figures"];
 const by = (id) => document.getElementById(id);
 
 const turns = []; // of the conversation: {role, content, …}
+const all = load(); // conversations
+let conversation = begin(); // the one that is shown
 const views = new Map(); // turn to its view
 let open = null; // the answer being written: {turn, abort}
 
@@ -77,6 +82,8 @@ function json(id, right, what) {
 const acts = {
   isOpen: (turn) => open?.turn === turn,
   isLast: (turn) => turns.at(-1) === turn,
+  goOn(turn) { answer(turn); },
+  branch(turn) { keep(); display(begin(turns.slice(0, turns.indexOf(turn) + 1).map((one) => structuredClone(plain(one))))); keep(); },
   again(turn) { cut(turns.indexOf(turn)); answer(); },
   edited(turn, text) { cut(turns.indexOf(turn)); say(text); },
   results(turn, texts) {
@@ -119,13 +126,16 @@ function toEnd(always) {
   if (always || atEnd()) by("conversation").scrollTop = by("conversation").scrollHeight;
 }
 
-async function answer() {
-  const turn = blank(), abort = new AbortController();
+// Answer the conversation, or go on with its last answer.
+async function answer(begun = null) {
+  const turn = begun ?? blank(), abort = new AbortController();
   const system = by("system").value.trim();
-  const messages = [...(system ? [{ role: "system", content: system }] : []), ...turns.filter((one) => !one.error).map(asMessage)];
+  const messages = [...(system ? [{ role: "system", content: system }] : []), ...messagesOf(turns)];
+  const how = begun ? { continue_final_message: true, add_generation_prompt: false } : {};
   const mine = { turn, abort };
   open = mine;
-  const view = add(turn);
+  const view = begun ? views.get(turn) : add(turn);
+  keep();
   working(true);
   let drawn = false;
   const changed = () => { // once a frame, however fast tokens come
@@ -140,7 +150,7 @@ async function answer() {
     });
   };
   try {
-    await stream(ROOT, by("key").value.trim(), { ...parameters(), messages }, abort.signal, turn, changed);
+    await stream(ROOT, by("key").value.trim(), { ...parameters(), ...how, messages }, abort.signal, turn, changed);
   } catch (error) {
     if (error.name === "AbortError") turn.stopped = true;
     else failed(turn, error);
@@ -148,10 +158,21 @@ async function answer() {
   if (open !== mine) return; // another one has begun
   open = null;
   working(false);
+  keep();
   const follow = atEnd();
   view.update();
   if (follow) toEnd(true);
   if (!turn.error) by("said").textContent = `Answer complete: ${turn.content} ${stats(turn)}`;
+}
+
+// Keep the conversation in this browser.
+function keep() {
+  if (!turns.length) return;
+  Object.assign(conversation, { turns: turns.map(plain), changed: Date.now() });
+  const at = all.indexOf(conversation);
+  if (at >= 0) all.splice(at, 1);
+  all.unshift(conversation);
+  written();
 }
 
 function failed(turn, error) {
@@ -172,11 +193,44 @@ function working(on) {
 
 // --- panels and the composer
 
+const chats = new Chats({
+  all: () => all,
+  current: () => conversation,
+  open(one) { display(one); show("chats", matchMedia("(min-width: 62rem)").matches); },
+  changed: written,
+  removed(one) {
+    all.splice(all.indexOf(one), 1);
+    if (one === conversation) display(begin());
+    written();
+  },
+  added(found) { all.unshift(...found.filter((one) => !all.some(({ id }) => id === one.id))); written(); },
+});
+
+// Show a conversation instead of the present one.
+function display(one) {
+  if (open && all.includes(conversation)) { open.turn.stopped = true; keep(); }
+  cut(0);
+  open = null;
+  working(false);
+  conversation = one;
+  for (const turn of one.turns) {
+    const ended = turn.role !== "assistant" || turn.finish || turn.error; // or the page was closed meanwhile
+    add({ ...structuredClone(turn), ...(ended ? {} : { stopped: true }) });
+  }
+  chats.show();
+}
+
+function written() {
+  chats.say(save(all) ? "" : "This browser has no room for more: export and delete some.");
+  chats.show();
+}
+
 const live = new Live(ROOT, by("figures"));
 
 function show(panel, on) {
   const narrow = matchMedia("(max-width: 61.99rem)").matches;
-  if (on && narrow) for (const other of ["settings", "figures"]) if (other !== panel) show(other, false);
+  if (on && narrow) for (const other of PANELS) if (other !== panel) show(other, false);
+  if (on && panel !== "figures") for (const other of ["chats", "settings"]) if (other !== panel) show(other, false); // one on the left
   by(panel).hidden = !on;
   by(`show-${panel}`).setAttribute("aria-expanded", String(on));
   live.follow();
@@ -227,12 +281,12 @@ by("message").addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   if (open) open.abort.abort();
-  else if (matchMedia("(max-width: 61.99rem)").matches) for (const panel of ["settings", "figures"]) show(panel, false);
+  else if (matchMedia("(max-width: 61.99rem)").matches) for (const panel of PANELS) show(panel, false);
 });
 by("halt").addEventListener("click", () => { open?.abort.abort(); by("message").focus(); });
-by("new").addEventListener("click", () => { cut(0); open = null; working(false); by("message").focus(); });
+by("new").addEventListener("click", () => { display(begin()); by("message").focus(); });
 by("examples").addEventListener("click", (event) => { if (event.target.matches("button")) { say(event.target.textContent); by("message").focus(); } });
-for (const panel of ["settings", "figures"]) by(`show-${panel}`).addEventListener("click", () => show(panel, by(panel).hidden));
+for (const panel of PANELS) by(`show-${panel}`).addEventListener("click", () => show(panel, by(panel).hidden));
 by("theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? "system";
   setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
@@ -243,7 +297,15 @@ for (const field of kept) field.addEventListener("change", () => store(localStor
 by("key").addEventListener("change", () => { store(sessionStorage, "forearm.key", by("key").value.trim() || null); chooseModel(); });
 by("model").addEventListener("change", () => store(localStorage, "forearm.model", by("model").value));
 
+addEventListener("pagehide", () => { if (open) keep(); });
+addEventListener("storage", ({ key }) => { // another tab has kept something
+  if (key !== PLACE) return;
+  all.splice(0, Infinity, ...load().map((one) => (one.id === conversation.id ? conversation : one)));
+  chats.show();
+});
+
 restore();
+chats.show();
 show("figures", matchMedia("(min-width: 80rem)").matches);
 chooseModel();
 by("message").focus();

@@ -14,7 +14,7 @@ export function turnView(turn, acts) {
 }
 
 function who(turn) {
-  return make("div", { class: "who" }, turn.name ? `${NAMES[turn.role]}: ${turn.name}` : NAMES[turn.role]);
+  return make("h2", { class: "who" }, turn.name ? `${NAMES[turn.role]}: ${turn.name}` : NAMES[turn.role]);
 }
 
 function plainView(node, turn, acts) {
@@ -58,7 +58,7 @@ function answerView(node, turn, acts) {
     prose.classList.toggle("writing", writing);
     showCalls(calls, turn, acts, writing);
     failure.hidden = !turn.error;
-    if (turn.error) failure.replaceChildren(make("strong", {}, "That did not work. "), turn.error);
+    if (turn.error) failure.replaceChildren(make("strong", {}, turn.content ? "The answer is cut off. " : "That did not work. "), turn.error);
     row.replaceChildren(...(writing ? [] : buttons(turn, acts)));
   };
   update();
@@ -73,6 +73,10 @@ function reasoned(turn) {
 function buttons(turn, acts) {
   const told = stats(turn), all = told ? [make("span", { class: "stats" }, told)] : [];
   if (turn.content) all.push(copyButton(() => turn.content));
+  if (turn.content && acts.isLast(turn) && !turn.calls.length && (turn.error || turn.stopped || turn.finish === "length")) {
+    all.push(button("Continue", () => acts.goOn(turn)));
+  }
+  if (turn.content) all.push(button("Branch", () => acts.branch(turn)));
   if (acts.isLast(turn)) all.push(button(turn.error ? "Try again" : "Regenerate", () => acts.again(turn)));
   return all;
 }
