@@ -12,6 +12,21 @@ from tests.browser import POOR_CONTRASTS, chromium, opened
 from tests.e2e.served import Served, serve
 from tests.e2e.test_playground import LONG, ask, more, sent, wait_for_answers
 
+AXE = Path(__file__).parents[1] / "axe.min.js"  # axe-core 4.14.1 as its npm package has it (MPL-2.0)
+WRITTEN = """# Title
+
+$x^2$, a [link](https://a.example) and `code`.
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```py
+def f():
+    return "a"  # as it is
+```
+"""
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -152,3 +167,37 @@ def test_a_branch_leaves_the_first_conversation_as_it_was(page: Page) -> None:
     expect(page.locator("#chat-list .title")).to_have_count(2)
     page.locator("#chat-list .title").last.click()
     expect(page.locator(".turn.user")).to_have_count(2)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_axe_finds_nothing(
+    browser: Browser, served: Served, tmp_path: Path, width: int, height: int, scheme: str
+) -> None:
+    file = tmp_path / "all.json"
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": WRITTEN, "finish": "stop"}]
+    file.write_text(json.dumps([{"id": "1", "turns": turns}]))
+    with opened(browser, served.url, width, height, scheme) as (page, _):
+        expect(page.locator("#model")).to_be_enabled()
+
+        def violations() -> list[str]:
+            page.evaluate(AXE.read_text())
+            found = page.evaluate("() => axe.run()")
+            assert len(found["passes"]) > 10
+            return [f"{one['id']}: {one['nodes'][0]['html'][:100]}" for one in found["violations"]]
+
+        assert violations() == []
+        chats(page)
+        page.get_by_label("Import JSON").set_input_files(file)
+        expect(page.locator("#chat-list .title")).to_have_count(1)
+        assert violations() == []
+        page.locator("#chat-list .title").click()
+        expect(page.locator(".katex")).to_have_count(1)
+        assert violations() == []
+        page.get_by_role("button", name="Settings", exact=True).click()
+        page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+        assert violations() == []
+        if page.locator("#figures").is_hidden():
+            page.get_by_role("button", name="Figures").click()
+        expect(page.locator("#figures")).to_be_visible()
+        assert violations() == []
