@@ -74,13 +74,15 @@ def whole_model(config: ModelConfig, tokens: list[int]) -> Floats:
             executor.load_vector(name, values)
     executor.finish_loading()
     executor.allocate_kv(WINDOW // BLOCK)
+    if config.has_states:
+        executor.allocate_states(1)
     rows = []
     for first in range(0, len(tokens), WINDOW):
         ids = np.array(tokens[first : first + WINDOW], np.int32)
         places = np.arange(len(ids), dtype=np.int32)
         blocks = np.arange(-(-len(ids) // BLOCK), dtype=np.int32)
         ends = [np.array([0, n], np.int32) for n in (len(ids), len(blocks))]
-        executor.forward(ids, places, *ends, blocks, places)
+        executor.forward(ids, places, *ends, blocks, places, states=np.zeros(1, np.int32))
         rows.append(executor.logits())
     return np.concatenate(rows)
 
