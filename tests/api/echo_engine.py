@@ -72,6 +72,7 @@ class EchoEngine:
         self._started.set()
         await self._ending.wait()
         server.close()
+        await asyncio.sleep(0.05)  # a connection that was just accepted, as of a client that comes again, gets its task
         for writer in self._writers:
             writer.transport.abort()
         for task in self._tasks.values():
