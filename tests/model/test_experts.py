@@ -1,16 +1,22 @@
-"""Layers with experts: what they compute, against numpy; and that one expert is what a dense feed-forward is."""
+"""Layers with experts: their results against numpy, one expert against a dense feed-forward, and fused tensors."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from tests.model import reference
+from tests.model.cases import CASES, Case, make
+from tests.model.run_native import Run, Stepper
 from tests.model.test_same_tokens import LLAMA, Floats, Slice, layers, prompt, run_alone, same, step
 
 from forearm import _native
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.shards import read_tensors
 from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig, WeightFormat
 from forearm.model.families.matrices import matrices, uniform_formats
 
@@ -195,3 +201,31 @@ def test_a_single_expert_gives_the_bits_of_a_dense_feed_forward(format: WeightFo
 
     for chunks in ([70], [66, 1, 3]):
         assert same(model.logits(model.experts, tokens, chunks), dense), chunks
+
+
+SPARSE = [case for case in CASES if "Moe" in case.config or case.config.startswith(("Olmoe", "Mixtral"))]
+
+
+@pytest.mark.parametrize("case", SPARSE, ids=lambda case: case.name)
+def test_fused_tensors_give_the_bits_of_one_tensor_an_expert(case: Case, tmp_path: Path) -> None:
+    """transformers 5 may keep all experts of a layer in two tensors, as it computes with them."""
+    single, fused = tmp_path / "single", tmp_path / "fused"
+    make(case, single).save_pretrained(fused, save_original_format=False)
+    names = read_tensors(fused).keys()
+    assert any(name.endswith("experts.gate_up_proj") for name in names)
+    assert not any(".experts.0." in name for name in names)
+
+    for quantization in ("none", "int8", "int4"):
+        wanted, got = (Stepper(Run(str(at), [], 45, quantization=quantization)) for at in (single, fused))
+
+        assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33])), quantization
+
+
+def test_fused_tensors_of_another_shape_are_refused(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "olmoe")
+    make(case, tmp_path).save_pretrained(tmp_path, save_original_format=False)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"intermediate_size": 100', '"intermediate_size": 50'))
+
+    with pytest.raises(ConfigError, match=r"experts\.\S+ has shape \[8, .*; config\.json makes it \["):
+        open_checkpoint(tmp_path)

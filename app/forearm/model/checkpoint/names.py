@@ -6,7 +6,7 @@ The list of matrices (matrices.py) holds Llama's names of matrices; this file ho
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, ModelConfig, ShortConv
@@ -76,6 +76,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     """
     specs = matrices(config)
     prefix = _prefix(config, stored)
+    config = replace(config, names=config.names | _fused_experts(config, prefix, stored))
     found: list[TensorPart] = []
     for spec in specs:
         if spec.role == "pooler":
@@ -111,14 +112,17 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
     row, last = 0, ""
     if spec.name.startswith("layers."):
         prefix += f"{config.names.get('layers', 'layers')}.{spec.name.split('.')[1]}."
-    for part in spec.parts if spec.experts > 1 else ():
-        module = prefix + config.names.get(part.key, part.stored)
-        own = range(spec.experts) if "{expert}" in module else ()  # else the tensor has the rows of all experts
-        for expert in own:
-            stored_as = f"{module.replace('{expert}', str(expert))}.weight"
-            yield TensorPart(part.name, stored_as, (part.rows, spec.k), at=expert * part.rows, matrix=spec.name)
-        if not own:
-            yield TensorPart(part.name, f"{module}.weight", (spec.experts * part.rows, spec.k), matrix=spec.name)
+    modules = [prefix + config.names.get(part.key, part.stored) for part in spec.parts]
+    for i, part in enumerate(spec.parts if spec.experts > 1 else ()):
+        fused = len(modules) > 1 and len(set(modules)) == 1  # gate and up of each expert follow each other
+        if not fused and "{expert}" not in modules[i]:  # the tensor has the rows of all experts
+            tensor = modules[i] if modules[i] in stored else f"{modules[i]}.weight"
+            yield TensorPart(part.name, tensor, (spec.experts * part.rows, spec.k), matrix=spec.name)
+            continue
+        for expert in range(spec.experts):
+            tensor = modules[i] if fused else f"{modules[i].replace('{expert}', str(expert))}.weight"
+            first = (expert * len(modules) + i) * part.rows if fused else 0
+            yield TensorPart(part.name, tensor, (part.rows, spec.k), first, expert * part.rows, matrix=spec.name)
     for part in spec.parts if spec.experts == 1 else ():
         module, _, place = f"{prefix}{config.names.get(part.key, part.stored)}".partition("[")
         if spec.role == "head":
@@ -129,6 +133,23 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         if spec.bias:
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (part.rows,), row)
         row, last = row + part.rows, module
+
+
+def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:
+    """Return the names in a checkpoint that has all experts of a layer in two tensors; empty for other checkpoints.
+
+    gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
+    computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
+    """
+    layers = [f"{prefix}{config.names.get('layers', 'layers')}.{i}." for i in range(len(config.layers))]
+    for block in (config.names.get("experts.down", "").partition("experts.")[0], "mlp."):
+        if any(f"{at}{block}experts.gate_up_proj" in stored for at in layers):
+            joint, router = f"{block}experts.gate_up_proj", f"{block}gate"
+            names = {"experts.gate": joint, "experts.up": joint, "experts.down": f"{block}experts.down_proj"}
+            correction = config.names.get("correction", _VECTORS["correction"])
+            beside = correction.replace("mlp.moe_statics.", "mlp.gate.moe_statics.")  # ERNIE's
+            return names | {"router": router, "correction": beside}
+    return {}
 
 
 def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embed: str) -> Iterator[TensorPart]:
