@@ -148,7 +148,7 @@ class Executor:
         experts for the rows of one of them.
         Raises: ValueError if there is no such matrix, its format has no codes, or shapes or values are not its.
         """
-    def load_vector(self, name: str, data: Float32Array) -> None:
+    def load_vector(self, name: str, data: Float32Array, row: int = 0) -> None:
         """Set a norm or bias: float32 [n].
 
         name: layers.{i}.{input_norm,post_attention_norm,pre_mlp_norm,post_mlp_norm,q_norm,k_norm} and final_norm

@@ -116,8 +116,9 @@ void read_kinds(const py::object& from, Config& c) {
   c.norm_placement = one_of<NormPlacement>(
       "norm_placement", name("norm_placement"),
       {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
-  c.qk_norm = one_of<QkNorm>("qk_norm", name("qk_norm"),
-                             {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}});
+  c.qk_norm = one_of<QkNorm>(
+      "qk_norm", name("qk_norm"),
+      {{"none", QkNorm::none}, {"head", QkNorm::head}, {"each_head", QkNorm::each_head}, {"full", QkNorm::full}});
   c.norm_residual =
       one_of<NormResidual>("norm_residual", name("norm_residual"),
                            {{"none", NormResidual::none}, {"first", NormResidual::first}, {"all", NormResidual::all}});
@@ -185,7 +186,13 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("layer_norm", c.layer_norm);
   read("norm_bias", c.norm_bias);
   read("norm_plus_one", c.norm_plus_one);
+  read("norm_weight", c.norm_weight);
   read("final_norm", c.final_norm);
+  read("parallel_residual", c.parallel_residual);
+  read("qk_norm_after_rope", c.qk_norm_after_rope);
+  read("qkv_clip", c.qkv_clip);
+  read("query_growth", c.query_growth);
+  read("query_positions", c.query_positions);
   read_kinds(from, c);
   read("tied_head", c.tied_head);
   read("attention_scale", c.attention_scale);

@@ -201,10 +201,10 @@ void bind_executor(py::module_& module) {
            "offsets"_a = py::none(), "order"_a = py::none(), "row"_a = 0)
       .def(
           "load_vector",
-          [](Executor& executor, const std::string& name, const Array<float>& data) {
-            executor.load_vector(name, data.data(), length(name.c_str(), data));
+          [](Executor& executor, const std::string& name, const Array<float>& data, int64_t row) {
+            executor.load_vector(name, data.data(), length(name.c_str(), data), row);
           },
-          "name"_a, "data"_a.noconvert())
+          "name"_a, "data"_a.noconvert(), "row"_a = 0)
       .def("save_weights", &Executor::save_weights, "path"_a, "key"_a, py::call_guard<py::gil_scoped_release>())
       .def("map_weights", &Executor::map_weights, "path"_a, "key"_a, py::call_guard<py::gil_scoped_release>())
       .def("finish_loading", &Executor::finish_loading)

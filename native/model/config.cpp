@@ -98,6 +98,11 @@ void check(const Config& c, const Limits& limits) {
   in_range("head_dim", c.head_dim, 1, 4096);
   in_range("max_positions", c.max_positions, 1, INT32_MAX / 2);
   in_range("position_offset", c.position_offset, 0, 1024);
+  if (c.query_growth != 0.0f) in_range("query_positions", c.query_positions, 1, INT32_MAX / 2);
+  if (c.parallel_residual && (c.norm_placement != NormPlacement::pre || c.norm_residual != NormResidual::none))
+    refuse("a parallel residual needs norms that stand before each half of a layer alone");
+  for (const LayerKind& layer : c.layers)
+    if (c.parallel_residual && !layer.mixer_as<AttentionKind>()) refuse("a parallel residual needs attention layers");
   if (c.heads % c.kv_heads != 0)
     refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of kv_heads (" + std::to_string(c.kv_heads) +
            ")");

@@ -12,7 +12,8 @@
 namespace forearm {
 
 enum class NormPlacement { pre, post, sandwich };
-enum class QkNorm { none, head, full };
+// each_head: every head has weights of its own.
+enum class QkNorm { none, head, each_head, full };
 // The norms whose output replaces the residual: none, the first one (the norm of the embeddings), or all of them (BERT:
 // a norm after each half of a layer is computed as the norm before the next half).
 enum class NormResidual { none, first, all };
@@ -121,8 +122,15 @@ struct Config {
   NormResidual norm_residual = NormResidual::none;
   NormPlacement norm_placement = NormPlacement::pre;
   bool norm_plus_one = false;
+  bool norm_weight = true;
   bool final_norm = true;
+  bool parallel_residual = false;  // both halves of a layer read the same residual
   QkNorm qk_norm = QkNorm::none;
+  bool qk_norm_after_rope = false;
+  float qkv_clip = 0.0f;  // q, k and v are clamped to this size; 0: not
+  // Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)).
+  float query_growth = 0.0f;
+  int64_t query_positions = 0;
 
   bool tied_head = false;
 

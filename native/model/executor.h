@@ -25,7 +25,9 @@ class Executor {
     weights_.load_codes(name, codes, order, row, pool_);
   }
   const Matrix& matrix_of(const std::string& part) const { return weights_.matrix_of(part); }
-  void load_vector(const std::string& name, const float* data, int64_t n) { weights_.load_vector(name, data, n); }
+  void load_vector(const std::string& name, const float* data, int64_t n, int64_t row = 0) {
+    weights_.load_vector(name, data, n, row);
+  }
   void save_weights(const std::string& path, const std::string& key) { weights_.save(path, key, pool_); }
   void map_weights(const std::string& path, const std::string& key) { weights_.map(path, key, pool_); }
   void finish_loading();

@@ -45,8 +45,11 @@ void Forward::walk(StepWalk w) {
   const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
-    add = c_.layers[i].mixer_as<ShortConvKind>() ? short_conv_.mix(w, i, add) : attention_.mix(w, i, add);
-    add = c_.layers[i].experts ? experts_.apply(w, i, add) : feed_forward_.apply(w, i, add);
+    const Norm* mixed = c_.layers[i].mixer_as<ShortConvKind>() ? short_conv_.mix(w, i, add) : attention_.mix(w, i, add);
+    // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
+    const Norm* before = c_.parallel_residual ? nullptr : mixed;
+    add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
+    if (c_.parallel_residual) add = mixed;
   }
   step_.enter_layer(w, c_.layers.size());
   if (w.rows == 0) return;

@@ -180,7 +180,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   const int64_t tokens = round_up(limits.step_tokens, 2);
   residual = carver.floats(tokens, c.hidden);
   mixer_in = carver.floats(tokens, mixer_columns(c));
-  projected = carver.floats(c.norm_after() || c.learned_positions || c.token_types > 0 ? tokens : 0, c.hidden);
+  const bool projects = c.norm_after() || c.parallel_residual || c.learned_positions || c.token_types > 0;
+  projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
   carve_sites(carver, limits);

@@ -263,6 +263,30 @@ CASES: list[Case] = [
         "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "num_dense_layers": 1,
         "routed_scaling_factor": 1.5,
     }),
+    # parallel halves of a layer, norms of each head, LayerNorm without bias or weights
+    Case("phi", "PhiConfig", {"hidden_size": 96, "num_key_value_heads": 6}),
+    Case("phi-gqa-rotated", "PhiConfig", {"num_key_value_heads": 3, "num_hidden_layers": 3, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+    }}),
+    Case("stablelm", "StableLmConfig", {"hidden_size": 96, "use_qkv_bias": True}),
+    Case("stablelm-parallel", "StableLmConfig", {
+        "hidden_size": 96, "use_parallel_residual": True, "qk_layernorm": True, "num_hidden_layers": 3,
+    }),
+    Case("stablelm-norms", "StableLmConfig", {"hidden_size": 144, "qk_layernorm": True, "tie_word_embeddings": True}),
+    Case("olmo", "OlmoConfig", {"eos_token_id": 2}),
+    Case("olmo-clipped", "OlmoConfig", {"clip_qkv": 0.9, "num_key_value_heads": 6, "eos_token_id": 2}),
+    Case("cohere", "CohereConfig", {"logit_scale": 0.3}),
+    Case("cohere-norms", "CohereConfig", {"use_qk_norm": True, "num_hidden_layers": 3, "attention_bias": True}),
+    Case("cohere2", "Cohere2Config", {"num_hidden_layers": 5, "sliding_window": 16, "logit_scale": 0.5}),
+    # queries that grow with the position; q and k normalized after their rotation
+    Case("ministral3", "Ministral3Config", {"head_dim": 20, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4,
+    }}, seed=6),
+    Case("hunyuan", "HunYuanDenseV1Config", {"head_dim": 20, "tie_word_embeddings": True}),
+    Case("hunyuan-alpha", "HunYuanDenseV1Config", {"head_dim": 12, "attention_bias": True, "rope_parameters": {
+        "rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0,
+    }}, seed=2),
     # the text part of multimodal models
     Case("mistral3", "Mistral3Config", {"text_config": {"model_type": "mistral", "head_dim": 20}, "vision_config": {
         "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,

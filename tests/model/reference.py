@@ -138,8 +138,9 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y = short_conv(layer.mixer, own, normed, rounding)
         else:
             y = attention(config, layer.mixer, own, normed, positions, rounding)
-        x = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
-        normed = norm(config, own, "pre_mlp_norm", x, rounding)
+        mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
+        normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
+        x = mixed
         x = normed if config.norm_residual == "all" else x
         feed_forward = layer.feed_forward
         y = (mlp if isinstance(feed_forward, FeedForward) else experts)(feed_forward, own, normed, rounding)
@@ -185,13 +186,18 @@ def attention(
     q = linear(x, w["q"], w.get("q.bias"), e)
     k = linear(x, w["k"], w.get("k.bias"), e)
     v = linear(x, w["v"], w.get("v.bias"), e)
+    if config.qkv_clip:
+        q, k, v = (np.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
     if config.qk_norm == "full":
         q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
     q, k, v = (a.reshape(len(x), -1, config.head_dim) for a in (q, k, v))
-    if config.qk_norm == "head":
-        q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
-    if layer.rope is not None:
-        q, k = (rotated(config, layer.rope, a, positions, e) for a in (q, k))
+    for after in (False, True):
+        if config.qk_norm in ("head", "each_head") and config.qk_norm_after_rope == after:
+            q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
+        if layer.rope is not None and not after:
+            q, k = (rotated(config, layer.rope, a, positions, e) for a in (q, k))
+    if config.query_growth:
+        q = q * (1 + config.query_growth * np.log(1 + positions // config.query_positions))[:, None, None]
     k, v = e.around(k, e.cache), e.around(v, e.cache)
 
     group = config.heads // config.kv_heads
@@ -285,12 +291,14 @@ def linear(x: Array, w: Array, bias: Array | None, e: Rounding, codes: bool = Tr
 
 def norm(config: ModelConfig, w: dict[str, Array], name: str, x: Array, e: Rounding) -> Array:
     """RMSNorm or LayerNorm over the last axis; x itself where the model has no such norm."""
-    if name not in w:
+    if name not in w and (config.norm_weight or name.startswith("post_")):
         return x
     if config.layer_norm:
         x = x - x.mean(axis=-1, keepdims=True)
     x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + config.norm_eps)
-    y = x * (w[name] + (1.0 if config.norm_plus_one else 0.0)) + w.get(f"{name}.bias", 0.0)
+    weight = w.get(name, np.ones(x.shape[-1])).reshape(-1, x.shape[-1])  # [heads, head_dim] if each has its own
+    weight = weight if len(weight) > 1 else weight[0]
+    y = x * (weight + (1.0 if config.norm_plus_one else 0.0)) + w.get(f"{name}.bias", 0.0)
     return e.around(y, e.sums, 8)
 
 

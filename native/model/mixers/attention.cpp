@@ -64,7 +64,7 @@ const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
   attend(w, layer);
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
-  const Norm* after = norms.post_attention.if_there();
+  const Norm* after = config_.parallel_residual ? &norms.post_attention : norms.post_attention.if_there();
   step_.project_back(w, step_.output(w, step_.scratch.mixed, o.matrix), o, after);
   step_.barrier(w);
   return after;
@@ -102,16 +102,43 @@ void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Rang
 // Normalizes and rotates these heads of these rows, and stores keys and values.
 void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   if (rows.size() == 0) return;
-  normalize_heads(weights_.norms(layer), rows, query, kv);
+  if (config_.qkv_clip > 0.0f) {
+    clip(rows, query.begin * config_.head_dim, query.size());
+    clip(rows, at_.key + kv.begin * config_.head_dim, kv.size());
+    clip(rows, at_.value + kv.begin * config_.head_dim, kv.size());
+  }
+  if (!config_.qk_norm_after_rope) normalize_heads(weights_.norms(layer), rows, query, kv);
   if (const auto rope = kind(layer).rope) {
     rotate(static_cast<size_t>(*rope), rows, query.begin * config_.head_dim, query.size());
     rotate(static_cast<size_t>(*rope), rows, at_.key + kv.begin * config_.head_dim, kv.size());
   }
+  if (config_.qk_norm_after_rope) normalize_heads(weights_.norms(layer), rows, query, kv);
+  if (config_.query_growth != 0.0f) grow(rows, query);
   for (int64_t h = kv.begin; h < kv.end; ++h)
     step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h),
                            qkv_at(rows.begin, at_.key + h * config_.head_dim),
                            qkv_at(rows.begin, at_.value + h * config_.head_dim), step_.scratch.mixer_in.stride,
                            rows.size(), config_.head_dim, h, step_.scratch.slots + rows.begin});
+}
+
+// Clamps these heads' values.
+void Attention::clip(Range rows, int64_t column, int64_t heads) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    float* x = qkv_at(r, column);
+    for (int64_t i = 0; i < heads * config_.head_dim; ++i)
+      x[i] = std::min(std::max(x[i], -config_.qkv_clip), config_.qkv_clip);
+  }
+}
+
+// Multiplies queries beyond the first query_positions, so that attention stays sharp over long contexts.
+void Attention::grow(Range rows, Range query) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const int64_t steps = step_.batch().position[r] / config_.query_positions;
+    if (steps == 0) continue;
+    const float factor = 1.0f + config_.query_growth * std::log(1.0f + static_cast<float>(steps));
+    float* x = qkv_at(r, query.begin * config_.head_dim);
+    for (int64_t i = 0; i < query.size() * config_.head_dim; ++i) x[i] *= factor;
+  }
 }
 
 void Attention::normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv) {
@@ -120,18 +147,26 @@ void Attention::normalize_heads(const LayerNorms& norms, Range rows, Range query
     step_.kernel.head_norm({qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads,
                             config_.head_dim, norm.weight.data(), config_.norm_eps});
   };
-  const auto whole = [&](const Norm& norm, int64_t column, int64_t heads) {
+  const auto whole = [&](const float* weight, int64_t column, int64_t width, bool layer_norm) {
     Operand out = step_.scratch.mixer_in;
     out.data = qkv_at(0, column);
-    step_.kernel.norm({qkv_at(0, column), step_.scratch.mixer_in.stride, rows.begin, rows.end, heads * config_.head_dim,
-                       norm.weight.data(), nullptr, config_.norm_eps, false, out});
+    step_.kernel.norm({qkv_at(0, column), step_.scratch.mixer_in.stride, rows.begin, rows.end, width, weight, nullptr,
+                       config_.norm_eps, layer_norm, out});
+  };
+  const auto each_head = [&](const Norm& norm, int64_t first, Range heads) {
+    for (int64_t column = heads.begin * config_.head_dim; column < heads.end * config_.head_dim;
+         column += config_.head_dim)
+      whole(norm.weight.data() + column, first + column, config_.head_dim, config_.layer_norm);
   };
   if (config_.qk_norm == QkNorm::head) {
     per_head(norms.q, query.begin * config_.head_dim, query.size());
     per_head(norms.k, at_.key + kv.begin * config_.head_dim, kv.size());
   } else if (config_.qk_norm == QkNorm::full) {  // rows are divided, so these are all heads
-    whole(norms.q, 0, config_.heads);
-    whole(norms.k, at_.key, config_.kv_heads);
+    whole(norms.q.weight.data(), 0, config_.heads * config_.head_dim, false);
+    whole(norms.k.weight.data(), at_.key, config_.kv_heads * config_.head_dim, false);
+  } else if (config_.qk_norm == QkNorm::each_head) {
+    each_head(norms.q, 0, query);
+    each_head(norms.k, at_.key, kv);
   }
 }
 

@@ -37,6 +37,8 @@ class Attention {
   void project_qkv(StepWalk& w, size_t layer, const Operand& in);
   void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);
   void finish_heads(size_t layer, Range rows, Range query, Range kv);
+  void clip(Range rows, int64_t column, int64_t heads);
+  void grow(Range rows, Range query);
   void normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv);
   void rotate(size_t rope, Range rows, int64_t column, int64_t heads);
   void attend(StepWalk& w, size_t layer);

@@ -80,9 +80,9 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
   }
   if (c.qk_norm == QkNorm::none || !c.layers[layer].mixer_as<AttentionKind>()) return;
-  const bool full = c.qk_norm == QkNorm::full;
-  declare_norm(c, prefix + "q_norm", norms.q, full ? c.heads * c.head_dim : c.head_dim, false);
-  declare_norm(c, prefix + "k_norm", norms.k, full ? c.kv_heads * c.head_dim : c.head_dim, false);
+  const bool shared = c.qk_norm == QkNorm::head;
+  declare_norm(c, prefix + "q_norm", norms.q, shared ? c.head_dim : c.heads * c.head_dim, false);
+  declare_norm(c, prefix + "k_norm", norms.k, shared ? c.head_dim : c.kv_heads * c.head_dim, false);
 }
 
 void Weights::declare_convolution(const Config& c, size_t layer) {
@@ -95,6 +95,7 @@ void Weights::declare_convolution(const Config& c, size_t layer) {
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {
+  if (!c.norm_weight) return norm.weight.assign(static_cast<size_t>(n), 1.0f);
   declare_vector(name, norm.weight, n, {n, {}});
   vectors_.at(name).plus = c.norm_plus_one ? 1.0f : 0.0f;
   if (with_bias) declare_vector(name + ".bias", norm.bias, n, {n, {}});
@@ -103,7 +104,7 @@ void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm,
 void Weights::declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place) {
   if (values.empty()) vector_bytes_ += padded * 4;
   values.resize(static_cast<size_t>(padded));
-  vectors_.emplace(name, VectorValues{&values, place, 0.0f, false});
+  vectors_.emplace(name, VectorValues{&values, place, 0.0f, std::vector<bool>(static_cast<size_t>(place.all_rows()))});
 }
 
 const Linear& Weights::linear(const std::string& name) const {
@@ -216,15 +217,15 @@ const Matrix& Weights::matrix_of(const std::string& part) const {
   return *found->second.matrix;
 }
 
-void Weights::load_vector(const std::string& name, const float* data, int64_t n) {
+void Weights::load_vector(const std::string& name, const float* data, int64_t n, int64_t row) {
   const auto found = vectors_.find(name);
   if (found == vectors_.end()) throw std::invalid_argument("this model has no vector '" + name + "'");
   VectorValues& part = found->second;
-  if (n != part.place.all_rows())
+  if (row < 0 || row + n > part.place.all_rows())
     throw std::invalid_argument("'" + name + "' has " + std::to_string(part.place.all_rows()) + " values; " +
-                                std::to_string(n) + " were given");
-  for (int64_t i = 0; i < n; ++i) (*part.values)[static_cast<size_t>(part.place.column(i))] = data[i] + part.plus;
-  part.loaded = true;
+                                std::to_string(n) + " were given from " + std::to_string(row) + " on");
+  for (int64_t i = 0; i < n; ++i) (*part.values)[static_cast<size_t>(part.place.column(row + i))] = data[i] + part.plus;
+  std::fill_n(part.loaded.begin() + row, n, true);
 }
 
 void Weights::finish() {
@@ -234,7 +235,8 @@ void Weights::finish() {
     if (std::find(part.loaded.begin(), part.loaded.end(), false) != part.loaded.end())
       add(missing_rows(name, part.loaded));
   for (const auto& [name, part] : vectors_)
-    if (!part.loaded) add(name);
+    if (std::find(part.loaded.begin(), part.loaded.end(), false) != part.loaded.end())
+      add(missing_rows(name, part.loaded));
   if (!missing.empty()) throw std::invalid_argument("these tensors are missing: " + missing);
 }
 

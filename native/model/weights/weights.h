@@ -56,7 +56,7 @@ class Weights {
                    Pool& pool);
   // Packs rows that are already quantized; order: [k], or null.
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row, Pool& pool);
-  void load_vector(const std::string& name, const float* data, int64_t n);
+  void load_vector(const std::string& name, const float* data, int64_t n, int64_t row = 0);
   // Returns the matrix that a part belongs to. Throws std::invalid_argument if there is none.
   const Matrix& matrix_of(const std::string& part) const;
   // Save everything that was loaded to a file, and map it from there (packed_file.h). `key` identifies the checkpoint
@@ -104,8 +104,8 @@ class Weights {
   struct VectorValues {
     std::vector<float>* values;
     Place place;
-    float plus;  // added to each value: 1 if the family stores norms minus one
-    bool loaded;
+    float plus;                // added to each value: 1 if the family stores norms minus one
+    std::vector<bool> loaded;  // by row
   };
 
   MatrixRows& rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k);

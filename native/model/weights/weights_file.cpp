@@ -64,7 +64,7 @@ void Weights::map(const std::string& path, const std::string& key, Pool& pool) {
     region_ = std::move(region);
   for (Matrix* matrix : shaped_) matrix->settle(region_.data());
   for (auto& [name, part] : matrices_) part.loaded.assign(part.loaded.size(), true);
-  for (auto& [name, part] : vectors_) part.loaded = true;
+  for (auto& [name, part] : vectors_) std::fill(part.loaded.begin(), part.loaded.end(), true);
   mapped_ = true;
 }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.unit.model.published_dense import DENSE
 from tests.unit.model.published_hybrid import HYBRID
+from tests.unit.model.published_layer_norm import LAYER_NORM
 
 _OLD = {"use_cache": True, "initializer_range": 0.02, "transformers_version": "4.41.2", "attention_dropout": 0.0}
 
@@ -222,4 +223,5 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     **DENSE,
     **HYBRID,
+    **LAYER_NORM,
 }  # fmt: skip

@@ -87,14 +87,14 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     names = _VECTORS | config.names
     for i, (mixer, feed_forward) in enumerate((layer.mixer, layer.feed_forward) for layer in config.layers):
         layer, at = f"layers.{i}", f"{prefix}{names['layers']}.{i}"
-        for norm in _NORMS[config.norm_placement]:
+        for norm in _NORMS[config.norm_placement] if config.norm_weight else ():
             own = config.names.get(f"{layer}.{norm}")
             there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
             found += _norm(f"{layer}.{norm}", there, config.hidden, biases)
         for norm, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
             if config.qk_norm != "none" and isinstance(mixer, Attention):
-                size = config.head_dim * (heads if config.qk_norm == "full" else 1)
-                found += _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", size, False)
+                size = config.head_dim * (1 if config.qk_norm == "head" else heads)
+                found += _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", size, False, heads)
         if isinstance(mixer, ShortConv):
             taps = f"{at}.{names['conv']}"
             found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
@@ -102,7 +102,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
                 found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
         if isinstance(feed_forward, Experts) and feed_forward.correction:
             found.append(TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (feed_forward.count,)))
-    if config.final_norm:
+    if config.final_norm and config.norm_weight:
         found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
     return found
 
@@ -178,10 +178,14 @@ def layers_prefix(config: ModelConfig, stored: Collection[str]) -> str:
     return f"{_prefix(config, stored)}{config.names.get('layers', 'layers')}."
 
 
-def _norm(name: str, at: str, width: int, bias: bool) -> Iterator[TensorPart]:
-    yield TensorPart(name, f"{at}.weight", (width,))
+def _norm(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:
+    """Yield a norm's vectors, which two norms may share. {head} in `at` stands for the number of one of `heads`."""
+    own = heads if "{head}" in at else 1
+    for head in range(own):
+        stored = f"{at.replace('{head}', str(head))}.weight"
+        yield TensorPart(name, stored, (width // own,), at=head * width // own, of_rows=width // own)
     if bias:
-        yield TensorPart(f"{name}.bias", f"{at}.bias", (width,))
+        yield TensorPart(f"{name}.bias", f"{at}.bias", (width,), of_rows=width)
 
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:

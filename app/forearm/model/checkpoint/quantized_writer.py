@@ -54,6 +54,11 @@ class CheckpointWriter:
                 f"{checkpoint.folder}: only models of attention and dense feed-forwards are written; serve it with "
                 "--quantization"
             )
+        if checkpoint.config.parallel_residual or checkpoint.config.qk_norm == "each_head":
+            raise ConfigError(
+                f"{checkpoint.config.model_type}: norms that share a tensor, or are stored for each head, are not "
+                "written; serve the model with --quantization instead"
+            )
         if folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} has files; name a new folder")
         self._checkpoint, self._folder = checkpoint, folder
@@ -62,9 +67,9 @@ class CheckpointWriter:
         self._threads = ThreadPoolExecutor(threads, "round")
         self._pieces: dict[str, list[tuple[int, str, Array]]] = defaultdict(list)  # first row, dtype, rows of a tensor
 
-    def load_vector(self, name: str, values: Float32Array) -> None:
+    def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Keep a norm or bias, float32 [rows]."""
-        self._keep(self._parts[name], "", 0, "float32", values)
+        self._keep(self._parts[name], "", row, "float32", values)
 
     def load_matrix(
         self,

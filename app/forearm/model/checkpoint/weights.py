@@ -113,7 +113,7 @@ class TensorReceiver(Protocol):
         """Take rows of a matrix (_native.pyi, Executor)."""
         ...
 
-    def load_vector(self, name: str, values: Float32Array) -> None:
+    def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Take a norm or a bias."""
         ...
 
@@ -205,7 +205,7 @@ class Loader:
             self._bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
             values = self._files.mapping(stored.path).values(stored, part.row, part.row + part.shape[0])
-            target.load_vector(part.name, widened(values, stored.float_dtype))
+            target.load_vector(part.name, widened(values, stored.float_dtype), part.at)
             self._bar.update(values.nbytes)
         else:
             mapping = self._files.mapping(stored.path)

@@ -211,8 +211,17 @@ class ModelConfig:
     norm_residual: Literal["none", "first", "all"] = "none"
     norm_placement: NormPlacement = "pre"
     norm_plus_one: bool = False  # weights are stored minus one (Gemma)
+    norm_weight: bool = True  # of the residual's norms (OLMo 1 has none)
     final_norm: bool = True
-    qk_norm: Literal["none", "head", "full"] = "none"
+    parallel_residual: bool = False  # both halves of a layer read the same residual, and both are added to it
+    # head: one norm for all heads. each_head: a LayerNorm (or RMSNorm, as layer_norm says) of its own for each head.
+    # full: one norm over all heads together.
+    qk_norm: Literal["none", "head", "each_head", "full"] = "none"
+    qk_norm_after_rope: bool = False
+    qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
+    # Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)) (Ministral 3).
+    query_growth: float = 0.0
+    query_positions: int = 0
 
     qkv_bias: bool = False
     o_bias: bool = False

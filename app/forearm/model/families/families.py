@@ -134,6 +134,13 @@ FAMILIES: dict[str, Family] = {
     "nemotron": layer_norm.nemotron,
     "lfm2": hybrid.lfm2,
     "lfm2_moe": hybrid.lfm2_moe,
+    "phi": layer_norm.phi,
+    "stablelm": layer_norm.stablelm,
+    "olmo": layer_norm.olmo,
+    "cohere": layer_norm.cohere,
+    "cohere2": layer_norm.cohere2,
+    "ministral3": llama_like.ministral3,
+    "hunyuan_v1_dense": llama_like.hunyuan,
     # multimodal models, for text alone: text_config's model_type comes first
     "mistral3": llama_like.mistral,
     "qwen2_vl": llama_like.qwen2_vl,

@@ -1,12 +1,13 @@
-"""Families with LayerNorm, whose feed-forwards have no gate."""
+"""Families with LayerNorm; the feed-forwards of most have no gate."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, positions, sizes
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, positions, sizes, windows_of
 
 
 def opt(inputs: FamilyInputs) -> ModelConfig:
@@ -33,6 +34,8 @@ def opt(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+# Halves of a layer that are parallel read the residual through the same norm.
+_ONE_NORM = {"pre_mlp_norm": "input_layernorm"}
 _OPT_NAMES = {
     "embed": "decoder.embed_tokens",
     "positions": "decoder.embed_positions",
@@ -82,3 +85,89 @@ def nemotron(inputs: FamilyInputs) -> ModelConfig:
         o_bias=bias,
         mlp_bias=keys.flag("mlp_bias"),
     )
+
+
+def olmo(inputs: FamilyInputs) -> ModelConfig:
+    """OLMo 1: Llama with LayerNorms that have no weights, and q, k and v clamped."""
+    keys = inputs.keys
+    bias = keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        layer_norm=True,
+        norm_bias=False,
+        norm_weight=False,
+        norm_eps=1e-5,
+        qkv_clip=keys.optional_number("clip_qkv") or 0.0,
+        qkv_bias=bias,
+        o_bias=bias,
+    )
+
+
+def stablelm(inputs: FamilyInputs) -> ModelConfig:
+    """StableLM 1 and 2: LayerNorm with bias, a quarter of each head rotated; the 12B has parallel halves of a layer."""
+    inputs = inputs.with_defaults(partial_rotary_factor=0.25)
+    keys = inputs.keys
+    parallel = keys.flag("use_parallel_residual")
+    names = {"q_norm": "self_attn.q_layernorm.norms.{head}", "k_norm": "self_attn.k_layernorm.norms.{head}"}
+    return decoder(
+        inputs,
+        partial=True,
+        layer_norm=True,
+        norm_eps=keys.number("layer_norm_eps", 1e-5),
+        parallel_residual=parallel,
+        qkv_bias=keys.flag("use_qkv_bias"),
+        qk_norm="each_head" if keys.flag("qk_layernorm") else "none",
+        names=names | (_ONE_NORM if parallel else {}),
+    )
+
+
+def phi(inputs: FamilyInputs) -> ModelConfig:
+    """Phi-1, 1.5 and 2: parallel halves of a layer behind one LayerNorm, biases everywhere, half of a head rotated."""
+    inputs = inputs.with_defaults(hidden_act="gelu_new", partial_rotary_factor=0.5)
+    return decoder(
+        inputs,
+        partial=True,
+        gated=False,
+        layer_norm=True,
+        norm_eps=inputs.keys.number("layer_norm_eps", 1e-5),
+        parallel_residual=True,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        head_bias=True,
+        names=_ONE_NORM | {"o": "self_attn.dense", "up": "mlp.fc1", "down": "mlp.fc2", "final_norm": "final_layernorm"},
+    )
+
+
+def cohere(inputs: FamilyInputs) -> ModelConfig:
+    """Command R, R+, Aya 23: parallel halves behind one LayerNorm without bias, interleaved angles, scaled logits."""
+    inputs = inputs.with_defaults(rope_theta=500_000.0)
+    norms = "each_head" if inputs.keys.flag("use_qk_norm") else "none"
+    return decoder(inputs, interleaved=True, qk_norm=norms, **_cohere(inputs))
+
+
+def cohere2(inputs: FamilyInputs) -> ModelConfig:
+    """Command R7B, A, Aya Expanse: Cohere with a window on three layers of four, the others have no positions."""
+    inputs = inputs.with_defaults(sliding_window=4096)
+    every = inputs.keys.integer("sliding_window_pattern", 4)
+    inputs.keys.get("position_embedding_type")  # marks it as read: published files say rope_gptj
+    windows = windows_of(inputs, [(i + 1) % every != 0 for i in range(inputs.layers)])
+    mixers = [Attention(rope=0 if w else None, window=w) for w in windows]
+    return decoder(inputs, interleaved=True, mixers=mixers, **_cohere(inputs))
+
+
+def _cohere(inputs: FamilyInputs) -> dict[str, Any]:
+    """Return what Cohere's families share, as arguments of `decoder`."""
+    keys = inputs.keys
+    bias = keys.flag("attention_bias")
+    return {
+        "layer_norm": True,
+        "norm_bias": False,
+        "norm_eps": keys.number("layer_norm_eps", 1e-5),
+        "parallel_residual": True,
+        "logits_scale": keys.positive("logit_scale", 0.0625),
+        "tied_head": keys.flag("tie_word_embeddings", True),
+        "qkv_bias": bias,
+        "o_bias": bias,
+        "names": _ONE_NORM,
+    }

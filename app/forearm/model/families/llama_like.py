@@ -5,6 +5,7 @@ from __future__ import annotations
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder, windows_of
+from forearm.model.families.keys import Keys
 
 FUSED_QKV = dict.fromkeys("qkv", "self_attn.qkv_proj")
 FUSED_GATE_UP = dict.fromkeys(("gate", "up"), "mlp.gate_up_proj")
@@ -97,6 +98,36 @@ def ministral(inputs: FamilyInputs) -> ModelConfig:
     """Ministral 8B: Mistral with a window on the layers that layer_types names, on all of them without it."""
     inputs = inputs.with_defaults(sliding_window=4096, num_key_value_heads=8)
     return decoder(inputs, windows=windows_of(inputs, [True] * inputs.layers))
+
+
+def ministral3(inputs: FamilyInputs) -> ModelConfig:
+    """Ministral 3: Mistral without a window, whose queries grow with the position (Llama 4)."""
+    inputs = inputs.with_defaults(head_dim=128, num_key_value_heads=8)
+    keys = inputs.keys
+    settings = keys.object("rope_parameters") or keys.object("rope_scaling") or Keys({}, keys.source)
+    beta = settings.number("llama_4_scaling_beta", 0.0)
+    return decoder(
+        inputs,
+        windows=[keys.optional_integer("sliding_window") or 0] * inputs.layers,
+        query_growth=beta,
+        query_positions=settings.integer("original_max_position_embeddings", 16384) if beta else 0,
+    )
+
+
+def hunyuan(inputs: FamilyInputs) -> ModelConfig:
+    """HunYuan dense: Llama whose q and k are normalized per head after their rotation."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5)
+    if not inputs.keys.flag("use_qk_norm", True):
+        raise inputs.keys.wrong("use_qk_norm", "true: transformers always normalizes q and k")
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        qk_norm="head",
+        qk_norm_after_rope=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        names={"q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.key_layernorm"},
+    )
 
 
 def arcee(inputs: FamilyInputs) -> ModelConfig:

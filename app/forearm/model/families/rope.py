@@ -109,10 +109,13 @@ def _ntk(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Floa
 
 
 def _dynamic(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
-    """NTK-aware scaling: theta grows with the length beyond max_position_embeddings and is unchanged up to it."""
+    """NTK-aware scaling: theta grows with the length beyond max_position_embeddings and is unchanged up to it.
+
+    HunYuan's `alpha` is a growth that does not depend on the length.
+    """
     factor = settings.positive("factor")
     length = max(lengths.max_model_len, lengths.max_positions)
-    growth = factor * length / lengths.max_positions - (factor - 1)
+    growth = settings.positive("alpha", factor * length / lengths.max_positions - (factor - 1))
     if dim < 4:
         raise settings.wrong("rope_type", "another for heads of which fewer than 4 values are rotated")
     return _inverse(_powers(theta * growth ** (dim / (dim - 2)), dim)), 1.0

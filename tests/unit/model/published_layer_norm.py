@@ -1,0 +1,82 @@
+"""config.json as published for families with LayerNorm, parallel halves of a layer, or queries treated otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_COMMON = {"use_cache": True, "initializer_range": 0.02, "attention_dropout": 0.0}
+_BF16 = {**_COMMON, "torch_dtype": "bfloat16"}
+
+LAYER_NORM: dict[str, dict[str, Any]] = {
+    "phi-2": {
+        **_COMMON, "architectures": ["PhiForCausalLM"], "bos_token_id": 50256, "embd_pdrop": 0.0,
+        "eos_token_id": 50256, "hidden_act": "gelu_new", "hidden_size": 2560, "intermediate_size": 10240,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "phi", "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 32, "partial_rotary_factor": 0.4, "qk_layernorm": False,
+        "resid_pdrop": 0.1, "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "torch_dtype": "float16", "vocab_size": 51200,
+    },
+    "stablelm-2-1_6b": {
+        **_COMMON, "architectures": ["StableLmForCausalLM"], "bos_token_id": 100257, "eos_token_id": 100257,
+        "hidden_act": "silu", "hidden_dropout": 0.0, "hidden_size": 2048, "intermediate_size": 5632,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 4096, "model_type": "stablelm",
+        "num_attention_heads": 32, "num_hidden_layers": 24, "num_key_value_heads": 32, "partial_rotary_factor": 0.25,
+        "rope_scaling": None, "rope_theta": 10000, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "use_qkv_bias": True, "vocab_size": 100352,
+    },
+    "stablelm-2-12b": {
+        **_BF16, "architectures": ["StableLmForCausalLM"], "bos_token_id": 100257, "eos_token_id": 100257,
+        "hidden_act": "silu", "hidden_dropout": 0.0, "hidden_size": 5120, "intermediate_size": 13824,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 4096, "model_type": "stablelm",
+        "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "partial_rotary_factor": 0.25,
+        "qk_layernorm": True, "rope_theta": 10000, "tie_word_embeddings": False, "use_parallel_residual": True,
+        "use_qkv_bias": False, "vocab_size": 100352,
+    },
+    "OLMo-7B-hf": {
+        **_COMMON, "architectures": ["OlmoForCausalLM"], "attention_bias": False, "clip_qkv": None,
+        "eos_token_id": 50279, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
+        "max_position_embeddings": 2048, "model_type": "olmo", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "pad_token_id": 1, "rope_scaling": None, "rope_theta": 10000.0,
+        "tie_word_embeddings": False, "torch_dtype": "float32", "vocab_size": 50304,
+    },
+    "c4ai-command-r-plus": {
+        **_COMMON, "architectures": ["CohereForCausalLM"], "attention_bias": False, "bos_token_id": 5,
+        "eos_token_id": 255001, "hidden_act": "silu", "hidden_size": 12288, "intermediate_size": 33792,
+        "layer_norm_eps": 1e-05, "logit_scale": 0.8333333333333334, "max_position_embeddings": 131072,
+        "model_type": "cohere", "num_attention_heads": 96, "num_hidden_layers": 64, "num_key_value_heads": 8,
+        "pad_token_id": 0, "rope_theta": 75000000.0, "torch_dtype": "float16", "use_qk_norm": True,
+        "vocab_size": 256000,
+    },
+    "c4ai-command-r7b-12-2024": {
+        **_BF16, "architectures": ["Cohere2ForCausalLM"], "attention_bias": False, "bos_token_id": 5,
+        "cache_implementation": "hybrid", "eos_token_id": 255001, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 14336, "layer_norm_eps": 1e-05, "layer_switch": 4,
+        "logit_scale": 0.25, "max_position_embeddings": 132096, "model_type": "cohere2", "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "order_of_interleaved_layers": "local_attn_first",
+        "pad_token_id": 0, "position_embedding_type": "rope_gptj", "rope_scaling": None, "rope_theta": 50000,
+        "rotary_pct": 1.0, "sliding_window": 4096, "sliding_window_pattern": 4, "use_embedding_sharing": True,
+        "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": True,
+        "vocab_size": 256000,
+    },
+    "Ministral-3-3B": {
+        **_COMMON, "architectures": ["Ministral3ForCausalLM"], "bos_token_id": 1, "dtype": "bfloat16",
+        "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 9216,
+        "max_position_embeddings": 262144, "model_type": "ministral3", "num_attention_heads": 32,
+        "num_hidden_layers": 26, "num_key_value_heads": 8, "pad_token_id": 11, "rms_norm_eps": 1e-05,
+        "rope_parameters": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "rope_theta": 1000000.0,
+            "rope_type": "yarn", "type": "yarn",
+        }, "sliding_window": None, "tie_word_embeddings": True, "vocab_size": 131072,
+    },
+    "Hunyuan-1.8B-Instruct": {
+        **_BF16, "architectures": ["HunYuanDenseV1ForCausalLM"], "attention_bias": False, "bos_token_id": 120000,
+        "eod_token_id": 120020, "eos_token_id": 120020, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+        "intermediate_size": 6144, "max_position_embeddings": 262144, "model_type": "hunyuan_v1_dense",
+        "num_attention_heads": 16, "num_hidden_layers": 32, "num_key_value_heads": 4, "pad_token_id": 120002,
+        "rms_norm_eps": 1e-05, "rope_scaling": {
+            "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "type": "dynamic",
+        }, "rope_theta": 10000.0, "tie_word_embeddings": True, "use_qk_norm": True, "vocab_size": 120818,
+    },
+}  # fmt: skip
