@@ -51,7 +51,8 @@ def test_no_command_and_an_unknown_one_print_the_usage_and_fail() -> None:
     assert run().returncode == 2
     unknown = run("server")
     assert unknown.returncode == 2
-    assert "there is no command server" in unknown.stderr
+    assert "there is no command server; did you mean serve?" in unknown.stderr
+    assert "did you mean" not in run("xyzzy").stderr
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +18,12 @@ from forearm.errors import ConfigError, ForearmError
 USAGE = """usage: forearm COMMAND ...
 
   serve [MODEL]       serve a model over HTTP, as OpenAI's API
+  pull MODEL          download a model
+  list                downloaded models: size, family, format, context
+  show [MODEL]        what a model is, and whether it fits this machine
+  rm MODEL...         delete downloaded models
+  ps                  running servers of this machine
+  stop MODEL...       stop running servers
   generate [MODEL]    answer one prompt here, without a server
   chat                talk to a running server
   complete            have a running server continue a text
@@ -27,8 +35,9 @@ USAGE = """usage: forearm COMMAND ...
   health              exit status 0 if a server takes requests
   --version
 
-`forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a Hugging Face id,
-or absent: the small demonstration model that comes with the package."""
+`forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a .gguf file, a
+Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repository), or absent:
+the small demonstration model that comes with the package."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,10 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(USAGE)
             status = 0 if name else 2
         elif name not in COMMANDS:
-            print(f"forearm: there is no command {name}\n\n{USAGE}", file=sys.stderr)
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            remedy = f"; did you mean {near[0]}?" if near else ""
+            print(f"forearm: there is no command {name}{remedy}\n\n{USAGE}", file=sys.stderr)
             status = 2
         else:
-            status = COMMANDS[name](words[1:])
+            command = COMMANDS[name]
+            run = pkgutil.resolve_name(command) if isinstance(command, str) else command
+            status = run(words[1:])
         sys.stdout.flush()
         return status
     except ForearmError as error:
@@ -147,13 +160,6 @@ def run_batch(argv: Sequence[str]) -> int:
     return run_batch(line.configs, batch, line.notes)
 
 
-def bench(argv: Sequence[str]) -> int:
-    """`forearm bench KIND`."""
-    from forearm.bench.command import bench
-
-    return bench(argv)
-
-
 def add_client(parser: CommandParser) -> None:
     """Add the flags that every client of a running server has."""
     parser.add_argument("--url", default="http://localhost:8000/v1", help="address of the server's API")
@@ -163,44 +169,25 @@ def add_client(parser: CommandParser) -> None:
     parser.add_argument("--max-tokens", type=int, help="most tokens of an answer")
 
 
-def plan(argv: Sequence[str]) -> int:
-    """`forearm plan [MODEL]`: memory, contexts and speed, from headers alone."""
-    from forearm.plan.command import run
-
-    return run(argv)
-
-
-def doctor(argv: Sequence[str]) -> int:
-    """`forearm doctor [MODEL]`, also called collect-env: what this host lacks or wastes."""
-    from forearm.doctor.command import run
-
-    return run(argv)
-
-
-def quantize(argv: Sequence[str]) -> int:
-    """`forearm quantize [MODEL] -o FOLDER`: a compressed-tensors checkpoint."""
-    from forearm.cli.quantize import run
-
-    return run(argv)
-
-
-def health(argv: Sequence[str]) -> int:
-    """`forearm health`: exit status 0 if a server takes requests."""
-    from forearm.cli.health import run
-
-    return run(argv)
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+# Functions of this module, or "module:function" of one that is imported when the command runs. They get the words after
+# the command's name and return the exit status.
+COMMANDS: dict[str, Callable[[Sequence[str]], int] | str] = {
     "serve": serve,
+    "pull": "forearm.cli.stored_models:run_pull",
+    "list": "forearm.cli.stored_models:run_list",
+    "ls": "forearm.cli.stored_models:run_list",  # Ollama's other name
+    "show": "forearm.cli.stored_models:run_show",
+    "rm": "forearm.cli.stored_models:run_rm",
+    "ps": "forearm.cli.servers:run_ps",
+    "stop": "forearm.cli.servers:run_stop",
     "generate": generate,
     "chat": chat,
     "complete": complete,
-    "bench": bench,
+    "bench": "forearm.bench.command:bench",
     "run-batch": run_batch,
-    "plan": plan,
-    "doctor": doctor,
-    "quantize": quantize,
-    "health": health,
-    "collect-env": doctor,  # vLLM's name
+    "plan": "forearm.plan.command:run",
+    "doctor": "forearm.doctor.command:run",
+    "quantize": "forearm.cli.quantize:run",
+    "health": "forearm.cli.health:run",
+    "collect-env": "forearm.doctor.command:run",  # vLLM's name
 }

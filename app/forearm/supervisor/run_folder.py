@@ -49,6 +49,7 @@ def run_folder() -> Iterator[RunFolder]:
             lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (path / LOCK).exists():
+                os.write(lock, str(os.getpid()).encode())
                 break
             os.close(lock)  # another server's sweep came between
     except OSError as error:
@@ -58,6 +59,19 @@ def run_folder() -> Iterator[RunFolder]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def open_run_folders() -> Iterator[tuple[Path, int]]:
+    """Yield the run folders of this user's running servers, each with its server's process id."""
+    for file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError, ValueError):  # another user's, or removed meanwhile, or a server that starts
+            if file.parent.lstat().st_uid != os.getuid() or file.parent.is_symlink():
+                continue
+            with file.open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield file.parent, int(lock.read())
 
 
 def _sweep(parent: Path) -> None:
