@@ -287,6 +287,7 @@ def run_many(
     folder: Path, runs: int, seed: int, lanes: int, stop_at_first: bool = True
 ) -> tuple[Counter[str], list[str]]:
     """Run so many random faults on so many servers at a time. Returns: ends of requests, and what did not hold."""
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would the servers
     expected = answers(folder / "without")
     found: Counter[str] = Counter()
     wrong: list[str] = []
@@ -329,7 +330,6 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--only", type=int, help="this run of the seed alone")
     args = parser.parse_args()
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would the servers
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         found, wrong = run_many(Path(folder), args.runs, args.seed, args.lanes, stop_at_first=False)
