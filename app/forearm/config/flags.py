@@ -28,6 +28,13 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, usage: str, description: str) -> None:
         super().__init__(usage=usage, description=description, allow_abbrev=False)
 
+    def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
+        """Leave out longer flags that begin as this one does: allow_abbrev=False does so for two dashes alone.
+
+        llama.cpp's `-t 8` would be `-tp 8`. What remains is a flag of one letter with its value behind it.
+        """
+        return [found for found in super()._get_option_tuples(option_string) if found[-1] is not None]
+
     def error(self, message: str) -> NoReturn:
         """Raise a ConfigError instead of printing the usage and exiting."""
         raise ConfigError(message)
