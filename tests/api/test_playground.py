@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.api.server import Server, StartServer, started
-from tests.browser import POOR_CONTRASTS, chromium, opened
+from tests.browser import POOR_CONTRASTS, opened
 
 from forearm.api.ops import playground
 
@@ -25,12 +25,6 @@ TEMPLATE = (
 )
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

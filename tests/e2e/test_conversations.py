@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from tests.browser import POOR_CONTRASTS, chromium, opened
+from tests.browser import POOR_CONTRASTS, opened
 from tests.e2e.served import Served, serve
 from tests.e2e.test_playground import LONG, ask, more, sent, wait_for_answers
 
@@ -32,12 +32,6 @@ def f():
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     longer = json.dumps({"max_new_tokens": 4000})  # the model's own limit is 128
     with serve(tmp_path_factory.mktemp("e2e"), "--override-generation-config", longer) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
         yield one
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.browser import POOR_CONTRASTS, chromium, opened
+from tests.browser import POOR_CONTRASTS, opened
 from tests.e2e.served import Served, serve
 
 GLACIER = "What is a glacier?"
@@ -20,12 +20,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     flags = ("--api-server-count", "2", "--served-model-name", "demo", "other")
     longer = json.dumps({"max_new_tokens": 4000})  # the model's own limit is 128
     with serve(tmp_path_factory.mktemp("e2e"), *flags, "--override-generation-config", longer) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
         yield one
 
 

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wanted(folder: Path) -> list[list[int]]:
-    """What transformers generates for the prompts."""
+    """Return what transformers generates for the prompts, greedily."""
     model = save_tiny("lfm2", folder)
     return [reference_tokens(model, prompt_of(seed)) for seed in SEEDS]
 

@@ -1,4 +1,4 @@
-"""What models write whose calls have tags for each argument, or Python between tags, and what it says."""
+"""Samples of answers whose calls have tags for each argument, or Python between tags, with what they say."""
 
 from __future__ import annotations
 
