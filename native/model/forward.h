@@ -4,14 +4,14 @@
 // layer), step/ (their building blocks: preparing rows and multiplying, divided among the team).
 #pragma once
 #include "model/batch.h"
+#include "model/cache/kv_cache.h"
+#include "model/cache/states.h"
 #include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
-#include "model/kv_cache.h"
 #include "model/mixers/attention.h"
 #include "model/mixers/short_conv.h"
 #include "model/partition.h"
 #include "model/scratch.h"
-#include "model/states.h"
 #include "model/step/step.h"
 #include "model/weights/weights.h"
 #include "threads/pool.h"

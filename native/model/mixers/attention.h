@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/kv_cache.h"
+#include "model/cache/kv_cache.h"
 #include "model/mixers/attention_plan.h"
 #include "model/step/step.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/batch.h"
-#include "model/kv_cache.h"
+#include "model/cache/kv_cache.h"
 
 namespace forearm {
 

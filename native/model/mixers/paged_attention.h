@@ -1,7 +1,7 @@
 // Attention over the paged KV cache, whoever computes queries, keys and values: the slots of a step's tokens, and the
 // pieces of its plan.
 #pragma once
-#include "model/kv_cache.h"
+#include "model/cache/kv_cache.h"
 #include "model/mixers/attention_plan.h"
 #include "model/step/step.h"
 

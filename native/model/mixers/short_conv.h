@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "model/states.h"
+#include "model/cache/states.h"
 #include "model/step/step.h"
 
 namespace forearm {

@@ -1,4 +1,4 @@
-#include "model/kv_cache.h"
+#include "model/cache/kv_cache.h"
 
 #include <algorithm>
 #include <cstring>
