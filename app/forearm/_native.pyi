@@ -116,7 +116,6 @@ class Executor:
         dtype: str,
         row: int = 0,
         importance: Float32Array | None = None,
-        compensation: Float32Array | None = None,
     ) -> None:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
@@ -126,7 +125,7 @@ class Executor:
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
-        importance, compensation: float32 [k] and [k, k], for rounding to integers (kernels.h, RoundTask).
+        importance: float32 [k], for rounding to integers (kernels.h, RoundTask).
         Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
         """
@@ -333,11 +332,10 @@ class Kernels:
         group: int,
         scale_dtype: str = "float32",
         importance: Float32Array | None = None,
-        compensation: Float32Array | None = None,
     ) -> tuple[Int8Array, Float32Array]:
         """Weights [rows, k] as "int8" or "int4": codes [rows, k], scales [rows, groups].
 
-        importance, compensation: [k] and [k, k], as kernels.h's RoundTask has them.
+        importance: [k], as kernels.h's RoundTask has it.
         """
     def gemm_codes(
         self,

@@ -67,17 +67,13 @@ py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const
 }
 
 py::tuple round(const Kernels& kernels, const Floats& w, const std::string& dtype, int64_t group,
-                const std::string& scale_dtype, const std::optional<Array<float>>& importance,
-                const std::optional<Array<float>>& compensation) {
+                const std::string& scale_dtype, const std::optional<Array<float>>& importance) {
   const int64_t rows = w.shape(0), k = w.shape(1);
   if (importance) expect_length("importance", *importance, k);
-  if (compensation) expect_shape("compensation", *compensation, k, k);
-  std::vector<float> work(static_cast<size_t>(compensation ? rows * k : 0));
   Bytes codes({rows, k});
   Floats scales({rows, groups_of(k, group)});
   kernels.round({w.data(), rows, k, group, dtype_of(dtype), dtype_of(scale_dtype), codes.mutable_data(),
-                 scales.mutable_data(), importance ? importance->data() : nullptr,
-                 compensation ? compensation->data() : nullptr, work.data()});
+                 scales.mutable_data(), importance ? importance->data() : nullptr});
   return py::make_tuple(codes, scales);
 }
 
@@ -140,8 +136,7 @@ Floats gemm_codes(const Kernels& kernels, const Floats& a, const Bytes& codes, c
 void bind_codes(py::class_<Kernels>& kernels) {
   using namespace py::literals;
   kernels.def("quantize", &quantize, "x"_a, "group"_a, "order"_a = py::none())
-      .def("round", &round, "w"_a, "dtype"_a, "group"_a, "scale_dtype"_a = "float32", "importance"_a = py::none(),
-           "compensation"_a = py::none())
+      .def("round", &round, "w"_a, "dtype"_a, "group"_a, "scale_dtype"_a = "float32", "importance"_a = py::none())
       .def("gemm_codes", &gemm_codes, "a"_a, "codes"_a.noconvert(), "scales"_a, "dtype"_a, "group"_a,
            "zeros"_a = py::none(), "offsets"_a = py::none(), "scale_dtype"_a = "float32");
 }

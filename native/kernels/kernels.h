@@ -237,11 +237,7 @@ struct QuantizeTask {
 // s * code. int8: s = absmax / 127. int4: tries scales that put the largest weight at code -8 or beyond (so s may be
 // negative), refits each to its codes, and takes the one with the least squared error over the group
 // (ops/load/quantize_weights.h). Scales are rounded to scale_dtype before codes are.
-//   importance     [k]: weights of the columns' squared errors in the search of int4 scales; null: all 1
-//   compensation   [k][k], of which the diagonal and above are read: U with U^T U = H^-1, where H is the mean of x x^T
-//                  over inputs x of the matrix. Errors of a column then change the columns after it, so that the
-//                  products with such inputs change least (GPTQ, arXiv:2210.17323); null: codes are the nearest
-//   work           [rows][k], needed with compensation: the changed weights
+//   importance   [k]: weights of the columns' squared errors in the search of int4 scales; null: all 1
 struct RoundTask {
   const float* w;
   int64_t rows, k, group;
@@ -250,8 +246,6 @@ struct RoundTask {
   int8_t* codes;
   float* scales;
   const float* importance = nullptr;
-  const float* compensation = nullptr;
-  float* work = nullptr;
 };
 
 // RMSNorm over each head, in place: x float [rows][x_stride], heads x head_dim from the row's start.

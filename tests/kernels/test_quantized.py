@@ -101,33 +101,3 @@ def test_scales_of_int4_are_searched_with_the_importance_of_columns() -> None:
         return float(((wide - spread(scales, 256, 128) * codes) ** 2 @ weights).sum())
 
     assert error(codes, scales) < 0.9 * error(plain, of_plain)
-
-
-def compensated(w: np.ndarray, upper: np.ndarray, importance: np.ndarray, group: int) -> np.ndarray:
-    """Return the rounded weights of GPTQ (arXiv:2210.17323, algorithm 1), column by column, in float64."""
-    w, out = w.astype(np.float64), np.zeros(w.shape)
-    for j in range(w.shape[1]):
-        if j % group == 0:
-            scales = np.array([search(row, importance[j : j + group]) for row in w[:, j : j + group]])
-        out[:, j] = scales * np.clip(np.rint(w[:, j] / scales), -8, 7)
-        w[:, j:] -= np.outer((w[:, j] - out[:, j]) / upper[j, j], upper[j, j:])
-    return out
-
-
-def test_compensated_rounding_keeps_the_products_with_inputs_like_those_of_calibration() -> None:
-    w, x = random(5, 32, 256, scale=0.02), random(6, 512, 256) @ random(7, 256, 256) / 16
-    hessian = (x.T @ x / len(x)).astype(np.float64)
-    importance = np.diag(hessian).astype(np.float32)
-    upper = np.linalg.cholesky(np.linalg.inv(hessian + 0.01 * importance.mean() * np.eye(256))).T.astype(np.float32)
-    rounding = Kernels("scalar").round
-
-    def error(rounded: np.ndarray) -> float:
-        return float(np.linalg.norm((rounded - w.astype(np.float64)) @ x.T))
-
-    codes, scales = rounding(w, "int4", 64, "float32", importance, upper)
-    plain, of_plain = rounding(w, "int4", 64, "float32", importance)
-
-    got = error(spread(scales, 256, 64) * codes)
-    assert got < 0.75 * error(spread(of_plain, 256, 64) * plain)
-    # A code that falls on the other side of a half in float32 changes all after it: the errors agree, codes need not.
-    assert got == pytest.approx(error(compensated(w, upper.astype(np.float64), importance, 64)), rel=0.03)

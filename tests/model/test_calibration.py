@@ -15,7 +15,6 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import (
     DAMPING,
     WINDOW,
-    Calibration,
     Team,
     calibrated_layers,
     calibration_tokens,
@@ -87,11 +86,11 @@ def whole_model(config: ModelConfig, tokens: list[int]) -> Floats:
     return np.concatenate(rows)
 
 
-def calibrate(config: ModelConfig, tokens: list[int]) -> tuple[Floats, dict[str, Calibration]]:
+def calibrate(config: ModelConfig, tokens: list[int]) -> tuple[Floats, dict[str, Floats]]:
     """The residual stream after all layers, and the calibration of all their matrices."""
     found = tensors_of(replace(config, tied_head=True))
     residual = found.matrices["embed"][tokens]
-    calibrations: dict[str, Calibration] = {}
+    calibrations: dict[str, Floats] = {}
     for one in calibrated_layers(config, residual, found.load_layer, Team((), 2)):
         calibrations |= one
     return residual, calibrations
@@ -109,8 +108,7 @@ def test_layers_one_by_one_give_what_the_whole_model_gives(shape: str) -> None:
     packed = [spec for spec in packed if not spec.name.endswith("router")]
     assert {spec.name for spec in packed} <= set(calibrations)
     for spec in packed:
-        importance = calibrations[spec.name].importance
-        assert importance is not None
+        importance = calibrations[spec.name]
         assert importance.shape == (spec.k,)
         assert importance.mean() == pytest.approx(1 + DAMPING, rel=1e-4)
 
@@ -124,8 +122,7 @@ def test_the_importance_of_a_column_is_its_mean_square_on_the_text() -> None:
 
     _, calibrations = calibrate(config, tokens)
 
-    importance = calibrations["layers.0.qkv"].importance
-    assert importance is not None
+    importance = calibrations["layers.0.qkv"]
     assert np.allclose(importance, squares / squares.mean() + DAMPING, rtol=1e-4)
 
 

@@ -63,12 +63,10 @@ struct Rounded {
 };
 
 Rounded round(const Kernels& tier, const std::vector<float>& w, int64_t rows, int64_t k, int64_t group, DType dtype,
-              DType scale_dtype, const float* importance = nullptr, const float* compensation = nullptr) {
+              DType scale_dtype, const float* importance = nullptr) {
   const int64_t groups = (k + group - 1) / group;
   Rounded out{std::vector<int8_t>(rows * k), std::vector<float>(rows * groups)};
-  std::vector<float> work(compensation ? rows * k : 0);
-  tier.round({w.data(), rows, k, group, dtype, scale_dtype, out.codes.data(), out.scales.data(), importance,
-              compensation, work.data()});
+  tier.round({w.data(), rows, k, group, dtype, scale_dtype, out.codes.data(), out.scales.data(), importance});
   return out;
 }
 
@@ -117,22 +115,14 @@ void check_round(Report& report, const Kernels& tier, const Kernels& scalar, int
                "rounding is as good as it should be");
 }
 
-// With importance, and with errors compensated: the same bits in every tier, and less of the error that is meant.
+// With importance: the same bits in every tier, and less of the error that is meant.
 void check_calibrated_round(Report& report, const Kernels& tier, const Kernels& scalar, int64_t rows, int64_t k,
                             int64_t group, DType dtype) {
   report.begin(sizes({{"rows", rows}, {"k", k}, {"group", group}, {"dtype", static_cast<int>(dtype)}}));
   Random random(static_cast<uint64_t>(k + group + rows));
-  std::vector<float> w(rows * k), importance(k), compensation(k * k);
+  std::vector<float> w(rows * k), importance(k);
   for (float& value : w) value = 0.02f * (random.next() + random.next() + random.next() + random.next());
   for (float& value : importance) value = expf(3.0f * random.next());
-  for (int64_t i = 0; i < k; ++i) {  // below the diagonal nothing is read
-    for (int64_t j = 0; j < k; ++j) compensation[i * k + j] = j < i ? NAN : j == i ? 1.0f : 0.3f * random.next();
-  }
-  const Rounded got = round(tier, w, rows, k, group, dtype, DType::f16, importance.data(), compensation.data());
-  const Rounded wanted = round(scalar, w, rows, k, group, dtype, DType::f16, importance.data(), compensation.data());
-  report.same_bits(got.scales, wanted.scales, "compensated scales");
-  report.same_bits(as_floats(got.codes), as_floats(wanted.codes), "compensated codes");
-
   const Rounded weighed = round(tier, w, rows, k, group, dtype, DType::f16, importance.data());
   const Rounded same = round(scalar, w, rows, k, group, dtype, DType::f16, importance.data());
   report.same_bits(weighed.scales, same.scales, "weighed scales");

@@ -90,11 +90,11 @@ PackedWeights Matrix::weights(int64_t expert) const {
   return w;
 }
 
-void Matrix::pack(const Tensor& rows, int64_t row, PanelMap map, const Calibration& calibration, PackRoom& room) const {
+void Matrix::pack(const Tensor& rows, int64_t row, PanelMap map, const float* importance, PackRoom& room) const {
   if (!is_codes()) return pack_rows(rows.data, rows.dtype, rows.rows, packed(), row, map);
   if (format.dtype == DType::f16_scaled)
     return pack_scaled(rows.data, rows.dtype, rows.rows, packed(), static_cast<float*>(scales_), row, map);
-  pack(rounded(rows, calibration, room), row, map);
+  pack(rounded(rows, importance, room), row, map);
 }
 
 void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
@@ -105,8 +105,7 @@ void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
 }
 
 // Rounds rows of floats to symmetric codes of the format.
-CodeRows Matrix::rounded(const Tensor& rows, const Calibration& calibration, PackRoom& room) const {
-  if (calibration.compensation) room.work.resize(static_cast<size_t>(kPanel * k));
+CodeRows Matrix::rounded(const Tensor& rows, const float* importance, PackRoom& room) const {
   room.values.resize(static_cast<size_t>(kPanel * k));
   room.codes.resize(static_cast<size_t>(kPanel * k));
   room.scales.resize(static_cast<size_t>(kPanel * groups()));
@@ -115,17 +114,9 @@ CodeRows Matrix::rounded(const Tensor& rows, const Calibration& calibration, Pac
     widen_all(static_cast<const uint16_t*>(rows.data), rows.dtype, rows.rows * k, room.values.data());
     values = room.values.data();
   }
-  const RoundTask task{values,
-                       rows.rows,
-                       k,
-                       group(),
-                       format.dtype,
-                       format.scale_dtype,
-                       room.codes.data(),
-                       room.scales.data(),
-                       calibration.importance,
-                       calibration.compensation,
-                       room.work.data()};
+  const RoundTask task{
+      values,    rows.rows, k, group(), format.dtype, format.scale_dtype, room.codes.data(), room.scales.data(),
+      importance};
   if (is_integer(format.dtype))
     kernels().round(task);
   else

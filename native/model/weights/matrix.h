@@ -16,12 +16,6 @@ struct Tensor {
   int64_t rows, k;
 };
 
-// How float rows are rounded to codes (kernels.h, RoundTask); null: by the weights alone.
-struct Calibration {
-  const float* importance = nullptr;    // [k]
-  const float* compensation = nullptr;  // [k, k]
-};
-
 // Rows that are already quantized, C-contiguous: codes [rows, k], one byte each; the others are [rows, groups] or null.
 struct CodeRows {
   const int8_t* codes;  // or the bytes of fp8
@@ -33,7 +27,7 @@ struct CodeRows {
 
 // Buffers in which a thread rounds a panel's rows.
 struct PackRoom {
-  std::vector<float> values, scales, work;
+  std::vector<float> values, scales;
   std::vector<int8_t> codes;
 };
 
@@ -74,7 +68,7 @@ class Matrix {
 
   // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; the panel's further rows
   // become zero.
-  void pack(const Tensor& rows, int64_t row, PanelMap map, const Calibration& calibration, PackRoom& room) const;
+  void pack(const Tensor& rows, int64_t row, PanelMap map, const float* importance, PackRoom& room) const;
   void pack(const CodeRows& rows, int64_t row, PanelMap map) const;
   // Throws std::invalid_argument if floats can't be rounded to the format.
   void check_floats() const;
@@ -109,7 +103,7 @@ class Matrix {
 
  private:
   PackedMatrix packed() const { return {data_, format.dtype, layout().quantum, k, layout().bias}; }
-  CodeRows rounded(const Tensor& rows, const Calibration& calibration, PackRoom& room) const;
+  CodeRows rounded(const Tensor& rows, const float* importance, PackRoom& room) const;
 
   int64_t data_at_ = 0, scales_at_ = 0, zeros_at_ = 0, offsets_at_ = 0;  // offsets in the region
   char* data_ = nullptr;

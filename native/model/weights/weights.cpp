@@ -180,7 +180,7 @@ void Weights::pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Poo
   });
 }
 
-void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const Calibration& calibration,
+void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const float* importance,
                           Pool& pool) {
   MatrixRows& part = rows_for(name, row, tensor.rows, tensor.k);
   part.matrix->check_floats();
@@ -188,7 +188,7 @@ void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t
   pack_panels(part, row, tensor.rows, pool,
               [&](int64_t from, int64_t first, int64_t count, PanelMap panels, PackRoom& room) {
                 const char* rows = static_cast<const char*>(tensor.data) + (from - row) * row_bytes;
-                part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, panels, calibration, room);
+                part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, panels, importance, room);
               });
 }
 

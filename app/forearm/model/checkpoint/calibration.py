@@ -32,19 +32,6 @@ DAMPING = 0.01
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """The weights of the columns' errors when floats are rounded to int4 (native/kernels/kernels.h, RoundTask).
-
-    importance: float32 [k]; None: all 1.
-    """
-
-    importance: Float32Array | None = None
-
-
-PLAIN = Calibration()
-
-
-@dataclass(frozen=True)
 class Team:
     """The threads of an executor."""
 
@@ -89,9 +76,10 @@ def calibration_bytes(config: ModelConfig, threads: int, any_tier: bool = False)
 
 def calibrated_layers(
     config: ModelConfig, residual: Float32Array, load: Callable[[_native.Executor, int], None], team: Team
-) -> Iterator[dict[str, Calibration]]:
-    """Yield, layer by layer, the calibration of the layer's packed matrices, by their names.
+) -> Iterator[dict[str, Float32Array]]:
+    """Yield, layer by layer, the importance of the columns of the layer's packed matrices, by their names.
 
+    The importance, float32 [k], weighs the columns' errors when floats are rounded to int4 (kernels.h, RoundTask).
     Experts, and those beside them that every token has, are left out.
     residual: float32 [tokens, hidden], the embeddings of the text; becomes the residual stream after each layer.
     load: loads the tensors of a layer into an executor that has this layer alone, as layer 0.
@@ -125,7 +113,7 @@ def calibrated_layers(
                 squares[name] = squares.get(name, np.float32(0)) + own
         # Inputs that are all 0 or no numbers tell nothing of the columns.
         means = {name: (total, total.mean()) for name, total in squares.items() if 0 < total.mean() < np.inf}
-        yield {name: Calibration(total / mean + np.float32(DAMPING)) for name, (total, mean) in means.items()}
+        yield {name: total / mean + np.float32(DAMPING) for name, (total, mean) in means.items()}
 
 
 def _window(config: ModelConfig) -> int:

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from forearm import _native
 from forearm.array_types import Float32Array, Int32Array
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.calibration import PLAIN, Calibration, Team, calibrated_layers, calibration_tokens
+from forearm.model.checkpoint.calibration import Team, calibrated_layers, calibration_tokens
 from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
 from forearm.model.checkpoint.formats import Source, spec_bytes, summary
 from forearm.model.checkpoint.names import TensorPart
@@ -174,7 +174,7 @@ def _load_calibrated(
     residual = widened(rows[tokens], table.float_dtype)
     for layer, found in enumerate(calibrated_layers(checkpoint.config, residual, load, team)):
         for part, stored in layers[layer]:
-            loader.load(target, part, stored, found.get(part.matrix, PLAIN))
+            loader.load(target, part, stored, found.get(part.matrix))
     log.info("int4: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)
 
 
@@ -186,7 +186,9 @@ class Loader:
         self._files = Files()
         self._rotated = RotatedWeights(checkpoint, self._files) if checkpoint.rotated else None
 
-    def load(self, target: TensorReceiver, part: TensorPart, stored: Stored, calibration: Calibration = PLAIN) -> None:
+    def load(
+        self, target: TensorReceiver, part: TensorPart, stored: Stored, importance: Float32Array | None = None
+    ) -> None:
         """Load one part of the checkpoint."""
         if isinstance(stored, CodedMatrix):
             assert isinstance(target, _native.Executor), "a quantized checkpoint is not written again"
@@ -214,7 +216,7 @@ class Loader:
             for row in range(0, part.shape[0], step):
                 begin, end = part.row + row, part.row + min(row + step, part.shape[0])
                 values = mapping.rows(stored, begin, end)
-                target.load_matrix(part.name, values, stored.float_dtype, part.at + row, calibration.importance)
+                target.load_matrix(part.name, values, stored.float_dtype, part.at + row, importance)
                 mapping.release(stored.begin + begin * row_bytes, stored.begin + end * row_bytes)
                 self._bar.update((end - begin) * row_bytes)
 

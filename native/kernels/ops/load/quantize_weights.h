@@ -4,9 +4,6 @@
 // leaves an error of sum(w^2) - sum(w q)^2 / sum(q^2): the search of ggml's quants (make_qx_quants), wider to the side
 // that clips the largest weight. All tries are taken at once, one in each lane. With importance, each square counts as
 // often as its column says.
-//
-// Compensated rounding is GPTQ's (Frantar et al. 2022, arXiv:2210.17323, algorithm 1): by blocks of columns, whose
-// errors reach the columns beyond the block when it is done.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/scales.h"
@@ -143,55 +140,7 @@ inline float group_scale(const RoundTask& t, const float* w, int64_t begin) {
   return as_stored(scale, t.scale_dtype);
 }
 
-// x -= sum over i of errors[i] * factors[i * 16 ..], for `count` i, in the first `lanes` of 16 columns.
-inline void subtract(float* x, const float* errors, const float* factors, int64_t count, int64_t lanes) {
-  F16 sum = load_lanes(x, lanes);
-  for (int64_t i = 0; i < count; ++i) sum = fma(broadcast(-errors[i]), load(factors + i * 16), sum);
-  store_lanes(x, sum, lanes);
-}
-
-constexpr int64_t kErrorColumns = 64;  // of a block: with 16 columns of U, 4 KiB
-
-// Rounds columns begin .. end - 1 of a row, each after the errors of those before it; errors: divided by U's diagonal.
-inline void round_block(const RoundTask& t, int64_t row, int64_t begin, int64_t end, float* errors) {
-  const CodeRange range = range_of(t.dtype);
-  const int64_t groups = groups_of(t.k, t.group);
-  float* w = t.work + row * t.k;
-  for (int64_t j = begin; j < end; ++j) {
-    float& scale = t.scales[row * groups + j / t.group];
-    if (j % t.group == 0) scale = group_scale(t, w, j);
-    const float* factors = t.compensation + j * t.k;
-    write_codes(w + j, 1, scale, range, t.codes + row * t.k + j);
-    const float error = (w[j] - scale * static_cast<float>(t.codes[row * t.k + j])) / factors[j];
-    errors[j - begin] = error;
-    for_columns(end - j - 1, [&](int64_t at, int64_t lanes) {
-      float* x = w + j + 1 + at;
-      store_lanes(x, fma(broadcast(-error), load_lanes(factors + j + 1 + at, lanes), load_lanes(x, lanes)), lanes);
-    });
-  }
-}
-
-inline void round_compensated(const RoundTask& t) {
-  __builtin_memcpy(t.work, t.w, static_cast<uint64_t>(t.rows * t.k) * sizeof(float));
-  constexpr int64_t kRows = 16;
-  float errors[kRows][kErrorColumns], factors[kErrorColumns * 16];
-  for (int64_t first = 0; first < t.rows; first += kRows) {
-    const int64_t rows = t.rows - first < kRows ? t.rows - first : kRows;
-    for (int64_t begin = 0; begin < t.k; begin += kErrorColumns) {
-      const int64_t end = t.k - begin < kErrorColumns ? t.k : begin + kErrorColumns;
-      for (int64_t r = 0; r < rows; ++r) round_block(t, first + r, begin, end, errors[r]);
-      for_columns(t.k - end, [&](int64_t at, int64_t lanes) {
-        for (int64_t j = begin; j < end; ++j)  // side by side: rows of U lie a multiple of a page apart
-          store(factors + (j - begin) * 16, load_lanes(t.compensation + j * t.k + end + at, lanes));
-        for (int64_t r = 0; r < rows; ++r)
-          subtract(t.work + (first + r) * t.k + end + at, errors[r], factors, end - begin, lanes);
-      });
-    }
-  }
-}
-
 inline void round(const RoundTask& t) {
-  if (t.compensation) return round_compensated(t);
   const int64_t groups = groups_of(t.k, t.group);
   for (int64_t i = 0; i < t.rows * groups; ++i) {
     const int64_t begin = i % groups * t.group, count = t.k - begin < t.group ? t.k - begin : t.group;
