@@ -84,4 +84,4 @@ def test_what_can_t_be_written_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "has files; name a new folder" in capsys.readouterr().err
     assert main(["quantize", "-o", str(tmp_path / "codes")]) == 0
     assert main(["quantize", str(tmp_path / "codes"), "-o", str(tmp_path / "again")]) == 78
-    assert "is quantized already (compressed-tensors)" in capsys.readouterr().err
+    assert "is quantized already (compressed-tensors); name one of floats" in capsys.readouterr().err

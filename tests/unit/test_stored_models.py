@@ -68,7 +68,7 @@ def test_show_names_family_context_and_fit(name: str, cache: Path, capsys: pytes
     assert shown["family"] == "qwen2"
     assert shown["context"] == "2048 tokens"
     assert shown["parameters"] == "6M"
-    assert any(line.startswith("fits here") and " yes, " in line for line in lines)
+    assert any(line.startswith("fits here") and " yes; " in line for line in lines)
 
 
 def test_show_of_a_model_that_does_not_fit_names_a_quantization_or_the_reason(

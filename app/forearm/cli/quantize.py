@@ -32,7 +32,10 @@ def run(argv: Sequence[str]) -> int:
     if given.threads < 0:
         raise ConfigError(f"--threads {given.threads}: it must be at least 1")
     threads = given.threads or len(os.sched_getaffinity(0))
-    checkpoint = open_checkpoint(find_model(given.model), quantization=Asked(given.format, "none"))
+    place = find_model(given.model)
+    if method := open_checkpoint(place).method:
+        raise ConfigError(f"{given.model}: the checkpoint is quantized already ({method}); name one of floats")
+    checkpoint = open_checkpoint(place, quantization=Asked(given.format, "none"))
     writer = CheckpointWriter(checkpoint, given.output, threads)
     load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
     print(f"{given.output}: {sum(file.stat().st_size for file in given.output.iterdir()) / 2**20:.0f} MiB")

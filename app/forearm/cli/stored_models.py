@@ -107,7 +107,7 @@ def run_show(argv: Sequence[str]) -> int:
     host = this_host(line.configs)
     try:
         found = outlook(host, ModelHeaders(place), Wish(RequestTokens(512, 128), Slo(None, None)))
-        fits = f"yes, {in_words(found.peak_bytes)} at peak; the KV cache holds {found.kv_tokens} tokens"
+        fits = f"yes; {in_words(found.peak_bytes)} with a full KV cache of {found.kv_tokens} tokens"
     except ConfigError as problem:
         fitting = list(smaller(host, ModelHeaders(place)))
         fits = f"no: {problem}" + (f"; it fits with --quantization {' or '.join(fitting)}" if fitting else "")
