@@ -25,7 +25,7 @@ def submit(name: str, n: int = 1, max_tokens: int = 3) -> wire.Submit:
 @contextlib.asynccontextmanager
 async def connected(*engines: EchoEngine) -> AsyncIterator[EngineClient]:
     client = EngineClient([str(engine.path) for engine in engines])
-    client.start()
+    await client.start()
     while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     yield client
@@ -103,7 +103,7 @@ async def test_an_engine_that_dies_before_it_has_taken_a_request_costs_nobody_an
     server = await asyncio.start_unix_server(dies, tmp_path / "a")
     with echo_engine(tmp_path / "b") as b:
         client = EngineClient([str(tmp_path / "a"), str(b.path)])
-        client.start()
+        await client.start()
         while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -182,7 +182,7 @@ async def test_an_answer_that_comes_late_is_not_the_next_questions(
 
     server = await asyncio.start_unix_server(slow, tmp_path / "slow")
     client = EngineClient([str(tmp_path / "slow")])
-    client.start()
+    await client.start()
     connection = client.connections[0]
     while connection.state is None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -196,6 +196,41 @@ async def test_an_answer_that_comes_late_is_not_the_next_questions(
     server.close()
 
 
+@pytest.mark.parametrize(("greets_after_s", "known"), [(0.2, True), (None, False)])
+async def test_the_start_ends_once_an_engine_has_told_its_state_or_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, greets_after_s: float | None, known: bool
+) -> None:
+    monkeypatch.setattr("forearm.api.engine_client.engine_client._FIRST_STATE_S", 5.0 if known else 0.3)
+
+    left = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if greets_after_s is not None:
+            await asyncio.sleep(greets_after_s)
+            writer.write(wire.frame(state(0)))
+        await reader.read()
+        writer.close()
+        left.set()
+
+    server = await asyncio.start_unix_server(late, tmp_path / "late")
+    client = EngineClient([str(tmp_path / "late")])
+
+    await client.start()
+
+    assert (client.connections[0].state is not None) == known
+    await client.close()
+    server.close()
+    await asyncio.wait_for(left.wait(), 10)
+
+
+async def test_the_start_does_not_wait_for_an_engine_that_does_not_listen(tmp_path: Path) -> None:
+    client = EngineClient([str(tmp_path / "absent")])
+
+    await asyncio.wait_for(client.start(), 0.9)
+
+    await client.close()
+
+
 async def test_an_engine_that_takes_nothing_in_is_not_waited_for_without_end(tmp_path: Path) -> None:
     left = asyncio.Event()
 
@@ -207,7 +242,7 @@ async def test_an_engine_that_takes_nothing_in_is_not_waited_for_without_end(tmp
 
     server = await asyncio.start_unix_server(silent, tmp_path / "silent")
     client = EngineClient([str(tmp_path / "silent")], accept_s=0.1)
-    client.start()
+    await client.start()
     connection = client.connections[0]
     while connection.state is None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -66,7 +66,7 @@ def create_app(config: ApiConfig) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services.engine.start()
+        await services.engine.start()
         if services.prompts.template is not None:
             Thread(target=prepare_rendering, daemon=True).start()  # what a cached tokenizer's start did not wait for
         if tracer is not None:

@@ -44,6 +44,7 @@ class EngineConnection:
         self.path = path
         self.state: wire.State | None = None
         self.was_there = False  # an engine was connected since this worker's start
+        self.attempted = asyncio.Event()  # the first attempt to connect has ended, with a state or without
         self.open: dict[str, OpenRequest] = {}
         self._load: wire.Load | None = None
         self._accepted = 0  # requests accepted since the engine's last load message
@@ -130,6 +131,7 @@ class EngineConnection:
             try:
                 reader, self._writer = await asyncio.open_unix_connection(self.path)
             except OSError:
+                self.attempted.set()
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)
                 continue
@@ -142,6 +144,7 @@ class EngineConnection:
             finally:
                 gone = EngineUnavailable("the engine stopped; it is being restarted")
                 self.state = self._load = None
+                self.attempted.set()
                 self._writer.close()
                 self._writer = None
                 self.fail_open(gone)
@@ -159,6 +162,7 @@ class EngineConnection:
     def _take(self, message: wire.FromEngine) -> None:
         if isinstance(message, wire.State):
             self.state, self.was_there = message, True
+            self.attempted.set()
             _answer(self._states, message)
         elif isinstance(message, wire.Metrics):
             _answer(self._metrics, message.text)

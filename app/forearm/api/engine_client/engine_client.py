@@ -16,6 +16,7 @@ from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, Invali
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
 Opened = TypeVar("Opened", bound=OpenRequest)
+_FIRST_STATE_S = 1.0
 _NONE_RUNS = "no engine is running; it is starting, or being restarted"
 Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
 
@@ -120,10 +121,18 @@ class EngineClient:
         for index, connection in enumerate(self.connections):
             connection.on_lost = partial(self._router.forget, index)
 
-    def start(self) -> None:
-        """Start connecting to every engine."""
+    async def start(self) -> None:
+        """Connect to every engine that listens; the others are tried again and again from then on.
+
+        A worker that took requests before its first engine has told its state would refuse them, beside workers that
+        answer. An engine that listens and says nothing holds it up for a second.
+        """
         for connection in self.connections:
             connection.start()
+        attempts = [asyncio.create_task(connection.attempted.wait()) for connection in self.connections]
+        _, silent = await asyncio.wait(attempts, timeout=_FIRST_STATE_S)
+        for attempt in silent:
+            attempt.cancel()
 
     async def close(self) -> None:
         """Disconnect from all engines."""
