@@ -413,8 +413,8 @@ class Kernels:
     def short_conv(
         self,
         b: Float32Array,
-        c: Float32Array,
-        x: Float32Array,
+        c: Float32Array | None,
+        x: Float32Array | None,
         taps: Float32Array,
         state: Float32Array,
         bias: Float32Array | None = None,

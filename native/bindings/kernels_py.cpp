@@ -208,13 +208,13 @@ Floats combine(const Kernels& kernels, const Floats& results, const Floats& weig
   return out;
 }
 
-py::tuple short_conv(const Kernels& kernels, const Floats& b, const Floats& c, const Floats& x, const Floats& taps,
-                     const Floats& state, const MaybeFloats& bias, int64_t first_output) {
+py::tuple short_conv(const Kernels& kernels, const Floats& b, const MaybeFloats& c, const MaybeFloats& x,
+                     const Floats& taps, const Floats& state, const MaybeFloats& bias, int64_t first_output) {
   const int64_t rows = b.shape(0), channels = b.shape(1);
   Floats u = copy_of(b), next = copy_of(state), out({rows - first_output, channels});
   kernels.short_conv({u.mutable_data(),
-                      c.data(),
-                      x.data(),
+                      data_or_null(c),
+                      data_or_null(x),
                       channels,
                       rows,
                       first_output,

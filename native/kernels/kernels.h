@@ -405,15 +405,15 @@ struct CombineTask {
   Operand out;  // f32_rows
 };
 
-// A gated short convolution over neighbouring tokens of one sequence, of columns [column_begin, column_end), of which
-// the first is a multiple of 16:
-//   u[t] = b[t] * x[t]
+// A short convolution over neighbouring tokens of one sequence, of columns [column_begin, column_end), of which the
+// first is a multiple of 16:
+//   u[t] = b[t] * x[t], or b[t] without x
 //   s[t] = bias + sum over j, ascending, of taps[j] * u[t - width + 1 + j], fused
-//   row out_row + t - first_output of `out` = c[t] * s[t], for rows t from first_output on
+//   row out_row + t - first_output of `out` = c[t] * s[t], or silu(s[t]) without c, for rows t from first_output on
 // The u before the first row are the state; it becomes the last u of the rows.
 struct ShortConvTask {
-  float* b;  // [rows][stride]; u replaces it
-  const float *c, *x;
+  float* b;            // [rows][stride]; u replaces it
+  const float *c, *x;  // [rows][stride], or null
   int64_t stride, rows;
   int64_t first_output;
   int64_t width;

@@ -79,14 +79,15 @@ int64_t MatrixSpec::columns() const {
   return all;
 }
 
-int64_t Config::state_floats(size_t layer) const {
-  if (const auto* conv = layers[layer].mixer_as<ShortConvKind>()) return (conv->width - 1) * hidden;
-  return 0;
+StateShape Config::state(size_t layer) const {
+  if (const auto* conv = layers[layer].mixer_as<ShortConvKind>())
+    return {.tail_rows = conv->width - 1, .channels = hidden};
+  return {};
 }
 
 bool Config::has_states() const {
   for (size_t i = 0; i < layers.size(); ++i)
-    if (state_floats(i) > 0) return true;
+    if (state(i).floats() > 0) return true;
   return false;
 }
 

@@ -35,6 +35,16 @@ struct ShortConvKind {
   bool bias = false;  // of the taps
 };
 
+// What a mixer keeps of a sequence, however long it is: the last rows that its convolution read, and a matrix of each
+// head; float32.
+struct StateShape {
+  int64_t tail_rows = 0, channels = 0;  // [tail_rows][channels]
+  int64_t heads = 0, head_floats = 0;   // [heads][head_floats], behind the tail
+
+  int64_t tail_floats() const { return (tail_rows * channels + 15) / 16 * 16; }  // the heads begin at a cache line
+  int64_t floats() const { return tail_floats() + heads * head_floats; }
+};
+
 struct FeedForwardKind {
   int64_t width;
   Activation activation = Activation::silu;
@@ -138,8 +148,8 @@ struct Config {
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;
 
   int64_t group() const { return heads / kv_heads; }
-  // Floats that the mixer of a layer keeps of a sequence, however long it is; 0: it keeps keys and values.
-  int64_t state_floats(size_t layer) const;
+  // What the mixer of a layer keeps of a sequence; of no floats: it keeps keys and values.
+  StateShape state(size_t layer) const;
   bool has_states() const;
   // Columns of a row that a step returns.
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }

@@ -45,7 +45,7 @@ void Forward::walk(StepWalk w) {
   const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
-    const Norm* mixed = c_.layers[i].mixer_as<ShortConvKind>() ? short_conv_.mix(w, i, add) : attention_.mix(w, i, add);
+    const Norm* mixed = mix(w, i, add);
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
     const Norm* before = c_.parallel_residual ? nullptr : mixed;
     add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
@@ -54,6 +54,11 @@ void Forward::walk(StepWalk w) {
   step_.enter_layer(w, c_.layers.size());
   if (w.rows == 0) return;
   c_.pooled ? hidden(w, add) : head(w, add);
+}
+
+const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
+  if (c_.layers[layer].mixer_as<ShortConvKind>()) return short_conv_.mix(w, layer, add);
+  return attention_.mix(w, layer, add);
 }
 
 void Forward::embed(Range rows) {

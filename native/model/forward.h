@@ -34,6 +34,7 @@ class Forward {
 
  private:
   void walk(StepWalk w);
+  const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
   void embed(Range rows);
   void head(StepWalk& w, const Norm* add);
   void find_maxima(Range rows, Range columns);

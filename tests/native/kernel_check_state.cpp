@@ -22,8 +22,8 @@ Convolved convolved(const Kernels& kernels, ShortConvTask task, Form form, int64
   const int64_t first = task.first_output;
   for (int64_t row = 0; row < all; row += cut) {
     task.b = u.data() + row * task.stride;
-    task.c = c + row * task.stride;
-    task.x = x + row * task.stride;
+    if (c) task.c = c + row * task.stride;
+    if (x) task.x = x + row * task.stride;
     task.rows = std::min(cut, all - row);
     task.first_output = std::clamp<int64_t>(first - row, 0, task.rows);
     task.out_row = std::max<int64_t>(row - first, 0);
@@ -47,11 +47,22 @@ void check_short_conv(Report& report, const Kernels& tier, const Kernels& scalar
           std::vector<float> b = random.floats(rows * stride), state = random.floats((width - 1) * channels);
           const std::vector<float> c = random.floats(rows * stride), x = random.floats(rows * stride);
           const std::vector<float> taps = random.floats(width * channels), bias = random.floats(channels);
-          const ShortConvTask task{b.data(),     c.data(),    x.data(),
-                                   stride,       rows,        first_output,
-                                   width,        taps.data(), biased ? bias.data() : nullptr,
-                                   state.data(), channels,    0,
-                                   channels,     {},          0};
+          const bool gated = rows != 2;
+          const ShortConvTask task{b.data(),
+                                   gated ? c.data() : nullptr,
+                                   gated ? x.data() : nullptr,
+                                   stride,
+                                   rows,
+                                   first_output,
+                                   width,
+                                   taps.data(),
+                                   biased ? bias.data() : nullptr,
+                                   state.data(),
+                                   channels,
+                                   0,
+                                   channels,
+                                   {},
+                                   0};
           const Convolved wanted = convolved(scalar, task, form, rows);
           for (const int64_t cut : {rows, int64_t{1}, int64_t{3}}) {
             const Convolved got = convolved(tier, task, form, cut);

@@ -1,18 +1,28 @@
-// The states that layers keep of sequences beside the KV cache (Config::state_floats): slots of a fixed size, of which
+// The states that layers keep of sequences beside the KV cache (Config::state): slots of a fixed size, of which
 // each running sequence has one.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "model/config.h"
 #include "model/memory.h"
+#include "model/partition.h"
 
 namespace forearm {
+
+// A layer's state in a slot: StateShape's tail, and its heads.
+struct LayerState {
+  float *tail, *heads;
+};
 
 class States {
  public:
   explicit States(const Config& config) {
-    for (size_t i = 0; i < config.layers.size(); ++i) offset_.push_back(slot_.take(4 * config.state_floats(i)));
+    for (size_t i = 0; i < config.layers.size(); ++i) {
+      shape_.push_back(config.state(i));
+      offset_.push_back(slot_.take(4 * shape_[i].floats()));
+    }
   }
 
   // Allocates the slots and drops the old ones. Throws OutOfMemory.
@@ -27,13 +37,23 @@ class States {
   int64_t bytes_per_slot() const { return slot_.bytes(); }
   int64_t bytes() const { return region_.bytes(); }
   // A layer's state in a slot. What it holds before a sequence's first token is of the slot's last sequence.
-  float* at(size_t layer, int64_t slot) const {
-    return reinterpret_cast<float*>(region_.data() + slot * bytes_per_slot() + offset_[layer]);
+  LayerState at(size_t layer, int64_t slot) const {
+    auto* state = reinterpret_cast<float*>(region_.data() + slot * bytes_per_slot() + offset_[layer]);
+    return {state, state + shape_[layer].tail_floats()};
+  }
+  // Zeroes these channels of the tail and these heads: the state before a sequence's first token.
+  void clear(size_t layer, int64_t slot, Range channels, Range heads) const {
+    const StateShape& shape = shape_[layer];
+    const LayerState state = at(layer, slot);
+    for (int64_t i = 0; i < shape.tail_rows; ++i)
+      std::fill_n(state.tail + i * shape.channels + channels.begin, channels.size(), 0.0f);
+    std::fill_n(state.heads + heads.begin * shape.head_floats, heads.size() * shape.head_floats, 0.0f);
   }
 
  private:
   Pieces slot_;
-  std::vector<int64_t> offset_;  // by layer, in a slot
+  std::vector<StateShape> shape_;  // by layer
+  std::vector<int64_t> offset_;    // by layer, in a slot
   int64_t slots_ = 0;
   Region region_;
 };

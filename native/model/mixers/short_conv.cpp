@@ -1,6 +1,5 @@
 #include "model/mixers/short_conv.h"
 
-#include <algorithm>
 #include <string>
 
 #include "model/step/multiply.h"
@@ -67,9 +66,8 @@ void ShortConv::convolve(const StepWalk& w, size_t layer) {
   int64_t output = 0;  // the next row that needs logits
   for (int64_t s = 0; s < batch.sequences; ++s) {
     Range rows{batch.start[s], batch.start[s + 1]};
-    task.state = states_.at(layer, batch.state[s]);
-    for (int64_t i = 0; i < task.width - 1 && batch.position[rows.begin] == 0; ++i)
-      std::fill(task.state + i * task.channels + channels.begin, task.state + i * task.channels + channels.end, 0.0f);
+    task.state = states_.at(layer, batch.state[s]).tail;
+    if (batch.position[rows.begin] == 0) states_.clear(layer, batch.state[s], channels, {0, 0});
     if (!last) {
       convolve_rows(rows, 0, rows.begin);
       continue;

@@ -32,7 +32,9 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto& experts = c.layers[i].experts; experts && experts->correction)
       declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
                      {experts->count, {}});
-  for (size_t i = 0; i < layers_.size(); ++i) declare_convolution(c, i);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
+      declare_convolution(i, conv->width, c.hidden, conv->bias);
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
@@ -85,13 +87,11 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   declare_norm(c, prefix + "k_norm", norms.k, shared ? c.head_dim : c.kv_heads * c.head_dim, false);
 }
 
-void Weights::declare_convolution(const Config& c, size_t layer) {
-  const auto* kind = c.layers[layer].mixer_as<ShortConvKind>();
-  if (!kind) return;
+void Weights::declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias) {
   const std::string name = "layers." + std::to_string(layer) + ".conv";
-  const int64_t taps = kind->width * c.hidden;
-  declare_vector(name, convolutions_[layer].taps, taps, {.rows = taps, .panels = {}, .width = kind->width});
-  if (kind->bias) declare_vector(name + ".bias", convolutions_[layer].bias, c.hidden, {c.hidden, {}});
+  const int64_t taps = width * channels;
+  declare_vector(name, convolutions_[layer].taps, taps, {.rows = taps, .panels = {}, .width = width});
+  if (bias) declare_vector(name + ".bias", convolutions_[layer].bias, channels, {channels, {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {

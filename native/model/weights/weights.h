@@ -114,7 +114,7 @@ class Weights {
   void pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
   void declare(const MatrixSpec& spec, Formats& formats);
   void declare_norms(const Config& config, size_t layer);
-  void declare_convolution(const Config& config, size_t layer);
+  void declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();

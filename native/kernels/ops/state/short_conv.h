@@ -1,7 +1,9 @@
-// The gated short convolution of LFM2: each column alone, over the last tokens of a sequence.
+// The short convolution, of each column alone over the last tokens of a sequence: gated (LFM2), or before a recurrence
+// (gated delta rule).
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/operand.h"
+#include "kernels/ops/rows/activation.h"
 #include "kernels/ops/rows/lanes.h"
 
 namespace forearm {
@@ -17,8 +19,8 @@ inline void short_conv_output(const ShortConvTask& t, int64_t row, int64_t colum
   for (int64_t j = 0; j < t.width; ++j)
     sum = fma(load_lanes(t.taps + j * t.channels + column, lanes),
               load_lanes(short_conv_row(t, row - t.width + 1 + j) + column, lanes), sum);
-  store_operand(t.out, t.out_row + row - t.first_output, column,
-                mul(load_lanes(t.c + row * t.stride + column, lanes), sum), lanes);
+  const F16 y = t.c ? mul(load_lanes(t.c + row * t.stride + column, lanes), sum) : activate<Activation::silu>(sum);
+  store_operand(t.out, t.out_row + row - t.first_output, column, y, lanes);
 }
 
 inline void short_conv(const ShortConvTask& t) {
@@ -27,9 +29,10 @@ inline void short_conv(const ShortConvTask& t) {
   };
   for (int64_t row = 0; row < t.rows; ++row) {
     float* u = t.b + row * t.stride;
-    const float* x = t.x + row * t.stride;
     each_column([&](int64_t column, int64_t lanes) {
-      store_lanes(u + column, mul(load_lanes(u + column, lanes), load_lanes(x + column, lanes)), lanes);
+      if (t.x)
+        store_lanes(u + column, mul(load_lanes(u + column, lanes), load_lanes(t.x + row * t.stride + column, lanes)),
+                    lanes);
       if (row >= t.first_output) short_conv_output(t, row, column, lanes);
     });
   }
