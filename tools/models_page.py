@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterable
 from pathlib import Path
 
+from forearm.model.checkpoint.short_names import SHORT_NAMES
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, Family
 from forearm.model.gguf.gguf_config import ARCHITECTURES
@@ -28,6 +29,15 @@ bfloat16, float16 or float32, quantized while loading (`--quantization`), or a c
 compressed-tensors, FP8 and MXFP4. GGUF says whether files of that architecture are read. Where layers keep a state
 beside keys and values (`lfm2`), prefix caching is off and `--speculative-config` is refused.
 """
+NAMES = """
+## Short names
+
+MODEL may be one of these names, with a size behind a colon (`qwen3:4b`) or without: then it is the largest whose
+weights take a quarter of the machine's memory at most. They stand for GGUF files on the hub.
+
+| Name | Type | Sizes | File of the first size |
+|---|---|---|---|
+"""
 OTHERS = """
 ## Any other generating model
 
@@ -44,7 +54,10 @@ def page() -> str:
         "\n## Embedding, scoring and classifying ([how](embeddings.md))\n",
         *_table(ENCODERS, None),
     ]
-    rows.append(OTHERS.rstrip())
+    rows += [OTHERS.rstrip(), NAMES.rstrip()]
+    for name, one in SHORT_NAMES.items():
+        first = next(iter(one.sizes.values()))
+        rows.append(f"| `{name}` | `{one.family}` | {', '.join(one.sizes)} | `{first.file}` |")
     return "\n".join(rows) + "\n"
 
 

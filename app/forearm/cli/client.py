@@ -17,13 +17,21 @@ from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest
 class Client:
     """A connection to a server: its address, the model and the key."""
 
-    def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        """Defaults: `model` is the server's first one, `api_key` that of the environment."""
+    def __init__(self, url: str, model: str | None, api_key: str | None, trusting: bool = False) -> None:
+        """Open it. Defaults: `model` is the server's first one, `api_key` that of the environment.
+
+        url: with or without /v1, or unix:PATH. trusting: take any certificate, as of a server on this machine.
+        """
         key = api_key or configs.client_api_key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        socket = url.removeprefix("unix:") if url.startswith("unix:") else None
+        root = "http://localhost" if socket else url.rstrip("/").removesuffix("/v1")
         # A busy server may take long between two tokens, but connecting is quick or fails.
         self._http = httpx.Client(
-            base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(600, connect=10)
+            base_url=f"{root}/v1/",
+            headers=headers,
+            timeout=httpx.Timeout(600, connect=10),
+            transport=httpx.HTTPTransport(uds=socket, verify=not trusting),
         )
         self._model = model
 
@@ -32,6 +40,13 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
+
+    def ready(self) -> bool:
+        """Return whether the server takes requests."""
+        try:
+            return self._http.get(self._http.base_url.join("../readyz")).status_code == 200
+        except httpx.TransportError:
+            return False
 
     def stream(self, path: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the chunks of an answer, the last one with usage.

@@ -17,6 +17,7 @@ from forearm.errors import ConfigError, ForearmError
 
 USAGE = """usage: forearm COMMAND ...
 
+  run [MODEL]         talk to a model: one command from nothing to a conversation
   serve [MODEL]       serve a model over HTTP, as OpenAI's API
   pull MODEL          download a model
   list                downloaded models: size, family, format, context
@@ -36,8 +37,8 @@ USAGE = """usage: forearm COMMAND ...
   --version
 
 `forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a .gguf file, a
-Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repository), or absent:
-the small demonstration model that comes with the package."""
+Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repository), a short name
+(qwen3, qwen3:4b, ...), or absent: the small demonstration model that comes with the package."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,6 +173,7 @@ def add_client(parser: CommandParser) -> None:
 # Functions of this module, or "module:function" of one that is imported when the command runs. They get the words after
 # the command's name and return the exit status.
 COMMANDS: dict[str, Callable[[Sequence[str]], int] | str] = {
+    "run": "forearm.cli.run:run",
     "serve": serve,
     "pull": "forearm.cli.stored_models:run_pull",
     "list": "forearm.cli.stored_models:run_list",

@@ -18,6 +18,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.formats import described
 from forearm.model.checkpoint.hub import find_model, local_model
+from forearm.model.checkpoint.short_names import full_name
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
@@ -133,7 +134,7 @@ def run_pull(argv: Sequence[str]) -> int:
     line = read_line(CommandParser("forearm pull MODEL [flags of serve]", "Download a model."), argv)
     engine = line.configs.engine
     if not engine.model:
-        raise ConfigError("name the model: forearm pull owner/name, or owner/name:Q4_K_M for a GGUF file")
+        raise ConfigError("name the model: forearm pull owner/name, owner/name:Q4_K_M for a GGUF file, or qwen3:4b")
     print(find_model(engine.model, revision=engine.revision, **line.configs.serve.hub))
     return 0
 
@@ -171,7 +172,7 @@ def _named(name: str, models: Sequence[StoredModel]) -> StoredModel:
     """
     from difflib import get_close_matches
 
-    by_name = {model.name.lower(): model for model in models}
+    name, by_name = full_name(name), {model.name.lower(): model for model in models}
     if name.lower() in by_name:
         return by_name[name.lower()]
     near = get_close_matches(name.lower(), by_name, n=1)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from forearm.config.api_config import ApiConfig
 from forearm.config.engine_config import EngineConfig
 from forearm.config.serve_config import ServeConfig
 from forearm.config.settings import build, choose, settings_of
+from forearm.errors import ConfigError
 
 CONFIGS = (EngineConfig, ApiConfig, ServeConfig)
 SETTINGS = settings_of(*CONFIGS)
@@ -68,3 +70,16 @@ def api_config_path() -> str:
 def client_api_key() -> str:
     """Return the API key that `forearm chat` sends when none is given."""
     return os.environ.get("VLLM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
+
+
+def state_folder() -> Path:
+    """Return the folder for what the commands keep of this user, made if it is missing: histories, logs.
+
+    Raises: ConfigError if it cannot be made.
+    """
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "forearm"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"{folder}: {error}; set XDG_STATE_HOME to a folder that can be written") from None
+    return folder

@@ -42,35 +42,42 @@ class CommandParser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line: the configs, the command's own arguments, and notes for the log."""
+    """A parsed command line.
+
+    rest: the command's own arguments. notes: for the log. texts: the settings that are given as flags, and MODEL.
+    words: what follows MODEL.
+    """
 
     configs: Configs
     rest: argparse.Namespace
     notes: list[str]
+    texts: FieldTexts
+    words: list[str]
 
 
-def read_line(parser: CommandParser, argv: Sequence[str]) -> CommandLine:
+def read_line(parser: CommandParser, argv: Sequence[str], words: bool = False) -> CommandLine:
     """Read the settings of `argv`, the environment and the file that --config names. `parser` has the command's flags.
 
+    words: permit words after MODEL, for the command to read.
     Raises: ConfigError naming the flag, variable or line and the remedy.
     """
     notes: list[str] = []
     add_settings(parser)
     add_compat_flags(parser, notes)
     # --max_model_len=4k is --max-model-len=4k; keys after a point keep their underscores.
-    words = nested([re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word) for word in argv])
-    for word in words:
+    dashed = nested([re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word) for word in argv])
+    for word in dashed:
         vllm_compat.refuse(word.split("=", 1)[0])
-    rest, over = parser.parse_known_args(words)
+    rest, over = parser.parse_known_args(dashed)
     texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in configs.SETTINGS}
     for word in over:
         if word.startswith("-"):
             near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
             raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
-    if len(over) > 1:
+    if len(over) > 1 and not words:
         raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}; name one")
     if over:
-        texts["model"] = over
+        texts["model"] = over[:1]
     file = read_file(Path(rest.config), notes) if rest.config else {}
     chosen = configs.read(texts, file)
     here, engines = chosen.serve.data_parallel_size_local, chosen.serve.data_parallel_size
@@ -82,7 +89,21 @@ def read_line(parser: CommandParser, argv: Sequence[str]) -> CommandLine:
     known = {s.env for s in configs.SETTINGS.values()} | set(configs.READ_ELSEWHERE)
     strict = chosen.serve.fail_on_environ_validation
     notes += vllm_compat.check_variables(configs.environment(), known, strict=strict)
-    return CommandLine(chosen, rest, notes)
+    return CommandLine(chosen, rest, notes, texts, over[1:])
+
+
+def as_flags(texts: FieldTexts) -> list[str]:
+    """Return the words of a command line that gives these settings."""
+    words: list[str] = []
+    for name, values in texts.items():
+        setting = configs.SETTINGS[name]
+        if setting.switch:
+            words.append((setting.flags if setting.parse(values[-1]) else setting.off_flags)[0])
+        elif setting.many:
+            words += [setting.flags[0], *values]
+        else:
+            words.append(f"{setting.flags[0]}={values[-1]}")
+    return words
 
 
 def nested(words: Sequence[str]) -> list[str]:

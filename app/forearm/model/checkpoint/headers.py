@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import IGNORED, explained, find_file, gguf_patterns, local_model, no_safetensors
 from forearm.model.checkpoint.shards import MAX_HEADER_BYTES, StoredTensor, read_tensors
+from forearm.model.checkpoint.short_names import full_name
 from forearm.model.gguf.gguf import read_gguf, read_gguf_file
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def find_headers(model: str, into: Path, *, revision: str = "", download_dir: st
     into: an empty folder that receives headers from the hub; a model that is in the cache is opened there instead.
     Raises: ConfigError naming what was not found, and the remedy.
     """
-    found = local_model(model) or _cached(model, revision, download_dir)
+    found = local_model(model)
+    model = full_name(model)
+    found = found or _cached(model, revision, download_dir)
     if found is not None:
         return found
     import httpx2  # huggingface_hub's

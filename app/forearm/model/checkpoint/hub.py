@@ -1,4 +1,5 @@
-"""Resolves MODEL to a local folder or .gguf file: a path, a Hugging Face id (downloaded or cached) or the demo model.
+"""Resolves MODEL to a local folder or .gguf file: a path, a Hugging Face id or a short name (downloaded or cached), or
+the demo model.
 
 The name of a tokenizer is resolved in the same way.
 """
@@ -12,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.short_names import full_name, nearest
 from forearm.model.families.keys import check_regular
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "demo_model"
@@ -32,7 +34,7 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
     After a broken connection a download resumes inside the file; an interrupted one resumes with the missing files.
 
     model: a folder, a .gguf file, a Hugging Face id, owner/name:Q4_K_M for the .gguf file of that quantization in a
-    repository, or empty for the demo model.
+    repository, a short name (short_names.py), or empty for the demo model.
     revision: branch, tag or commit; empty: main.
     download_dir: empty selects Hugging Face's cache (HF_HOME). token: empty selects HF_TOKEN or the stored login.
     With HF_HUB_OFFLINE=1 only the cache is searched.
@@ -41,6 +43,7 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
     local = local_model(model)
     if local is not None:
         return local
+    model = full_name(model)
     name, _, quantization = model.partition(":")
     allow = gguf_patterns(quantization) if quantization else _ALLOW
     folder = _download(name, revision or "main", download_dir, token, allow)
@@ -62,7 +65,7 @@ def find_tokenizer(name: str, *, revision: str = "", download_dir: str = "", tok
     local = local_model(name, "tokenizer")
     if local is not None:
         return local
-    if ":" in name:  # a .gguf file contains its tokenizer
+    if ":" in full_name(name):  # a .gguf file contains its tokenizer
         return find_model(name, revision=revision, download_dir=download_dir, token=token)
     return _download(name, revision or "main", download_dir, token, _TEXT, "tokenizer")
 
@@ -184,13 +187,14 @@ def explained(model: str, revision: str, kind: str = "model") -> Iterator[None]:
     except errors.RepositoryNotFoundError:
         raise ConfigError(
             f"{where}: neither a folder here nor a {kind} on the hub (or a private one: give --hf-token or HF_TOKEN)"
+            f"{nearest(model)}"
         ) from None
     except errors.RevisionNotFoundError:
         raise ConfigError(f"{where}: the hub has no such revision; see https://huggingface.co/{model}/tree") from None
     except errors.LocalEntryNotFoundError as problem:
         raise ConfigError(
             f"{where} is not in the cache (or only in part), and the hub can't be reached: {_reason(problem)}. Unset "
-            "HF_HUB_OFFLINE if it is set, check the network, or give a local folder"
+            f"HF_HUB_OFFLINE if it is set, check the network, or give a local folder{nearest(model)}"
         ) from None
     except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as problem:
         raise ConfigError(f"{where} can't be downloaded: {_reason(problem)}") from None
