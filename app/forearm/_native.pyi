@@ -6,6 +6,7 @@ scratch) is its own; arrays that come out are copies that Python owns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -68,7 +69,7 @@ class Executor:
 
     config: read through the attributes of model/families/config.py's dataclass.
     matrices: what families' matrices(config) lists: embed, positions, types, head, layers.{i}.{qkv,o,up,down},
-    layers.{i}.{conv_in,conv_out},
+    layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
@@ -121,7 +122,7 @@ class Executor:
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
         name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
-        layers.{i}.conv_{b,c,x,out}, or
+        layers.{i}.conv_{b,c,x,out}, layers.{i}.mamba_{z,xbc,dt,out}, or
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
@@ -154,6 +155,8 @@ class Executor:
         (weights; stored as given, `norm_plus_one` is added here), the same with .bias (LayerNorm), and
         layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias, dense.{i}.{bias,norm,norm.bias}; of experts the biases of
         their matrices (row after row, as load_matrix) and layers.{i}.correction [count].
+        Of mixers with a state: layers.{i}.conv [channels * taps] and its .bias; of Mamba2 layers.{i}.{dt_bias,a_log,d}
+        [heads] and gate_norm [heads * head_dim].
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
         post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full.
@@ -422,6 +425,34 @@ class Kernels:
     ) -> tuple[Float32Array, Float32Array]:
         """Rows from first_output on, and the state after them; b, c, x [rows, channels], taps [width, channels], state
         [width - 1, channels]: kernels.h's ShortConvTask."""
+    def mamba2(
+        self,
+        x: Float32Array,
+        b: Float32Array,
+        c: Float32Array,
+        dt: Float32Array,
+        dt_bias: Float32Array,
+        a_log: Float32Array,
+        d: Float32Array,
+        state: Float32Array,
+        dt_scale: float = 1.0,
+        dt_least: float = 0.0,
+        dt_most: float = math.inf,
+    ) -> tuple[Float32Array, Float32Array]:
+        """y like x, and the state after the rows; x [rows, heads, head_dim], b and c [rows, groups, state_dim],
+        dt [rows, heads], dt_bias, a_log and d [heads], state [heads, ceil(head_dim / 16), state_dim, 16]: kernels.h's
+        Mamba2Task."""
+    def gated_norm(
+        self,
+        y: Float32Array,
+        z: Float32Array,
+        weight: Float32Array | None,
+        groups: int = 1,
+        eps: float = 1e-5,
+        gate_first: bool = True,
+        z_scale: float = 1.0,
+    ) -> Float32Array:
+        """Rows like y; y and z [rows, dim], weight [dim]: kernels.h's GatedNormTask."""
     def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
     def row_maxima(self, x: Float32Array, mask: UInt32Array | None) -> Float32Array:
         """Of each 64 values; a mask has a bit for each value, bit i % 32 of word i / 32."""

@@ -74,10 +74,24 @@ ExpertsKind experts_of(const py::handle& from) {
   return e;
 }
 
+Mamba2Kind mamba2_of(const py::handle& from) {
+  const auto size = [&from](const char* field) { return from.attr(field).cast<int64_t>(); };
+  return {size("heads"),
+          size("groups"),
+          size("head_dim"),
+          size("state_dim"),
+          size("taps"),
+          from.attr("conv_bias").cast<bool>(),
+          from.attr("dt_least").cast<float>(),
+          from.attr("dt_most").cast<float>()};
+}
+
 LayerKind layer_of(const py::handle& layer) {
   const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward");
   LayerKind kind{AttentionKind{}, feed_forward_of(feed_forward)};
-  if (py::hasattr(mixer, "taps"))
+  if (py::hasattr(mixer, "state_dim"))
+    kind.mixer = mamba2_of(mixer);
+  else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else
     kind.mixer = AttentionKind{mixer.attr("rope").cast<std::optional<int>>(), mixer.attr("window").cast<int64_t>()};

@@ -230,6 +230,66 @@ py::tuple short_conv(const Kernels& kernels, const Floats& b, const MaybeFloats&
   return py::make_tuple(out, next);
 }
 
+py::tuple mamba2(const Kernels& kernels, const Floats& x, const Floats& b, const Floats& c, const Floats& dt,
+                 const Floats& dt_bias, const Floats& a_log, const Floats& d, const Floats& state, float dt_scale,
+                 float dt_least, float dt_most) {
+  const int64_t rows = x.shape(0), heads = x.shape(1), head_dim = x.shape(2);
+  const int64_t groups = b.shape(1), state_dim = b.shape(2), inner = heads * head_dim, shared = groups * state_dim;
+  const int64_t stride = inner + 2 * shared;
+  std::vector<float> joint(static_cast<size_t>(rows * stride));
+  for (int64_t row = 0; row < rows; ++row) {
+    float* to = joint.data() + row * stride;
+    to = std::copy_n(x.data() + row * inner, inner, to);
+    to = std::copy_n(b.data() + row * shared, shared, to);
+    std::copy_n(c.data() + row * shared, shared, to);
+  }
+  Floats next = copy_of(state), y({rows, heads, head_dim});
+  kernels.mamba2({joint.data(),
+                  joint.data() + inner,
+                  joint.data() + inner + shared,
+                  stride,
+                  dt.data(),
+                  heads,
+                  rows,
+                  heads,
+                  groups,
+                  head_dim,
+                  state_dim,
+                  0,
+                  heads,
+                  dt_bias.data(),
+                  a_log.data(),
+                  d.data(),
+                  dt_scale,
+                  dt_least,
+                  dt_most,
+                  next.mutable_data()});
+  for (int64_t row = 0; row < rows; ++row)
+    std::copy_n(joint.data() + row * stride, inner, y.mutable_data() + row * inner);
+  return py::make_tuple(y, next);
+}
+
+Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, const MaybeFloats& weight, int64_t groups,
+                  float eps, bool gate_first, float z_scale) {
+  const int64_t rows = y.shape(0), dim = y.shape(1);
+  Floats own = copy_of(y), out({rows, dim});
+  kernels.gated_norm({own.mutable_data(),
+                      dim,
+                      z.data(),
+                      dim,
+                      0,
+                      rows,
+                      dim,
+                      groups,
+                      data_or_null(weight),
+                      eps,
+                      gate_first,
+                      z_scale,
+                      {out.mutable_data(), dim, Form::f32_rows},
+                      0});
+  return out;
+}
+
 py::tuple row_max(const Kernels& kernels, const Floats& x) {
   const RowMax max = kernels.row_max(x.data(), x.size());
   return py::make_tuple(max.value, max.index, max.nan);
@@ -314,6 +374,10 @@ void bind_kernels(py::module_& module) {
            "residual"_a = py::none())
       .def("short_conv", &short_conv, "b"_a, "c"_a, "x"_a, "taps"_a, "state"_a, "bias"_a = py::none(),
            "first_output"_a = 0)
+      .def("mamba2", &mamba2, "x"_a, "b"_a, "c"_a, "dt"_a, "dt_bias"_a, "a_log"_a, "d"_a, "state"_a,
+           "dt_scale"_a = 1.0f, "dt_least"_a = 0.0f, "dt_most"_a = std::numeric_limits<float>::infinity())
+      .def("gated_norm", &gated_norm, "y"_a, "z"_a, "weight"_a, "groups"_a = 1, "eps"_a = 1e-5f, "gate_first"_a = true,
+           "z_scale"_a = 1.0f)
       .def("row_max", &row_max, "x"_a)
       .def("row_maxima", &row_maxima, "x"_a, "mask"_a)
       .def("row_exp_sum", &row_exp_sum, "x"_a, "max"_a, "inverse_temperature"_a, "mask"_a = py::none())

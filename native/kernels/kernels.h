@@ -426,6 +426,44 @@ struct ShortConvTask {
   int64_t out_row;
 };
 
+// Mamba2's recurrence over neighbouring tokens of one sequence, of heads [head_begin, head_end), each of its own state
+// S [state_dim][head_dim]; b and c are those of the head's group, which heads / groups neighbours share:
+//   dt = min(dt_most, max(dt_least, softplus(dt_scale * dt + dt_bias)))
+//   S[n][p] = fma(exp(-dt * exp(a_log)), S[n][p], b[n] * (dt * x[p]))
+//   y[p] = fma(d, x[p], sum over n, ascending, of c[n] * S[n][p], fused, from 0)
+// A cut between any rows changes no bit.
+constexpr int64_t mamba2_panels(int64_t head_dim) { return (head_dim + kPanel - 1) / kPanel; }
+struct Mamba2Task {
+  float* x;            // [rows][stride]: [heads][head_dim]; y replaces it
+  const float *b, *c;  // [rows][stride]: [groups][state_dim]
+  int64_t stride;
+  const float* dt;  // [rows][dt_stride]: [heads]
+  int64_t dt_stride, rows;
+  int64_t heads, groups, head_dim, state_dim;
+  int64_t head_begin, head_end;
+  const float *dt_bias, *a_log, *d;  // [heads]
+  float dt_scale, dt_least, dt_most;
+  float* state;  // [heads][mamba2_panels(head_dim)][state_dim][16], zeros beyond head_dim
+};
+
+// The gate and norm behind a recurrence, of rows [row_begin, row_end), with g = silu(z_scale * z):
+//   out = rmsnorm(y * g) * weight if gate_first, rmsnorm(y) * weight * g otherwise; y * g without weight
+// The norm is over each of `groups` equal parts of a row; sums are NormTask's.
+struct GatedNormTask {
+  float* y;  // [rows][y_stride]; y * g may replace it
+  int64_t y_stride;
+  const float* z;  // [rows][z_stride]
+  int64_t z_stride;
+  int64_t row_begin, row_end;
+  int64_t dim, groups;
+  const float* weight;  // [dim], or null
+  float eps;
+  bool gate_first;
+  float z_scale;
+  Operand out;      // a float form
+  int64_t out_row;  // row of `out` that row_begin has
+};
+
 struct Kernels {
   const char* tier;
   Layout layout[kDTypes];  // by DType; of fp8: as `wide`'s
@@ -448,6 +486,8 @@ struct Kernels {
   void (*route)(const RouteTask&);
   void (*combine)(const CombineTask&);
   void (*short_conv)(const ShortConvTask&);
+  void (*mamba2)(const Mamba2Task&);
+  void (*gated_norm)(const GatedNormTask&);
 
   // Largest value of x[0 .. n).
   RowMax (*row_max)(const float* x, int64_t n);

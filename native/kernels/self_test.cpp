@@ -133,6 +133,27 @@ Floats convolved(const Kernels& k, int variant) {
   return all;
 }
 
+// What Mamba2 makes of x, and the state after it.
+Floats moved(const Kernels& k, int) {
+  constexpr int64_t kRows = 6, kHeads = 2, kHeadDim = 40, kStateDim = 5, kStride = kHeads * kHeadDim;
+  Floats x = numbers(kRows * kStride, 47), state = numbers(kHeads * mamba2_panels(kHeadDim) * kStateDim * kPanel, 48);
+  const Floats b = numbers(kRows * kStride, 49), c = numbers(kRows * kStride, 50), dt = numbers(kRows * kHeads, 51);
+  const Floats dt_bias = numbers(kHeads, 52), a_log = numbers(kHeads, 53), d = numbers(kHeads, 54);
+  k.mamba2({x.data(),  b.data(), c.data(), kStride,        dt.data(),    kHeads,   kRows, kHeads, 1,    kHeadDim,
+            kStateDim, 0,        kHeads,   dt_bias.data(), a_log.data(), d.data(), 1.0f,  0.0f,   8.0f, state.data()});
+  x.insert(x.end(), state.begin(), state.end());
+  return x;
+}
+
+Floats gated(const Kernels& k, int variant) {
+  Floats y = numbers(kNormRows * kNormDim, 55);
+  const Floats z = numbers(kNormRows * kNormDim, 56), weight = numbers(kNormDim, 57);
+  Rows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
+  k.gated_norm({y.data(), kNormDim, z.data(), kNormDim, 0, kNormRows, kNormDim, 1, weight.data(), 1e-6f,
+                variant % 2 == 0, 0.5f, out.operand, 0});
+  return out.all();
+}
+
 // A matrix [n, k] of any dtype, packed for a tier; codes with a scale and, of integers, an offset for every group.
 struct Matrix {
   Matrix(const Kernels& tier, DType dtype, int64_t n, int64_t k, int64_t group = kGroup)
@@ -325,6 +346,8 @@ constexpr Case kCases[] = {
     {"head_norm", head_normed, 1, exactly, false},
     {"rope", rotated, 4, exactly, false},
     {"short_conv", convolved, 4, exactly, false},
+    {"mamba2", moved, 1, exactly, false},
+    {"gated_norm", gated, 8, exactly, false},
     {"embed", embedded, kDTypes, exactly, false},
     {"gemm", own_product, 5 * kProducts, of_own, false},  // f32, f16, bf16, int8, int4
     {"long gemm", long_product, 3, of_long, false},

@@ -32,6 +32,18 @@ void check_experts(const ExpertsKind& experts) {
   if (experts.shared_gate && !experts.shared) refuse("shared_gate needs a shared expert: shared");
 }
 
+void check_mamba2(const Mamba2Kind& mamba) {
+  in_range("heads of Mamba2", mamba.heads, 1, 65536);
+  in_range("groups of Mamba2", mamba.groups, 1, mamba.heads);
+  in_range("head_dim of Mamba2", mamba.head_dim, 1, 4096);
+  in_range("state_dim of Mamba2", mamba.state_dim, 1, 4096);
+  in_range("taps of Mamba2", mamba.taps, 2, 64);
+  in_range("channels of Mamba2", mamba.channels(), 1, kLargest);
+  if (mamba.heads % mamba.groups != 0)
+    refuse("the heads of Mamba2 (" + std::to_string(mamba.heads) + ") are not a multiple of its groups (" +
+           std::to_string(mamba.groups) + ")");
+}
+
 void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
@@ -42,6 +54,7 @@ void check_layers(const Config& c) {
     }
     if (const auto* conv = layer.mixer_as<ShortConvKind>())
       in_range("width of a short convolution", conv->width, 2, 64);
+    if (const auto* mamba = layer.mixer_as<Mamba2Kind>()) check_mamba2(*mamba);
     in_range("width of a feed-forward", layer.feed_forward.width, 1, kLargest);
     if (layer.experts) check_experts(*layer.experts);
   }
@@ -82,6 +95,11 @@ int64_t MatrixSpec::columns() const {
 StateShape Config::state(size_t layer) const {
   if (const auto* conv = layers[layer].mixer_as<ShortConvKind>())
     return {.tail_rows = conv->width - 1, .channels = hidden};
+  if (const auto* mamba = layers[layer].mixer_as<Mamba2Kind>())
+    return {.tail_rows = mamba->taps - 1,
+            .channels = mamba->channels(),
+            .heads = mamba->heads,
+            .head_floats = mamba2_panels(mamba->head_dim) * kPanel * mamba->state_dim};
   return {};
 }
 

@@ -35,6 +35,17 @@ struct ShortConvKind {
   bool bias = false;  // of the taps
 };
 
+// Mamba2: Mamba2 of app/forearm/model/families/config.py.
+struct Mamba2Kind {
+  int64_t heads, groups, head_dim, state_dim;
+  int64_t taps;
+  bool conv_bias = true;
+  float dt_least = 0.0f, dt_most = 0.0f;  // bounds of a step
+
+  int64_t inner() const { return heads * head_dim; }
+  int64_t channels() const { return inner() + 2 * groups * state_dim; }  // of the convolution: x, b and c
+};
+
 // What a mixer keeps of a sequence, however long it is: the last rows that its convolution read, and a matrix of each
 // head; float32.
 struct StateShape {
@@ -70,7 +81,7 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  std::variant<AttentionKind, ShortConvKind> mixer;
+  std::variant<AttentionKind, ShortConvKind, Mamba2Kind> mixer;
   FeedForwardKind feed_forward;  // of each expert, if there are experts
   std::optional<ExpertsKind> experts = std::nullopt;
 

@@ -8,7 +8,7 @@ namespace forearm {
 namespace {
 
 int64_t phases(const Config& c, const Scratch& scratch) {
-  return std::max(Attention::kPhases, ShortConv::kPhases) +
+  return std::max({Attention::kPhases, ShortConv::kPhases, Mamba2::kPhases}) +
          std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens));
 }
 
@@ -27,6 +27,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       step_(c, ranks, scratch, pool, phases(c, scratch)),
       attention_(weights, kv, step_),
       short_conv_(weights, states, step_),
+      mamba2_(weights, states, step_),
       feed_forward_(weights, step_),
       experts_(weights, step_) {}
 
@@ -58,6 +59,7 @@ void Forward::walk(StepWalk w) {
 
 const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (c_.layers[layer].mixer_as<ShortConvKind>()) return short_conv_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<Mamba2Kind>()) return mamba2_.mix(w, layer, add);
   return attention_.mix(w, layer, add);
 }
 

@@ -9,6 +9,7 @@
 #include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
 #include "model/mixers/attention.h"
+#include "model/mixers/mamba2.h"
 #include "model/mixers/short_conv.h"
 #include "model/partition.h"
 #include "model/scratch.h"
@@ -26,7 +27,7 @@ class Forward {
 
   // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
   // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
-  // five a layer, with experts six to eight.
+  // five a layer, with experts six to eight, with Mamba2 two more.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
@@ -47,6 +48,7 @@ class Forward {
   Step step_;
   Attention attention_;
   ShortConv short_conv_;
+  Mamba2 mamba2_;
   FeedForward feed_forward_;
   Experts experts_;
 };

@@ -75,6 +75,16 @@ struct ShortConvColumns {
   explicit ShortConvColumns(const Config& config) : c(round_up(config.hidden, kPanel)), x(2 * c), end(3 * c) {}
 };
 
+// The columns of Mamba2's joint matrix: as QkvColumns'.
+struct Mamba2Columns {
+  int64_t xbc, dt, end;  // z starts at 0
+
+  explicit Mamba2Columns(const Mamba2Kind& kind)
+      : xbc(round_up(kind.inner(), kPanel)),
+        dt(xbc + round_up(kind.channels(), kPanel)),
+        end(dt + round_up(kind.heads, kPanel)) {}
+};
+
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
 // that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values.
 struct HeadUnit {

@@ -62,8 +62,19 @@ int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_he
 
 int64_t mixer_columns(const Config& c) {
   int64_t most = 0;
-  for (const LayerKind& layer : c.layers)
-    most = std::max(most, layer.mixer_as<ShortConvKind>() ? ShortConvColumns(c).end : QkvColumns(c).end);
+  for (const LayerKind& layer : c.layers) {
+    const auto* mamba = layer.mixer_as<Mamba2Kind>();
+    most = std::max(most, mamba                             ? Mamba2Columns(*mamba).end
+                          : layer.mixer_as<ShortConvKind>() ? ShortConvColumns(c).end
+                                                            : QkvColumns(c).end);
+  }
+  return most;
+}
+
+int64_t recurrence_channels(const Config& c) {
+  int64_t most = 0;
+  for (size_t i = 0; i < c.layers.size(); ++i)
+    if (const StateShape state = c.state(i); state.heads > 0) most = std::max(most, state.channels);
   return most;
 }
 
@@ -180,6 +191,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   const int64_t tokens = round_up(limits.step_tokens, 2);
   residual = carver.floats(tokens, c.hidden);
   mixer_in = carver.floats(tokens, mixer_columns(c));
+  const int64_t channels = recurrence_channels(c);
+  convolved = carver.floats(channels ? tokens : 0, channels);
   const bool projects = c.norm_after() || c.parallel_residual || c.learned_positions || c.token_types > 0;
   projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());

@@ -87,7 +87,8 @@ class Scratch {
                            bool any_tier);
 
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
-  Operand mixer_in;   // [step_tokens, QkvColumns, or ShortConvColumns if these are more], f32_rows
+  Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
+  Operand convolved;  // [step_tokens, channels of the widest recurrence], f32_rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
   Operand maxima;     // [step_logit_rows, maxima_of(vocab_size)]: row_maxima of the logits

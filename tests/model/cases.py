@@ -121,6 +121,11 @@ _GEMMA3_ROPES = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
 _LFM2 = {"norm_eps": 1e-5, "block_multiple_of": 20}
+_GRANITE_H = {
+    "embedding_multiplier": 6.0, "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2,
+    "tie_word_embeddings": True, "shared_intermediate_size": 88, "mamba_n_heads": 6, "mamba_d_head": 24,
+    "mamba_d_state": 20, "mamba_chunk_size": 16,
+}  # fmt: skip
 _MROPE = {"rope_type": "default", "rope_theta": 1_000_000.0, "mrope_section": [2, 2, 2]}
 _VISION = {
     "depth": 1, "embed_dim": 32, "hidden_size": 72, "out_hidden_size": 72, "intermediate_size": 48, "num_heads": 2,
@@ -287,6 +292,21 @@ CASES: list[Case] = [
     Case("hunyuan-alpha", "HunYuanDenseV1Config", {"head_dim": 12, "attention_bias": True, "rope_parameters": {
         "rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0,
     }}, seed=2),
+    # Mamba2 beside attention: last and first, several groups, biases, with and without experts and positions
+    Case("granite-h", "GraniteMoeHybridConfig", {
+        **_GRANITE_H, "num_hidden_layers": 4, "num_local_experts": 9, "num_experts_per_tok": 3,
+        "intermediate_size": 40, "layer_types": ["mamba", "attention", "mamba", "mamba"],
+    }),
+    Case("granite-h-groups", "GraniteMoeHybridConfig", {
+        **_GRANITE_H, "num_hidden_layers": 3, "num_local_experts": 0, "num_experts_per_tok": 0,
+        "layer_types": ["attention", "mamba", "attention"], "position_embedding_type": "rope", "mamba_n_groups": 3,
+        "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_proj_bias": True, "attention_bias": True,
+        "tie_word_embeddings": False, "mamba_n_heads": 12, "mamba_d_head": 12,
+    }),
+    Case("bamba", "BambaConfig", {
+        "num_hidden_layers": 3, "attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 12,
+        "mamba_n_groups": 2, "mamba_d_state": 20, "mamba_chunk_size": 16, "rms_norm_eps": 1e-5,
+    }),
     # the text part of multimodal models
     Case("mistral3", "Mistral3Config", {"text_config": {"model_type": "mistral", "head_dim": 20}, "vision_config": {
         "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,

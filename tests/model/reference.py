@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2, ModelConfig, ShortConv
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
@@ -136,6 +136,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         if isinstance(layer.mixer, ShortConv):
             y = short_conv(layer.mixer, own, normed, rounding)
+        elif isinstance(layer.mixer, Mamba2):
+            y = mamba2(layer.mixer, own, normed, config.norm_eps, rounding)
         else:
             y = attention(config, layer.mixer, own, normed, positions, rounding)
         mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
@@ -224,13 +226,41 @@ def attention(
 def short_conv(own: ShortConv, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     """A convolution of each channel over the tokens up to its own, between two gates."""
     b, c, u = (linear(x, w[f"conv_{name}"], w.get(f"conv_{name}.bias"), e) for name in ("b", "c", "x"))
-    u = np.pad(e.around(b * u, e.sums), ((own.taps - 1, 0), (0, 0)))
-    taps = w["conv"].reshape(-1, own.taps).T
-    rows = np.stack([u[j : j + len(x)] for j in range(own.taps)])
-    y = np.einsum("jtc,jc->tc", rows, taps)
+    y = convolved(own.taps, w, e.around(b * u, e.sums), e)
+    return linear(e.around(c * y, e.sums), w["conv_out"], w.get("conv_out.bias"), e)
+
+
+def convolved(taps: int, w: dict[str, Array], u: Array, e: Rounding) -> Array:
+    """The convolution of each channel over the tokens up to its own, and its bias."""
+    rows = np.stack([np.pad(u, ((taps - 1, 0), (0, 0)))[j : j + len(u)] for j in range(taps)])
+    weights = w["conv"].reshape(-1, taps).T
+    y = np.einsum("jtc,jc->tc", rows, weights)
     if e.sums:
-        y = e.summed(y, np.einsum("jtc,jc->tc", rows**2, taps**2), own.taps)
-    return linear(e.around(c * (y + w.get("conv.bias", 0.0)), e.sums), w["conv_out"], w.get("conv_out.bias"), e)
+        y = e.summed(y, np.einsum("jtc,jc->tc", rows**2, weights**2), taps)
+    return y + w.get("conv.bias", 0.0)
+
+
+def mamba2(own: Mamba2, w: dict[str, Array], x: Array, eps: float, e: Rounding) -> Array:
+    """A state of each head, token by token, and the gated norm behind it."""
+    z, xbc, dt = (linear(x, w[f"mamba_{name}"], w.get(f"mamba_{name}.bias"), e) for name in ("z", "xbc", "dt"))
+    xbc = e.around(activated("silu", convolved(own.taps, w, xbc, e)), e.sums, 8)
+    u, b, c = np.split(xbc, [own.inner, own.inner + own.groups * own.state_dim], axis=1)
+    u = u.reshape(len(x), own.heads, own.head_dim)
+    b, c = (np.repeat(v.reshape(len(x), own.groups, -1), own.heads // own.groups, axis=1) for v in (b, c))
+    dt = np.clip(e.around(np.logaddexp(0, dt + w["dt_bias"]), e.sums, 8), own.dt_least, own.dt_most)
+    decay = np.exp(-e.around(dt * np.exp(w["a_log"]), e.sums, 4))
+    state, y = np.zeros((own.heads, own.state_dim, own.head_dim)), np.empty_like(u)
+    for t in range(len(x)):
+        added = np.einsum("h,hn,hp->hnp", dt[t], b[t], u[t])
+        state = e.around(decay[t][:, None, None] * state + added, e.sums, 4)
+        y[t] = np.einsum("hn,hnp->hp", c[t], state)
+        if e.sums:
+            y[t] = e.summed(y[t], np.einsum("hn,hnp->hp", c[t] ** 2, state**2), own.state_dim)
+    rows = (y + w["d"][:, None] * u).reshape(len(x), -1)
+    rows = e.around(rows * activated("silu", z), e.sums, 8).reshape(len(x), own.groups, -1)
+    rows = rows / np.sqrt((rows**2).mean(axis=2, keepdims=True) + eps)
+    rows = e.around(rows.reshape(len(x), -1) * w["gate_norm"], e.sums, 4)
+    return linear(rows, w["mamba_out"], w.get("mamba_out.bias"), e)
 
 
 def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:

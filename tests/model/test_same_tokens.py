@@ -17,6 +17,7 @@ from forearm.model.families.config import (
     FeedForward,
     KvDTypeName,
     Layer,
+    Mamba2,
     ModelConfig,
     Rope,
     ShortConv,
@@ -89,6 +90,17 @@ SHAPES = {
             Layer(ShortConv(4, bias=True), FeedForward(100)),
         ),
     ),
+    "mamba2": replace(
+        LLAMA,
+        layers=(
+            Layer(Mamba2(heads=6, groups=2, head_dim=24, state_dim=20, taps=4), FeedForward(176)),
+            Layer(Attention(None), FeedForward(100)),
+            Layer(
+                Mamba2(heads=5, groups=1, head_dim=32, state_dim=16, taps=3, conv_bias=False, bias=True, dt_most=2.0),
+                FeedForward(100),
+            ),
+        ),
+    ),
     "experts": replace(
         LLAMA,
         layers=(
@@ -157,6 +169,13 @@ class Weights:
             self.vector(prefix + "conv", mixer.taps * config.hidden, 0.0)
             if mixer.bias:
                 self.vector(prefix + "conv.bias", config.hidden, 0.0)
+        elif isinstance(mixer, Mamba2):
+            self.vector(prefix + "conv", mixer.taps * mixer.channels, 0.0)
+            if mixer.conv_bias:
+                self.vector(prefix + "conv.bias", mixer.channels, 0.0)
+            for name in ("dt_bias", "a_log", "d"):
+                self.vector(prefix + name, mixer.heads, 1.0)
+            self.vector(prefix + "gate_norm", mixer.inner, 1.0)
         elif config.qk_norm != "none":
             full = config.qk_norm == "full"
             for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
@@ -228,7 +247,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions")
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2")
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

@@ -29,6 +29,8 @@ void check_attention(Report&, const Kernels& tier, const Kernels& scalar);
 void check_route(Report&, const Kernels& tier, const Kernels& scalar);
 void check_combine(Report&, const Kernels& tier, const Kernels& scalar);
 void check_short_conv(Report&, const Kernels& tier, const Kernels& scalar);
+void check_mamba2(Report&, const Kernels& tier, const Kernels& scalar);
+void check_gated_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
 void check_self_test(Report&, const Kernels& tier, const Kernels& scalar);
 
@@ -56,6 +58,8 @@ constexpr struct {
     {"route", check_route},
     {"combine", check_combine},
     {"short_conv", check_short_conv},
+    {"mamba2", check_mamba2},
+    {"gated_norm", check_gated_norm},
     {"sampling", check_sampling},
     {"self_test", check_self_test},
 };

@@ -68,6 +68,20 @@ constexpr struct {
          flip(t.state);
        };
      }},
+    {"mamba2",
+     [](Kernels& k) {
+       k.mamba2 = [](const Mamba2Task& t) {
+         sound->mamba2(t);
+         flip(t.state);
+       };
+     }},
+    {"gated_norm",
+     [](Kernels& k) {
+       k.gated_norm = [](const GatedNormTask& t) {
+         sound->gated_norm(t);
+         flip(t.out.data);
+       };
+     }},
     {"embed",
      [](Kernels& k) {
        k.embed = [](const EmbedTask& t) {

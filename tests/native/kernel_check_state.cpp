@@ -72,4 +72,98 @@ void check_short_conv(Report& report, const Kernels& tier, const Kernels& scalar
         }
 }
 
+namespace {
+
+struct Moved {
+  std::vector<float> y, state;
+};
+
+// All rows of heads [begin, end), `cut` rows at a time.
+Moved moved(const Kernels& kernels, Mamba2Task task, int64_t state_floats, int64_t cut) {
+  const int64_t all = task.rows;
+  std::vector<float> x(task.x, task.x + all * task.stride), state(task.state, task.state + state_floats);
+  task.state = state.data();
+  const float *b = task.b, *c = task.c, *dt = task.dt;
+  for (int64_t row = 0; row < all; row += cut) {
+    task.x = x.data() + row * task.stride;
+    task.b = b + row * task.stride;
+    task.c = c + row * task.stride;
+    task.dt = dt + row * task.dt_stride;
+    task.rows = std::min(cut, all - row);
+    kernels.mamba2(task);
+  }
+  return {x, state};
+}
+
+}  // namespace
+
+void check_mamba2(Report& report, const Kernels& tier, const Kernels& scalar) {
+  for (const int64_t head_dim : {16, 40, 64, 67})
+    for (const int64_t state_dim : {1, 16, 21})
+      for (const int64_t rows : {1, 3, 4, 22}) {
+        const int64_t heads = 4, groups = rows % 2 ? 2 : 1, stride = heads * head_dim + 2 * groups * state_dim + 3;
+        const int64_t state_floats = heads * mamba2_panels(head_dim) * state_dim * kPanel;
+        report.begin(sizes({{"head_dim", head_dim}, {"state_dim", state_dim}, {"rows", rows}}));
+        Random random(head_dim * state_dim + rows);
+        std::vector<float> x = random.floats(rows * stride), state = random.floats(state_floats);
+        const std::vector<float> dt = random.floats(rows * (heads + 1), 40.0f);
+        const std::vector<float> dt_bias = random.floats(heads), a_log = random.floats(heads, 3.0f);
+        const std::vector<float> d = random.floats(heads);
+        const float* b = x.data() + heads * head_dim;
+        const std::vector<float> joint = x;  // b and c stay as they are
+        Mamba2Task task{};
+        task.x = x.data();
+        task.b = joint.data() + (b - x.data());
+        task.c = task.b + groups * state_dim;
+        task.stride = stride;
+        task.dt = dt.data();
+        task.dt_stride = heads + 1;
+        task.rows = rows;
+        task.heads = heads;
+        task.groups = groups;
+        task.head_dim = head_dim;
+        task.state_dim = state_dim;
+        task.head_begin = rows % 3 == 0;
+        task.head_end = heads;
+        task.dt_bias = dt_bias.data();
+        task.a_log = a_log.data();
+        task.d = d.data();
+        task.dt_scale = 0.75f;
+        task.dt_most = 9.0f;
+        task.state = state.data();
+        const Moved wanted = moved(scalar, task, state_floats, rows);
+        for (const int64_t cut : {rows, int64_t{1}, int64_t{3}, int64_t{7}}) {
+          const Moved got = moved(tier, task, state_floats, cut);
+          report.same_bits(got.y, wanted.y, "rows");
+          report.same_bits(got.state, wanted.state, "state");
+        }
+      }
+}
+
+void check_gated_norm(Report& report, const Kernels& tier, const Kernels& scalar) {
+  for (const int64_t dim : {16, 60, 128})
+    for (const int64_t groups : {1, 4})
+      for (const bool gate_first : {true, false})
+        for (const bool weighted : {true, false})
+          for (const Form form : {Form::f32_rows, Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
+            const int64_t rows = 3, stride = dim + 5;
+            report.begin(sizes({{"dim", dim}, {"groups", groups}, {"gate_first", gate_first}, {"weighted", weighted}}) +
+                         " form=" + std::to_string(static_cast<int>(form)));
+            Random random(dim + groups);
+            const std::vector<float> y = random.floats(rows * stride), z = random.floats(rows * stride, 20.0f);
+            const std::vector<float> weight = random.floats(dim);
+            const auto normed = [&](const Kernels& kernels) {
+              std::vector<float> own = y;
+              Rows out(form, rows, dim);
+              kernels.gated_norm({own.data(), stride, z.data(), stride, 0, 1, dim, groups,
+                                  weighted ? weight.data() : nullptr, 1e-5f, gate_first, 0.5f, out.operand(), 2});
+              kernels.gated_norm({own.data(), stride, z.data(), stride, 1, rows, dim, groups,
+                                  weighted ? weight.data() : nullptr, 1e-5f, gate_first, 0.5f, out.operand(), 0});
+              report.holds(out.padding_is_zero(), "padding");
+              return out.values();
+            };
+            report.same_bits(normed(tier), normed(scalar), "rows");
+          }
+}
+
 }  // namespace forearm::checks

@@ -14,6 +14,7 @@
 #include "kernels/ops/rows/logits.h"
 #include "kernels/ops/rows/norm.h"
 #include "kernels/ops/rows/rope.h"
+#include "kernels/ops/state/mamba2.h"
 #include "kernels/ops/state/short_conv.h"
 
 namespace forearm {
@@ -41,6 +42,8 @@ constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   table.route = route;
   table.combine = combine;
   table.short_conv = short_conv;
+  table.mamba2 = mamba2;
+  table.gated_norm = gated_norm;
   table.row_max = row_max;
   table.row_maxima = row_maxima;
   table.row_exp_sum = row_exp_sum;

@@ -22,6 +22,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       layers_(c.layers.size()),
       corrections_(c.layers.size()),
       convolutions_(c.layers.size()),
+      recurrences_(c.layers.size()),
       pooler_norms_(c.dense.size()) {
   Formats left = formats;
   for (const MatrixSpec& spec : c.matrices) declare(spec, left);
@@ -32,9 +33,11 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto& experts = c.layers[i].experts; experts && experts->correction)
       declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
                      {experts->count, {}});
-  for (size_t i = 0; i < layers_.size(); ++i)
+  for (size_t i = 0; i < layers_.size(); ++i) {
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
       declare_convolution(i, conv->width, c.hidden, conv->bias);
+    if (const auto* mamba = c.layers[i].mixer_as<Mamba2Kind>()) declare_mamba2(i, *mamba);
+  }
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
@@ -92,6 +95,16 @@ void Weights::declare_convolution(size_t layer, int64_t width, int64_t channels,
   const int64_t taps = width * channels;
   declare_vector(name, convolutions_[layer].taps, taps, {.rows = taps, .panels = {}, .width = width});
   if (bias) declare_vector(name + ".bias", convolutions_[layer].bias, channels, {channels, {}});
+}
+
+void Weights::declare_mamba2(size_t layer, const Mamba2Kind& kind) {
+  declare_convolution(layer, kind.taps, kind.channels(), kind.conv_bias);
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  Recurrence& own = recurrences_[layer];
+  declare_vector(prefix + "dt_bias", own.dt_bias, kind.heads, {kind.heads, {}});
+  declare_vector(prefix + "a_log", own.a_log, kind.heads, {kind.heads, {}});
+  declare_vector(prefix + "d", own.d, kind.heads, {kind.heads, {}});
+  declare_vector(prefix + "gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {

@@ -43,6 +43,12 @@ struct Convolution {
   std::vector<float> bias;  // [channels]; empty: none
 };
 
+// The vectors of a recurrence and of the norm behind it (Mamba2Task, GatedNormTask).
+struct Recurrence {
+  std::vector<float> dt_bias, a_log, d;  // [heads]
+  std::vector<float> norm;
+};
+
 class Weights {
  public:
   // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix
@@ -76,6 +82,7 @@ class Weights {
   // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.
   const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
   const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
+  const Recurrence& recurrence(size_t layer) const { return recurrences_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
 
  private:
@@ -115,6 +122,7 @@ class Weights {
   void declare(const MatrixSpec& spec, Formats& formats);
   void declare_norms(const Config& config, size_t layer);
   void declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias);
+  void declare_mamba2(size_t layer, const Mamba2Kind& kind);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();
@@ -128,6 +136,7 @@ class Weights {
   std::vector<LayerNorms> layers_;
   std::vector<std::vector<float>> corrections_;
   std::vector<Convolution> convolutions_;
+  std::vector<Recurrence> recurrences_;
   std::vector<Norm> pooler_norms_;
   Norm final_norm_;
   std::map<std::string, MatrixRows> matrices_;

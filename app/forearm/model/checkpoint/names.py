@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, Mamba2, ModelConfig, ShortConv
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
@@ -24,6 +24,7 @@ _VECTORS = {
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
     "conv": "conv.conv",
+    "mamba": "mamba",
     "correction": "mlp.gate.e_score_correction_bias",
 }
 _NORMS = {
@@ -100,11 +101,23 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
             if mixer.bias:
                 found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
+        if isinstance(mixer, Mamba2):
+            found += _mamba2(layer, f"{at}.{names['mamba']}", mixer)
         if isinstance(feed_forward, Experts) and feed_forward.correction:
             found.append(TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (feed_forward.count,)))
     if config.final_norm and config.norm_weight:
         found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
     return found
+
+
+def _mamba2(layer: str, at: str, own: Mamba2) -> Iterator[TensorPart]:
+    """Yield the vectors of a layer of Mamba2, whose module is `at`."""
+    yield TensorPart(f"{layer}.conv", f"{at}.conv1d.weight", (own.channels * own.taps,))
+    if own.conv_bias:
+        yield TensorPart(f"{layer}.conv.bias", f"{at}.conv1d.bias", (own.channels,))
+    for name, stored in (("dt_bias", "dt_bias"), ("a_log", "A_log"), ("d", "D")):
+        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (own.heads,))
+    yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.inner,))
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -96,7 +97,40 @@ class ShortConv:
     bias: bool = False
 
 
-Mixer = Attention | ShortConv
+@dataclass(frozen=True)
+class Mamba2:
+    """A mixer: a state of each head, moved by each token (Dao and Gu 2024, arXiv:2405.21060).
+
+    z, x, b, c and dt are linear functions of a token; x, b and c go through a convolution and silu. A head's state
+    [state_dim, head_dim] is multiplied with exp(-dt * exp(a_log)), b * dt * x is added, and y = c * state + d * x;
+    y * silu(z) is normalized over each of `groups` parts.
+
+    groups: heads / groups neighbours share b and c. taps: of the convolution; the last taps - 1 tokens are state too.
+    dt_least, dt_most: bounds of dt, behind its softplus. bias: the matrices have one.
+    """
+
+    heads: int
+    groups: int
+    head_dim: int
+    state_dim: int
+    taps: int
+    conv_bias: bool = True
+    bias: bool = False
+    dt_least: float = 0.0
+    dt_most: float = math.inf
+
+    @property
+    def inner(self) -> int:
+        """Return the width of z, x and y."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Return the channels of the convolution: those of x, b and c."""
+        return self.inner + 2 * self.groups * self.state_dim
+
+
+Mixer = Attention | ShortConv | Mamba2
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.errors import ConfigError
-from forearm.model.families import experts, gemma, hybrid, layer_norm, llama_like, post_norm, switches
+from forearm.model.families import experts, gemma, hybrid, layer_norm, llama_like, mamba2, post_norm, switches
 from forearm.model.families.config import DTypeName, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
@@ -134,6 +134,8 @@ FAMILIES: dict[str, Family] = {
     "nemotron": layer_norm.nemotron,
     "lfm2": hybrid.lfm2,
     "lfm2_moe": hybrid.lfm2_moe,
+    "granitemoehybrid": mamba2.granite_hybrid,
+    "bamba": mamba2.bamba,
     "phi": layer_norm.phi,
     "stablelm": layer_norm.stablelm,
     "olmo": layer_norm.olmo,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2, ModelConfig, WeightFormat
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
@@ -84,6 +84,12 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
             ]
             found.append(MatrixSpec(f"{at}qkv", tuple(joint), width, "mixer_in", config.qkv_bias))
             found.append(_single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias))
+        elif isinstance(layer.mixer, Mamba2):
+            own_rows = (("z", layer.mixer.inner), ("xbc", layer.mixer.channels), ("dt", layer.mixer.heads))
+            joint = [MatrixPart(f"{at}mamba_{name}", "mamba.in_proj", rows) for name, rows in own_rows]
+            found.append(MatrixSpec(f"{at}mamba_in", tuple(joint), width, "mixer_in", layer.mixer.bias))
+            out = (f"{at}mamba_out", "mamba.out_proj", width, layer.mixer.inner)
+            found.append(_single(*out, "mixer_out", layer.mixer.bias))
         else:
             joint = [MatrixPart(f"{at}conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
             found.append(MatrixSpec(f"{at}conv_in", tuple(joint), width, "mixer_in", layer.mixer.bias))

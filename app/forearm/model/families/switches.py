@@ -54,6 +54,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "cross_attention_hidden_size": (None,),
     "full_attn_mod": (None, 1),
     "interpolate_factor": (None, 1),
+    "normalization_function": (None, "rmsnorm"),
 }
 
 # Keys that do not change inference: they concern training, files and tokenizers.
@@ -89,7 +90,8 @@ _IGNORED = {
     "use_parallel_block", "use_parallel_embedding", "eod_token_id", "org_vocab_size", "pad_id", "eod_id", "bos_id",
     "residual_dropout", "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window",
     "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
-    "word_embed_proj_dim",
+    "word_embed_proj_dim", "mamba_chunk_size", "init_method",
+    "attn_rotary_emb", "num_logits_to_keep", "z_loss_coefficient",
 }  # fmt: skip
 
 
