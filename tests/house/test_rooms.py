@@ -18,8 +18,9 @@ WIDE_FOLDERS = {"native/model": 32}
 SHARED_TYPE_NAMES = "SamplingParams"
 
 # A function with a single caller is worth its name where it is a step that a reader looks for; mini-sglang, nano-vllm
-# and llama.cpp have 3 to 9 % of them, we began at 26 %. The bound only shrinks.
-ONE_CALLER_SHARE = 0.202
+# and llama.cpp have 3 to 9 % of them. A function that a table or a framework names has its callers elsewhere; with
+# those, which are no call, we began at 26 %. The bound only shrinks.
+ONE_CALLER_SHARE = 0.15
 
 
 def test_a_folder_is_taken_in_at_a_glance() -> None:
@@ -91,6 +92,7 @@ def test_what_a_request_needs_is_an_argument() -> None:
 def test_few_functions_have_a_single_caller() -> None:
     defined: Counter[str] = Counter()
     used: Counter[str] = Counter()
+    called: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(parsed(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -100,8 +102,10 @@ def test_few_functions_have_a_single_caller() -> None:
                 used[node.id] += 1
             elif isinstance(node, ast.Attribute):
                 used[node.attr] += 1
+            elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+                called[node.func.id if isinstance(node.func, ast.Name) else node.func.attr] += 1
     assert defined.total() > 1000
 
-    single = [name for name, count in defined.items() if count == 1 and used[name] == 1]
+    single = [name for name, count in defined.items() if count == 1 and used[name] == called[name] == 1]
 
     assert len(single) <= ONE_CALLER_SHARE * defined.total(), f"{len(single)} of {defined.total()}"
