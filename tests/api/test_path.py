@@ -29,6 +29,7 @@ BESIDE = {
     "errors.py": "the default of an exception's fields",
     "text/grammars/lark.py": "warnings of a grammar, of which there is none",
     "text/templates/bounded_template.py": "bounds on what a template may do",
+    "text/templates/rendering.py": "Jinja's environment, for chat_template.py",
     "text/tokenizer/bad_words.py": "asks whether words are forbidden",
     "text/tokenizer/detokenizer.py": "token ids to text, for outputs.py",
     "text/tool_parsers/": "reasoning and calls in the text, for outputs.py",

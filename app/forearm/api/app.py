@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
@@ -42,7 +41,6 @@ from forearm.config.configs import api_config_path
 from forearm.config.settings import from_json
 from forearm.errors import ConfigError, ForearmError
 from forearm.log import follow
-from forearm.text.templates.chat_template import prepare_rendering
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
 _NOUNS = (
@@ -67,8 +65,6 @@ def create_app(config: ApiConfig) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await services.engine.start()
-        if services.prompts.template is not None:
-            Thread(target=prepare_rendering, daemon=True).start()  # what a cached tokenizer's start did not wait for
         if tracer is not None:
             tracer.start()
         watching = asyncio.create_task(watch_shortages(services.meter))

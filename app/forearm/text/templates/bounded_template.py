@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
-from jinja2 import Template, nodes
+from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -195,7 +195,7 @@ _AMPLIFY = (
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox of transformers, with counting."""
+    """A sandbox that counts."""
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         counted = _Counting().visit(source)
@@ -220,19 +220,22 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
 
-def bounded(plain: Template, source: str) -> Template:
-    """Compile `source` with bounds in the environment of `plain`, which becomes the bounded one.
+def bounded_environment(
+    filters: Mapping[str, Callable[..., Any]], globals: Mapping[str, Any], **options: Any
+) -> ImmutableSandboxedEnvironment:
+    """Return a sandbox with these filters, globals and options of Jinja, whose templates have bounds.
 
     Rendering raises TooMuch.
     """
-    environment = plain.environment
-    environment.__class__ = _Environment
+    environment = _Environment(**options)
     environment.context_class = _Context
+    environment.filters.update(filters)
+    environment.globals.update(globals)
     environment.globals.pop("lipsum", None)
     for name in _AMPLIFY:
         environment.filters[name] = _checked(name, environment.filters[name])
     environment.filters.update(_COUNTING)
-    return environment.from_string(source)
+    return environment
 
 
 def _checked(name: str, own: Callable[..., Any]) -> Callable[..., Any]:

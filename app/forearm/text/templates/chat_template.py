@@ -1,11 +1,10 @@
-"""Render chat messages to a prompt with the model's Jinja template, in transformers' sandbox."""
+"""Render chat messages to a prompt with the model's Jinja template."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import jinja2
 
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.text.sandbox.fork_client import ForkClient
-from forearm.text.templates.bounded_template import TooMuch, bounded
+from forearm.text.templates.bounded_template import TooMuch
+from forearm.text.templates.rendering import render
 
 TemplateMessage = Mapping[str, Any]
 # Renders one conversation with these variables; `chat_template` among them is the template's source.
@@ -22,7 +22,7 @@ MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's template; the longest one o
 _MOST_SOURCE = 1 << 20  # characters of a model's template
 _SHOWN_CHARACTERS = 1000  # of a template's error message
 # Names that rendering itself passes to the template.
-_RESERVED = {"messages", "conversations", "return_assistant_tokens_mask"}
+_RESERVED = {"messages"}
 
 
 class ChatTemplate:
@@ -117,7 +117,7 @@ def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> s
     Raises: InvalidRequest; MemoryError, which the process with the memory limit handles.
     """
     try:
-        return str(_renderer()([conversation], **variables)[0][0])
+        return render(conversation, **variables)
     except MemoryError:
         raise
     except jinja2.TemplateSyntaxError as error:
@@ -131,19 +131,6 @@ def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> s
         raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
 
 
-@lru_cache(1)
-def _renderer() -> Callable[..., Any]:
-    """Return transformers' rendering, which compiles every template with bounds (bounded_template.py).
-
-    Importing transformers takes most of a second; it is imported here so that a start need not wait for it.
-    """
-    module: Any = import_module("transformers.utils.chat_template_utils")
-    plain = module._compile_jinja_template.__wrapped__
-    module._compile_jinja_template = lru_cache(lambda source: bounded(plain(""), source))
-    render: Callable[..., Any] = module.render_jinja_template
-    return render
-
-
 def check_rendering(template: ChatTemplate) -> None:
     """Render a greeting, as a check of unknown files at the start.
 
@@ -155,11 +142,6 @@ def check_rendering(template: ChatTemplate) -> None:
     except InvalidRequest as refused:
         if isinstance(refused.__cause__, TooMuch):
             raise ConfigError(f"{refused}; give another with --chat-template") from None
-
-
-def prepare_rendering() -> None:
-    """Import what the first rendering needs."""
-    _renderer()
 
 
 class UntrustedTemplates:

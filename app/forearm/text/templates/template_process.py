@@ -5,7 +5,7 @@ from __future__ import annotations
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.sandbox.fork_server import SandboxTask, serve
-from forearm.text.templates.chat_template import prepare_rendering, rendered
+from forearm.text.templates.chat_template import rendered
 
 # Rendering 10,000 messages with a model's template takes 0.1 to 0.4 s (tests/api/test_untrusted_templates.py).
 RENDER_S = 5.0
@@ -15,7 +15,6 @@ MAX_PROMPT_CHARACTERS = 32 << 20
 
 def work_of(shared: Json) -> SandboxTask:
     """Return the task that renders a conversation with the template in its variables."""
-    prepare_rendering()  # before the first fork
 
     def do(job: Json) -> Json:
         text = rendered(job["conversation"], job["variables"])
