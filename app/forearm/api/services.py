@@ -62,14 +62,13 @@ def load_services(config: ApiConfig) -> Services:
     tokenizer_folder = Path(config.tokenizer) if config.tokenizer else folder
     tokenizer = load_tokenizer(tokenizer_folder, config.weight_cache)
     template, tool_template = (
-        None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
+        None if source is None else ChatTemplate(source, tokenizer.parts.special_tokens_map)
         for find in (find_chat_template, find_tool_template)
-        for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.backend.chat_template)]
+        for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.parts.chat_template)]
     )
-    if not tokenizer.is_cached:  # else the same files were looked at before
-        for one in (template, tool_template):
-            if one is not None:
-                check_rendering(one)
+    for one in (template, tool_template):
+        if one is not None:
+            check_rendering(one)
     calls, shown = config.tool_call_parser, tool_template or template
     if shown is not None and not calls and not (shown.shows_tools or shown.shows_tools_of_messages):
         calls = "hermes"  # where the template knows no tools, Hermes' prompt shows them

@@ -21,6 +21,6 @@ def load_text(name: str) -> ModelText:
         tokenizer = load_tokenizer(folder)
     except ConfigError as error:
         raise ConfigError(f"{error} (prompts are made with a tokenizer: --tokenizer)") from None
-    source = find_chat_template(folder, None, tokenizer.backend.chat_template)
-    template = None if source is None else ChatTemplate(source, tokenizer.backend.special_tokens_map)
+    source = find_chat_template(folder, None, tokenizer.parts.chat_template)
+    template = None if source is None else ChatTemplate(source, tokenizer.parts.special_tokens_map)
     return ModelText(tokenizer, template)

@@ -68,7 +68,7 @@ def search(
             ended = beam.finish_reason == "stop" and not params.include_stop_str_in_output
             tokens = [*prompt, *(beam.token_ids[:-1] if ended else beam.token_ids)]
             logprobs = [candidates(position, tokenizer) for position in beam.logprobs]
-            text = str(tokenizer.as_transformers.decode(tokens, skip_special_tokens=True))
+            text = tokenizer.decode(tokens)
             sequences.append(
                 BeamSearchSequence(tokens, logprobs, beam.cum_logprob, text, beam.finish_reason, beam.stop_reason)
             )

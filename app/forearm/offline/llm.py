@@ -84,8 +84,8 @@ class LLM(PoolingCalls):
 
         def load_text() -> tuple[Tokenizer, ChatTemplate | None]:
             tokenizer = load_tokenizer(source, config.weight_cache)
-            template = find_chat_template(source, chat_template, tokenizer.backend.chat_template)
-            special = tokenizer.backend.special_tokens_map
+            template = find_chat_template(source, chat_template, tokenizer.parts.chat_template)
+            special = tokenizer.parts.special_tokens_map
             return tokenizer, None if template is None else ChatTemplate(template, special)
 
         # Beside reading weights, but not before: a kept tokenizer is parsed with the GIL held (0.5B: 0.9 s -> 0.6).
@@ -172,7 +172,7 @@ class LLM(PoolingCalls):
         self.refuse_lora(lora_request)
         given = conversations(messages)
         params = self._params(sampling_params, len(given))
-        special = self._tokenizer.backend.special_tokens_map
+        special = self._tokenizer.parts.special_tokens_map
         template = self._template if chat_template is None else ChatTemplate(chat_template, special)
         if template is None:
             raise InvalidRequest("this model has no chat template; give one with chat_template", "chat_template")

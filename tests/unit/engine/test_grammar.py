@@ -233,8 +233,8 @@ def test_a_folder_without_a_readable_tokenizer_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [byte_level, metaspace])
 def test_texts_of_every_kind_of_tokenizer_can_be_written(tmp_path: Path, kind: Callable[[], Tokenizer]) -> None:
     tokenizer = kind()
-    tokenizer.backend.save_pretrained(tmp_path)
-    ends = [tokenizer.backend.eos_token_id]
+    tokenizer.as_transformers.save_pretrained(tmp_path)
+    ends = [tokenizer.parts.eos_token_id]
     grammars = Grammars(tmp_path, tokenizer.vocab_size, ends)
 
     check_writable(grammars, tokenizer, ends)
@@ -245,7 +245,7 @@ def test_texts_of_a_gguf_files_tokenizer_can_be_written(tmp_path: Path, write: C
     path = tmp_path / "model.gguf"
     write(path, **({"pre": "qwen2"} if write is byte_level_file else {}))
     tokenizer = load_tokenizer(path)
-    ends = [tokenizer.backend.eos_token_id]
+    ends = [tokenizer.parts.eos_token_id]
 
     check_writable(Grammars(path, tokenizer.vocab_size, ends), tokenizer, ends)
 

@@ -193,15 +193,17 @@ def read_folder(folder: Path) -> Answer:
     return Answer(_logits(checkpoint), _read_text(folder), len(checkpoint.config.layers))
 
 
-def read_gguf_model(folder: Path) -> Answer:
+def read_gguf_model(folder: Path, cache: str = "") -> Answer:
     """The same of a .gguf file."""
     checkpoint = open_checkpoint(folder / "m.gguf")
     settings = repr(sorted(read_gguf_file(folder / "m.gguf").metadata.items()))
-    return Answer(_logits(checkpoint), _read_text(folder / "m.gguf"), len(checkpoint.config.layers), settings)
+    return Answer(_logits(checkpoint), _read_text(folder / "m.gguf", cache), len(checkpoint.config.layers), settings)
 
 
 def read_kept(folder: Path) -> Answer:
-    """The same of a folder with a weight cache."""
+    """The same of a folder with cached weights, or of a .gguf file with a cached tokenizer."""
+    if (folder / "m.gguf").exists():
+        return read_gguf_model(folder, str(folder / "cache"))
     checkpoint, cache = open_checkpoint(folder), str(folder / "cache")
     return Answer(_logits(checkpoint, cache), _read_text(folder, cache), len(checkpoint.config.layers))
 
@@ -251,8 +253,10 @@ SETTINGS = (
 
 def write_model(folder: Path, file: str) -> None:
     """A whole one, small: a Llama of random weights with a token a byte."""
-    if file == "m.gguf":
+    if file in ("m.gguf", "cache/*.tokenizer"):
         opened(folder, **_gguf_vocabulary())
+        if file.startswith("cache/"):
+            read_kept(folder)
         return
     write_letters(folder)
     llama(folder, vocab_size=258, **MORE)

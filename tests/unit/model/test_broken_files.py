@@ -115,4 +115,4 @@ def test_a_chat_template_that_cannot_be_read_is_named(tmp_path: Path, file: str,
     (folder / file).write_bytes(content)
 
     with pytest.raises(ConfigError, match=file):
-        find_chat_template(folder, None, load_tokenizer(folder).backend.chat_template)
+        find_chat_template(folder, None, load_tokenizer(folder).parts.chat_template)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from forearm.text.tokenizer.tokenizer import Tokenizer as ForearmTokenizer
+from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. The sky is blue because air scatters blue light the most.",
@@ -20,7 +20,7 @@ SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 def _wrap(tokenizer: Tokenizer) -> ForearmTokenizer:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
-    return ForearmTokenizer(TokenizersBackend(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"))  # type: ignore[no-untyped-call]
+    return ForearmTokenizer(TokenizerParts(tokenizer, {"bos_token": "<s>", "eos_token": "</s>"}))
 
 
 def byte_level() -> ForearmTokenizer:

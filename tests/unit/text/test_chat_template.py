@@ -99,7 +99,7 @@ def test_a_template_that_is_not_there_is_said_at_start(tmp_path: Path) -> None:
 
 def test_the_demo_models_template_renders_as_transformers_renders_it() -> None:
     tokenizer = load_tokenizer(DEMO_MODEL)
-    source = find_chat_template(DEMO_MODEL, None, tokenizer.backend.chat_template)
+    source = find_chat_template(DEMO_MODEL, None, tokenizer.parts.chat_template)
     assert source is not None
     turns = [
         {"role": "system", "content": "Be brief."},
@@ -108,11 +108,11 @@ def test_the_demo_models_template_renders_as_transformers_renders_it() -> None:
         {"role": "user", "content": "And snow?"},
     ]
 
-    rendered = ChatTemplate(source, tokenizer.backend.special_tokens_map).render(turns)
+    rendered = ChatTemplate(source, tokenizer.parts.special_tokens_map).render(turns)
 
-    expected = tokenizer.backend.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    expected = tokenizer.as_transformers.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     assert rendered == expected
-    token_ids = tokenizer.backend.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    token_ids = tokenizer.as_transformers.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
     assert tokenizer.encode(rendered, add_special_tokens=False) == token_ids
 
 

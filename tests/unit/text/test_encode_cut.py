@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 
 WORDS = {word: number for number, word in enumerate(["[UNK]", "[CLS]", "[SEP]", *"abcdefghij"])}
 TEXTS = st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join)
@@ -30,7 +30,7 @@ def backend() -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="module")
 def ours() -> Tokenizer:
-    return Tokenizer(TokenizersBackend(tokenizer_object=backend()))  # type: ignore[no-untyped-call]
+    return Tokenizer(TokenizerParts(backend(), {}))
 
 
 THEIRS = backend()

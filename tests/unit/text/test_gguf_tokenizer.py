@@ -213,11 +213,12 @@ def test_bos_is_put_before_a_text_where_the_file_or_the_family_says_so(tmp_path:
 def test_the_chat_template_and_special_tokens_come_with_it(tmp_path: Path) -> None:
     byte_level_file(tmp_path / "m.gguf", "qwen2", **{"tokenizer.chat_template": "{{ bos_token }}{{ messages }}"})
 
-    backend = load_tokenizer(tmp_path / "m.gguf").backend
+    tokenizer = load_tokenizer(tmp_path / "m.gguf")
 
-    assert backend.chat_template == "{{ bos_token }}{{ messages }}"
-    assert backend.special_tokens_map["bos_token"] == "<s>"
-    assert backend.eos_token == "</s>"
+    assert tokenizer.parts.chat_template == "{{ bos_token }}{{ messages }}"
+    assert tokenizer.parts.special_tokens_map["bos_token"] == "<s>"
+    assert tokenizer.parts.eos_token_id == tokenizer.parts.backend_tokenizer.token_to_id("</s>")
+    assert tokenizer.as_transformers.eos_token == "</s>"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from forearm.text.tokenizer.fill_in_middle import infill_of
 from forearm.text.tokenizer.tokenizer import Tokenizer as ForearmTokenizer
+from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 
 
 def coder(*special: str, bos: str = "") -> ForearmTokenizer:
@@ -18,7 +18,7 @@ def coder(*special: str, bos: str = "") -> ForearmTokenizer:
     if bos:
         ids = [(bos, tokenizer.token_to_id(bos))]
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=ids)
-    return ForearmTokenizer(TokenizersBackend(tokenizer_object=tokenizer))  # type: ignore[no-untyped-call]
+    return ForearmTokenizer(TokenizerParts(tokenizer, {}))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 
 def test_a_tokenizer_of_a_folder_encodes_as_the_one_that_was_saved(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tokenizer.backend.save_pretrained(tmp_path)
+    tokenizer.as_transformers.save_pretrained(tmp_path)
 
     loaded = load_tokenizer(tmp_path)
 

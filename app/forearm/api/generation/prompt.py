@@ -57,7 +57,7 @@ class PromptRenderer:
 
     @cached_property
     def _untrusted_templates(self) -> UntrustedTemplates:
-        return UntrustedTemplates(self.tokenizer.backend.special_tokens_map)
+        return UntrustedTemplates(self.tokenizer.parts.special_tokens_map)
 
     @cached_property
     def _template_threads(self) -> ThreadPoolExecutor:

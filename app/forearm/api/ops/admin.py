@@ -33,7 +33,7 @@ async def tokenizer_info(config: AppConfig, prompts: AppPrompts) -> Response:
     folder = Path(config.tokenizer or config.model_folder)
     path = folder / "tokenizer_config.json"
     own: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    told = {**own, "tokenizer_class": own.get("tokenizer_class") or prompts.tokenizer.class_name}
+    told = {**own, "tokenizer_class": own.get("tokenizer_class") or "PreTrainedTokenizerFast"}
     if prompts.template is not None:
         told["chat_template"] = prompts.template.source
     return JSONResponse(told)

@@ -26,9 +26,13 @@ def needs_transformers(folder: Path, impl: str) -> bool:
     """
     if impl != "auto":
         return impl == "transformers"
-    if is_gguf(folder) or find_spec("torch") is None:
+    if is_gguf(folder) or _lacks_packages():
         return False
     return family_of(read_json(folder / "config.json"), FAMILIES) is None
+
+
+def _lacks_packages() -> bool:
+    return any(find_spec(name) is None for name in ("torch", "transformers"))
 
 
 def open_modules(
@@ -46,7 +50,7 @@ def open_modules(
     """
     if is_gguf(folder):
         raise ConfigError(f"--model-impl transformers: {folder} is a GGUF file, which forearm itself computes")
-    if find_spec("torch") is None:
+    if _lacks_packages():
         raise ConfigError(f"--model-impl transformers: {TORCH_MISSING}")
     from forearm.model.modules.architecture import read_architecture  # imports torch, which takes seconds
 

@@ -45,8 +45,8 @@ class GrammarCheck:
         tokenizer = self._tokenizer
         tokens = (tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size))
         return {
-            "eos": tokenizer.backend.eos_token_id or 0,
-            "bos": tokenizer.backend.bos_token_id,
+            "eos": tokenizer.parts.eos_token_id or 0,
+            "bos": tokenizer.parts.bos_token_id,
             "tokens": [token.decode("latin-1") for token in tokens],
             "special": self.special,
         }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forearm.errors import ConfigError, InvalidRequest
-from forearm.model.gguf.gguf import is_gguf
+from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_GRAMMAR_CHARACTERS = 1 << 20  # of the complete grammar, made of all schemas, texts and grammars of a request
+_MOST_TOKENS = 1 << 24
 COMPILE_S = 10.0  # time limit for one grammar
 # Fields of llguidance.LLParserLimits; its default fuels bound the work of one compilation and of one mask (about
 # 14 ms). A lexer state takes 1 to 2 kB, so that one output holds at most 100 MB. An optional property takes 4 items.
@@ -53,31 +53,16 @@ def explained(error: str) -> str:
     return _REASONS.get(text, text)[:300]
 
 
-def tokenizer_text(folder: Path) -> tuple[str, int]:
-    """Return the text of tokenizer.json, and one more than its highest token id.
+def tokenizer_text(source: Path) -> tuple[str, int]:
+    """Return a tokenizer as the text of a tokenizer.json, and one more than its highest token id.
 
-    transformers is imported only to convert a folder without tokenizer.json, and for a .gguf file.
+    source: a model folder or a .gguf file
 
     Raises: ConfigError if there is no tokenizer, or it cannot be read.
     """
-    file = folder / "tokenizer.json"
-    if is_gguf(folder) or not file.is_file():
-        from forearm.text.tokenizer.tokenizer import load_tokenizer
-
-        rust = load_tokenizer(folder).backend.backend_tokenizer
-        return rust.to_str(), max(rust.get_vocab(with_added_tokens=True).values()) + 1
-    try:
-        parsed = json.loads(file.read_text())
-        added = parsed.setdefault("added_tokens", [])
-        known = {token["id"] for token in added}
-        config = folder / "tokenizer_config.json"
-        more = json.loads(config.read_text()).get("added_tokens_decoder", {}) if config.is_file() else {}
-        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-        added += [{**plain, **token, "id": int(number)} for number, token in more.items() if int(number) not in known]
-        # A training run may have left these settings; they would truncate or pad every text.
-        parsed["truncation"] = parsed["padding"] = None
-        vocabulary = parsed["model"]["vocab"]  # a mapping to ids; in Unigram models a list in the order of ids
-        ids = vocabulary.values() if isinstance(vocabulary, dict) else (len(vocabulary) - 1,)
-        return json.dumps(parsed), 1 + max([*ids, *(token["id"] for token in added)])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"cannot read {file}: {error!r:.300}") from error
+    rust = load_tokenizer(source).parts.backend_tokenizer
+    tokens = max(rust.get_vocab(with_added_tokens=True).values()) + 1
+    if tokens > _MOST_TOKENS:  # to_str goes through all ids, also those that no token has
+        file = source / "tokenizer.json" if source.is_dir() else source
+        raise ConfigError(f"{file} has a token with the id {tokens - 1}; the highest may be {_MOST_TOKENS - 1}")
+    return rust.to_str(), tokens

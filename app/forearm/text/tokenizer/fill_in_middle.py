@@ -47,7 +47,7 @@ class Infill:
 def infill_of(tokenizer: Tokenizer) -> Infill | None:
     """Return the tokenizer's markers; None if its tokens show that the model was not trained on them."""
     added = {text: token_id for token_id, text in tokenizer.added.items()}
-    known = tokenizer.backend.backend_tokenizer.token_to_id  # CodeLlama's markers are not added tokens
+    known = tokenizer.parts.backend_tokenizer.token_to_id  # CodeLlama's markers are not added tokens
     for texts in (*_MARKERS, _CODESTRAL):
         markers = tuple(token_id for text in texts if (token_id := known(text)) is not None)
         if len(markers) == len(texts):

@@ -1,4 +1,4 @@
-"""Build transformers' tokenizer from the metadata of a .gguf file: byte-level BPE, or SentencePiece with scores.
+"""Build a tokenizer from the metadata of a .gguf file: byte-level BPE, or SentencePiece with scores.
 
 The metadata has the vocabulary, each token's kind, BPE's merges or SentencePiece's scores, and for BPE the name of the
 pre-tokenizer, whose regular expressions are known by name only.
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from forearm.errors import ConfigError
 from forearm.model.families.keys import Keys
 from forearm.model.gguf.gguf import read_gguf
+from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_type
 _SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
@@ -68,7 +68,7 @@ _PRE_TOKENIZERS = {
 }
 
 
-def gguf_tokenizer(path: Path) -> TokenizersBackend:
+def gguf_tokenizer(path: Path) -> TokenizerParts:
     """Return the tokenizer of the model in this file, with its chat template.
 
     Raises: ConfigError naming the key and the value that are missing or not supported.
@@ -103,19 +103,7 @@ def gguf_tokenizer(path: Path) -> TokenizersBackend:
         pair=[*before, "$A", *after, "$B:1"],
         special_tokens=[(token, tokens.index(token)) for token in {*before, *after}],
     )
-    template = keys.get("tokenizer.chat_template")
-    named: dict[str, Any] = {**special, **({} if template is None else {"chat_template": template})}
-    return _GgufBackend(made, clean_up_tokenization_spaces=False, **named)
-
-
-class _GgufBackend(TokenizersBackend):
-    """A backend around an existing tokenizer. (`tokenizer_object` would be copied through JSON, which doubles the
-    time.)
-    """
-
-    def __init__(self, made: Tokenizer, **named: Any) -> None:
-        self._tokenizer = made
-        super().__init__(**named)  # type: ignore[no-untyped-call]
+    return TokenizerParts(made, special, keys.get("tokenizer.chat_template"))
 
 
 def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:

@@ -1,6 +1,6 @@
 """A model's tokenizer: strings to ids and back, and the exact bytes of each token.
 
-Importing transformers takes most of a second: that happens only where a tokenizer is loaded, maybe beside the weights.
+transformers is imported only where a tokenizer's files must be converted, or a caller asks for its tokenizer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.gguf.gguf import is_gguf
-from forearm.text.tokenizer.tokenizer_cache import CachedTokenizer, read_cached_tokenizer, write_cached_tokenizer
+from forearm.text.tokenizer.gguf import gguf_tokenizer
+from forearm.text.tokenizer.tokenizer_cache import read_cached_tokenizer, write_cached_tokenizer
+from forearm.text.tokenizer.tokenizer_files import TokenizerParts, read_tokenizer_files
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -35,9 +37,10 @@ class Tokenizer:
     without an unknown token fails on a character that it lacks, and some files make the library panic on some text.
     """
 
-    def __init__(self, backend: TokenizersBackend | CachedTokenizer) -> None:
-        self.backend = backend
-        self._rust: Rust = backend.backend_tokenizer
+    def __init__(self, parts: TokenizerParts, source: Path | None = None) -> None:
+        self.parts = parts
+        self._source = source
+        self._rust: Rust = parts.backend_tokenizer
         # Some tokenizer.json files carry the truncation and padding of a training run.
         self._rust.no_truncation()
         self._rust.no_padding()
@@ -46,20 +49,20 @@ class Tokenizer:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
 
-    @property
-    def class_name(self) -> str:
-        """The name of transformers' tokenizer class."""
-        return self.backend.class_name if isinstance(self.backend, CachedTokenizer) else type(self.backend).__name__
-
-    @property
-    def is_cached(self) -> bool:
-        """True if it was read from the cache, which checks the files' contents."""
-        return isinstance(self.backend, CachedTokenizer)
-
     @cached_property
     def as_transformers(self) -> TokenizersBackend:
-        """The tokenizer of transformers; it is loaded now if this one was read from the cache."""
-        return load_backend(Path(self.backend.source)) if isinstance(self.backend, CachedTokenizer) else self.backend
+        """The tokenizer of transformers, made of the same files.
+
+        Raises: ConfigError if transformers is not installed.
+        """
+        with _conversion("a tokenizer of transformers"):
+            if self._source is not None and not is_gguf(self._source):
+                return _load_with_transformers(self._source)
+            from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+            named: dict[str, Any] = dict(self.parts.special_tokens_map)
+            template = self.parts.chat_template
+            return TokenizersBackend(tokenizer_object=self._rust, chat_template=template, **named)  # type: ignore[no-untyped-call]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`. add_special_tokens: add the special tokens that the model was trained with (BOS,
@@ -147,17 +150,26 @@ class Tokenizer:
         return frozenset(_types(json.loads(self._rust.decoder.__getstate__())))
 
 
-def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
-    """Return the tokenizer of a model folder or of a .gguf file. cache: a folder to keep it in; empty: none.
+def load_tokenizer(source: Path, cache: str = "") -> Tokenizer:
+    """Return the tokenizer of a model folder or of a .gguf file.
+
+    cache: a folder to keep it in where it had to be made of other files than tokenizer.json; empty: none.
 
     Raises: ConfigError if there is none, it cannot be read, its vocabulary has no text, or its library fails on it.
     """
-    backend: TokenizersBackend | CachedTokenizer | None = read_cached_tokenizer(Path(cache), folder) if cache else None
-    if backend is None:
-        backend = load_backend(folder)
-        if cache:
-            write_cached_tokenizer(Path(cache), folder, backend)
-    tokenizer = Tokenizer(backend)
+    try:
+        parts = None if is_gguf(source) else read_tokenizer_files(source)
+        if parts is None and cache:
+            parts = read_cached_tokenizer(Path(cache), source)
+        if parts is None:
+            parts = gguf_tokenizer(source) if is_gguf(source) else _converted(source)
+            if cache:
+                write_cached_tokenizer(Path(cache), source, parts)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # broken files raise anything in two libraries; a Rust panic is not an Exception
+        raise _unreadable(source, error) from error
+    tokenizer = Tokenizer(parts, source)
     # Return freed memory to the system, where the C library can (glibc): reading the tokenizer.json of 150,000 tokens
     # leaves 70 MiB of it, and returning them takes 5 ms.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -165,7 +177,7 @@ def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
         trim(0)
     if tokenizer.vocab_size <= len(tokenizer.special_ids):
         raise ConfigError(
-            f"the tokenizer of {_faulty_file(folder)} has {tokenizer.vocab_size} tokens, all of them control tokens: "
+            f"the tokenizer of {_faulty_file(source)} has {tokenizer.vocab_size} tokens, all of them control tokens: "
             "no text can be written with it; give another with --tokenizer"
         )
     try:
@@ -173,36 +185,44 @@ def load_tokenizer(folder: Path, cache: str = "") -> Tokenizer:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise _unreadable(folder, error) from error
+        raise _unreadable(source, error) from error
     return tokenizer
 
 
-def load_backend(folder: Path) -> TokenizersBackend:
-    """Return transformers' tokenizer: `tokenizer.json` as it is, otherwise any format that it can convert.
+def _converted(folder: Path) -> TokenizerParts:
+    """Return what transformers makes of a folder without tokenizer.json.
 
-    Raises: ConfigError if there is none, or it cannot be read.
+    Raises: ConfigError if it cannot, or is not installed.
     """
+    with _conversion(f"the tokenizer of {folder}, which has no tokenizer.json, converted"):
+        backend = _load_with_transformers(folder)
+    return TokenizerParts(backend.backend_tokenizer, backend.special_tokens_map, backend.chat_template)
+
+
+def _load_with_transformers(folder: Path) -> TokenizersBackend:
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    if (folder / "tokenizer.json").is_file():
+        found: TokenizersBackend = TokenizersBackend.from_pretrained(folder)
+        return found
+    # Imported here, because AutoTokenizer imports torch where it is installed, which takes two seconds.
+    from transformers import AutoTokenizer
+
+    backend = AutoTokenizer.from_pretrained(folder)
+    if not isinstance(backend, TokenizersBackend):
+        raise ConfigError(f"transformers reads it as {type(backend).__name__}, which has no fast tokenizer")
+    return backend
+
+
+@contextmanager
+def _conversion(wanted: str) -> Iterator[None]:
+    """Turn the lack of transformers into a ConfigError that names the remedy."""
     try:
-        from transformers.tokenization_utils_tokenizers import TokenizersBackend
-
-        if is_gguf(folder):
-            from forearm.text.tokenizer.gguf import gguf_tokenizer
-
-            return gguf_tokenizer(folder)
-        if (folder / "tokenizer.json").is_file():
-            found: TokenizersBackend = TokenizersBackend.from_pretrained(folder)
-            return found
-        # Imported here, because AutoTokenizer imports torch where it is installed, which takes two seconds.
-        from transformers import AutoTokenizer
-
-        backend = AutoTokenizer.from_pretrained(folder)
-        if not isinstance(backend, TokenizersBackend):
-            raise ConfigError(f"transformers reads it as {type(backend).__name__}, which has no fast tokenizer")
-        return backend
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # broken files raise anything in two libraries; a Rust panic is not an Exception
-        raise _unreadable(folder, error) from error
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "transformers":
+            raise
+        raise ConfigError(f"{wanted}: this needs transformers; pip install 'forearm[tokenizers]'") from None
 
 
 def _unreadable(folder: Path, error: BaseException) -> ConfigError:

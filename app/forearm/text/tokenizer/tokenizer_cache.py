@@ -1,8 +1,9 @@
-"""Cache what transformers makes of a model's tokenizer files beside its weights (--weight-cache).
+"""Cache a tokenizer that was made of other files than tokenizer.json beside the weights (--weight-cache).
 
-The next start reads the cache and does not import transformers, which takes most of a second. A cache file belongs to
-one folder with the names and contents of its files except weights (of a .gguf file, its header), and to the versions of
-the libraries that made it; its content is checked by hash. A file that does not match is made again.
+Making one of a .gguf file's SentencePiece vocabulary takes up to two seconds, and converting older files transformers.
+A cache file belongs to one folder with the names and contents of its files except weights (of a .gguf file, its
+header), and to the versions of the libraries that made it; its content is checked by hash. A file that does not match
+is made again.
 """
 
 from __future__ import annotations
@@ -11,43 +12,32 @@ import hashlib
 import logging
 import os
 import re
-from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import tokenizers
 
 from forearm import __version__
 from forearm.model.gguf.gguf import read_gguf_file
-
-if TYPE_CHECKING:
-    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 
 log = logging.getLogger(__name__)
 
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".h5", ".msgpack")  # they contain no tokenizer
 
 
-class CachedTokenizer(msgspec.Struct, dict=True):
-    """The parts of transformers' TokenizersBackend that are needed, under the same names."""
+class _Content(msgspec.Struct, array_like=True):
+    """The fields of TokenizerParts. rust: tokenizer.json's text."""
 
-    source: str  # folder or .gguf file
-    class_name: str
     special_tokens_map: dict[str, str]
     chat_template: Any
-    bos_token_id: int | None
-    eos_token_id: int | None
-    rust: str  # tokenizer.json's text
-
-    @cached_property
-    def backend_tokenizer(self) -> tokenizers.Tokenizer:
-        return tokenizers.Tokenizer.from_str(self.rust)
+    rust: str
 
 
 class _File(msgspec.Struct, array_like=True):
-    """A cache file. digest: of `content`, a CachedTokenizer in MessagePack. header_bytes: of a .gguf file, in `key`."""
+    """A cache file. digest: of `content`, a _Content in MessagePack. header_bytes: of a .gguf file, in `key`."""
 
     key: str
     header_bytes: int
@@ -55,34 +45,26 @@ class _File(msgspec.Struct, array_like=True):
     content: bytes
 
 
-def read_cached_tokenizer(cache: Path, source: Path) -> CachedTokenizer | None:
+def read_cached_tokenizer(cache: Path, source: Path) -> TokenizerParts | None:
     """Return the cached tokenizer of this folder or .gguf file; None if there is none, or its files have changed."""
     try:
         file = msgspec.msgpack.decode(_place(cache, source).read_bytes(), type=_File)
         if file.key != _key(source, file.header_bytes) or file.digest != hashlib.sha256(file.content).digest():
             return None
-        found = msgspec.msgpack.decode(file.content, type=CachedTokenizer)
-        assert found.backend_tokenizer is not None  # parse it here, where a malformed text is caught
+        found = msgspec.msgpack.decode(file.content, type=_Content)
+        made = tokenizers.Tokenizer.from_str(found.rust)
     except FileNotFoundError:
         return None
     except Exception as problem:
         log.warning("weight cache: the tokenizer is made again: %s", problem)
         return None
-    return found
+    return TokenizerParts(made, found.special_tokens_map, found.chat_template)
 
 
-def write_cached_tokenizer(cache: Path, source: Path, backend: TokenizersBackend) -> None:
+def write_cached_tokenizer(cache: Path, source: Path, parts: TokenizerParts) -> None:
     """Write the tokenizer to the cache; log a warning if that fails."""
     content = msgspec.msgpack.encode(
-        CachedTokenizer(
-            str(source.resolve()),
-            type(backend).__name__,
-            backend.special_tokens_map,
-            backend.chat_template,
-            backend.bos_token_id,
-            backend.eos_token_id,
-            backend.backend_tokenizer.to_str(),
-        )
+        _Content(parts.special_tokens_map, parts.chat_template, parts.backend_tokenizer.to_str())
     )
     place = _place(cache, source)
     part = place.with_suffix(f".{os.getpid()}")  # workers start together: the last one to finish replaces the file
@@ -106,7 +88,10 @@ def _place(cache: Path, source: Path) -> Path:
 
 def _key(source: Path, header_bytes: int) -> str:
     """Return a key that changes with the files and library versions that a tokenizer is made of."""
-    digest = hashlib.sha256(repr((__version__, version("transformers"), version("tokenizers"))).encode())
+    made_by = [
+        distribution.version for name in ("tokenizers", "transformers") for distribution in distributions(name=name)
+    ]
+    digest = hashlib.sha256(repr((__version__, made_by)).encode())
     files = sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
     for file in files:
         if source.is_dir() and file.suffix in _WEIGHTS:
