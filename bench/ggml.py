@@ -111,7 +111,7 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
     mapping = Mapping(folder / "model.safetensors")
     for name, tensor in read_tensors(folder).items():
         rows = tensor.shape[0] if len(tensor.shape) == 2 else 1
-        values = widened(mapping.rows(tensor, 0, rows), tensor.float_dtype)
+        values = widened(mapping.rows(tensor, range(rows)), tensor.float_dtype)
         if len(tensor.shape) == 1:
             writer.add_tensor(_gguf_name(name), values[0])
         else:

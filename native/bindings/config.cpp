@@ -205,6 +205,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("parallel_residual", c.parallel_residual);
   read("qk_norm_after_rope", c.qk_norm_after_rope);
   read("qkv_clip", c.qkv_clip);
+  read("sinks", c.sinks);
   read("query_growth", c.query_growth);
   read("query_positions", c.query_positions);
   read_kinds(from, c);

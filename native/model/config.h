@@ -149,6 +149,7 @@ struct Config {
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_after_rope = false;
   float qkv_clip = 0.0f;  // q, k and v are clamped to this size; 0: not
+  bool sinks = false;     // each head has one more logit in the denominator of its softmax
   // Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)).
   float query_growth = 0.0f;
   int64_t query_positions = 0;

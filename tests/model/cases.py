@@ -194,6 +194,13 @@ CASES: list[Case] = [
         "moe_num_experts": 7, "moe_k": 2, "moe_intermediate_size": 40, "moe_num_shared_experts": 0,
         "num_hidden_layers": 4, "moe_layer_interval": 2, "use_bias": True, "tie_word_embeddings": False,
     }),
+    Case("gpt-oss", "GptOssConfig", {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 20, "num_hidden_layers": 3, "sliding_window": 16,
+        "rms_norm_eps": 1e-5, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 150_000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": False, "original_max_position_embeddings": 64,
+        },
+    }),
     # Mistral
     Case("mistral-window", "MistralConfig", {"sliding_window": 16}),
     Case("mistral-nemo", "MistralConfig", {"sliding_window": None, "head_dim": 32}),

@@ -41,9 +41,9 @@ def _weights(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
     for part, tensor in checkpoint.sources:
         mapping = Mapping(tensor.path)
         if len(part.shape) == 2:
-            stored = mapping.rows(tensor, part.row, part.row + part.shape[0])
+            stored = mapping.rows(tensor, part.rows(0, part.shape[0]))
         else:
-            stored = mapping.values(tensor, part.row, part.row + part.shape[0])
+            stored = mapping.values(tensor, part.rows(0, part.shape[0]))
         values = widened(stored, tensor.float_dtype).astype(np.float64)
         found.setdefault(part.name, []).append((part.at, values))
     experts_in_order = {name: sorted(pieces, key=lambda piece: piece[0]) for name, pieces in found.items()}
@@ -214,8 +214,12 @@ def attention(
     distance = np.abs(distance) if config.bidirectional else distance
     visible = (distance >= 0) & ((distance < layer.window) if layer.window else True)
     scores = np.where(visible, scores, -np.inf)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    p = e.around(p / p.sum(axis=-1, keepdims=True), e.sums, 8)  # the exponential and its argument, the sum, a product
+    top = scores.max(axis=-1, keepdims=True)
+    p = np.exp(scores - top)
+    total = p.sum(axis=-1, keepdims=True)
+    if config.sinks:
+        total = total + np.exp(w["sinks"][:, None, None] - top)
+    p = e.around(p / total, e.sums, 8)  # the exponential and its argument, the sum, a product
     p = e.around(p, e.operands)
     mixed = np.einsum("hqk,khd->qhd", p, v)
     if e.sums:

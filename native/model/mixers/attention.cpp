@@ -185,6 +185,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
   task.window = kind(layer).window;
   task.scale = config_.attention_scale;
   task.softcap = config_.attention_softcap;
+  task.sinks = or_null(weights_.sinks(layer));
   task.out = step_.scratch.mixed.target(layers_[layer].o->matrix);
   forearm::attend(w, step_, kv_, layer + 1 == layers_.size() ? last_plan_ : plan_, layer, task);
 }

@@ -21,6 +21,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     : ranks_(ranks),
       layers_(c.layers.size()),
       corrections_(c.layers.size()),
+      sinks_(c.layers.size()),
       convolutions_(c.layers.size()),
       recurrences_(c.layers.size()),
       pooler_norms_(c.dense.size()) {
@@ -34,6 +35,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
                      {experts->count, {}});
   for (size_t i = 0; i < layers_.size(); ++i) {
+    if (c.sinks && c.layers[i].mixer_as<AttentionKind>())
+      declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], c.heads, {c.heads, {}});
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
       declare_convolution(i, conv->width, c.hidden, conv->bias);
     if (const auto* mamba = c.layers[i].mixer_as<Mamba2Kind>()) declare_mamba2(i, *mamba);

@@ -81,6 +81,8 @@ class Weights {
   const Norm& final_norm() const { return final_norm_; }
   // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.
   const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
+  // One more logit for each head in the denominator of a layer's softmax, [heads]; empty: none.
+  const std::vector<float>& sinks(size_t layer) const { return sinks_[layer]; }
   const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
   const Recurrence& recurrence(size_t layer) const { return recurrences_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
@@ -134,7 +136,7 @@ class Weights {
   const Ranks ranks_;
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
-  std::vector<std::vector<float>> corrections_;
+  std::vector<std::vector<float>> corrections_, sinks_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;
   std::vector<Norm> pooler_norms_;

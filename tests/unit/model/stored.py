@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1}
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -37,7 +37,7 @@ def test_metadata_and_tensors_are_what_was_written(tmp_path: Path) -> None:
         "floats": ("F32", (2, 3)),
         "blocks": ("Q4_K", (4, 512)),
     }
-    values = Mapping(gguf.path).rows(gguf.tensors["floats"], 0, 2)
+    values = Mapping(gguf.path).rows(gguf.tensors["floats"], range(2))
     assert values.tolist() == [[0, 1, 2], [3, 4, 5]]
     stored = gguf.path.read_bytes()[gguf.tensors["blocks"].begin : gguf.tensors["blocks"].end]
     assert stored == random_blocks("Q4_K", 4, 512).tobytes()

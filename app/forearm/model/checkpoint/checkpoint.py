@@ -194,7 +194,10 @@ def _match(
             f"{folder}: {some(missing)} missing from its safetensors files; download it again, or see whether "
             "config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
         )
-    matched = {name: coded[name] or _fitting(tensors[name], expected) for name, expected in shapes.items()}
+    matched = {
+        name: coded[name] or _fitting(tensors[name], expected, by_name[name][0].transposed)
+        for name, expected in shapes.items()
+    }
     used = {t.name for matrix in coded.values() if matrix is not None for t in matrix.tensors} | set(by_name)
     return [(part, matched[name]) for name, sharing in by_name.items() for part in sharing], used
 
@@ -205,18 +208,19 @@ def _rows(sharing: list[TensorPart]) -> int:
     return known[0] if known else sum(part.shape[0] for part in sharing)
 
 
-def _fitting(tensor: StoredTensor, expected: tuple[int, ...]) -> StoredTensor:
+def _fitting(tensor: StoredTensor, expected: tuple[int, ...], transposed: bool) -> StoredTensor:
     """Return a float tensor as a vector or matrix. Raises: ConfigError if it has another shape or is quantized."""
-    shape = tensor.shape
+    shape, columns = tensor.shape, 0
     if len(shape) == 3 and len(expected) == 2:  # the matrices of all experts: their rows follow each other
-        shape = (shape[0] * shape[1], shape[2])
+        rows, columns = (shape[2], shape[2]) if transposed else (shape[1], 0)
+        shape = (shape[0] * rows, shape[1] if transposed else shape[2])
     # A vector may have any shape: the taps of a convolution are [channels, 1, taps].
     if shape != expected and (len(expected) > 1 or math.prod(shape) != expected[0]):
         raise ConfigError(
             f"{tensor.path}: tensor {tensor.name} has shape {list(tensor.shape)}; config.json makes it {list(expected)}"
         )
     _ = tensor.float_dtype
-    return replace(tensor, shape=shape)
+    return replace(tensor, shape=shape, transposed=columns)
 
 
 def _place(source: tuple[TensorPart, Stored]) -> tuple[str, int, int]:

@@ -5,12 +5,13 @@ The list of matrices (matrices.py) holds Llama's names of matrices; this file ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, Mamba2, ModelConfig, ShortConv
-from forearm.model.families.matrices import MatrixSpec, matrices
+from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix).
@@ -26,6 +27,7 @@ _VECTORS = {
     "conv": "conv.conv",
     "mamba": "mamba",
     "correction": "mlp.gate.e_score_correction_bias",
+    "sinks": "self_attn.sinks",
 }
 _NORMS = {
     "pre": ("input_norm", "pre_mlp_norm"),
@@ -49,11 +51,12 @@ _PREFIXES = (
 
 @dataclass(frozen=True)
 class TensorPart:
-    """One matrix or vector of the executor: rows row .. row + shape[0] - 1 of the checkpoint's tensor `stored`.
+    """One matrix or vector of the executor: shape[0] rows of the tensor `stored`, every `step`-th from `row` on.
 
     Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it, unless
     `of_rows` gives the tensor's number of rows: then each part may take any of them. at: the executor's row of the
-    first row. matrix: the packed matrix that the rows go into; empty for a vector.
+    first row. matrix: the packed matrix that the rows go into; empty for a vector. transposed: floats are stored as
+    [k, rows] for each expert.
     """
 
     name: str
@@ -63,11 +66,17 @@ class TensorPart:
     at: int = 0
     of_rows: int | None = None
     matrix: str = ""
+    step: int = 1
+    transposed: bool = False
 
     @property
     def layer(self) -> int | None:
         """Return the number of the layer that the part belongs to; None: it is of the whole model."""
         return int(self.name.split(".")[1]) if self.name.startswith("layers.") else None
+
+    def rows(self, begin: int, end: int) -> range:
+        """Return the tensor's rows that hold rows begin .. end - 1 of the part."""
+        return range(self.row + begin * self.step, self.row + end * self.step, self.step)
 
 
 def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
@@ -103,6 +112,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
                 found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
         if isinstance(mixer, Mamba2):
             found += _mamba2(layer, f"{at}.{names['mamba']}", mixer)
+        if config.sinks and isinstance(mixer, Attention):
+            found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
         if isinstance(feed_forward, Experts) and feed_forward.correction:
             found.append(TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (feed_forward.count,)))
     if config.final_norm and config.norm_weight:
@@ -125,17 +136,8 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
     row, last = 0, ""
     if spec.name.startswith("layers."):
         prefix += f"{config.names.get('layers', 'layers')}.{spec.name.split('.')[1]}."
-    modules = [prefix + config.names.get(part.key, part.stored) for part in spec.parts]
-    for i, part in enumerate(spec.parts if spec.experts > 1 else ()):
-        fused = len(modules) > 1 and len(set(modules)) == 1  # gate and up of each expert follow each other
-        if not fused and "{expert}" not in modules[i]:  # the tensor has the rows of all experts
-            tensor = modules[i] if modules[i] in stored else f"{modules[i]}.weight"
-            yield TensorPart(part.name, tensor, (spec.experts * part.rows, spec.k), matrix=spec.name)
-            continue
-        for expert in range(spec.experts):
-            tensor = modules[i] if fused else f"{modules[i].replace('{expert}', str(expert))}.weight"
-            first = (expert * len(modules) + i) * part.rows if fused else 0
-            yield TensorPart(part.name, tensor, (part.rows, spec.k), first, expert * part.rows, matrix=spec.name)
+    for part in spec.parts if spec.experts > 1 else ():
+        yield from _experts(spec, part, f"{prefix}{config.names.get(part.key, part.stored)}", stored)
     for part in spec.parts if spec.experts == 1 else ():
         module, _, place = f"{prefix}{config.names.get(part.key, part.stored)}".partition("[")
         if spec.role == "head":
@@ -148,17 +150,49 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         row, last = row + part.rows, module
 
 
+def _experts(spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[str]) -> Iterator[TensorPart]:
+    """Yield a part's rows of all experts, with their biases. name: as in ModelConfig.names, with the layer's prefix."""
+    found = _PLACE.fullmatch(name)
+    assert found is not None
+    module, transposed, place, every = found[1], bool(found[2]), found[3], bool(found[4])
+    of_one = "{expert}" in module  # a tensor for each expert
+    at_once = 1 if of_one or transposed or place else spec.experts
+    rows, step = at_once * part.rows, len(spec.parts) if every else 1
+    for expert in range(0, spec.experts, at_once):
+        own = module.replace("{expert}", str(expert))
+        first = 0 if of_one else expert * part.rows
+        if place:
+            first = first * len(spec.parts) + int(place) * (1 if every else part.rows)
+        shape, at = (rows, spec.k), expert * part.rows
+        tensor = own if own in stored else f"{own}.weight"
+        yield TensorPart(part.name, tensor, shape, first, at, matrix=spec.name, step=step, transposed=transposed)
+        if spec.bias:
+            bias = f"{own}_bias" if f"{own}_bias" in stored else f"{own}.bias"
+            yield TensorPart(f"{part.name}.bias", bias, (rows,), first, at, step=step)
+
+
+# A name in ModelConfig.names of experts' matrices. "[1]": of the equal parts of an expert, which follow each other, the
+# second; "[1::2]": every second row from 1. ".T": floats are stored as [k, rows].
+_PLACE = re.compile(r"(.+?)(\.T)?(?:\[(\d)(::2)?\])?")
+
+
 def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:
     """Return the names in a checkpoint that has all experts of a layer in two tensors; empty for other checkpoints.
 
     gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
     computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
     """
+    if "experts.gate" in config.names and "{expert}" not in config.names["experts.gate"]:
+        return {}  # the family's own names
     layers = [f"{prefix}{config.names.get('layers', 'layers')}.{i}." for i in range(len(config.layers))]
     for block in (config.names.get("experts.down", "").partition("experts.")[0], "mlp."):
         if any(f"{at}{block}experts.gate_up_proj" in stored for at in layers):
             joint, router = f"{block}experts.gate_up_proj", f"{block}gate"
-            names = {"experts.gate": joint, "experts.up": joint, "experts.down": f"{block}experts.down_proj"}
+            names = {
+                "experts.gate": f"{joint}[0]",
+                "experts.up": f"{joint}[1]",
+                "experts.down": f"{block}experts.down_proj",
+            }
             correction = config.names.get("correction", _VECTORS["correction"])
             beside = correction.replace("mlp.moe_statics.", "mlp.gate.moe_statics.")  # ERNIE's
             return names | {"router": router, "correction": beside}

@@ -95,11 +95,11 @@ class RotatedWeights:
     def _stored_rows(
         self, part: TensorPart, tensor: StoredTensor, begin: int, end: int
     ) -> Float32Array | npt.NDArray[np.uint16]:
-        return self._files.mapping(tensor.path).rows(tensor, part.row + begin, part.row + end)
+        return self._files.mapping(tensor.path).rows(tensor, part.rows(begin, end))
 
     def _stored_vector(self, name: str) -> Float32Array:
         part, tensor = self._vectors[name]
-        values = self._files.mapping(tensor.path).values(tensor, part.row, part.row + part.shape[0])
+        values = self._files.mapping(tensor.path).values(tensor, part.rows(0, part.shape[0]))
         return widened(values, tensor.float_dtype)
 
     def _norm(self, name: str) -> Float32Array | None:

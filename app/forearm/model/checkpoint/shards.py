@@ -31,19 +31,22 @@ INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"
 TORCH_FILE = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-_FLOATS: dict[str, tuple[DTypeName, type[np.generic]]] = {
+FLOATS: dict[str, tuple[DTypeName, type[np.generic]]] = {
     "F32": ("float32", np.float32),
     "F16": ("float16", np.uint16),
     "BF16": ("bfloat16", np.uint16),
 }
-_KINDS: dict[str, type[np.generic]] = {name: kind for name, (_, kind) in _FLOATS.items()} | {
+_KINDS: dict[str, type[np.generic]] = {name: kind for name, (_, kind) in FLOATS.items()} | {
     "I64": np.int64, "I32": np.int32, "I8": np.int8, "U8": np.uint8, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor of a weight file and its place there. begin, end: bytes from the start of the file."""
+    """A tensor of a weight file and its place there. begin, end: bytes from the start of the file.
+
+    transposed: if not 0, the file has matrices [k, transposed], one after another, and a row is a column of one.
+    """
 
     name: str
     path: Path
@@ -51,6 +54,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     begin: int
     end: int
+    transposed: int = 0
 
     @property
     def float_dtype(self) -> DTypeName:
@@ -58,12 +62,12 @@ class StoredTensor:
 
         Raises: ConfigError if it is not a float that the executor reads.
         """
-        if self.dtype not in _FLOATS:
+        if self.dtype not in FLOATS:
             raise ConfigError(
                 f"{self.path}: tensor {self.name} is {self.dtype}; weights must be F32, F16 or BF16, or quantized in a "
                 "way that config.json's quantization_config names"
             )
-        return _FLOATS[self.dtype][0]
+        return FLOATS[self.dtype][0]
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,6 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def first_float_dtype(folder: Path) -> DTypeName:
-    """Return the dtype of the first float tensor, for config.json files that do not name one."""
-    for tensor in read_tensors(folder).values():
-        if tensor.dtype in _FLOATS:
-            return tensor.float_dtype
-    raise ConfigError(f"{folder}: no float tensor in its files")
-
-
 class Mapping:
     """One file mapped into memory and read front to back; pages that were read can be released."""
 
@@ -121,21 +117,25 @@ class Mapping:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map.madvise(mmap.MADV_SEQUENTIAL)
 
-    def rows(self, tensor: StoredTensor, begin: int, end: int) -> Float32Array | npt.NDArray[np.uint16]:
-        """Return rows begin .. end - 1 of a matrix (a vector is one row), without a copy if its bytes are aligned.
+    def rows(self, tensor: StoredTensor, rows: range) -> Float32Array | npt.NDArray[np.uint16]:
+        """Return rows of a matrix (a vector is one row), without a copy if they are neighbours and aligned.
 
-        The values are float32, or uint16 with the bits of float16 or bfloat16.
+        Rows of a transposed tensor are those of one of its matrices. The values are float32, or uint16 with the bits of
+        float16 or bfloat16.
         """
-        width = tensor.shape[-1]
-        kind = np.dtype(_FLOATS[tensor.dtype][1])
+        width, kind, unit = tensor.shape[-1], np.dtype(FLOATS[tensor.dtype][1]), tensor.transposed or 1
+        begin = rows.start // unit * unit  # of a transposed tensor the whole matrix is read
+        end = begin + unit if tensor.transposed else rows[-1] + 1 if rows else begin
         start = tensor.begin + begin * width * kind.itemsize
         raw = np.frombuffer(self._map, np.uint8, (end - begin) * width * kind.itemsize, start)
-        aligned = raw if start % kind.itemsize == 0 else raw.copy()
-        return aligned.view(kind).reshape(end - begin, width)
+        stored = (raw if start % kind.itemsize == 0 else raw.copy()).view(kind)
+        matrix = stored.reshape(width, unit).T if tensor.transposed else stored.reshape(end - begin, width)
+        return np.ascontiguousarray(matrix[rows.start - begin : rows.stop - begin : rows.step])
 
-    def values(self, tensor: StoredTensor, begin: int, end: int) -> Float32Array | npt.NDArray[np.uint16]:
-        """Return values begin .. end - 1 of a tensor of any shape, in the order of its bytes, as `rows` does."""
-        return self.rows(tensor, 0, math.prod(tensor.shape[:-1])).reshape(-1)[begin:end]
+    def values(self, tensor: StoredTensor, values: range) -> Float32Array | npt.NDArray[np.uint16]:
+        """Return values of a tensor of any shape, counted in the order of its bytes, as `rows` does."""
+        whole: npt.NDArray[Any] = self.rows(tensor, range(math.prod(tensor.shape[:-1]))).reshape(-1)
+        return np.ascontiguousarray(whole[values.start : values.stop : values.step])
 
     def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
         """Return a whole tensor in its shape; see Files.array."""

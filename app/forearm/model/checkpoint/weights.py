@@ -170,7 +170,7 @@ def _load_calibrated(
 
     embed, table = next(source for source in layers[None] if source[0].name == "embed")
     assert isinstance(table, StoredTensor)
-    rows = Files().mapping(table.path).rows(table, embed.row, embed.row + embed.shape[0])
+    rows = Files().mapping(table.path).rows(table, embed.rows(0, embed.shape[0]))
     residual = widened(rows[tokens], table.float_dtype)
     for layer, found in enumerate(calibrated_layers(checkpoint.config, residual, load, team)):
         for part, stored in layers[layer]:
@@ -206,7 +206,7 @@ class Loader:
                     target.load_matrix(part.name, floats, "float32", part.at + row)
             self._bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
-            values = self._files.mapping(stored.path).values(stored, part.row, part.row + part.shape[0])
+            values = self._files.mapping(stored.path).values(stored, part.rows(0, part.shape[0]))
             target.load_vector(part.name, widened(values, stored.float_dtype), part.at)
             self._bar.update(values.nbytes)
         else:
@@ -214,11 +214,11 @@ class Loader:
             row_bytes = (stored.end - stored.begin) // stored.shape[0]
             step = max(1, PIECE_BYTES // row_bytes)
             for row in range(0, part.shape[0], step):
-                begin, end = part.row + row, part.row + min(row + step, part.shape[0])
-                values = mapping.rows(stored, begin, end)
+                piece = part.rows(row, min(row + step, part.shape[0]))
+                values = mapping.rows(stored, piece)
                 target.load_matrix(part.name, values, stored.float_dtype, part.at + row, importance)
-                mapping.release(stored.begin + begin * row_bytes, stored.begin + end * row_bytes)
-                self._bar.update((end - begin) * row_bytes)
+                mapping.release(stored.begin + piece.start * row_bytes, stored.begin + (piece[-1] + 1) * row_bytes)
+                self._bar.update(len(piece) * row_bytes)
 
 
 def _decoded(
@@ -232,8 +232,9 @@ def _decoded(
         files.mapping(tensor.path)  # mapped here, because the decoders would all map it at once
 
     def read(row: int) -> Codes:
-        own = matrix.read(files, part.row + row, part.row + min(row + step, rows))
-        return expressed(own, matrix.format, format)
+        stored = part.rows(row, min(row + step, rows))
+        own = matrix.read(files, stored.start, stored[-1] + 1)
+        return expressed(own if part.step == 1 else own.every(part.step), matrix.format, format)
 
     at_once = max(1, PIECE_BYTES // SLICE_BYTES)
     for first in range(0, len(starts), at_once):

@@ -253,6 +253,7 @@ class ModelConfig:
     qk_norm: Literal["none", "head", "each_head", "full"] = "none"
     qk_norm_after_rope: bool = False
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
+    sinks: bool = False  # each head has one more logit in the denominator of its softmax (gpt-oss)
     # Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)) (Ministral 3).
     query_growth: float = 0.0
     query_positions: int = 0
@@ -280,7 +281,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
-    # the part is the i-th of equal ones in that tensor.
+    # the part is the i-th of equal ones in that tensor; more for tensors of experts: names.py, _PLACE.
     names: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -1,11 +1,12 @@
-"""Families whose layers have experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4-MoE, ERNIE 4.5 MoE."""
+"""Families whose layers have experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4-MoE, ERNIE 4.5 MoE, gpt-oss."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Experts, FeedForward, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, windows_of
 from forearm.model.families.llama_like import qwen_windows
 
 
@@ -107,6 +108,40 @@ def ernie4_5_moe(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def gpt_oss(inputs: FamilyInputs) -> ModelConfig:
+    """gpt-oss: attention sinks, a window on every other layer, experts with biases and a clamped SwiGLU."""
+    inputs = inputs.with_defaults(
+        head_dim=64, num_key_value_heads=8, num_local_experts=128, num_experts_per_tok=4, rms_norm_eps=1e-5,
+        sliding_window=128, rope_theta=150_000.0, rope_parameters=_GPT_OSS_YARN, max_position_embeddings=131_072,
+    )  # fmt: skip
+    keys = inputs.keys
+    for key, only in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0), ("hidden_act", "silu")):
+        if keys.get(key) not in (None, only):
+            raise keys.wrong(key, f"{only}: the clamped SwiGLU is computed with no other")
+    experts = _experts(
+        inputs, "num_local_experts", "intermediate_size", False,
+        bias=True, score="softmax_chosen", router_bias=True,
+    )  # fmt: skip
+    bias = keys.flag("attention_bias", True)
+    return decoder(
+        inputs,
+        windows=windows_of(inputs, [i % 2 == 0 for i in range(inputs.layers)]),
+        feed_forwards=[replace(experts, activation="swiglu_oai")] * inputs.layers,
+        qkv_bias=bias,
+        o_bias=bias,
+        sinks=True,
+        names=_GPT_OSS_NAMES,
+    )
+
+
+_GPT_OSS_YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
+# MXFP4's blocks are rows, floats columns; rows of gate and up alternate.
+_GPT_OSS_NAMES = {
+    "router": "mlp.router",
+    "experts.gate": "mlp.experts.gate_up_proj.T[0::2]",
+    "experts.up": "mlp.experts.gate_up_proj.T[1::2]",
+    "experts.down": "mlp.experts.down_proj.T",
+}
 _ERNIE_LAYERS = (("start_index", 1), ("end_index", -1), ("interval", 1))
 _SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
 _MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {

@@ -120,6 +120,7 @@ FAMILIES: dict[str, Family] = {
     "olmoe": experts.olmoe,
     "glm4_moe": experts.glm4_moe,
     "ernie4_5_moe": experts.ernie4_5_moe,
+    "gpt_oss": experts.gpt_oss,
     "internlm3": llama_like.internlm3,
     "ministral": llama_like.ministral,
     "arcee": llama_like.arcee,

@@ -13,8 +13,8 @@ from forearm.model.families.switches import FULL
 _LINEAR = "linear_attention"
 _KINDS = {FULL: FULL, "attention": FULL, _LINEAR: _LINEAR, "mamba": _LINEAR}  # the names of transformers 5, and 4
 _GRANITE_NAMES = {
-    "router": "block_sparse_moe.router.layer", "experts.gate": "block_sparse_moe.input_linear.weight",
-    "experts.up": "block_sparse_moe.input_linear.weight", "experts.down": "block_sparse_moe.output_linear",
+    "router": "block_sparse_moe.router.layer", "experts.gate": "block_sparse_moe.input_linear[0]",
+    "experts.up": "block_sparse_moe.input_linear[1]", "experts.down": "block_sparse_moe.output_linear",
 }  # fmt: skip
 _BAMBA_NAMES = {
     "final_norm": "final_layernorm", "pre_mlp_norm": "pre_ff_layernorm", "gate": "feed_forward.gate_proj",

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from forearm.model.checkpoint.shards import first_float_dtype
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import FLOATS, read_tensors
 from forearm.model.families.config import Attention, DTypeName, KvDTypeName, ModelConfig
 from forearm.model.families.keys import Keys
 
@@ -76,7 +77,7 @@ _IGNORED = {
     "image_token_id", "image_token_index", "init_std", "initializer_range", "is_decoder", "label2id",
     "layer_types", "layerdrop", "layers_block_type", "max_length", "max_window_layers", "mm_tokens_per_image",
     "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "num_nextn_predict_layers", "original_dtype",
-    "moe_capacity", "num_mtp_layers",
+    "moe_capacity", "num_mtp_layers", "experts_per_token", "initial_context_length",
     "original_max_position_embeddings", "output_attentions", "output_router_logits", "router_aux_loss_coef",
     "router_jitter_noise", "output_hidden_states", "pad_to_multiple_of",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
@@ -120,7 +121,7 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
 
 
 def checkpoint_dtype(inner: Keys, outer: Keys, folder: Path) -> DTypeName:
-    """Return the dtype of the stored weights: the one in config.json, or else the first tensor's."""
+    """Return the dtype of the stored weights: the one in config.json, or else the first float tensor's."""
     for keys in (inner, outer):
         for key in ("dtype", "torch_dtype"):
             if keys.get(key) is not None:
@@ -128,7 +129,10 @@ def checkpoint_dtype(inner: Keys, outer: Keys, folder: Path) -> DTypeName:
                 if name not in DTYPES:
                     raise keys.wrong(key, "float32, float16 or bfloat16")
                 return DTYPES[name]
-    return first_float_dtype(folder)
+    for tensor in read_tensors(folder).values():
+        if tensor.dtype in FLOATS:
+            return tensor.float_dtype
+    raise ConfigError(f"{folder}: no float tensor in its files")
 
 
 def check_unread(outer: Keys, inner: Keys) -> None:

@@ -82,7 +82,7 @@ class GgufMetadata:
     def factors(self, tensor: str) -> list[float]:
         """Return the values of a small vector of floats."""
         stored = self.gguf.tensors[tensor]
-        values = Mapping(stored.path).rows(stored, 0, 1)[0]
+        values = Mapping(stored.path).rows(stored, range(1))[0]
         return [float(value) for value in widened(values, stored.float_dtype)]
 
     def check_unread(self) -> None:

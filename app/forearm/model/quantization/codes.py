@@ -28,6 +28,12 @@ class Codes:
     zeros: Int8Array | None = None
     offsets: Float32Array | None = None
 
+    def every(self, step: int) -> Codes:
+        """Return the first row and every `step`-th after it."""
+        zeros = None if self.zeros is None else self.zeros[::step].copy()
+        offsets = None if self.offsets is None else self.offsets[::step].copy()
+        return Codes(self.codes[::step].copy(), self.scales[::step].copy(), zeros, offsets)
+
 
 @dataclass(frozen=True, eq=False)
 class CodedMatrix:

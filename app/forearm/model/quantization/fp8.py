@@ -7,6 +7,7 @@ Source: OCP, "8-bit Floating Point Specification" 1.0; "Microscaling Formats (MX
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -85,7 +86,8 @@ def _fp8_rows(
 def mxfp4(tensors: CheckpointTensors, wide: bool) -> Find:
     """Return the function that finds matrices of quant_method mxfp4.
 
-    Their tensors are NAME_blocks, uint8 [rows, k / 32, 16], and NAME_scales, [rows, k / 32].
+    Their tensors are NAME_blocks, uint8 [rows, k / 32, 16], and NAME_scales, [rows, k / 32]; of experts [experts, rows,
+    k / 32, 16] and [experts, rows, k / 32], where rows x experts are rows of the matrix.
     """
 
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
@@ -93,10 +95,12 @@ def mxfp4(tensors: CheckpointTensors, wide: bool) -> Find:
         name = next((n for n in (f"{module}.weight", module) if tensors.has(f"{n}_blocks")), None)
         if name is None:
             return None
-        blocks = tensors.take(f"{name}_blocks", ("U8",), (rows, k // MX_GROUP, MX_GROUP // 2))
-        return mxfp4_matrix(
-            module, shape, blocks, tensors.take(f"{name}_scales", MX_SCALES, (rows, k // MX_GROUP)), wide
-        )
+        groups, stored = k // MX_GROUP, tensors.stored[f"{name}_blocks"].shape
+        split = (stored[0], rows // max(stored[0], 1)) if len(stored) == 4 else (rows,)
+        blocks = tensors.take(f"{name}_blocks", ("U8",), (*split, groups, MX_GROUP // 2))
+        scales = tensors.take(f"{name}_scales", MX_SCALES, (*split, groups))
+        flat = replace(blocks, shape=(rows, k // 2)), replace(scales, shape=(rows, groups))
+        return mxfp4_matrix(module, shape, *flat, wide)
 
     return matrix
 
