@@ -39,6 +39,7 @@ class Timed:
         self._executor = executor
         self.vocab_size, self.max_model_len = executor.vocab_size, executor.max_model_len
         self.blocks, self.states, self.folder = executor.blocks, executor.states, executor.folder
+        self.kept_states, self.copy_state = executor.kept_states, executor.copy_state
         self.taken = 0.0
 
     def forward(self, batch: Batch) -> None:

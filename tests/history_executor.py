@@ -40,23 +40,28 @@ def log_softmax(logits: Float32Array) -> Float32Array:
 class HistoryExecutor:
     """`forward` writes tokens into its blocks; logits come from what the sequence's blocks hold.
 
-    states        slots of states, if it has some: a state holds every token of its sequence, and no block is shared
+    states        slots of states, if it has some: a state holds every token of its sequence
+    kept_states   slots for copies of states
+    copies        (source, target) of each copy so far
     steps         tokens of each forward() so far
     nan_after     a token after which the logits are NaN
     failures      exceptions that the next calls of forward() raise
     """
 
-    def __init__(self, blocks: int = 64, max_model_len: int = 256, vocab_size: int = 50, states: int = 0) -> None:
+    def __init__(
+        self, blocks: int = 64, max_model_len: int = 256, vocab_size: int = 50, states: int = 0, kept_states: int = 0
+    ) -> None:
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.blocks = blocks
-        self.states = states
+        self.states, self.kept_states = states, kept_states
         self.folder: Path | None = None
         self.steps: list[int] = []
         self.nan_after: int | None = None
         self.failures: list[Exception] = []
         self._held = np.full((blocks, BLOCK_TOKENS), _UNWRITTEN, np.int32)
-        self._states: list[list[int]] = [[] for _ in range(states)]
+        self._states: list[list[int]] = [[] for _ in range(states + kept_states)]
+        self.copies: list[tuple[int, int]] = []
         self._logits = np.zeros((0, vocab_size), np.float32)
 
     def forward(self, batch: Batch) -> None:
@@ -71,6 +76,11 @@ class HistoryExecutor:
             for s, row in zip(owner.tolist(), batch.logit_rows.tolist(), strict=True)
         ]
         self._logits = np.array(rows, np.float32).reshape(len(rows), self.vocab_size)
+
+    def copy_state(self, source: int, target: int) -> None:
+        assert source != target
+        self.copies.append((source, target))
+        self._states[target] = self._states[source][:]
 
     def sample(self, sampling: Sampling) -> Sampled:
         lines = len(sampling.row)

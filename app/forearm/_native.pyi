@@ -190,6 +190,11 @@ class Executor:
 
         Raises: MemoryError naming the size if it can't be had; RuntimeError if the layers keep no states.
         """
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy the states in slot `source` to slot `target`.
+
+        Raises: ValueError naming a slot that was not allocated.
+        """
     def forward(
         self,
         tokens: Int32Array,

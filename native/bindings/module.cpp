@@ -206,6 +206,7 @@ void bind_executor(py::module_& module) {
       .def("finish_loading", &Executor::finish_loading)
       .def("allocate_kv", &Executor::allocate_kv, "blocks"_a)
       .def("allocate_states", &Executor::allocate_states, "slots"_a)
+      .def("copy_state", &Executor::copy_state, "source"_a, "target"_a, py::call_guard<py::gil_scoped_release>())
       .def("forward", &run_step<&Executor::forward>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
            "types"_a = py::none(), "states"_a = py::none())

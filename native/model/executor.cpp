@@ -64,6 +64,14 @@ void Executor::allocate_states(int64_t slots) {
   states_.allocate(slots);
 }
 
+void Executor::copy_state(int64_t from, int64_t to) {
+  for (const int64_t slot : {from, to})
+    if (slot < 0 || slot >= states_.slots())
+      throw std::invalid_argument("slot " + std::to_string(slot) + "; " + std::to_string(states_.slots()) +
+                                  " slots were allocated");
+  pool_.run([&](int member) { states_.copy(from, to, share(states_.bytes_per_slot(), 64, member, pool_.threads())); });
+}
+
 void Executor::check_ready(const Batch& batch) const {
   if (!loaded_) throw std::logic_error("a step before finish_loading");
   if (kv_.blocks() == 0) throw std::logic_error("a step before allocate_kv");

@@ -34,6 +34,8 @@ class Executor {
   void allocate_kv(int64_t blocks);
   // Allocates slots for the states of so many sequences, which models need whose layers keep some.
   void allocate_states(int64_t slots);
+  // Copies the states in one slot to another.
+  void copy_state(int64_t from, int64_t to);
 
   // Throws std::invalid_argument if the batch can't be computed, std::logic_error before finish_loading, allocate_kv
   // and allocate_states.

@@ -1,8 +1,11 @@
-"""Models whose layers keep states, through the engine: transformers' tokens in chunks, in company, after preemption."""
+"""Models whose layers keep states, through the engine: transformers' tokens in chunks, in company, after preemption,
+and from the prefix cache.
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +85,76 @@ def test_a_preempted_sequence_begins_its_state_anew(folder: Path, wanted: list[l
     assert llm._loop.scheduler.preemptions > 0
 
 
-def test_the_log_says_that_prefixes_are_not_kept(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "forearm")
-    served(folder, max_num_seqs=2, threads=1, enable_prefix_caching=True)
+def chat(folder: Path, **settings: Any) -> tuple[list[list[int]], list[int | None]]:
+    """Two conversations of three turns, answered together. Returns: all answers, and the cached tokens of each turn."""
+    llm = LLM(str(folder), dtype="float32", max_model_len=256, **settings)
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=40, ignore_eos=True, detokenize=False, n=2)
+    histories = [prompt_of(seed) * 4 for seed in (1, 2)]
+    answers: list[list[int]] = []
+    cached: list[int | None] = []
+    for turn in range(3):
+        outputs = llm.generate([{"prompt_token_ids": one} for one in histories], params, use_tqdm=False)
+        answers += [list(one.token_ids) for output in outputs for one in output.outputs]
+        cached += [output.num_cached_tokens for output in outputs]
+        histories = [
+            history + list(output.outputs[turn % 2].token_ids) + prompt_of(10 + turn)
+            for history, output in zip(histories, outputs, strict=True)
+        ]
+    return answers, cached
 
-    assert "prefix caching: off, because the model's layers keep a state at one position alone" in caplog.text
+
+@pytest.fixture(scope="module", params=["none", "int8"])
+def cold(request: pytest.FixtureRequest, folder: Path) -> tuple[str, list[list[int]]]:
+    """Return a quantization, and the answers without a prefix cache."""
+    answers, cached = chat(folder, max_num_seqs=4, threads=1, enable_prefix_caching=False, quantization=request.param)
+    assert not any(cached)
+    return request.param, answers
+
+
+@pytest.mark.parametrize(
+    ("settings", "hits"),
+    [
+        ({"max_num_seqs": 4, "threads": 1, "state_cache_slots": 20}, 4),
+        ({"max_num_seqs": 1, "threads": 2, "state_cache_slots": 20}, 1),
+        ({"max_num_seqs": 4, "threads": 2, "state_cache_slots": 20, "max_num_batched_tokens": 50}, 4),
+        ({"max_num_seqs": 4, "threads": 1, "state_cache_slots": 20, "max_num_batched_tokens": 7}, 4),
+        ({"max_num_seqs": 4, "threads": 1, "state_cache_slots": 5}, 1),
+        ({"max_num_seqs": 4, "threads": 1, "state_cache_slots": 1}, 0),
+        ({"max_num_seqs": 4, "threads": 1, "state_cache_slots": 0}, 0),
+    ],
+    ids=["together", "in turns", "chunks", "small chunks", "evicted", "one slot", "no slot"],
+)
+def test_later_turns_go_on_from_copies_of_states(
+    folder: Path, cold: tuple[str, list[list[int]]], settings: dict[str, Any], hits: int
+) -> None:
+    quantization, answers = cold
+
+    warm, cached = chat(folder, quantization=quantization, **settings)
+
+    assert warm == answers
+    found = [tokens for tokens in cached[2:] if tokens]  # of the second and third turns of two conversations
+    assert len(found) >= hits
+    assert all(tokens % 32 == 0 and tokens >= 64 for tokens in found)
+    if settings["state_cache_slots"] == 0:
+        assert not any(cached)
+
+
+def test_preempted_sequences_go_on_from_copies_of_states(folder: Path, cold: tuple[str, list[list[int]]]) -> None:
+    quantization, answers = cold
+    block = _native.kv_block_bytes(open_checkpoint(folder).config, "float32")
+
+    state = _native.state_bytes(open_checkpoint(folder).config)
+    settings = {"max_num_seqs": 4, "threads": 2, "state_cache_slots": 6}
+    warm, _ = chat(folder, quantization=quantization, kv_cache_memory_bytes=14 * block + 6 * state, **settings)
+
+    assert warm == answers
+
+
+def test_the_log_says_why_prefixes_are_not_cached(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "forearm")
+    served(folder, max_num_seqs=2, threads=1, state_cache_slots=0)
+
+    assert "prefix caching: off (no memory for copies of states)" in caplog.text
 
 
 def test_speculation_is_refused(folder: Path) -> None:
@@ -102,14 +170,15 @@ def test_weights_are_quantized_while_loading(folder: Path, quantization: str) ->
 
 
 def test_states_are_in_the_memory_plan_and_attention_alone_has_blocks(folder: Path) -> None:
-    planned = fit(EngineConfig(max_num_seqs=5, dtype="float32"), folder, BOX, 1)
+    planned = fit(EngineConfig(max_num_seqs=5, dtype="float32", state_cache_slots=3), folder, BOX, 1)
     config = planned.checkpoint.config
 
     kinds = [type(layer.mixer).__name__ for layer in config.layers]
     attention = kinds.count("Attention")
     assert 0 < attention < len(kinds)
     assert planned.block_bytes == attention * 32 * 2 * config.kv_heads * -(-config.head_dim // 16) * 16 * 4
-    assert planned.state_bytes == 20 * sum(state_floats(layer.mixer, config.hidden) for layer in config.layers)
+    assert planned.kept_states == 3
+    assert planned.state_bytes == (5 + 3) * 4 * sum(state_floats(layer.mixer, config.hidden) for layer in config.layers)
 
 
 def state_floats(mixer: Mixer, hidden: int) -> int:
@@ -119,3 +188,25 @@ def state_floats(mixer: Mixer, hidden: int) -> int:
     if isinstance(mixer, Mamba2):
         return (mixer.taps - 1) * mixer.channels + mixer.heads * mixer.head_dim * mixer.state_dim
     return 0
+
+
+def test_copies_of_states_take_an_eighth_of_the_kv_cache(folder: Path) -> None:
+    checkpoint = open_checkpoint(folder, dtype="float32")
+    block, state = _native.kv_block_bytes(checkpoint.config, "float32"), _native.state_bytes(checkpoint.config)
+
+    def planned(blocks: int, **settings: Any) -> tuple[int, int]:
+        asked = EngineConfig(max_num_seqs=64, dtype="float32", max_model_len=256, **settings)
+        found = fit(replace(asked, kv_cache_memory_bytes=blocks * block), folder, BOX, 1)
+        return found.blocks, found.kept_states
+
+    some = 16 + 8 * 5 * state // block
+    few = some * block // 8 // state
+    assert 5 <= few < 64
+    assert planned(some) == (some - -(-few * state // block), few)
+    assert planned(8) == (8, 0)  # one sequence needs them all
+    assert planned(some, enable_prefix_caching=False) == (some, 0)
+    assert planned(8 * 300 * state // block)[1] == 4 * 64
+    single = fit(EngineConfig(max_num_seqs=1, dtype="float32", max_model_len=256), folder, BOX, 1)
+    assert (single.blocks, single.kept_states) == (8, 8 * block // 8 // state)
+    with pytest.raises(ConfigError, match=r"--state-cache-slots 1000, .* 256 tokens the KV cache has room for \d+"):
+        planned(some, state_cache_slots=1000)

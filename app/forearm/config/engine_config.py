@@ -137,6 +137,13 @@ class EngineConfig(Common):
     enable_prefix_caching: bool = setting(
         True, "prompts with the same beginning share its KV blocks", flag="--enable-prefix-caching"
     )
+    state_cache_slots: int | None = setting(
+        None,
+        "copies of layers' states (LFM2, Mamba2), from which prompts with the same beginning go on; absent: as "
+        "many as an eighth of the KV cache's memory holds, at most 64 or 4 times --max-num-seqs",
+        flag="--state-cache-slots",
+        parse=whole(0),
+    )
     scheduling_policy: str = setting(
         "fcfs",
         "fcfs: first come, first served; priority: lowest number first",

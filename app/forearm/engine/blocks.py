@@ -5,10 +5,13 @@ from __future__ import annotations
 from array import array
 from hashlib import sha256
 
-from forearm.engine.prefix_cache import PrefixCache
+from forearm.engine.prefix_cache import PrefixCache, StateSlots
 from forearm.engine.sequence import Sequence
 
 BLOCK_TOKENS = 32
+# The least tokens that a copy of states saves beyond the one before it, if a step is cut for it: the rest of a prompt
+# then takes a step of its own, which reads all weights again.
+CUT_TOKENS = 64
 
 
 def blocks_for(tokens: int) -> int:
@@ -19,19 +22,23 @@ def blocks_for(tokens: int) -> int:
 class BlockPool:
     """KV blocks of 32 tokens with reference counts. A block is free, in use, or idle: unused, but its content is known.
 
-    A model whose layers keep states also has a slot for each running sequence (`states` slots in all), which the
-    sequence holds as long as it holds blocks.
+    A model whose layers keep states also has slots for them. A running sequence holds one as long as it holds blocks;
+    copies in others let later sequences go on at the end of a block. Steps end where a copy is to be made: at the last
+    block of a prompt, and where a prompt leaves the cached blocks that it began with, as later ones may do there, too
+    (Pan et al. 2025, Marconi, arXiv:2411.19379). While a free slot is left, the other ends of a prompt's steps get a
+    copy. A decoding sequence has one at the end of its last full block.
 
     drafted  by block: the number of its positions for which a draft model has keys and values
+    states   None: the model's layers keep none
     """
 
-    def __init__(self, count: int, states: int = 0) -> None:
+    def __init__(self, count: int, states: StateSlots | None = None) -> None:
         self.count = count
         self.drafted = array("i", bytes(4 * count))
+        self.states = states
         self._free = list(range(count - 1, -1, -1))
-        self._states = list(range(states - 1, -1, -1))  # free slots
         self._users = [0] * count
-        self._cache = PrefixCache()
+        self._cache = PrefixCache(states)
 
     @property
     def available(self) -> int:
@@ -53,8 +60,10 @@ class BlockPool:
         """
         if not self.fits(sequence, tokens):
             return False
-        if self._states and sequence.state is None:  # a slot is free: there are as many as running sequences
-            sequence.state = self._states.pop()
+        if self.states is not None and sequence.state is None:
+            sequence.state = self.states.take()
+            if sequence.computed:
+                self.states.restore(sequence.blocks[sequence.computed // BLOCK_TOKENS - 1], sequence.state)
         while len(sequence.blocks) < blocks_for(sequence.computed + tokens):
             block = self._free.pop() if self._free else self._cache.evict()
             self._users[block] = 1
@@ -75,9 +84,10 @@ class BlockPool:
             self._drop(block)
         del sequence.blocks[:]
         sequence.computed = 0
-        if sequence.state is not None:
-            self._states.append(sequence.state)
-            sequence.state = None
+        if self.states is not None and sequence.state is not None:
+            self.states.give_back(sequence.state)
+        sequence.state = sequence.passing = None
+        sequence.kept = sequence.shared = 0
 
     def discard(self, sequence: Sequence) -> None:
         """Free all blocks and remove them from the prefix cache, because their content may be wrong."""
@@ -107,14 +117,47 @@ class BlockPool:
         """Share known blocks of the prefix cache instead of computing them; returns the tokens this saves.
 
         The shared blocks follow the computed tokens, if these end with a full block. The last token is always computed,
-        because its logits are wanted; so are prompt positions whose log-probabilities are wanted.
+        because its logits are wanted; so are prompt positions whose log-probabilities are wanted. Where layers keep
+        states, the shared blocks end with one that has a copy of them.
         """
-        before = sequence.computed
+        before, first = sequence.computed, len(sequence.blocks)
         while (digest := self.next_digest(sequence)) and (block := self._cache.find(digest)) is not None:
             self._use(block)
             sequence.blocks.append(block)
             sequence.computed += BLOCK_TOKENS
+        if self.states is None or sequence.computed == before:
+            return sequence.computed - before
+        sequence.shared = sequence.computed
+        while len(sequence.blocks) > first and sequence.blocks[-1] not in self.states:
+            self._drop(sequence.blocks.pop())
+            sequence.computed -= BLOCK_TOKENS
+        if sequence.computed > before:
+            sequence.kept = sequence.computed
+            if sequence.state is not None:  # a sequence that does not run yet gets the copy with its slot
+                self.states.restore(sequence.blocks[-1], sequence.state)
         return sequence.computed - before
+
+    def cut(self, sequence: Sequence, count: int) -> int:
+        """Return how many of the next `count` tokens to compute, so that the step ends where states are to be kept."""
+        if self.states is None or not self.states.kept or not sequence.request.root:
+            return count
+        start, end = sequence.computed, sequence.computed + count
+        for at in (sequence.shared, _prompt_end(sequence)):
+            if start < at < end and at - sequence.kept >= CUT_TOKENS:
+                return at - start
+        aligned = end // BLOCK_TOKENS * BLOCK_TOKENS
+        return aligned - start if end < len(sequence.tokens) and aligned > start else count
+
+    def comes_soon(self, sequence: Sequence, coming: set[bytes]) -> bool:
+        """Return whether other sequences compute what this one, which waits, could adopt after this step.
+
+        coming: the digests that `coming_digests` returned for them.
+        """
+        digest = self.next_digest(sequence)
+        if self.states is not None and self._cache.find(digest) is not None:  # what it lacks is a copy of states
+            shared = sequence.shared
+            digest = self._digest(sequence, shared // BLOCK_TOKENS - 1) if shared - sequence.kept >= CUT_TOKENS else b""
+        return digest in coming
 
     def next_digest(self, sequence: Sequence) -> bytes:
         """Return the digest of the next block, empty if the sequence could not adopt it."""
@@ -128,11 +171,16 @@ class BlockPool:
         return self._digest(sequence, len(sequence.blocks))
 
     def coming_digests(self, sequence: Sequence, tokens: int) -> list[bytes]:
-        """Return the digests of the blocks that become full when `tokens` more tokens are computed."""
+        """Return the digests of the blocks that become full when `tokens` more tokens are computed, and of the block
+        at whose end its states are kept for other sequences, in this step or a later one.
+        """
         if not sequence.request.root:
             return []
         first, end = sequence.computed // BLOCK_TOKENS, (sequence.computed + tokens) // BLOCK_TOKENS
-        return [self._digest(sequence, i) for i in range(first, end)]
+        found = [self._digest(sequence, i) for i in range(first, end)]
+        if sequence.shared > sequence.computed:
+            found.append(self._digest(sequence, sequence.shared // BLOCK_TOKENS - 1))
+        return found
 
     def publish(self, sequence: Sequence, start: int) -> None:
         """Add the blocks that became full since `start` tokens were computed to the prefix cache.
@@ -151,6 +199,24 @@ class BlockPool:
                 self._use(block)
                 self._drop(sequence.blocks[i])
                 sequence.blocks[i] = block
+        if self.states is not None and sequence.computed > start and sequence.computed % BLOCK_TOKENS == 0:
+            self._keep_states(sequence, self.states)
+
+    def _keep_states(self, sequence: Sequence, states: StateSlots) -> None:
+        """Copy the sequence's states, which are those at the end of a full block, if the policy wants them there."""
+        assert sequence.state is not None
+        at, block = sequence.computed, sequence.blocks[sequence.computed // BLOCK_TOKENS - 1]
+        decodes = len(sequence.tokens) - at <= 1
+        if block in states:
+            states.touch(block)
+            sequence.kept = at
+            return
+        if decodes and sequence.passing is not None:
+            states.drop(sequence.passing)
+        planned = at in (sequence.shared, _prompt_end(sequence)) and at - sequence.kept >= CUT_TOKENS
+        if states.keep(block, sequence.state, evict=decodes or planned):
+            sequence.kept = at
+            sequence.passing = block if decodes else None
 
     def _use(self, block: int) -> None:
         if self._users[block] == 0:
@@ -177,3 +243,8 @@ class BlockPool:
             tokens = sequence.tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]
             sequence.digests.append(sha256(parent + tokens.tobytes()).digest())
         return sequence.digests[block]
+
+
+def _prompt_end(sequence: Sequence) -> int:
+    """Return where the last full block before the last token ends, which every sequence with these tokens can adopt."""
+    return (len(sequence.tokens) - 1) // BLOCK_TOKENS * BLOCK_TOKENS

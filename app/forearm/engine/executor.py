@@ -20,11 +20,16 @@ class Executor(Protocol):
     vocab_size: int
     max_model_len: int
     blocks: int  # KV blocks of 32 tokens
-    states: int  # slots for the states that layers keep of sequences; 0: they keep none
+    states: int  # slots for the states that layers keep of running sequences; 0: they keep none
+    kept_states: int  # slots for copies of states, in the prefix cache
     folder: Path | None
 
     def forward(self, batch: Batch) -> None:
         """Compute the whole step, embedding to logits; the logits stay inside for sample and score."""
+        ...
+
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy the states in slot `source` to slot `target`; the slots of running sequences come first."""
         ...
 
     def sample(self, sampling: Sampling) -> Sampled:
@@ -47,7 +52,7 @@ class NativeExecutor:
     ) -> None:
         self.vocab_size = checkpoint.config.vocab_size
         self.max_model_len = checkpoint.max_model_len
-        self.blocks = self.states = 0
+        self.blocks = self.states = self.kept_states = 0
         self.block_bytes = native.kv_bytes_per_block
         self.packed_bytes = native.packed_bytes + checkpoint.module_bytes
         self.scratch_bytes = native.scratch_bytes
@@ -57,16 +62,17 @@ class NativeExecutor:
         self._forward = forward or native.forward
         self._own_cache = bool(checkpoint.own_cache)
 
-    def allocate(self, blocks: int, sequences: int) -> None:
-        """Allocate the KV cache, and the states of running sequences; transformers' own caches grow as they are filled.
+    def allocate(self, blocks: int, sequences: int, kept: int = 0) -> None:
+        """Allocate the KV cache, the states of running sequences, and slots for so many copies of states;
+        transformers' own caches grow as they are filled.
 
         Raises: MemoryError naming the size if it can't be had.
         """
         if not self._own_cache:
             self._native.allocate_kv(blocks)
         if self.state_bytes:
-            self._native.allocate_states(sequences)
-            self.states = sequences
+            self._native.allocate_states(sequences + kept)
+            self.states, self.kept_states = sequences, kept
         self.blocks = blocks
 
     def forward(self, batch: Batch) -> None:
@@ -75,6 +81,10 @@ class NativeExecutor:
         Raises: ValueError naming the array and the index if the batch is out of range.
         """
         self._forward(*batch)
+
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy the states in slot `source` to slot `target`; the GIL is released meanwhile."""
+        self._native.copy_state(source, target)
 
     def logits(self) -> Float32Array:
         """Return the last step's rows, float32 [rows, columns]: logits, or last hidden states where the model pools."""

@@ -20,6 +20,7 @@ from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.inbox import Disconnected, Drain, Inbox, Inward, Outward, Profiling, Received, Snapshot
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.pooling import PoolingStepper
+from forearm.engine.prefix_cache import StateSlots
 from forearm.engine.request_queue import RequestQueue
 from forearm.engine.scheduler import Scheduler, StepLimits
 from forearm.engine.sequence import Request, Sequence, Slice
@@ -52,10 +53,11 @@ class EngineLoop:
         grammars: Grammars | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        blocks = stepper.executor.blocks
+        executor, blocks = stepper.executor, stepper.executor.blocks
         assert blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
         self._stepper, self._speculation, self.trace = stepper, speculation or Speculation(), stepper.trace
-        self.scheduler = Scheduler(limits, BlockPool(blocks, stepper.executor.states), self._speculation.times)
+        states = StateSlots(executor.states, executor.kept_states, executor.copy_state) if executor.states else None
+        self.scheduler = Scheduler(limits, BlockPool(blocks, states), self._speculation.times)
         self.meter, self._grammars = meter, grammars
         self.outbox: list[Outward] = []
         self.over = self.draining = False

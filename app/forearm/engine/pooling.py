@@ -69,10 +69,15 @@ class PoolingExecutor(Protocol):
 
     blocks: int
     states: int
+    kept_states: int
     folder: Path | None
 
     def forward(self, batch: Batch) -> None:
         """Compute the whole step, embedding to last hidden states; they stay inside for `pool`."""
+        ...
+
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy the states in one slot to another."""
         ...
 
     def pool(self, starts: Int32Array) -> Float32Array:

@@ -2,11 +2,15 @@
 
 A block's digest covers its own tokens and, through its parent's digest, all before them: equal digests mean equal keys
 and values. Unused blocks keep their content until they are evicted.
+
+Layers that keep a state know it after the last computed token alone. A sequence can go on after a cached block only if
+the states at that block's end were copied to a slot when a step ended there (BlockPool says for which blocks).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from hashlib import sha256
 
 
@@ -15,10 +19,64 @@ def root_digest(salt: str | None) -> bytes:
     return sha256(b"" if salt is None else b"salt " + salt.encode()).digest()
 
 
-class PrefixCache:
-    """Maps digests to blocks and back, and keeps the idle blocks (used by no sequence), oldest first."""
+class StateSlots:
+    """The slots of layers' states: one for each running sequence, and `kept` ones for copies at the end of blocks.
 
-    def __init__(self) -> None:
+    copy: copies the states in one slot to another. The copy that was used least recently is evicted first.
+    """
+
+    def __init__(self, running: int, kept: int, copy: Callable[[int, int], None]) -> None:
+        self.kept = kept
+        self._copy = copy
+        self._running = list(range(running - 1, -1, -1))
+        self._free = list(range(running + kept - 1, running - 1, -1))
+        self._slot_of: OrderedDict[int, int] = OrderedDict()  # by block, the least recently used first
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._slot_of
+
+    def take(self) -> int:
+        """Return a slot for a sequence that begins to run. One is free: there are as many as running sequences."""
+        return self._running.pop()
+
+    def give_back(self, slot: int) -> None:
+        """Free the slot of a sequence that ran."""
+        self._running.append(slot)
+
+    def keep(self, block: int, slot: int, *, evict: bool) -> bool:
+        """Copy the states in `slot`, which are those at the end of `block`. evict: if no slot is free, the oldest
+        copy's; else nothing is kept. Returns: whether it is kept.
+        """
+        if not self.kept or not (self._free or evict):
+            return False
+        target = self._free.pop() if self._free else self._slot_of.popitem(last=False)[1]
+        self._copy(slot, target)
+        self._slot_of[block] = target
+        return True
+
+    def restore(self, block: int, slot: int) -> None:
+        """Copy the states kept at the end of `block` to `slot`."""
+        self._copy(self._slot_of[block], slot)
+        self.touch(block)
+
+    def touch(self, block: int) -> None:
+        """Mark the copy at the end of `block` as used most recently."""
+        self._slot_of.move_to_end(block)
+
+    def drop(self, block: int) -> None:
+        """Free the slot of the copy at the end of `block`, if there is one."""
+        if block in self._slot_of:
+            self._free.append(self._slot_of.pop(block))
+
+
+class PrefixCache:
+    """Maps digests to blocks and back, and keeps the idle blocks (used by no sequence), oldest first.
+
+    states: the copies of states at the end of its blocks, which leave with them; None: the model's layers keep none.
+    """
+
+    def __init__(self, states: StateSlots | None = None) -> None:
+        self._states = states
         self._block_of: dict[bytes, int] = {}
         self._digest_of: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -54,11 +112,13 @@ class PrefixCache:
     def evict(self) -> int:
         """Remove the block that has been idle longest, and return it. There must be one."""
         block, _ = self._idle.popitem(last=False)
-        del self._block_of[self._digest_of.pop(block)]
+        self.forget(block)
         return block
 
     def forget(self, block: int) -> None:
-        """Remove `block`, which is in use, from the cache, if it is there."""
+        """Remove `block`, which is not idle, from the cache, if it is there."""
         digest = self._digest_of.pop(block, None)
         if digest is not None:
             del self._block_of[digest]
+            if self._states is not None:
+                self._states.drop(block)

@@ -126,7 +126,7 @@ class Scheduler:
             sequence = self.running[index]
             if sequence.pending > BLOCK_TOKENS:  # more than a whole block, since the last token is always computed
                 self.blocks.adopt(sequence)
-            count = step.share(sequence, others=len(self.running) - index - 1)
+            count = self.blocks.cut(sequence, step.share(sequence, others=len(self.running) - index - 1))
             if count == 0:  # its grammar is being compiled, or other prompts come first
                 index += 1
             elif self._make_room(sequence, count):
@@ -156,7 +156,7 @@ class Scheduler:
             adopted = self.blocks.adopt(sequence) if sequence.ready else 0
             # A sequence whose next block another one computes in this step adopts it in the next step instead: a common
             # prefix of prompts that arrive together is computed once.
-            computed_now = sequence.ready and self.blocks.next_digest(sequence) in step.coming
+            computed_now = sequence.ready and self.blocks.comes_soon(sequence, step.coming)
             if not sequence.ready or computed_now or not sequence.computable:
                 self.blocks.release(sequence)
                 self.queue.remove(sequence)
@@ -173,7 +173,7 @@ class Scheduler:
                 sequence.cached_tokens = adopted
             self._leave_queue(sequence)
             insort(self.running, sequence, key=attrgetter("rank"))
-            count = step.share(sequence, others=0)
+            count = self.blocks.cut(sequence, step.share(sequence, others=0))
             self.blocks.grow(sequence, count)
             step.add(sequence, count, self.blocks.coming_digests(sequence, count))
             self.queue.served.add(sequence.request.client, count)

@@ -163,6 +163,9 @@ class Sequence:
     computed    the first `computed` tokens have their keys and values in `blocks`
     blocks      int32: block i holds positions 32 i .. 32 i + 31
     state       slot of the states that layers keep of it; None: it is not running, or the model has no states
+    kept        position of the last copy of its states in the prefix cache; 0: none
+    shared      end of the cached blocks that its tokens began with, though no copy of states was there; 0: none
+    passing     block of the copy that its next one replaces while it decodes
     digests     of the full blocks of `tokens`, as far as they have been needed
     constraint  of the next tokens by grammar or reasoning budget; None: any token is allowed
     repetition  detects repetition, which ends the output; None: off
@@ -177,6 +180,9 @@ class Sequence:
     computed: int = 0
     blocks: array[int] = field(default_factory=lambda: array("i"))
     state: int | None = None
+    kept: int = 0
+    shared: int = 0
+    passing: int | None = None
     digests: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
     last_token_s: float = 0.0  # time of its newest token

@@ -15,7 +15,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.executor import NativeExecutor
 from forearm.engine.host import placement
-from forearm.engine.host.memory_plan import Fit, draft_checkpoint, fit
+from forearm.engine.host.memory_plan import Fit, cache_of, draft_checkpoint, fit
 from forearm.engine.host.split_engines import memory_of
 from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
@@ -90,14 +90,16 @@ def start(
         raise ConfigError(
             f"--speculative-config: the layers of {stateful} keep states, which can't take drafts back; leave it out"
         )
-    if checkpoint.keeps_states and config.enable_prefix_caching and plan is None:
-        log.info("prefix caching: off, because the model's layers keep a state at one position alone")
     loading()
     executor, *others = (
         load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
     )
     blocks = _allocate(config, fitting, (executor, *others), before)
-    terms = terms_of(config, checkpoint, plan, queued)
+    shares = executor.kept_states > 0 if executor.states else not checkpoint.own_cache
+    if not shares and config.enable_prefix_caching and plan is None:
+        why = "transformers' own cache" if checkpoint.own_cache else "no memory for copies of states"
+        log.info("prefix caching: off (%s)", why)
+    terms = terms_of(config, checkpoint, plan, queued, shares)
     stepper: Stepper | PoolingStepper
     if terms.pooling is None:
         stepper = Stepper(executor, trace, spare_cpu=spare_cpu)
@@ -165,7 +167,7 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     """
     packed = sum(one.packed_bytes for one in executors)
     scratch = sum(one.scratch_bytes for one in executors)
-    states = sum(one.state_bytes for one in executors) * fitting.limits.running
+    states = executors[0].state_bytes * fitting.limits.running
     if fitting.checkpoint.config.pooled:
         executors[0].allocate(fitting.blocks, fitting.limits.running)
         log.info("memory: weights %s, scratch %s", placement.in_gib(packed), placement.in_gib(scratch))
@@ -178,14 +180,15 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     memory, needed = memory_of(config, packed), scratch + states + fitting.vocabulary_bytes + clients
     if config.weight_cache:
         memory, needed = before, packed + needed
-    blocks = placement.kv_blocks(config, fitting.checkpoint.max_model_len, block_bytes, needed, memory)
+    blocks, kept = cache_of(config, fitting.checkpoint, block_bytes, needed, memory)
+    states += kept * executors[0].state_bytes
     for one in executors:
-        one.allocate(blocks, fitting.limits.running)
+        one.allocate(blocks, fitting.limits.running, kept)
     length = fitting.checkpoint.max_model_len
     log.info(
-        "memory: weights %s, scratch %s, states %s, KV cache %s of %s in %d blocks of %d tokens: "
+        "memory: weights %s, scratch %s, states %s (%d copies), KV cache %s of %s in %d blocks of %d tokens: "
         "%.1f sequences of %d tokens; at most %s for clients' grammars, %s for requests in the inbox",
-        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(states),
+        placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(states), kept,
         placement.in_gib(blocks * block_bytes),
         fitting.checkpoint.kv_dtype, blocks, BLOCK_TOKENS, blocks * BLOCK_TOKENS / length, length,
         placement.in_gib(fitting.grammar_bytes), placement.in_gib(fitting.inbox_bytes),
@@ -215,8 +218,12 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
         )
 
 
-def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | None, queued: int | None) -> Terms:
-    """Return the limits and defaults that requests are checked against. plan: of a pooling model."""
+def terms_of(
+    config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | None, queued: int | None, shares: bool
+) -> Terms:
+    """Return the limits and defaults that requests are checked against. plan: of a pooling model. shares: sequences
+    can share blocks.
+    """
     model = checkpoint.config
     pooling = None
     if plan is not None:
@@ -232,8 +239,8 @@ def terms_of(config: EngineConfig, checkpoint: Checkpoint, plan: PoolingPlan | N
         eos_token_ids=() if pooling else model.eos_token_ids,
         queued=configured if queued is None else queued,
         priorities=config.scheduling_policy == "priority",
-        prefix_caching=config.enable_prefix_caching and pooling is None and not checkpoint.keeps_states,
-        shares_blocks=not checkpoint.keeps_states,
+        prefix_caching=config.enable_prefix_caching and pooling is None and shares,
+        shares_blocks=shares,
         alternatives=config.max_logprobs,
         seed=config.seed,
         pooling=pooling,

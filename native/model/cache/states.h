@@ -1,7 +1,8 @@
-// The states that layers keep of sequences beside the KV cache (Config::state): slots of a fixed size, of which
-// each running sequence has one.
+// The states that layers keep of sequences beside the KV cache (Config::state): slots of a fixed size, of which each
+// running sequence has one; others hold copies, from which later sequences with the same beginning go on.
 #pragma once
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,11 @@ class States {
   int64_t slots() const { return slots_; }
   int64_t bytes_per_slot() const { return slot_.bytes(); }
   int64_t bytes() const { return region_.bytes(); }
+  // Copies a share of a slot's bytes.
+  void copy(int64_t from, int64_t to, Range bytes) const {
+    std::memcpy(region_.data() + to * bytes_per_slot() + bytes.begin,
+                region_.data() + from * bytes_per_slot() + bytes.begin, static_cast<size_t>(bytes.size()));
+  }
   // A layer's state in a slot. What it holds before a sequence's first token is of the slot's last sequence.
   LayerState at(size_t layer, int64_t slot) const {
     auto* state = reinterpret_cast<float*>(region_.data() + slot * bytes_per_slot() + offset_[layer]);

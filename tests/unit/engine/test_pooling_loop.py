@@ -30,7 +30,7 @@ class TokenSums:
     """Rows are (token, position, type); keeps what each step had. Token BROKEN breaks a step, NAN gives one."""
 
     def __init__(self) -> None:
-        self.blocks, self.states, self.folder = 4, 0, Path()
+        self.blocks, self.states, self.kept_states, self.folder = 4, 0, 0, Path()
         self.steps: list[list[list[int]]] = []
         self._rows = np.zeros((0, COLUMNS), np.float32)
 

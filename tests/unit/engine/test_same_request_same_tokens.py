@@ -72,15 +72,23 @@ def limits(draw: st.DrawFn) -> StepLimits:
     prefix_caching=st.booleans(),
     rightness=st.sampled_from([None, 0.0, 0.6, 0.9, 1.0]),
     states=st.booleans(),
+    kept_states=st.integers(0, 9),
 )
 def test_tokens_depend_on_the_request_alone(
-    requests: list[Plan], limits: StepLimits, blocks: int, prefix_caching: bool, rightness: float | None, states: bool
+    requests: list[Plan],
+    limits: StepLimits,
+    blocks: int,
+    prefix_caching: bool,
+    rightness: float | None,
+    states: bool,
+    kept_states: int,
 ) -> None:
-    executor = HistoryExecutor(blocks, MAX_MODEL_LEN, states=limits.running if states else 0)
+    kept = kept_states if states else 0
+    executor = HistoryExecutor(blocks, MAX_MODEL_LEN, states=limits.running if states else 0, kept_states=kept)
     speculation = None if rightness is None or states else told(rightness)
     client = Client(
         executor, limits, speculation=speculation, prefix_caching=prefix_caching, priorities=True,
-        shares_blocks=not states,
+        shares_blocks=kept > 0 or not states,
     )  # fmt: skip
 
     for step in range(40):

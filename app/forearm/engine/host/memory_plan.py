@@ -33,6 +33,9 @@ LEAST_ROWS = 32
 # on average instead of 3.9 with 2048, and all are done as early (Zen 4, 0.5B shape, bf16; 1.4 and 2.0 s in int4). With
 # 128 or 256 on two cores it is the same to 4 % better, but many cores need rows. Pooling texts delay no other output.
 STEP_TOKENS, POOLED_STEP_TOKENS = 512, 2048
+# Copies of states: the part of the KV cache's memory for them, and the most that are of use: the last prompt and the
+# last answer of a conversation take one each.
+_STATES_SHARE, _STATES_PER_SEQUENCE, _FEW_STATES = 8, 4, 64
 _DRAFTED_OUTPUTS = 16  # outputs whose full drafts a step verifies; with more outputs drafts are shorter
 
 # llguidance's memory for a vocabulary, allocated with the first grammar: resident memory grew by 13 MiB for 6,144
@@ -46,7 +49,8 @@ log = logging.getLogger(__name__)
 class Fit:
     """A checkpoint at the context length it is served with, and its memory.
 
-    state_bytes       states that layers keep of running sequences
+    state_bytes       states that layers keep of running sequences, and copies of them in the prefix cache
+    kept_states       these copies
     draft_bytes       weights and scratch of the draft model; its keys and values are in block_bytes
     vocabulary_bytes  the vocabulary for grammars, allocated with the first grammar
     grammar_bytes     most bytes of compiled grammars
@@ -58,6 +62,7 @@ class Fit:
     limits: StepLimits
     scratch_bytes: int
     state_bytes: int
+    kept_states: int
     draft_bytes: int
     vocabulary_bytes: int
     grammar_bytes: int
@@ -93,7 +98,8 @@ def fit(
         grammars = grammar_bytes(config, memory)
     calibrated = [one.config for one in (checkpoint, draft) if one and one.calibrated]
     calibrating = max((calibration_bytes(one, threads, any_tier) for one in calibrated), default=0)
-    states = _native.state_bytes(checkpoint.config) * config.max_num_seqs
+    state_bytes = _native.state_bytes(checkpoint.config)
+    states = state_bytes * config.max_num_seqs
     beside = drafted + states + max(vocabulary + grammars + inbox, calibrating)  # calibration ends before they begin
     if asked == "auto":
         needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads, any_tier)
@@ -107,10 +113,38 @@ def fit(
     limits = limits_of(config, checkpoint)
     scratch = scratch_bytes(checkpoint, limits, threads, any_tier)
     needed = checkpoint.packed_bytes + scratch + beside
-    blocks = placement.kv_blocks(config, checkpoint.max_model_len, block_bytes, needed, memory)
+    blocks, kept = cache_of(config, checkpoint, block_bytes, needed, memory)
     if checkpoint.config.pooled:  # no keys outlive a step: blocks of the largest one, where each text begins a block
         blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
-    return Fit(checkpoint, limits, scratch, states, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory)
+    states += kept * state_bytes
+    return Fit(
+        checkpoint, limits, scratch, states, kept, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory
+    )
+
+
+def cache_of(
+    config: EngineConfig, checkpoint: Checkpoint, block_bytes: int, needed: int, memory: placement.Memory
+) -> tuple[int, int]:
+    """Return the KV blocks, of `block_bytes`, and the copies of states to allocate beside `needed` bytes.
+
+    Raises: ConfigError with the arithmetic if one sequence does not fit, or not beside the copies that are configured.
+    """
+    length, asked = checkpoint.max_model_len, config.state_cache_slots
+    blocks = placement.kv_blocks(config, length, block_bytes, needed, memory)
+    state_bytes = _native.state_bytes(checkpoint.config)
+    if not state_bytes or checkpoint.config.pooled or not config.enable_prefix_caching:
+        return blocks, 0
+    room = memory.available_bytes - placement.kept_free_bytes(config, memory) - needed
+    spare = min(room, placement.kv_bytes_asked(config) or room) - -(-length // BLOCK_TOKENS) * block_bytes
+    kept = min(blocks * block_bytes // _STATES_SHARE, spare) // state_bytes
+    kept = min(kept, max(_FEW_STATES, _STATES_PER_SEQUENCE * config.max_num_seqs))
+    if asked is not None and asked * state_bytes > spare:
+        raise ConfigError(
+            f"--state-cache-slots {asked}, of {state_bytes} bytes each: beside a sequence of {length} tokens the KV "
+            f"cache has room for {spare // state_bytes}; lower it, or leave it out"
+        )
+    kept = kept if asked is None else asked
+    return placement.kv_blocks(config, length, block_bytes, needed, memory, kept * state_bytes), kept
 
 
 def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:

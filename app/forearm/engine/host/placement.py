@@ -212,11 +212,13 @@ def memory(config: EngineConfig, root: str = "") -> Memory:
     return min(limits, key=lambda limit: limit.available_bytes)
 
 
-def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory) -> int:
+def kv_blocks(
+    config: EngineConfig, model_len: int, block_bytes: int, needed_bytes: int, memory: Memory, kept_bytes: int = 0
+) -> int:
     """Return how many KV blocks to allocate beside `needed_bytes` (weights and scratch that are not in memory yet).
 
     If it is not configured, all memory beyond the share that stays free, at most for --max-num-seqs sequences of full
-    length, or as many blocks as the engine's first start planned.
+    length, or as many blocks as the engine's first start planned. kept_bytes: the part for copies of states.
     Raises: ConfigError with the arithmetic if the configured size or one sequence of `model_len` tokens does not fit.
     """
     kept_free, parts = kept_free_bytes(config, memory), config.tensor_parallel_size
@@ -237,8 +239,9 @@ def kv_blocks(config: EngineConfig, model_len: int, block_bytes: int, needed_byt
             "Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or leave them out"
         )
     sequence = -(-model_len // BLOCK_TOKENS)
-    most = asked // block_bytes if asked is not None else config.first_kv_blocks or config.max_num_seqs * sequence
-    blocks = min(room // block_bytes, most)
+    most = config.first_kv_blocks or config.max_num_seqs * sequence
+    most = most if asked is None else (asked - kept_bytes) // block_bytes
+    blocks = min((room - kept_bytes) // block_bytes, most)
     if blocks < sequence:
         raise ConfigError(
             f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"

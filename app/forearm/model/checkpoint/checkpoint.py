@@ -70,7 +70,7 @@ class Checkpoint:
 
     @property
     def keeps_states(self) -> bool:
-        """True if layers keep states, each of one position, which sequences can neither share nor take back."""
+        """True if layers keep states, each of one position, which sequences can't take back."""
         return bool(self.own_cache) or self.config.has_states
 
     @property
