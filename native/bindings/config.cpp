@@ -42,9 +42,10 @@ Activation activation_of(const std::string& name) {
 }
 
 FeedForwardKind feed_forward_of(const py::handle& from) {
-  const FeedForwardKind kind{from.attr("width").cast<int64_t>(),
-                             activation_of(from.attr("activation").cast<std::string>()),
-                             from.attr("gated").cast<bool>()};
+  const FeedForwardKind kind{
+      from.attr("width").cast<int64_t>(), activation_of(from.attr("activation").cast<std::string>()),
+      from.attr("gated").cast<bool>(), py::hasattr(from, "gate_scale") ? from.attr("gate_scale").cast<float>() : 1.0f,
+      py::hasattr(from, "out_scale") ? from.attr("out_scale").cast<float>() : 1.0f};
   if (kind.activation == Activation::swiglu_oai && !kind.gated)
     throw std::invalid_argument("activation is 'swiglu_oai', which a feed-forward has that is gated");
   return kind;
@@ -75,26 +76,44 @@ ExpertsKind experts_of(const py::handle& from) {
 }
 
 Mamba2Kind mamba2_of(const py::handle& from) {
-  const auto size = [&from](const char* field) { return from.attr(field).cast<int64_t>(); };
-  return {size("heads"),
-          size("groups"),
-          size("head_dim"),
-          size("state_dim"),
-          size("taps"),
-          from.attr("conv_bias").cast<bool>(),
-          from.attr("dt_least").cast<float>(),
-          from.attr("dt_most").cast<float>()};
+  Mamba2Kind kind{};
+  const auto read = [&from]<class Value>(const char* field, Value& value) {
+    value = from.attr(field).template cast<Value>();
+  };
+  read("heads", kind.heads);
+  read("groups", kind.groups);
+  read("head_dim", kind.head_dim);
+  read("state_dim", kind.state_dim);
+  read("taps", kind.taps);
+  read("conv_bias", kind.conv_bias);
+  read("dt_least", kind.dt_least);
+  read("dt_most", kind.dt_most);
+  read("norm", kind.norm);
+  read("gate_first", kind.gate_first);
+  read("z_scale", kind.z_scale);
+  read("x_scale", kind.x_scale);
+  read("b_scale", kind.b_scale);
+  read("c_scale", kind.c_scale);
+  read("dt_scale", kind.dt_scale);
+  read("out_scale", kind.out_scale);
+  return kind;
 }
 
 LayerKind layer_of(const py::handle& layer) {
-  const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward");
-  LayerKind kind{AttentionKind{}, feed_forward_of(feed_forward)};
-  if (py::hasattr(mixer, "state_dim"))
+  const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"),
+                   beside = layer.attr("beside");
+  LayerKind kind{AttentionKind{}, std::nullopt};
+  if (!feed_forward.is_none()) kind.feed_forward = feed_forward_of(feed_forward);
+  if (mixer.is_none())
+    kind.mixer = std::monostate{};
+  else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else
-    kind.mixer = AttentionKind{mixer.attr("rope").cast<std::optional<int>>(), mixer.attr("window").cast<int64_t>()};
+    kind.mixer = AttentionKind{mixer.attr("rope").cast<std::optional<int>>(), mixer.attr("window").cast<int64_t>(),
+                               mixer.attr("out_scale").cast<float>()};
+  if (!beside.is_none()) kind.beside = mamba2_of(beside);
   if (py::hasattr(feed_forward, "count")) kind.experts = experts_of(feed_forward);
   return kind;
 }

@@ -164,7 +164,8 @@ enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_sq
 //   add         out[m, n] += scale * v, fused             (out is f32_rows: the residual stream)
 //   activate    out[m, n]  = activation(v)
 //   gated       panels alternate gate, up (panel 2p is gate, 2p + 1 is up of columns 16p .. 16p + 15):
-//               out[m, 16p + i] = activation(gate_v) * up_v;  n counts packed columns, so slices are multiples of 32
+//               out[m, 16p + i] = activation(scale * gate_v) * up_v;  n counts packed columns, so slices are multiples
+//               of 32
 //   softcap     out[m, n]  = softcap * tanh(scale * v / softcap)
 enum class Epilogue : int32_t { store, add, activate, gated, softcap };
 

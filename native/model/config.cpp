@@ -54,8 +54,14 @@ void check_layers(const Config& c) {
     }
     if (const auto* conv = layer.mixer_as<ShortConvKind>())
       in_range("width of a short convolution", conv->width, 2, 64);
-    if (const auto* mamba = layer.mixer_as<Mamba2Kind>()) check_mamba2(*mamba);
-    in_range("width of a feed-forward", layer.feed_forward.width, 1, kLargest);
+    if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
+    const bool before = c.norm_placement == NormPlacement::pre && c.norm_residual == NormResidual::none;
+    if ((layer.beside || !layer.mixes() || !layer.feed_forward) && (!before || c.parallel_residual))
+      refuse("layers of one half, or of two mixers, need norms that stand before each half alone");
+    if (layer.beside && !layer.mixer_as<AttentionKind>()) refuse("Mamba2 stands beside attention alone");
+    if (!layer.mixes() && !layer.feed_forward) refuse("layer " + std::to_string(i) + " has neither half");
+    if (layer.experts && !layer.feed_forward) refuse("experts need a feed-forward: their width");
+    if (layer.feed_forward) in_range("width of a feed-forward", layer.feed_forward->width, 1, kLargest);
     if (layer.experts) check_experts(*layer.experts);
   }
   for (const Rope& rope : c.ropes)
@@ -95,7 +101,7 @@ int64_t MatrixSpec::columns() const {
 StateShape Config::state(size_t layer) const {
   if (const auto* conv = layers[layer].mixer_as<ShortConvKind>())
     return {.tail_rows = conv->width - 1, .channels = hidden};
-  if (const auto* mamba = layers[layer].mixer_as<Mamba2Kind>())
+  if (const auto* mamba = layers[layer].mamba2())
     return {.tail_rows = mamba->taps - 1,
             .channels = mamba->channels(),
             .heads = mamba->heads,

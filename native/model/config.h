@@ -27,6 +27,7 @@ struct Rope {
 struct AttentionKind {
   std::optional<int> rope;  // index into Config::ropes
   int64_t window = 0;       // 0: all keys
+  float out_scale = 1.0f;   // multiplies its result
 };
 
 // A gated short convolution (LFM2).
@@ -41,6 +42,8 @@ struct Mamba2Kind {
   int64_t taps;
   bool conv_bias = true;
   float dt_least = 0.0f, dt_most = 0.0f;  // bounds of a step
+  bool norm = true, gate_first = true;    // GatedNormTask's; no norm: the gate alone
+  float z_scale = 1.0f, x_scale = 1.0f, b_scale = 1.0f, c_scale = 1.0f, dt_scale = 1.0f, out_scale = 1.0f;
 
   int64_t inner() const { return heads * head_dim; }
   int64_t channels() const { return inner() + 2 * groups * state_dim; }  // of the convolution: x, b and c
@@ -60,6 +63,7 @@ struct FeedForwardKind {
   int64_t width;
   Activation activation = Activation::silu;
   bool gated = true;
+  float gate_scale = 1.0f, out_scale = 1.0f;  // multiply the gate before its activation, and the result
 };
 
 // Experts::shared .. shared_gate and the routing of app/forearm/model/families/config.py's Experts (RouteTask).
@@ -81,15 +85,19 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  std::variant<AttentionKind, ShortConvKind, Mamba2Kind> mixer;
-  FeedForwardKind feed_forward;  // of each expert, if there are experts
+  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, std::monostate> mixer;  // the last: none
+  std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;
+  std::optional<Mamba2Kind> beside = std::nullopt;  // reads the same rows as the mixer, attention; both are added
 
   // The mixer, if it is of this kind; null: another one.
   template <class Kind>
   const Kind* mixer_as() const {
     return std::get_if<Kind>(&mixer);
   }
+  bool mixes() const { return !mixer_as<std::monostate>(); }
+  // Mamba2, alone or beside attention; null: none.
+  const Mamba2Kind* mamba2() const { return beside ? &*beside : mixer_as<Mamba2Kind>(); }
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.

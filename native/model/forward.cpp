@@ -8,7 +8,7 @@ namespace forearm {
 namespace {
 
 int64_t phases(const Config& c, const Scratch& scratch) {
-  return std::max({Attention::kPhases, ShortConv::kPhases, Mamba2::kPhases}) +
+  return Attention::kPhases + Mamba2::kPhases +  // of a layer that has both, no other mixer has more
          std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens));
 }
 
@@ -49,6 +49,8 @@ void Forward::walk(StepWalk w) {
     const Norm* mixed = mix(w, i, add);
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
     const Norm* before = c_.parallel_residual ? nullptr : mixed;
+    add = mixed;
+    if (!c_.layers[i].feed_forward) continue;
     add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
     if (c_.parallel_residual) add = mixed;
   }
@@ -58,9 +60,20 @@ void Forward::walk(StepWalk w) {
 }
 
 const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
+  if (!c_.layers[layer].mixes()) {
+    if (layer + 1 < c_.layers.size()) return add;
+    step_.keep_logit_rows(w);
+    step_.barrier(w);
+    return add;
+  }
   if (c_.layers[layer].mixer_as<ShortConvKind>()) return short_conv_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<Mamba2Kind>()) return mamba2_.mix(w, layer, add);
-  return attention_.mix(w, layer, add);
+  if (!c_.layers[layer].beside) return attention_.mix(w, layer, add);
+  mamba2_.project(w, layer, add);
+  step_.barrier(w);  // attention prepares the same rows again
+  const Norm* after = attention_.mix(w, layer, add);
+  mamba2_.finish(w, layer);
+  return after;
 }
 
 void Forward::embed(Range rows) {

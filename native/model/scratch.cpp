@@ -71,6 +71,13 @@ int64_t mixer_columns(const Config& c) {
   return most;
 }
 
+int64_t beside_columns(const Config& c) {
+  int64_t most = 0;
+  for (const LayerKind& layer : c.layers)
+    if (layer.beside) most = std::max(most, Mamba2Columns(*layer.beside).end);
+  return most;
+}
+
 int64_t recurrence_channels(const Config& c) {
   int64_t most = 0;
   for (size_t i = 0; i < c.layers.size(); ++i)
@@ -96,7 +103,7 @@ ExpertSizes expert_sizes(const Config& c, int64_t step_tokens) {
     most.count = std::max(most.count, experts.count);
     most.groups = std::max(most.groups, experts.groups);
     most.router_columns = std::max(most.router_columns, experts.gate_column() + (experts.shared_gate ? 1 : 0));
-    most.width = std::max(most.width, layer.feed_forward.width);
+    most.width = std::max(most.width, layer.feed_forward->width);
   }
   return most;
 }
@@ -191,7 +198,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   const int64_t tokens = round_up(limits.step_tokens, 2);
   residual = carver.floats(tokens, c.hidden);
   mixer_in = carver.floats(tokens, mixer_columns(c));
-  const int64_t channels = recurrence_channels(c);
+  const int64_t beside = beside_columns(c), channels = recurrence_channels(c);
+  beside_in = carver.floats(beside ? tokens : 0, beside);
   convolved = carver.floats(channels ? tokens : 0, channels);
   const bool projects = c.norm_after() || c.parallel_residual || c.learned_positions || c.token_types > 0;
   projected = carver.floats(projects ? tokens : 0, c.hidden);

@@ -88,6 +88,7 @@ class Scratch {
 
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
   Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
+  Operand beside_in;  // [step_tokens, columns of the widest Mamba2 beside attention], f32_rows
   Operand convolved;  // [step_tokens, channels of the widest recurrence], f32_rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows

@@ -126,6 +126,13 @@ _GRANITE_H = {
     "tie_word_embeddings": True, "shared_intermediate_size": 88, "mamba_n_heads": 6, "mamba_d_head": 24,
     "mamba_d_state": 20, "mamba_chunk_size": 16,
 }  # fmt: skip
+_FALCON_H1 = {
+    "mamba_d_ssm": 120, "mamba_n_heads": 6, "mamba_d_head": 20, "mamba_d_state": 20, "mamba_chunk_size": 16,
+}  # fmt: skip
+_NEMOTRON_H = {
+    "head_dim": 20, "mamba_num_heads": 6, "mamba_head_dim": 20, "n_groups": 2, "ssm_state_size": 20, "chunk_size": 16,
+    "time_step_min": 1e-30,
+}  # fmt: skip
 _MROPE = {"rope_type": "default", "rope_theta": 1_000_000.0, "mrope_section": [2, 2, 2]}
 _VISION = {
     "depth": 1, "embed_dim": 32, "hidden_size": 72, "out_hidden_size": 72, "intermediate_size": 48, "num_heads": 2,
@@ -313,6 +320,32 @@ CASES: list[Case] = [
     Case("bamba", "BambaConfig", {
         "num_hidden_layers": 3, "attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 12,
         "mamba_n_groups": 2, "mamba_d_state": 20, "mamba_chunk_size": 16, "rms_norm_eps": 1e-5,
+    }),
+    Case("falcon-h1", "FalconH1Config", {
+        **_FALCON_H1, "num_hidden_layers": 3, "embedding_multiplier": 3.0, "lm_head_multiplier": 0.3,
+        "mlp_multipliers": [0.8, 0.6], "key_multiplier": 0.7, "attention_in_multiplier": 1.2,
+        "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.4,
+        "ssm_multipliers": [0.7, 0.5, 0.9, 1.1, 0.8], "tie_word_embeddings": True,
+    }),
+    Case("falcon-h1-norm", "FalconH1Config", {
+        **_FALCON_H1, "mamba_rms_norm": True, "mamba_n_groups": 2, "mlp_bias": True, "head_dim": 20,
+    }),
+    Case("falcon-h1-norm-first", "FalconH1Config", {
+        **_FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_conv_bias": False,
+    }),
+    # layers of one half: two mixers and two feed-forwards in a row, the last a feed-forward, a mixer or experts
+    Case("nemotron-h", "NemotronHConfig", {
+        **_NEMOTRON_H, "num_hidden_layers": 6,
+        "layers_block_type": ["mamba", "mlp", "attention", "mamba", "mlp", "mlp"],
+    }),
+    Case("nemotron-h-mixer", "NemotronHConfig", {
+        **_NEMOTRON_H, "layers_block_type": ["mlp", "attention", "mlp", "mamba"], "num_hidden_layers": 4, "n_groups": 1,
+        "use_bias": True, "mlp_bias": True,
+    }),
+    Case("nemotron-h-moe", "NemotronHConfig", {
+        **_NEMOTRON_H, "layers_block_type": ["mamba", "moe", "attention", "moe"], "num_hidden_layers": 4,
+        "n_routed_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "routed_scaling_factor": 1.5,
+        "moe_shared_expert_intermediate_size": 56,
     }),
     # the text part of multimodal models
     Case("mistral3", "Mistral3Config", {"text_config": {"model_type": "mistral", "head_dim": 20}, "vision_config": {

@@ -134,18 +134,21 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
         normed = norm(config, own, "input_norm", x, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
+        y = np.zeros_like(x)
         if isinstance(layer.mixer, ShortConv):
             y = short_conv(layer.mixer, own, normed, rounding)
-        elif isinstance(layer.mixer, Mamba2):
-            y = mamba2(layer.mixer, own, normed, config.norm_eps, rounding)
-        else:
-            y = attention(config, layer.mixer, own, normed, positions, rounding)
+        elif isinstance(layer.mixer, Attention):
+            y = layer.mixer.out_scale * attention(config, layer.mixer, own, normed, positions, rounding)
+        if layer.mamba2:
+            y = y + layer.mamba2.out_scale * mamba2(layer.mamba2, own, normed, config.norm_eps, rounding)
         mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
         normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
         x = mixed
         x = normed if config.norm_residual == "all" else x
-        feed_forward = layer.feed_forward
-        y = (mlp if isinstance(feed_forward, FeedForward) else experts)(feed_forward, own, normed, rounding)
+        if isinstance(layer.feed_forward, FeedForward):
+            y = mlp(layer.feed_forward, own, normed, rounding)
+        else:
+            y = experts(layer.feed_forward, own, normed, rounding) if layer.feed_forward else np.zeros_like(x)
         x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
     return norm(config, weights, "final_norm", x, rounding)
 
@@ -247,8 +250,11 @@ def convolved(taps: int, w: dict[str, Array], u: Array, e: Rounding) -> Array:
 def mamba2(own: Mamba2, w: dict[str, Array], x: Array, eps: float, e: Rounding) -> Array:
     """A state of each head, token by token, and the gated norm behind it."""
     z, xbc, dt = (linear(x, w[f"mamba_{name}"], w.get(f"mamba_{name}.bias"), e) for name in ("z", "xbc", "dt"))
+    shared = own.groups * own.state_dim
+    z, dt = own.z_scale * z, own.dt_scale * dt
+    xbc = xbc * np.repeat([own.x_scale, own.b_scale, own.c_scale], [own.inner, shared, shared])
     xbc = e.around(activated("silu", convolved(own.taps, w, xbc, e)), e.sums, 8)
-    u, b, c = np.split(xbc, [own.inner, own.inner + own.groups * own.state_dim], axis=1)
+    u, b, c = np.split(xbc, [own.inner, own.inner + shared], axis=1)
     u = u.reshape(len(x), own.heads, own.head_dim)
     b, c = (np.repeat(v.reshape(len(x), own.groups, -1), own.heads // own.groups, axis=1) for v in (b, c))
     dt = np.clip(e.around(np.logaddexp(0, dt + w["dt_bias"]), e.sums, 8), own.dt_least, own.dt_most)
@@ -261,9 +267,13 @@ def mamba2(own: Mamba2, w: dict[str, Array], x: Array, eps: float, e: Rounding) 
         if e.sums:
             y[t] = e.summed(y[t], np.einsum("hn,hnp->hp", c[t] ** 2, state**2), own.state_dim)
     rows = (y + w["d"][:, None] * u).reshape(len(x), -1)
-    rows = e.around(rows * activated("silu", z), e.sums, 8).reshape(len(x), own.groups, -1)
-    rows = rows / np.sqrt((rows**2).mean(axis=2, keepdims=True) + eps)
-    rows = e.around(rows.reshape(len(x), -1) * w["gate_norm"], e.sums, 4)
+    gate = activated("silu", z)
+    rows = e.around(rows * gate, e.sums, 8) if own.gate_first or not own.norm else rows
+    if own.norm:
+        rows = rows.reshape(len(x), own.groups, -1)
+        rows = rows / np.sqrt((rows**2).mean(axis=2, keepdims=True) + eps)
+        rows = e.around(rows.reshape(len(x), -1) * w["gate_norm"], e.sums, 4)
+        rows = rows if own.gate_first else e.around(rows * gate, e.sums, 8)
     return linear(rows, w["mamba_out"], w.get("mamba_out.bias"), e)
 
 
@@ -274,10 +284,11 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:
         gate = np.minimum(linear(x, w["gate"], w.get("gate.bias"), e), 7)
         up = e.around(gate / (1 + np.exp(-1.702 * gate)), e.sums, 8) * (np.clip(up, -7, 7) + 1)
     elif own.gated:
-        up = e.around(activated(own.activation, linear(x, w["gate"], w.get("gate.bias"), e)), e.sums, 8) * up
+        gate = own.gate_scale * linear(x, w["gate"], w.get("gate.bias"), e)
+        up = e.around(activated(own.activation, gate), e.sums, 8) * up
     else:
         up = activated(own.activation, up)
-    return linear(up, w["down"], w.get("down.bias"), e)
+    return own.out_scale * linear(up, w["down"], w.get("down.bias"), e)
 
 
 def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:

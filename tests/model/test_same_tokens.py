@@ -101,6 +101,20 @@ SHAPES = {
             ),
         ),
     ),
+    "two mixers and one half": replace(
+        LLAMA,
+        layers=(
+            Layer(None, FeedForward(72, gate_scale=0.7, out_scale=0.6)),
+            Layer(
+                Attention(0, out_scale=0.9),
+                FeedForward(100),
+                beside=Mamba2(6, 3, 24, 20, 4, norm=False, x_scale=0.8, b_scale=1.2, dt_scale=0.5, out_scale=0.4),
+            ),
+            Layer(Mamba2(4, 1, 16, 16, 4, gate_first=False, z_scale=0.8), None),
+            Layer(Attention(None), None),
+            Layer(None, Experts(40, count=12, active=3, activation="relu_squared", gated=False)),
+        ),
+    ),
     "experts": replace(
         LLAMA,
         layers=(
@@ -162,24 +176,31 @@ class Weights:
     def layer(self, prefix: str) -> None:
         config = self.config
         before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
+        layer = config.layers[int(prefix.split(".")[1])]
+        absent = {"input_norm": layer.mixer is None, "pre_mlp_norm": layer.feed_forward is None}
         for name in {"pre": before, "post": after, "sandwich": before + after}[config.norm_placement]:
-            self.norm(prefix + name)
-        mixer = config.layers[int(prefix.split(".")[1])].mixer
+            if not absent.get(name):
+                self.norm(prefix + name)
+        mixer = layer.mixer
         if isinstance(mixer, ShortConv):
             self.vector(prefix + "conv", mixer.taps * config.hidden, 0.0)
             if mixer.bias:
                 self.vector(prefix + "conv.bias", config.hidden, 0.0)
-        elif isinstance(mixer, Mamba2):
-            self.vector(prefix + "conv", mixer.taps * mixer.channels, 0.0)
-            if mixer.conv_bias:
-                self.vector(prefix + "conv.bias", mixer.channels, 0.0)
-            for name in ("dt_bias", "a_log", "d"):
-                self.vector(prefix + name, mixer.heads, 1.0)
-            self.vector(prefix + "gate_norm", mixer.inner, 1.0)
-        elif config.qk_norm != "none":
+        elif config.qk_norm != "none" and isinstance(mixer, Attention):
             full = config.qk_norm == "full"
             for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
                 self.vector(prefix + name, config.head_dim * (heads if full else 1), 1.0)
+        if layer.mamba2:
+            self.mamba2(prefix, layer.mamba2)
+
+    def mamba2(self, prefix: str, own: Mamba2) -> None:
+        self.vector(prefix + "conv", own.taps * own.channels, 0.0)
+        if own.conv_bias:
+            self.vector(prefix + "conv.bias", own.channels, 0.0)
+        for name in ("dt_bias", "a_log", "d"):
+            self.vector(prefix + name, own.heads, 1.0)
+        if own.norm:
+            self.vector(prefix + "gate_norm", own.inner, 1.0)
 
 
 def make(config: ModelConfig, weights: WeightFormat, kv_dtype: KvDTypeName, threads: int) -> _native.Executor:

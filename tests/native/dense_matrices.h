@@ -39,7 +39,7 @@ inline std::vector<MatrixSpec> dense_matrices(const Config& c, bool qkv_bias = f
       all.push_back({layer + "router", {{layer + "router", experts->count}}, c.hidden, Role::router});
       if (experts->shared_gate) all.back().parts.push_back({layer + "shared_gate", 1});
     }
-    up_and_down(experts ? layer + "experts." : layer, c.layers[i].feed_forward, experts ? experts->count : 1);
+    up_and_down(experts ? layer + "experts." : layer, *c.layers[i].feed_forward, experts ? experts->count : 1);
     if (experts && experts->shared) up_and_down(layer + "shared.", *experts->shared, 1);
   }
   int64_t width = c.hidden;

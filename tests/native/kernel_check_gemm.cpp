@@ -122,9 +122,9 @@ void against_float64(Report& report, const Problem& p, const std::vector<float>&
       if (p.gated()) {
         const int64_t packed = column / 16 * 32 + column % 16;
         const Sum up = exact_sum(p, row, packed + 16, form);
-        const double gate_limit = fabs(activated(s.activation, exact_sum(p, row, packed, form).value));
-        expect([&](double x) { return activated(s.activation, x) * up.value; }, exact_sum(p, row, packed, form), 16,
-               &wanted, &tolerance);
+        const double gate_limit = fabs(activated(s.activation, p.scale * exact_sum(p, row, packed, form).value));
+        expect([&](double x) { return activated(s.activation, p.scale * x) * up.value; },
+               exact_sum(p, row, packed, form), 16, &wanted, &tolerance);
         tolerance.back() += gate_limit * up.error + 16 * kUnit * fabs(up.value);
         continue;
       }

@@ -94,7 +94,7 @@ Config tiny() {
   c.head_dim = 24;
   c.max_positions = 128;
   c.ropes.push_back({{1.0f, 0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f}, 1.0f, false});
-  c.layers = {{AttentionKind{0, 0}, {88}}, {AttentionKind{0, 20}, {88}}};
+  c.layers = {{AttentionKind{0, 0}, FeedForwardKind{88}}, {AttentionKind{0, 20}, FeedForwardKind{88}}};
   c.qk_norm = QkNorm::head;
   c.attention_scale = 0.2f;
   c.matrices = dense_matrices(c, true);
@@ -107,9 +107,9 @@ Config with_experts(Config c) {
   first.shared = FeedForwardKind{36};
   first.shared_gate = true;
   second.scale = 1.5f;
-  c.layers[0].feed_forward.width = 44;
+  c.layers[0].feed_forward->width = 44;
   c.layers[0].experts = first;
-  c.layers[1].feed_forward = {20, Activation::swiglu_oai};
+  c.layers[1].feed_forward = FeedForwardKind{20, Activation::swiglu_oai};
   c.layers[1].experts = second;
   c.matrices = dense_matrices(c, true);
   for (MatrixSpec& spec : c.matrices) spec.bias = spec.bias || spec.name.starts_with("layers.1.experts");

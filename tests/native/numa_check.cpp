@@ -46,7 +46,7 @@ Config sized() {
   c.head_dim = 64;
   c.max_positions = 128;
   c.ropes.push_back({std::vector<float>(32, 0.25f), 1.0f, false});
-  c.layers = {{AttentionKind{0, 0}, {2816}}, {AttentionKind{0, 0}, {2816}}};
+  c.layers = {{AttentionKind{0, 0}, FeedForwardKind{2816}}, {AttentionKind{0, 0}, FeedForwardKind{2816}}};
   c.attention_scale = 0.125f;
   c.matrices = dense_matrices(c);
   return c;

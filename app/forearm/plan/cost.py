@@ -91,18 +91,19 @@ class Cost:
         return self._step_s(texts, texts * tokens, 0, tokens, gflop)
 
     def _step_s(self, sequences: int, tokens: int, logits: int, context: int, attention_gflop: float) -> float:
-        """Return the time of a step: `sequences` read their keys and values once, `tokens` rows go through the layers
-        and `logits` rows through the head.
+        """Return the time of a step: `sequences` read their keys, values and states once, `tokens` rows go through the
+        layers and `logits` rows through the head.
 
         attention_gflop: of prompts; a single token's attention is bound by reading its keys and values.
         """
         read_s = self.work.read_bytes / (1e9 * READ * self.rates.read_gb_s)
-        kv_bytes = sequences * sum(a.kv_bytes * min(context, a.window or context) for a in self.work.attention)
+        kept = sum(a.kv_bytes * min(context, a.window or context) for a in self.work.attention)
+        kept_bytes = sequences * (kept + 2 * self.work.state_bytes)  # states are read and written
         multiply_s = sum(self._multiply_s(m, tokens) for m in self.work.body)
         multiply_s += sum(self._multiply_s(m, logits) for m in self.work.head)
         overlapped_s: float = (read_s**OVERLAP + multiply_s**OVERLAP) ** (1 / OVERLAP)
         attention_s = max(
-            kv_bytes / (1e9 * KV_READ * self.rates.read_gb_s), attention_gflop / (ATTENTION * self.rates.bf16_gflops)
+            kept_bytes / (1e9 * KV_READ * self.rates.read_gb_s), attention_gflop / (ATTENTION * self.rates.bf16_gflops)
         )
         return overlapped_s + attention_s + LAYER_S * self.work.layers + STEP_S + SEQUENCE_S * sequences
 

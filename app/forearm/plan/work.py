@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.host.memory_plan import kv_bytes
+from forearm.engine.host.memory_plan import kv_bytes, state_slot_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
 from forearm.model.families.config import Attention, WeightFormat
@@ -34,12 +34,16 @@ class AttentionWork:
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of a step. body: matrices per token; head: matrices per row of logits; layers: their number."""
+    """The work of a step. body: matrices per token; head: matrices per row of logits; layers: their number.
+
+    state_bytes: states that layers keep of a sequence.
+    """
 
     body: tuple[Matrices, ...]
     head: tuple[Matrices, ...]
     attention: tuple[AttentionWork, ...]
     layers: int
+    state_bytes: int = 0
 
     @property
     def read_bytes(self) -> int:
@@ -56,7 +60,8 @@ def work_of(checkpoint: Checkpoint) -> StepWork:
         multiplied = config.tied_head and not config.pooled if spec.role == "embedding" else spec.role != "table"
         if multiplied:  # a token reads only one row of an embedding table
             (head if spec.role in ("embedding", "head") else body)[checkpoint.formats[spec.name]].append(spec)
-    return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(config.layers))
+    states = state_slot_bytes(checkpoint)
+    return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(config.layers), states)
 
 
 def by_format(checkpoint: Checkpoint) -> dict[str, int]:

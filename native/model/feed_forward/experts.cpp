@@ -28,7 +28,7 @@ Experts::Experts(const Weights& weights, Step& step) : weights_(weights), step_(
     const ExpertsKind& experts = kind(i);
     const std::string layer = "layers." + std::to_string(i) + ".";
     const auto up_columns = [](const FeedForwardKind& f) { return f.gated ? 2 * round_up(f.width, kPanel) : f.width; };
-    const FeedForwardKind& each = c.layers[i].feed_forward;
+    const FeedForwardKind& each = *c.layers[i].feed_forward;
     const int64_t columns = experts.shared_gate ? experts.gate_column() + kPanel : experts.count;
     own.router = &weights.linear(layer + "router", columns, c.hidden);
     own.up = &weights.linear(layer + "experts.up", up_columns(each), c.hidden, experts.count);
@@ -191,7 +191,7 @@ void Experts::copy_row(const StepWalk& w, const Block& block, int64_t row, const
 void Experts::multiply_up(StepWalk& w, const Block& block, const Operand& in) const {
   const LayerMatrices& m = layers_[block.layer];
   const Matrix &up = m.up->matrix, &down = m.down->matrix;
-  const FeedForwardKind& each = step_.config.layers[block.layer].feed_forward;
+  const FeedForwardKind& each = *step_.config.layers[block.layer].feed_forward;
   const Operand out = step_.scratch.expert_activated.target(down);
   const int64_t unit = each.gated ? 2 * kPanel : kPanel;
   const int64_t near_rows = std::max(kNearBytes / (in.stride * form_bytes(in.form)), kLeastRows);

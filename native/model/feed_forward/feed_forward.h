@@ -19,7 +19,7 @@ class FeedForward {
 
  private:
   struct LayerMatrices {
-    const Linear *up = nullptr, *down = nullptr;  // null: a layer of experts
+    const Linear *up = nullptr, *down = nullptr;  // null: a layer of experts, or without a feed-forward
   };
 
   const Weights& weights_;

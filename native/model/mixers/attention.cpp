@@ -65,7 +65,7 @@ const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
   const Norm* after = config_.parallel_residual ? &norms.post_attention : norms.post_attention.if_there();
-  step_.project_back(w, step_.output(w, step_.scratch.mixed, o.matrix), o, after);
+  step_.project_back(w, step_.output(w, step_.scratch.mixed, o.matrix), o, after, kind(layer).out_scale);
   step_.barrier(w);
   return after;
 }

@@ -18,13 +18,21 @@ class Mamba2 {
 
   // See Attention::mix.
   const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
+  // The halves of mix, for a layer that also has attention, which is computed between them.
+  void project(StepWalk& w, size_t layer, const Norm* add);
+  const Norm* finish(StepWalk& w, size_t layer);
 
  private:
   struct LayerMatrices {
-    const Linear *in = nullptr, *out = nullptr;  // null: a layer with another mixer
+    const Linear *in = nullptr, *out = nullptr;  // null: a layer without Mamba2
   };
-  const Mamba2Kind& kind(size_t layer) const { return *step_.config.layers[layer].mixer_as<Mamba2Kind>(); }
+  const Mamba2Kind& kind(size_t layer) const { return *step_.config.layers[layer].mamba2(); }
+  // The rows of the joint matrix's columns.
+  const Operand& projected(size_t layer) const {
+    return step_.config.layers[layer].beside ? step_.scratch.beside_in : step_.scratch.mixer_in;
+  }
 
+  void scale(size_t layer, Range channels);
   void convolve(const StepWalk& w, size_t layer);
   void move_states(const StepWalk& w, size_t layer);
   void gate(const StepWalk& w, size_t layer);

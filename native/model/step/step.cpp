@@ -52,12 +52,12 @@ void Step::keep_logit_rows(StepWalk& w) {
   }
 }
 
-void Step::project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed) {
+void Step::project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed, float scale) {
   GemmTask task{};
   task.a = in;
   task.row_end = w.rows;
   task.epilogue = normed ? Epilogue::store : Epilogue::add;
-  task.scale = normed ? 1.0f : config.residual_scale;
+  task.scale = normed ? scale : scale * config.residual_scale;
   task.out = normed ? scratch.projected : scratch.residual;
   multiply(w, linear, task);
 }

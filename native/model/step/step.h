@@ -83,9 +83,9 @@ class Step {
   // From now on the step has only the rows that need logits: moves their residual to its first rows, in the member's
   // columns. In the last layer, between its mixer, whose result has these rows alone, and a barrier.
   void keep_logit_rows(StepWalk& w);
-  // Computes residual += scale * (in W^T + bias). If a norm follows, it computes projected = in W^T + bias instead,
-  // which is normalized and added when the residual is read next.
-  void project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed);
+  // Computes residual += residual_scale * scale * (in W^T + bias). If a norm follows, it computes projected = scale *
+  // (in W^T + bias) instead, which is normalized and added when the residual is read next.
+  void project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed, float scale = 1.0f);
 
   // From now on keeps the rows that each matrix is multiplied with, until the next step.
   void record_inputs() { recording_ = true; }

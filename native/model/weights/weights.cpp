@@ -39,7 +39,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], c.heads, {c.heads, {}});
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
       declare_convolution(i, conv->width, c.hidden, conv->bias);
-    if (const auto* mamba = c.layers[i].mixer_as<Mamba2Kind>()) declare_mamba2(i, *mamba);
+    if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
   }
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   for (size_t i = 0; i < c.dense.size(); ++i)
@@ -78,8 +78,8 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   LayerNorms& norms = layers_[layer];
   const bool biases = c.layer_norm && c.norm_bias;
   if (c.norm_before()) {
-    declare_norm(c, prefix + "input_norm", norms.input, c.hidden, biases);
-    declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, biases);
+    if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.hidden, biases);
+    if (c.layers[layer].feed_forward) declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, biases);
     norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
     norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);
   }
@@ -107,7 +107,7 @@ void Weights::declare_mamba2(size_t layer, const Mamba2Kind& kind) {
   declare_vector(prefix + "dt_bias", own.dt_bias, kind.heads, {kind.heads, {}});
   declare_vector(prefix + "a_log", own.a_log, kind.heads, {kind.heads, {}});
   declare_vector(prefix + "d", own.d, kind.heads, {kind.heads, {}});
-  declare_vector(prefix + "gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
+  if (kind.norm) declare_vector(prefix + "gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {

@@ -31,6 +31,64 @@ def test_bamba_attends_in_the_layers_that_it_lists(tmp_path: Path) -> None:
         read(tmp_path, "Bamba-9B-v2", attn_layer_indices=9)
 
 
+def test_falcon_h1_has_mamba2_beside_attention_in_every_layer(tmp_path: Path) -> None:
+    config = read(tmp_path, "Falcon-H1-0.5B-Instruct", key_multiplier=0.5, attention_in_multiplier=3.0)
+
+    assert config.attention_scale == 64**-0.5 * 9 * 0.5
+    assert {layer.mixer for layer in config.layers} == {Attention(0, out_scale=3 * 0.9375)}
+    (own,) = {layer.beside for layer in config.layers}
+    scales = [1.25 * one for one in (0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738)]
+    assert own == Mamba2(24, 1, 64, 128, 4, True, False, 0.0, math.inf, False, True, *scales, 0.23570226039551587)
+    assert config.layers[0].feed_forward == FeedForward(2048, gate_scale=0.8838834764831844, out_scale=0.5859375)
+    for key in ("projectors_bias", "mamba_proj_bias"):
+        with pytest.raises(ConfigError, match=f"{key} = true; it should be false"):
+            read(tmp_path, "Falcon-H1-0.5B-Instruct", **{key: True})
+
+
+def test_a_layer_of_nemotron_h_has_one_half(tmp_path: Path) -> None:
+    layers = read(tmp_path, "Nemotron-H-8B-Base-8K").layers
+
+    own = Mamba2(heads=128, groups=8, head_dim=64, state_dim=128, taps=4)
+    kinds = {own: "M", Attention(None): "*", None: "-"}
+    pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    assert "".join(kinds[layer.mixer] for layer in layers) == pattern
+    plain = FeedForward(21504, "relu_squared", gated=False)
+    assert [layer.feed_forward for layer in layers] == [plain if kind == "-" else None for kind in pattern]
+
+
+def test_nemotron_h_may_have_experts(tmp_path: Path) -> None:
+    sizes = {"n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856}
+    more = {"moe_shared_expert_intermediate_size": 3712, "routed_scaling_factor": 2.5, "head_dim": 128}
+    layers = read(
+        tmp_path, "Nemotron-H-8B-Base-8K", hybrid_override_pattern="ME*E", num_hidden_layers=4, **sizes, **more
+    ).layers
+
+    experts = Experts(
+        1856, 128, 6, "relu_squared", gated=False, score="sigmoid", correction=True, groups=1, groups_kept=1,
+        renormalized=True, sum_epsilon=1e-20, scale=2.5, shared=FeedForward(3712, "relu_squared", gated=False),
+    )  # fmt: skip
+    assert [layer.feed_forward for layer in layers] == [None, experts, None, experts]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hybrid_override_pattern": "M-M"}, "hybrid_override_pattern = .*the kind of each of num_hidden_layers"),
+        ({"hybrid_override_pattern": "M" * 51 + "X"}, "hybrid_override_pattern = .*the kind of each"),
+        ({"hybrid_override_pattern": None}, "hybrid_override_pattern = null.*the kind of each"),
+        ({"n_groups": 3}, "n_groups = 3; it should be a divisor of mamba_num_heads"),
+        ({"ssm_state_size": 5000}, "ssm_state_size = 5000; it should be 1 to 4096"),
+        ({"attention_bias": True}, "attention_bias = true"),
+        ({"hybrid_override_pattern": "E" * 52, "moe_latent_size": 64}, "moe_latent_size = 64; it should be null"),
+        ({"hybrid_override_pattern": "E" * 52, "n_shared_experts": 2}, "n_shared_experts = 2; it should be 1"),
+        ({"hybrid_override_pattern": "E" * 52, "n_routed_experts": 1}, "n_routed_experts = 1; it should be 2 to 4096"),
+    ],
+)
+def test_what_nemotron_h_does_not_compute_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, "Nemotron-H-8B-Base-8K", **changes)
+
+
 @pytest.mark.parametrize(
     ("limit", "bounds"),
     [(None, (0, math.inf)), ([0.01, {"__float__": "Infinity"}], (0.01, math.inf)), ([0, 2], (0, 2))],
@@ -45,8 +103,8 @@ def test_steps_of_mamba2_have_the_bounds_of_the_file(limit: Any, bounds: tuple[f
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mamba_n_heads": 47}, "mamba_n_heads = 47; it should be a divisor of mamba_expand"),
-        ({"mamba_d_head": 32}, "mamba_d_head = 32; it should be mamba_expand"),
+        ({"mamba_n_heads": 47}, "mamba_n_heads = 47; it should be a divisor of the width of all heads"),
+        ({"mamba_d_head": 32}, "mamba_d_head = 32; it should be the width of all heads"),
         ({"mamba_n_groups": 5}, "mamba_n_groups = 5; it should be a divisor of mamba_n_heads"),
         ({"mamba_d_conv": 1}, "mamba_d_conv = 1; it should be 2 to 64"),
         ({"mamba_d_state": 0}, "mamba_d_state = 0; it should be 1 to 4096"),

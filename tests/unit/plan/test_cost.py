@@ -14,7 +14,7 @@ from bench.shapes import SHAPES
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import StoredTensor
-from forearm.plan.cost import Cost, Rates
+from forearm.plan.cost import KV_READ, Cost, Rates
 from forearm.plan.load import RequestTokens, Slo, at_batch, at_rate, most_requests_s
 from forearm.plan.work import work_of
 
@@ -66,6 +66,13 @@ def test_narrower_weights_and_longer_contexts_count() -> None:
     assert cost("int4").decode_s(1, 64) < cost("int8").decode_s(1, 64) < cost().decode_s(1, 64)
     assert cost().decode_s(8, 4096) > cost().decode_s(8, 64)
     assert cost().prefill_s(4096) > 2 * cost().prefill_s(2048)
+
+
+def test_states_are_read_and_written_whatever_the_context() -> None:
+    with_states = replace(cost(), work=replace(cost().work, state_bytes=10**9))
+    for context in (64, 4096):
+        more_s = with_states.decode_s(1, context) - cost().decode_s(1, context)
+        assert more_s == pytest.approx(2 / (KV_READ * cost().rates.read_gb_s))
 
 
 def test_clients_together_get_more_and_each_waits_longer() -> None:

@@ -98,7 +98,7 @@ def fit(
         grammars = grammar_bytes(config, memory)
     calibrated = [one.config for one in (checkpoint, draft) if one and one.calibrated]
     calibrating = max((calibration_bytes(one, threads, any_tier) for one in calibrated), default=0)
-    state_bytes = _native.state_bytes(checkpoint.config)
+    state_bytes = state_slot_bytes(checkpoint)
     states = state_bytes * config.max_num_seqs
     beside = drafted + states + max(vocabulary + grammars + inbox, calibrating)  # calibration ends before they begin
     if asked == "auto":
@@ -131,7 +131,7 @@ def cache_of(
     """
     length, asked = checkpoint.max_model_len, config.state_cache_slots
     blocks = placement.kv_blocks(config, length, block_bytes, needed, memory)
-    state_bytes = _native.state_bytes(checkpoint.config)
+    state_bytes = state_slot_bytes(checkpoint)
     if not state_bytes or checkpoint.config.pooled or not config.enable_prefix_caching:
         return blocks, 0
     room = memory.available_bytes - placement.kept_free_bytes(config, memory) - needed
@@ -165,6 +165,11 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
 def kv_bytes(checkpoint: Checkpoint) -> int:
     """Return the bytes of one block of keys and values."""
     return _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype)
+
+
+def state_slot_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of the states that layers keep of one sequence."""
+    return _native.state_bytes(checkpoint.config)
 
 
 def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:

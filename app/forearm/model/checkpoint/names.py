@@ -37,6 +37,7 @@ _NORMS = {
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
     "model.",
+    "backbone.",
     "model.language_model.",
     "language_model.model.",
     "bert.",
@@ -97,7 +98,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     names = _VECTORS | config.names
     for i, (mixer, feed_forward) in enumerate((layer.mixer, layer.feed_forward) for layer in config.layers):
         layer, at = f"layers.{i}", f"{prefix}{names['layers']}.{i}"
-        for norm in _NORMS[config.norm_placement] if config.norm_weight else ():
+        absent = {"input_norm": mixer is None, "pre_mlp_norm": feed_forward is None}
+        for norm in (one for one in _NORMS[config.norm_placement] if config.norm_weight and not absent.get(one)):
             own = config.names.get(f"{layer}.{norm}")
             there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
             found += _norm(f"{layer}.{norm}", there, config.hidden, biases)
@@ -110,8 +112,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
             if mixer.bias:
                 found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
-        if isinstance(mixer, Mamba2):
-            found += _mamba2(layer, f"{at}.{names['mamba']}", mixer)
+        if mamba2 := config.layers[i].mamba2:
+            found += _mamba2(layer, f"{at}.{names['mamba']}", mamba2)
         if config.sinks and isinstance(mixer, Attention):
             found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
         if isinstance(feed_forward, Experts) and feed_forward.correction:
@@ -128,7 +130,8 @@ def _mamba2(layer: str, at: str, own: Mamba2) -> Iterator[TensorPart]:
         yield TensorPart(f"{layer}.conv.bias", f"{at}.conv1d.bias", (own.channels,))
     for name, stored in (("dt_bias", "dt_bias"), ("a_log", "A_log"), ("d", "D")):
         yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (own.heads,))
-    yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.inner,))
+    if own.norm:
+        yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.inner,))
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:

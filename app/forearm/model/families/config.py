@@ -83,6 +83,7 @@ class Attention:
 
     rope: int | None  # index into ModelConfig.ropes; None: no positions (SmolLM3's NoPE layers, OPT)
     window: int = 0  # keys j with i - j < window are visible; 0: all
+    out_scale: float = 1.0  # multiplies its result
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class Mamba2:
 
     z, x, b, c and dt are linear functions of a token; x, b and c go through a convolution and silu. A head's state
     [state_dim, head_dim] is multiplied with exp(-dt * exp(a_log)), b * dt * x is added, and y = c * state + d * x;
-    y * silu(z) is normalized over each of `groups` parts.
+    y * silu(z) is normalized over each of `groups` parts. gate_first: false: y is normalized before the gate.
+    norm: false: there is none.
 
     groups: heads / groups neighbours share b and c. taps: of the convolution; the last taps - 1 tokens are state too.
     dt_least, dt_most: bounds of dt, behind its softplus. bias: the matrices have one.
@@ -118,6 +120,14 @@ class Mamba2:
     bias: bool = False
     dt_least: float = 0.0
     dt_most: float = math.inf
+    norm: bool = True
+    gate_first: bool = True
+    z_scale: float = 1.0  # z .. dt and the result are multiplied with these (Falcon-H1)
+    x_scale: float = 1.0
+    b_scale: float = 1.0
+    c_scale: float = 1.0
+    dt_scale: float = 1.0
+    out_scale: float = 1.0
 
     @property
     def inner(self) -> int:
@@ -138,6 +148,7 @@ class FeedForward:
     """A feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated (OPT).
 
     bias: each of its matrices has a bias. down_bias: the last one alone has.
+    gate_scale, out_scale: multiply the gate before its activation, and the result.
     """
 
     width: int
@@ -145,6 +156,8 @@ class FeedForward:
     gated: bool = True
     bias: bool = False
     down_bias: bool = False
+    gate_scale: float = 1.0
+    out_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -186,10 +199,19 @@ class Experts:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: a mixer, which combines tokens, and a feed-forward, which treats each token alone."""
+    """One layer: a mixer, which combines tokens, and a feed-forward, which treats each token alone, or one of them.
 
-    mixer: Mixer
-    feed_forward: FeedForward | Experts
+    beside: reads the same rows as the mixer, which is attention; the results of both are added.
+    """
+
+    mixer: Mixer | None
+    feed_forward: FeedForward | Experts | None
+    beside: Mamba2 | None = None
+
+    @property
+    def mamba2(self) -> Mamba2 | None:
+        """Return Mamba2, alone or beside attention; None: the layer has none."""
+        return self.mixer if isinstance(self.mixer, Mamba2) else self.beside
 
 
 @dataclass(frozen=True)
@@ -287,4 +309,4 @@ class ModelConfig:
     @property
     def has_states(self) -> bool:
         """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
-        return any(not isinstance(layer.mixer, Attention) for layer in self.layers)
+        return any(layer.mamba2 or isinstance(layer.mixer, ShortConv) for layer in self.layers)

@@ -137,6 +137,8 @@ FAMILIES: dict[str, Family] = {
     "lfm2_moe": hybrid.lfm2_moe,
     "granitemoehybrid": mamba2.granite_hybrid,
     "bamba": mamba2.bamba,
+    "falcon_h1": mamba2.falcon_h1,
+    "nemotron_h": mamba2.nemotron_h,
     "phi": layer_norm.phi,
     "stablelm": layer_norm.stablelm,
     "olmo": layer_norm.olmo,

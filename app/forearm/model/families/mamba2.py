@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2, Mixer, ModelConfig
+from forearm.model.families.config import Activation, Attention, Experts, FeedForward, Mamba2, Mixer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder
 from forearm.model.families.keys import Keys
 from forearm.model.families.switches import FULL
@@ -19,6 +22,25 @@ _GRANITE_NAMES = {
 _BAMBA_NAMES = {
     "final_norm": "final_layernorm", "pre_mlp_norm": "pre_ff_layernorm", "gate": "feed_forward.gate_proj",
     "up": "feed_forward.up_proj", "down": "feed_forward.down_proj",
+}  # fmt: skip
+_PATTERN = {"M": _LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+_NEMOTRON_KEYS = {
+    "mamba_n_heads": "mamba_num_heads", "mamba_d_head": "mamba_head_dim", "mamba_n_groups": "n_groups",
+    "mamba_d_state": "ssm_state_size", "mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias",
+    "mamba_proj_bias": "use_bias", "hidden_act": "mamba_hidden_act",
+}  # fmt: skip
+_NEMOTRON_EXPERTS = (
+    "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group", "norm_topk_prob",
+    "routed_scaling_factor", "moe_shared_expert_intermediate_size", "n_shared_experts", "moe_latent_size",
+)  # fmt: skip
+_NEMOTRON_NAMES = {
+    "embed": "embeddings", "final_norm": "norm_f", "input_norm": "norm", "pre_mlp_norm": "norm", "mamba": "mixer",
+    "mamba_z": "mixer.in_proj", "mamba_xbc": "mixer.in_proj", "mamba_dt": "mixer.in_proj",
+    "mamba_out": "mixer.out_proj", "q": "mixer.q_proj", "k": "mixer.k_proj", "v": "mixer.v_proj", "o": "mixer.o_proj",
+    "up": "mixer.up_proj", "down": "mixer.down_proj", "router": "mixer.gate",
+    "correction": "mixer.gate.e_score_correction_bias", "experts.up": "mixer.experts.{expert}.up_proj",
+    "experts.down": "mixer.experts.{expert}.down_proj", "shared.up": "mixer.shared_experts.up_proj",
+    "shared.down": "mixer.shared_experts.down_proj",
 }  # fmt: skip
 _SHARED = {"gate": "shared_mlp.input_linear", "up": "shared_mlp.input_linear", "down": "shared_mlp.output_linear"}
 
@@ -83,39 +105,144 @@ def _granite_feed_forward(keys: Keys, count: int) -> tuple[FeedForward | Experts
     return experts, _GRANITE_NAMES | {f"shared.{name}": stored for name, stored in _SHARED.items()}
 
 
+def falcon_h1(inputs: FamilyInputs) -> ModelConfig:
+    """Falcon-H1 0.5B to 34B: in every layer attention and Mamba2 beside each other, and a dozen multipliers.
+
+    The one of keys, and that of attention's input, which is also the keys' and the values', are part of the scales of
+    scores and of the result.
+    """
+    inputs = inputs.with_defaults(
+        rms_norm_eps=1e-5, num_key_value_heads=8, max_position_embeddings=8192, mamba_d_ssm=1024, mamba_d_state=256,
+        mamba_n_heads=128, mlp_multipliers=[1.0, 1.0], ssm_multipliers=[1.0] * 5,
+    )  # fmt: skip
+    keys = inputs.keys
+    for key in ("projectors_bias", "mamba_proj_bias"):
+        if keys.flag(key):
+            raise keys.wrong(key, "false: biases beside multipliers are not supported")
+    before = keys.number("ssm_in_multiplier", 1.0)
+    z, x, b, c, dt = (before * one for one in keys.numbers("ssm_multipliers", 5))
+    own = _mamba2(
+        keys, keys.optional_integer("mamba_d_ssm") or keys.integer("mamba_expand", 2) * keys.integer("hidden_size"),
+        norm=keys.flag("mamba_rms_norm"), gate_first=not keys.flag("mamba_norm_before_gate", True),
+        z_scale=z, x_scale=x, b_scale=b, c_scale=c, dt_scale=dt, out_scale=keys.number("ssm_out_multiplier", 1.0),
+    )  # fmt: skip
+    keys.get("mamba_expand")
+    gate, down = keys.numbers("mlp_multipliers", 2)
+    act = activation(keys, "hidden_act", "silu")
+    feed_forward = FeedForward(
+        keys.integer("intermediate_size"), act, bias=keys.flag("mlp_bias"), gate_scale=gate, out_scale=down
+    )
+    into = keys.number("attention_in_multiplier", 1.0)
+    attention = Attention(rope=0, out_scale=into * keys.number("attention_out_multiplier", 1.0))
+    config = decoder(
+        inputs,
+        mixers=[attention] * inputs.layers,
+        feed_forwards=[feed_forward] * inputs.layers,
+        embedding_scale=keys.number("embedding_multiplier", 1.0),
+        logits_scale=keys.number("lm_head_multiplier", 1.0),
+        names=_BAMBA_NAMES,
+    )
+    scale = config.attention_scale * into * into * keys.number("key_multiplier", 1.0)
+    layers = tuple(replace(layer, beside=own) for layer in config.layers)
+    return replace(config, attention_scale=scale, layers=layers)
+
+
+def nemotron_h(inputs: FamilyInputs) -> ModelConfig:
+    """Nemotron-H and Nemotron 3 Nano: a layer is Mamba2, attention without positions, a feed-forward or experts.
+
+    transformers bounds the steps of a prompt by time_step_min, but not those of a generated token; here as in NVIDIA's
+    own code time_step_limit alone bounds both.
+    """
+    inputs = inputs.with_defaults(
+        head_dim=inputs.keys.integer("attention_head_dim", 128), num_key_value_heads=8, intermediate_size=21504,
+        mamba_num_heads=128, ssm_state_size=128, n_groups=8, conv_kernel=4, max_position_embeddings=4096,
+    )  # fmt: skip
+    keys = inputs.keys
+    pattern = keys.get("hybrid_override_pattern")
+    kinds = [_PATTERN.get(letter, letter) for letter in pattern] if isinstance(pattern, str) else None
+    kinds = keys.get("layers_block_type") or keys.get("layer_types") or kinds
+    heads = keys.integer("mamba_num_heads")
+    own = _mamba2(keys, heads * keys.integer("mamba_head_dim", 64), _NEMOTRON_KEYS)
+    act = activation(keys, "mlp_hidden_act", "relu2")
+    plain = FeedForward(keys.integer("intermediate_size"), act, gated=False, bias=keys.flag("mlp_bias"))
+    halves: dict[str, tuple[Mixer | None, FeedForward | Experts | None]]
+    halves = {FULL: (Attention(rope=None), None), _LINEAR: (own, None), "mlp": (None, plain)}
+    if isinstance(kinds, list) and "moe" in kinds:
+        halves["moe"] = (None, _nemotron_experts(keys, act))
+    for key in _NEMOTRON_EXPERTS:  # transformers writes them for models without experts too
+        keys.get(key)
+    layers = [halves.get(_KINDS.get(kind, kind)) for kind in kinds] if isinstance(kinds, list) else []
+    if not layers or None in layers or len(layers) != keys.integer("num_hidden_layers", len(layers)):
+        key = "hybrid_override_pattern" if "hybrid_override_pattern" in keys else "layers_block_type"
+        raise keys.wrong(key, "the kind of each of num_hidden_layers layers: mamba, attention, mlp or moe (M * - E)")
+    return decoder(
+        replace(inputs, keys=keys.with_defaults(num_hidden_layers=len(layers))),
+        mixers=[layer[0] for layer in layers if layer],
+        feed_forwards=[layer[1] for layer in layers if layer],
+        ropes=(),
+        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
+        names=_NEMOTRON_NAMES,
+    )
+
+
+def _nemotron_experts(keys: Keys, act: Activation) -> Experts:
+    count, shared = keys.integer("n_routed_experts", 8), keys.integer("n_shared_experts", 1)
+    if keys.get("moe_latent_size") is not None:
+        raise keys.wrong("moe_latent_size", "null: experts of a latent width are not supported")
+    if shared != 1:
+        raise keys.wrong("n_shared_experts", "1")
+    return Experts(
+        keys.integer("moe_intermediate_size", 7688), _bounded(keys, "n_routed_experts", 2, 4096, 8),
+        _bounded(keys, "num_experts_per_tok", 1, count, 2), act, gated=False, bias=keys.flag("mlp_bias"),
+        score="sigmoid", correction=True, groups=keys.integer("n_group", 1), groups_kept=keys.integer("topk_group", 1),
+        renormalized=keys.flag("norm_topk_prob", True), sum_epsilon=1e-20,
+        scale=keys.positive("routed_scaling_factor", 1.0),
+        shared=FeedForward(keys.integer("moe_shared_expert_intermediate_size", 7688), act, gated=False,
+                           bias=keys.flag("mlp_bias")),
+    )  # fmt: skip
+
+
 def _mixers(inputs: FamilyInputs, attention: Attention, kinds: Any) -> list[Mixer]:
     """Return the mixer of each layer. kinds: what config.json says of layers (layer_types); None: all are Mamba2."""
     kinds = [_LINEAR] * inputs.layers if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(kind in _KINDS for kind in kinds):
         raise inputs.keys.wrong("layer_types", f"a list of {inputs.layers} times mamba or attention")
-    own = _mamba2(inputs.keys)
+    own = _mamba2(inputs.keys, inputs.keys.integer("mamba_expand", 2) * inputs.keys.integer("hidden_size"))
     return [attention if _KINDS[kind] == FULL else own for kind in kinds]
 
 
-def _mamba2(keys: Keys) -> Mamba2:
+def _mamba2(keys: Keys, inner: int, names: Mapping[str, str] = MappingProxyType({}), **differs: Any) -> Mamba2:
     """Return the mixer of the keys mamba_* and time_step_limit, whose infinity may be {"__float__": "Infinity"}.
 
     transformers applies the limits to prompts alone; here every step has them, as the weights were trained.
+    inner: width of all heads. names: a family's other names of the keys. differs: other fields of Mamba2.
     Raises: ConfigError if heads and widths do not fit, or the convolution's activation is not silu.
     """
-    inner = keys.integer("mamba_expand", 2) * keys.integer("hidden_size")
-    heads, groups = keys.integer("mamba_n_heads"), keys.integer("mamba_n_groups", 1)
+
+    def name(key: str) -> str:
+        return names.get(key, key)
+
+    heads, groups = keys.integer(name("mamba_n_heads")), keys.integer(name("mamba_n_groups"), 1)
     if not 1 <= heads <= inner or inner % heads:
-        raise keys.wrong("mamba_n_heads", f"a divisor of mamba_expand * hidden_size ({inner})")
-    if keys.get("mamba_d_head") != "auto" and keys.integer("mamba_d_head", inner // heads) != inner // heads:
-        raise keys.wrong("mamba_d_head", f"mamba_expand * hidden_size / mamba_n_heads ({inner // heads})")
+        raise keys.wrong(name("mamba_n_heads"), f"a divisor of the width of all heads ({inner})")
+    size = name("mamba_d_head")
+    if keys.get(size) != "auto" and keys.integer(size, inner // heads) != inner // heads:
+        raise keys.wrong(size, f"the width of all heads, {inner}, / mamba_n_heads ({inner // heads})")
     if not 1 <= groups <= heads or heads % groups:
-        raise keys.wrong("mamba_n_groups", f"a divisor of mamba_n_heads ({heads})")
-    if activation(keys, "hidden_act", "silu") != "silu":
-        raise keys.wrong("hidden_act", "silu, the activation of Mamba2's convolution")
+        raise keys.wrong(name("mamba_n_groups"), f"a divisor of {name('mamba_n_heads')} ({heads})")
+    if activation(keys, name("hidden_act"), "silu") != "silu":
+        raise keys.wrong(name("hidden_act"), "silu, the activation of Mamba2's convolution")
     limits = keys.get("time_step_limit") or [0.0, math.inf]
     limits = [math.inf if one == {"__float__": "Infinity"} else one for one in limits if isinstance(limits, list)]
     if [type(one) in (int, float) for one in limits] != [True, True] or not 0 <= limits[0] <= limits[1]:
         raise keys.wrong("time_step_limit", "two numbers, of which the first is at least 0 and at most the second")
-    state_dim, taps = _bounded(keys, "mamba_d_state", 1, 4096, 256), _bounded(keys, "mamba_d_conv", 2, 64, 4)
+    state_dim, taps = (
+        _bounded(keys, name("mamba_d_state"), 1, 4096, 256),
+        _bounded(keys, name("mamba_d_conv"), 2, 64, 4),
+    )
     return Mamba2(
-        heads, groups, inner // heads, state_dim, taps, keys.flag("mamba_conv_bias", True),
-        keys.flag("mamba_proj_bias"), dt_least=limits[0], dt_most=limits[1],
+        heads, groups, inner // heads, state_dim, taps, keys.flag(name("mamba_conv_bias"), True),
+        keys.flag(name("mamba_proj_bias")), dt_least=limits[0], dt_most=limits[1], **differs,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2, ModelConfig, WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2, ModelConfig, ShortConv, WeightFormat
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
@@ -84,16 +84,14 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
             ]
             found.append(MatrixSpec(f"{at}qkv", tuple(joint), width, "mixer_in", config.qkv_bias))
             found.append(_single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias))
-        elif isinstance(layer.mixer, Mamba2):
-            own_rows = (("z", layer.mixer.inner), ("xbc", layer.mixer.channels), ("dt", layer.mixer.heads))
-            joint = [MatrixPart(f"{at}mamba_{name}", "mamba.in_proj", rows) for name, rows in own_rows]
-            found.append(MatrixSpec(f"{at}mamba_in", tuple(joint), width, "mixer_in", layer.mixer.bias))
-            out = (f"{at}mamba_out", "mamba.out_proj", width, layer.mixer.inner)
-            found.append(_single(*out, "mixer_out", layer.mixer.bias))
-        else:
+        elif isinstance(layer.mixer, ShortConv):
             joint = [MatrixPart(f"{at}conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
             found.append(MatrixSpec(f"{at}conv_in", tuple(joint), width, "mixer_in", layer.mixer.bias))
             found.append(_single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", layer.mixer.bias))
+        if layer.mamba2:
+            found += _mamba2(layer.mamba2, at, width)
+        if own is None:
+            continue
         if isinstance(own, FeedForward):
             found += _up_and_down(config, own, at, "mlp.")
             continue
@@ -118,6 +116,13 @@ def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, Wei
 
 def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = False) -> MatrixSpec:
     return MatrixSpec(name, (MatrixPart(name, stored, rows),), k, role, bias)
+
+
+def _mamba2(own: Mamba2, prefix: str, width: int) -> Iterator[MatrixSpec]:
+    rows = {"z": own.inner, "xbc": own.channels, "dt": own.heads}
+    joint = tuple(MatrixPart(f"{prefix}mamba_{name}", "mamba.in_proj", count) for name, count in rows.items())
+    yield MatrixSpec(f"{prefix}mamba_in", joint, width, "mixer_in", own.bias)
+    yield _single(f"{prefix}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
 
 
 def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:

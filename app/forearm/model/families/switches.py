@@ -56,6 +56,9 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "full_attn_mod": (None, 1),
     "interpolate_factor": (None, 1),
     "normalization_function": (None, "rmsnorm"),
+    "mamba_use_mlp": (None, True),
+    "attn_layer_indices": (None,),
+    "mamba_proj_bias": (None, False),
 }
 
 # Keys that do not change inference: they concern training, files and tokenizers.
@@ -93,6 +96,9 @@ _IGNORED = {
     "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
     "word_embed_proj_dim", "mamba_chunk_size", "init_method",
     "attn_rotary_emb", "num_logits_to_keep", "z_loss_coefficient",
+    "mlp_expansion_factor", "chunk_size", "expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor",
+    "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps",
+    "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
 }  # fmt: skip
 
 
