@@ -208,6 +208,24 @@ CASES: list[Case] = [
             "truncate": False, "original_max_position_embeddings": 64,
         },
     }),
+    Case("granite-moe", "GraniteMoeConfig", {
+        "num_local_experts": 10, "num_experts_per_tok": 3, "intermediate_size": 40, "embedding_multiplier": 6.0,
+        "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "tie_word_embeddings": True,
+    }),
+    Case("granite-moe-shared", "GraniteMoeSharedConfig", {
+        "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 24, "shared_intermediate_size": 56,
+        "logits_scaling": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "attention_bias": True,
+    }),
+    Case("phimoe", "PhimoeConfig", {
+        "num_local_experts": 6, "intermediate_size": 40, "attention_bias": True, "lm_head_bias": True,
+        "router_jitter_noise": 0.3,
+    }),
+    Case("phimoe-longrope", "PhimoeConfig", {
+        "num_local_experts": 5, "intermediate_size": 24, "sliding_window": 20, "num_hidden_layers": 3,
+        "rope_parameters": {
+            **_LONG, "short_mscale": 1.2, "long_mscale": 1.3, "original_max_position_embeddings": 128, "factor": 2.0,
+        },
+    }, max_model_len=128),
     # Mistral
     Case("mistral-window", "MistralConfig", {"sliding_window": 16}),
     Case("mistral-nemo", "MistralConfig", {"sliding_window": None, "head_dim": 32}),

@@ -311,6 +311,8 @@ def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[npt.N
     """The experts of each token, best first, and their weights."""
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     softmax = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    if own.score == "sparse_mixer":
+        return sparse_mixer(own, logits)
     scores = {"softmax": softmax, "sigmoid": 1 / (1 + np.exp(-logits)), "softmax_chosen": softmax}[own.score]
     choice = scores if correction is None else scores + correction
     if own.groups > 1:
@@ -323,6 +325,19 @@ def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[npt.N
     if own.renormalized or own.score == "softmax_chosen":
         weights = weights / (weights.sum(axis=-1, keepdims=True) + own.sum_epsilon)
     return chosen, weights * own.scale
+
+
+def sparse_mixer(own: Experts, logits: Array) -> tuple[npt.NDArray[np.int64], Array]:
+    """Phi-3.5-MoE's: each expert's share of those left that are near it. Source: transformers' modeling_phimoe.py."""
+    left, tokens = logits.copy(), np.arange(len(logits))
+    chosen, weights = np.zeros((len(logits), own.active), np.int64), np.zeros((len(logits), own.active))
+    for i in range(own.active):
+        top = left.max(axis=-1, keepdims=True)
+        near = (top - logits) / np.maximum(np.abs(logits), top) <= 2 * own.jitter
+        chosen[:, i] = left.argmax(axis=-1)
+        weights[:, i] = 1 / np.where(near, np.exp(left - top), 0).sum(axis=-1)
+        left[tokens, chosen[:, i]] = -np.inf
+    return chosen, weights
 
 
 def linear(x: Array, w: Array, bias: Array | None, e: Rounding, codes: bool = True) -> Array:

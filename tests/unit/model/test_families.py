@@ -58,7 +58,7 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
                 found[f"{before}experts.{expert}.{part}.weight"] = (rows, *shape[2:])
         if not joined:
             found[name] = shape
-    if model_type == "granitemoehybrid":
+    if model_type.startswith("granitemoe"):
         for joint, stored in (("experts.gate_up_proj", "input_linear"), ("experts.down_proj", "output_linear")):
             for name in [name for name in found if name.endswith(joint)]:
                 count, rows, width = found.pop(name)
@@ -69,9 +69,10 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
     if model_type == "ernie4_5_moe":  # its correction is a matrix of one row
         found = {name.replace("mlp.gate.moe_statics", "mlp.moe_statics"): shape for name, shape in found.items()}
         found = {name: shape[1:] if name.endswith("correction_bias") else shape for name, shape in found.items()}
-    if model_type not in ("mixtral", "lfm2_moe"):
+    if model_type not in ("mixtral", "lfm2_moe", "phimoe"):
         return found
     renamed = (("mlp.", "block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
+    renamed += (("block_sparse_moe.router", "block_sparse_moe.gate"),)
     for old, new in renamed:
         found = {name.replace(old, new): shape for name, shape in found.items()}
     return found

@@ -185,12 +185,14 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
     gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
     computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
     """
-    if "experts.gate" in config.names and "{expert}" not in config.names["experts.gate"]:
-        return {}  # the family's own names
     layers = [f"{prefix}{config.names.get('layers', 'layers')}.{i}." for i in range(len(config.layers))]
-    for block in (config.names.get("experts.down", "").partition("experts.")[0], "mlp."):
+    own = config.names.get("experts.gate", "")
+    blocks = (own.partition("experts.")[0], "mlp.", "block_sparse_moe.")
+    for block in blocks if "gate_up_proj" not in own else ():  # gpt-oss names its fused tensors
         if any(f"{at}{block}experts.gate_up_proj" in stored for at in layers):
             joint, router = f"{block}experts.gate_up_proj", f"{block}gate"
+            if any(f"{at}{block}router.weight" in stored for at in layers):
+                router = f"{block}router"
             names = {
                 "experts.gate": f"{joint}[0]",
                 "experts.up": f"{joint}[1]",

@@ -1,4 +1,4 @@
-"""Families whose layers have experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4-MoE, ERNIE 4.5 MoE, gpt-oss."""
+"""Families whose layers have experts: Mixtral, Qwen-MoE, OLMoE, GLM-4-MoE, ERNIE, gpt-oss, Granite and Phi-3.5-MoE."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from forearm.model.families.config import Experts, FeedForward, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, windows_of
-from forearm.model.families.llama_like import qwen_windows
+from forearm.model.families.keys import Keys
+from forearm.model.families.llama_like import granite_scales, qwen_windows
 
 
 def mixtral(inputs: FamilyInputs) -> ModelConfig:
@@ -142,6 +143,67 @@ _GPT_OSS_NAMES = {
     "experts.up": "mlp.experts.gate_up_proj.T[1::2]",
     "experts.down": "mlp.experts.down_proj.T",
 }
+
+
+def granite_moe(inputs: FamilyInputs) -> ModelConfig:
+    """Granite 3 with experts, weighted by a softmax of the chosen ones; beside a shared one, if it has a width."""
+    inputs = inputs.with_defaults(num_local_experts=8, num_experts_per_tok=2, shared_intermediate_size=0)
+    keys = inputs.keys
+    bias = keys.flag("attention_bias")
+    feed_forward, names = granite_feed_forward(keys)
+    layers = [feed_forward] * inputs.layers
+    return decoder(inputs, feed_forwards=layers, qkv_bias=bias, o_bias=bias, names=names, **granite_scales(keys))
+
+
+def granite_feed_forward(keys: Keys) -> tuple[FeedForward | Experts, dict[str, str]]:
+    """Return the feed-forward of every layer, which without experts is the shared one alone, and its names."""
+    width, act = keys.integer("shared_intermediate_size"), activation(keys, "hidden_act", "silu")
+    shared = FeedForward(width, act) if width else None
+    count, active = keys.integer("num_local_experts"), keys.integer("num_experts_per_tok")
+    if count == 0 and shared is not None:
+        return shared, _GRANITE_SHARED
+    if not 2 <= count <= 4096:
+        raise keys.wrong("num_local_experts", "0, or 2 to 4096" if shared else "2 to 4096")
+    if not 1 <= active <= count:
+        raise keys.wrong("num_experts_per_tok", f"1 to num_local_experts ({count})")
+    experts = Experts(keys.integer("intermediate_size"), count, active, act, score="softmax_chosen", shared=shared)
+    return experts, _GRANITE_NAMES | {f"shared.{name}": stored for name, stored in _GRANITE_SHARED.items()}
+
+
+_GRANITE_NAMES = {
+    "router": "block_sparse_moe.router.layer",
+    "experts.gate": "block_sparse_moe.input_linear[0]",
+    "experts.up": "block_sparse_moe.input_linear[1]",
+    "experts.down": "block_sparse_moe.output_linear",
+}
+_GRANITE_SHARED = {
+    "gate": "shared_mlp.input_linear", "up": "shared_mlp.input_linear", "down": "shared_mlp.output_linear"
+}  # fmt: skip
+
+
+def phimoe(inputs: FamilyInputs) -> ModelConfig:
+    """Phi-3.5-MoE: LayerNorms, biases of attention and head, two experts chosen one after the other (SparseMixer)."""
+    inputs = inputs.with_defaults(
+        num_local_experts=16, num_experts_per_tok=2, num_key_value_heads=8, rms_norm_eps=1e-5, rope_theta=1e6,
+        router_jitter_noise=0.01, original_max_position_embeddings=4096,
+    )  # fmt: skip
+    keys, bias = inputs.keys, inputs.keys.flag("attention_bias")
+    jitter = keys.positive("router_jitter_noise")
+    experts = _experts(inputs, "num_local_experts", "intermediate_size", False, score="sparse_mixer", jitter=jitter)
+    if experts.active != 2:
+        raise keys.wrong("num_experts_per_tok", "2: transformers chooses no other number with SparseMixer")
+    return decoder(
+        inputs,
+        windows=[keys.optional_integer("sliding_window") or 0] * inputs.layers,
+        feed_forwards=[experts] * inputs.layers,
+        layer_norm=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        head_bias=keys.flag("lm_head_bias"),
+        names=_MIXTRAL_NAMES,
+    )
+
+
 _ERNIE_LAYERS = (("start_index", 1), ("end_index", -1), ("interval", 1))
 _SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
 _MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {

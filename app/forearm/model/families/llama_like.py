@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder, windows_of
@@ -69,11 +71,18 @@ def granite(inputs: FamilyInputs) -> ModelConfig:
         qkv_bias=bias,
         o_bias=bias,
         mlp_bias=keys.flag("mlp_bias"),
-        embedding_scale=keys.number("embedding_multiplier", 1.0),
-        attention_scale=keys.number("attention_multiplier", 1.0),
-        residual_scale=keys.number("residual_multiplier", 1.0),
-        logits_scale=1.0 / keys.positive("logits_scaling", 1.0),
+        **granite_scales(keys),
     )
+
+
+def granite_scales(keys: Keys) -> dict[str, Any]:
+    """Return the four multipliers of every Granite, as arguments of ModelConfig."""
+    return {
+        "embedding_scale": keys.number("embedding_multiplier", 1.0),
+        "attention_scale": keys.number("attention_multiplier", 1.0),
+        "residual_scale": keys.number("residual_multiplier", 1.0),
+        "logits_scale": 1.0 / keys.positive("logits_scaling", 1.0),
+    }
 
 
 def ernie4_5(inputs: FamilyInputs) -> ModelConfig:

@@ -10,15 +10,13 @@ from typing import Any
 
 from forearm.model.families.config import Activation, Attention, Experts, FeedForward, Mamba2, Mixer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder
+from forearm.model.families.experts import granite_feed_forward
 from forearm.model.families.keys import Keys
+from forearm.model.families.llama_like import granite_scales
 from forearm.model.families.switches import FULL
 
 _LINEAR = "linear_attention"
 _KINDS = {FULL: FULL, "attention": FULL, _LINEAR: _LINEAR, "mamba": _LINEAR}  # the names of transformers 5, and 4
-_GRANITE_NAMES = {
-    "router": "block_sparse_moe.router.layer", "experts.gate": "block_sparse_moe.input_linear[0]",
-    "experts.up": "block_sparse_moe.input_linear[1]", "experts.down": "block_sparse_moe.output_linear",
-}  # fmt: skip
 _BAMBA_NAMES = {
     "final_norm": "final_layernorm", "pre_mlp_norm": "pre_ff_layernorm", "gate": "feed_forward.gate_proj",
     "up": "feed_forward.up_proj", "down": "feed_forward.down_proj",
@@ -42,7 +40,6 @@ _NEMOTRON_NAMES = {
     "experts.down": "mixer.experts.{expert}.down_proj", "shared.up": "mixer.shared_experts.up_proj",
     "shared.down": "mixer.shared_experts.down_proj",
 }  # fmt: skip
-_SHARED = {"gate": "shared_mlp.input_linear", "up": "shared_mlp.input_linear", "down": "shared_mlp.output_linear"}
 
 
 def granite_hybrid(inputs: FamilyInputs) -> ModelConfig:
@@ -51,9 +48,9 @@ def granite_hybrid(inputs: FamilyInputs) -> ModelConfig:
         num_local_experts=8, num_experts_per_tok=2, shared_intermediate_size=1024, mamba_d_state=256, mamba_n_heads=128
     )
     keys = inputs.keys
-    bias, experts = keys.flag("attention_bias"), keys.integer("num_local_experts")
+    bias = keys.flag("attention_bias")
     rotated = keys.get("position_embedding_type") == "rope"
-    feed_forward, names = _granite_feed_forward(keys, experts)
+    feed_forward, names = granite_feed_forward(keys)
     return decoder(
         inputs,
         mixers=_mixers(inputs, Attention(rope=0 if rotated else None), keys.get("layer_types")),
@@ -61,10 +58,7 @@ def granite_hybrid(inputs: FamilyInputs) -> ModelConfig:
         feed_forwards=[feed_forward] * inputs.layers,
         qkv_bias=bias,
         o_bias=bias,
-        embedding_scale=keys.number("embedding_multiplier", 1.0),
-        attention_scale=keys.number("attention_multiplier", 1.0),
-        residual_scale=keys.number("residual_multiplier", 1.0),
-        logits_scale=1.0 / keys.positive("logits_scaling", 1.0),
+        **granite_scales(keys),
         names=names,
     )
 
@@ -87,22 +81,6 @@ def bamba(inputs: FamilyInputs) -> ModelConfig:
         o_bias=bias,
         names=_BAMBA_NAMES,
     )
-
-
-def _granite_feed_forward(keys: Keys, count: int) -> tuple[FeedForward | Experts, dict[str, str]]:
-    """Return the feed-forward of every layer, which without experts is the shared one alone, and its names."""
-    shared = FeedForward(keys.integer("shared_intermediate_size"), activation(keys, "hidden_act", "silu"))
-    active = keys.integer("num_experts_per_tok")
-    if count == 0:
-        return shared, _SHARED
-    if not 2 <= count <= 4096:
-        raise keys.wrong("num_local_experts", "0, or 2 to 4096")
-    if not 1 <= active <= count:
-        raise keys.wrong("num_experts_per_tok", f"1 to num_local_experts ({count})")
-    experts = Experts(
-        keys.integer("intermediate_size"), count, active, shared.activation, score="softmax_chosen", shared=shared
-    )
-    return experts, _GRANITE_NAMES | {f"shared.{name}": stored for name, stored in _SHARED.items()}
 
 
 def falcon_h1(inputs: FamilyInputs) -> ModelConfig:

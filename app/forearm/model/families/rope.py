@@ -176,8 +176,9 @@ def _longrope(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple
     default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(lengths.original))
     short = settings.numbers("short_factor", dim // 2)
     long = settings.numbers("long_factor", dim // 2)
-    stretch = np.array(long if lengths.max_model_len > lengths.original else short, dtype=np.float32)
-    return _inverse(stretch * _powers(theta, dim)), settings.number("attention_factor", default)
+    which, factors = ("long", long) if lengths.max_model_len > lengths.original else ("short", short)
+    scale = settings.number(f"{which}_mscale", settings.number("attention_factor", default))  # Phi-3.5-MoE's
+    return _inverse(np.array(factors, dtype=np.float32) * _powers(theta, dim)), scale
 
 
 _Kind = Callable[[Keys, float, int, Lengths], tuple[Float32Array, float]]

@@ -82,7 +82,7 @@ _IGNORED = {
     "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "num_nextn_predict_layers", "original_dtype",
     "moe_capacity", "num_mtp_layers", "experts_per_token", "initial_context_length",
     "original_max_position_embeddings", "output_attentions", "output_router_logits", "router_aux_loss_coef",
-    "router_jitter_noise", "output_hidden_states", "pad_to_multiple_of",
+    "router_jitter_noise", "input_jitter_noise", "output_hidden_states", "pad_to_multiple_of",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
     "quantization_config",
     "scale_attention_softmax_in_fp32", "scale_attn_weights",
