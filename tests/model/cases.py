@@ -365,6 +365,10 @@ CASES: list[Case] = [
         "n_routed_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "routed_scaling_factor": 1.5,
         "moe_shared_expert_intermediate_size": 56,
     }),
+    Case("mamba2", "Mamba2Config", {
+        "num_hidden_layers": 3, "num_heads": 12, "head_dim": 12, "n_groups": 3, "state_size": 20, "chunk_size": 16,
+        "use_bias": True, "tie_word_embeddings": True,
+    }),
     # the text part of multimodal models
     Case("mistral3", "Mistral3Config", {"text_config": {"model_type": "mistral", "head_dim": 20}, "vision_config": {
         "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,

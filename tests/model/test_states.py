@@ -27,7 +27,7 @@ BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)
 
 
-@pytest.fixture(scope="module", params=["lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h"])
+@pytest.fixture(scope="module", params=["lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2"])
 def model_type(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -174,8 +174,8 @@ def test_states_are_in_the_memory_plan_and_attention_alone_has_blocks(folder: Pa
     config = planned.checkpoint.config
 
     attention = [type(layer.mixer).__name__ for layer in config.layers].count("Attention")
-    assert attention > 0
-    assert planned.block_bytes == attention * 32 * 2 * config.kv_heads * -(-config.head_dim // 16) * 16 * 4
+    layers = max(attention, 1)  # without attention there is room for one layer that is never written
+    assert planned.block_bytes == layers * 32 * 2 * config.kv_heads * -(-config.head_dim // 16) * 16 * 4
     assert planned.kept_states == 3
     assert planned.state_bytes == 32 * sum(state_floats(layer, config.hidden) for layer in config.layers) > 0
 

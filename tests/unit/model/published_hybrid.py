@@ -92,6 +92,17 @@ HYBRID: dict[str, dict[str, Any]] = {
         "time_step_min": 0.001, "torch_dtype": "bfloat16", "transformers_version": "4.48.0.dev0", "use_bias": False,
         "use_cache": True, "use_conv_bias": True, "use_mamba_kernels": True, "vocab_size": 131072,
     },
+    "Mamba-Codestral-7B-v0.1": {
+        "architectures": ["Mamba2ForCausalLM"], "bos_token_id": 0, "chunk_size": 256, "conv_kernel": 4,
+        "eos_token_id": 0, "expand": 2, "head_dim": 64, "hidden_act": "silu", "hidden_size": 4096,
+        "initializer_range": 0.1, "intermediate_size": 8192, "layer_norm_epsilon": 1e-05, "model_type": "mamba2",
+        "n_groups": 8, "norm_before_gate": True, "num_heads": 128, "num_hidden_layers": 64, "pad_token_id": 0,
+        "rescale_prenorm_residual": False, "residual_in_fp32": True, "rms_norm": True, "state_size": 128,
+        "tie_word_embeddings": False, "time_step_floor": 0.0001, "time_step_init_scheme": "random",
+        "time_step_limit": [0.0, float("inf")], "time_step_max": 0.1, "time_step_min": 0.001, "time_step_rank": 256,
+        "time_step_scale": 1.0, "torch_dtype": "bfloat16", "transformers_version": "4.44.0.dev0", "use_bias": False,
+        "use_cache": True, "use_conv_bias": True, "vocab_size": 32768,
+    },
     "granite-4.0-h-micro": {
         "architectures": ["GraniteMoeHybridForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "attention_multiplier": 0.015625, "bos_token_id": 100257, "embedding_multiplier": 12, "eos_token_id": 100257,

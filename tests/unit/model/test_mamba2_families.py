@@ -10,7 +10,7 @@ import pytest
 from tests.unit.model.test_families import read
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer, Mamba2
 
 
 def test_granite_h_has_mamba2_in_all_layers_but_four_which_have_no_positions(tmp_path: Path) -> None:
@@ -43,6 +43,13 @@ def test_falcon_h1_has_mamba2_beside_attention_in_every_layer(tmp_path: Path) ->
     for key in ("projectors_bias", "mamba_proj_bias"):
         with pytest.raises(ConfigError, match=f"{key} = true; it should be false"):
             read(tmp_path, "Falcon-H1-0.5B-Instruct", **{key: True})
+
+
+def test_mamba2_alone_has_no_other_half(tmp_path: Path) -> None:
+    config = read(tmp_path, "Mamba-Codestral-7B-v0.1")
+
+    assert config.layers == (Layer(Mamba2(heads=128, groups=8, head_dim=64, state_dim=128, taps=4), None),) * 64
+    assert config.max_positions == 131072
 
 
 def test_a_layer_of_nemotron_h_has_one_half(tmp_path: Path) -> None:

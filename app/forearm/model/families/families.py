@@ -142,6 +142,7 @@ FAMILIES: dict[str, Family] = {
     "bamba": mamba2.bamba,
     "falcon_h1": mamba2.falcon_h1,
     "nemotron_h": mamba2.nemotron_h,
+    "mamba2": mamba2.mamba2,
     "phi": layer_norm.phi,
     "stablelm": layer_norm.stablelm,
     "olmo": layer_norm.olmo,

@@ -27,6 +27,9 @@ _NEMOTRON_KEYS = {
     "mamba_d_state": "ssm_state_size", "mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias",
     "mamba_proj_bias": "use_bias", "hidden_act": "mamba_hidden_act",
 }  # fmt: skip
+_MAMBA2_KEYS = _NEMOTRON_KEYS | {
+    "mamba_n_heads": "num_heads", "mamba_d_head": "head_dim", "mamba_d_state": "state_size", "hidden_act": "hidden_act",
+}  # fmt: skip
 _NEMOTRON_EXPERTS = (
     "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group", "norm_topk_prob",
     "routed_scaling_factor", "moe_shared_expert_intermediate_size", "n_shared_experts", "moe_latent_size",
@@ -123,6 +126,24 @@ def falcon_h1(inputs: FamilyInputs) -> ModelConfig:
     scale = config.attention_scale * into * into * keys.number("key_multiplier", 1.0)
     layers = tuple(replace(layer, beside=own) for layer in config.layers)
     return replace(config, attention_scale=scale, layers=layers)
+
+
+def mamba2(inputs: FamilyInputs) -> ModelConfig:
+    """Mamba2 and Mamba-Codestral: a layer is Mamba2 alone; the files bound no context, so it is 131072 here."""
+    inputs = inputs.with_defaults(
+        vocab_size=32768, hidden_size=4096, num_hidden_layers=64, num_heads=128, head_dim=64, state_size=128,
+        n_groups=8, max_position_embeddings=131072, num_attention_heads=1, num_key_value_heads=1, intermediate_size=1,
+    )  # fmt: skip
+    keys = inputs.keys
+    own = _mamba2(keys, keys.integer("expand", 2) * keys.integer("hidden_size"), _MAMBA2_KEYS)
+    return decoder(
+        inputs,
+        mixers=[own] * inputs.layers,
+        feed_forwards=[None] * inputs.layers,
+        ropes=(),
+        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
+        names=_NEMOTRON_NAMES,
+    )
 
 
 def nemotron_h(inputs: FamilyInputs) -> ModelConfig:

@@ -98,6 +98,7 @@ _IGNORED = {
     "attn_rotary_emb", "num_logits_to_keep", "z_loss_coefficient",
     "mlp_expansion_factor", "chunk_size", "expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor",
     "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps",
+    "norm_before_gate", "rms_norm", "time_step_init_scheme", "time_step_scale",
     "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
 }  # fmt: skip
 
