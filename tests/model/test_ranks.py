@@ -19,6 +19,7 @@ KINDS = [
     ("olmo2", WeightFormat("float32"), "float32"),
     ("odd heads", WeightFormat("int4", 16), "float32"),
     ("experts", WeightFormat("int4", 16), "float32"),
+    ("two mixers and one half", WeightFormat("bfloat16"), "bfloat16"),
 ]
 TEAMS = [(1, 1), (2, 1), (1, 2, 2)]
 
@@ -35,6 +36,8 @@ def loaded(kind: tuple[str, WeightFormat, str], ranks: Sequence[int]) -> _native
     executor = make(kind, ranks)
     Weights(executor, SHAPES[kind[0]]).load()
     executor.allocate_kv(64)
+    if SHAPES[kind[0]].has_states:
+        executor.allocate_states(64)
     return executor
 
 
