@@ -386,13 +386,15 @@ class Kernels:
         sinks: Float32Array | None,
         step_tokens: int,
         in_chunks: bool,
+        bias: Float32Array | None = None,
     ) -> Float32Array:
         """Causal attention of the last tokens of a context.
 
         q [tokens, heads, head_dim], k and v [keys, kv_heads, head_dim].
 
         The cache is written in `dtype`; `step_tokens` query tokens go together; `in_chunks` computes chunks of keys
-        apart and merges them. Returns [tokens, heads, head_dim].
+        apart and merges them. bias [heads, 2 * reach + 31]: DistanceBias's in kernels.h.
+        Returns [tokens, heads, head_dim].
         """
     def route(
         self,

@@ -212,6 +212,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("position_offset", c.position_offset);
   read("token_types", c.token_types);
   read("bidirectional", c.bidirectional);
+  read("distance_buckets", c.distance_buckets);
   read("modules", c.modules);
   read("pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));

@@ -144,8 +144,8 @@ void attend_in_chunks(const Kernels& kernels, AttendTask task) {
 }
 
 Floats attend(const Kernels& kernels, const Floats& q, const Floats& k, const Floats& v, const std::string& dtype,
-              float scale, int64_t window, float softcap, const MaybeFloats& sinks, int64_t step_tokens,
-              bool in_chunks) {
+              float scale, int64_t window, float softcap, const MaybeFloats& sinks, int64_t step_tokens, bool in_chunks,
+              const MaybeFloats& bias) {
   const int64_t tokens = q.shape(0), heads = q.shape(1), dim = q.shape(2), kv_heads = k.shape(1);
   const PagedCache paged(kernels, k, v, dtype_of(dtype));
   Floats out({tokens, heads, dim});
@@ -167,6 +167,7 @@ Floats attend(const Kernels& kernels, const Floats& q, const Floats& k, const Fl
       task.scale = scale;
       task.softcap = softcap;
       task.sinks = data_or_null(sinks);
+      task.bias = {data_or_null(bias), bias ? (bias->shape(1) - 31) / 2 : 0};
       task.chunk_end = (k.shape(0) + kChunkTokens - 1) / kChunkTokens;
       task.out = {out.mutable_data(), heads * dim, Form::f32_rows};
       task.scratch = scratch.get();
@@ -366,7 +367,7 @@ void bind_kernels(py::module_& module) {
       .def("head_norm", &head_norm, "x"_a, "weight"_a, "eps"_a)
       .def("rope", &rope, "x"_a, "cos"_a, "sin"_a, "interleaved"_a)
       .def("attend", &attend, "q"_a, "k"_a, "v"_a, "dtype"_a, "scale"_a, "window"_a, "softcap"_a, "sinks"_a,
-           "step_tokens"_a, "in_chunks"_a)
+           "step_tokens"_a, "in_chunks"_a, "bias"_a = py::none())
       .def("route", &route, "logits"_a, "active"_a, "score"_a, "correction"_a = py::none(), "groups"_a = 1,
            "groups_kept"_a = 1, "group_best"_a = 2, "renormalized"_a = false, "sum_epsilon"_a = 0.0f, "scale"_a = 1.0f,
            "jitter"_a = 0.0f)

@@ -303,11 +303,22 @@ struct KvWriteTask {
   const int32_t* slots;
 };
 
+// What attention adds to the score of a head's query at position i and a key at position j, by distance j - i.
+//   values  [heads][stride()], of distances -(reach + 15) to reach + 15, those beyond reach as those at reach; null:
+//   none
+struct DistanceBias {
+  const float* values;
+  int64_t reach;
+
+  int64_t stride() const { return 2 * (reach + 15) + 1; }
+};
+
 // Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the paged
 // cache. Token t has position first_position + t; it sees keys j <= its position, or all `keys` keys where that is not
 // 0 (encoders); and |position - j| < window when window > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
-//   score    = log2(e) * (softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k); a weight is 2^(score - max)
+//   score    = log2(e) * (softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k) + log2(e) * bias, the bias
+//              added with one rounding; a weight is 2^(score - max)
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,
 // ascending: 64 keys, of which a row takes the blocks that it sees. A chunk gives (max, sum, weighted values); chunks
 // are folded in ascending order. So a result depends on positions alone, not on which thread computes a chunk. Products
@@ -332,6 +343,7 @@ struct AttendTask {
   int64_t keys;    // 0: those up to the token's own
   float scale, softcap;
   const float* sinks;  // [heads], one more logit in the denominator, or null
+  DistanceBias bias;
   int64_t chunk_begin, chunk_end;
   float* partials;
   Operand out;

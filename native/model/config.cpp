@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -109,6 +110,11 @@ StateShape Config::state(size_t layer) const {
   return {};
 }
 
+int64_t Config::bias_rows() const {
+  const auto last = std::max_element(distance_buckets.begin(), distance_buckets.end());
+  return last == distance_buckets.end() ? 0 : *last + 1;
+}
+
 bool Config::has_states() const {
   for (size_t i = 0; i < layers.size(); ++i)
     if (state(i).floats() > 0) return true;
@@ -131,6 +137,9 @@ void check(const Config& c, const Limits& limits) {
   if (c.heads % c.kv_heads != 0)
     refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of kv_heads (" + std::to_string(c.kv_heads) +
            ")");
+  if (!c.distance_buckets.empty() && c.distance_buckets.size() % 2 == 0)
+    refuse("distance_buckets go from -reach to reach, so their number is odd");
+  for (const int64_t bucket : c.distance_buckets) in_range("distance_buckets", bucket, 0, kLargest);
   check_layers(c);
   check_matrices(c);
   check_pooling(c);

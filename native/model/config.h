@@ -141,8 +141,10 @@ struct Config {
   int64_t position_offset = 0;
   int64_t token_types = 0;     // rows of the token type embedding
   bool bidirectional = false;  // every token attends to the whole prompt
-  bool modules = false;        // torch computes the modules, and the executor what they call (modules.h)
-  bool pooled = false;         // no head: a step returns the final norm's outputs; prompts are computed whole
+  // The bucket, a row of the bias of attention, of each distance key - query from -reach to reach; empty: no bias.
+  std::vector<int64_t> distance_buckets;
+  bool modules = false;  // torch computes the modules, and the executor what they call (modules.h)
+  bool pooled = false;   // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
 
   float norm_eps = 1e-6f;
@@ -171,6 +173,8 @@ struct Config {
   // What the mixer of a layer keeps of a sequence; of no floats: it keeps keys and values.
   StateShape state(size_t layer) const;
   bool has_states() const;
+  // Rows of the bias of attention, each with a value for every head.
+  int64_t bias_rows() const;
   // Columns of a row that a step returns.
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }
   int64_t pooled_columns() const { return dense.empty() ? hidden : dense.back().outputs; }

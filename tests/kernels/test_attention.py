@@ -24,6 +24,7 @@ class Case:
     softcap: float = 0.0
     sinks: bool = False
     dtype: str = "float32"
+    reach: int = 0  # of a bias by distance; 0: none
 
 
 CODES = ("int8", "fp8_e4m3", "fp8_e5m2")
@@ -36,6 +37,8 @@ CASES = [
     *[Case(40, group=3, keys=600, tokens=20, dtype=dtype) for dtype in CODES],
     Case(16, group=2, sinks=True, softcap=20.0, window=50, keys=700, tokens=30, dtype="int8"),
     Case(24, softcap=5.0, keys=100, tokens=20),
+    *[Case(24, group=2, keys=200, tokens=90, reach=reach) for reach in (1, 20, 128)],
+    Case(16, softcap=5.0, sinks=True, window=60, keys=600, tokens=70, reach=30, dtype="int8"),
     Case(48, group=2, sinks=True),
     Case(40, group=2, sinks=True, softcap=20.0, window=50, keys=700, tokens=30, dtype="bfloat16"),
 ]
@@ -48,12 +51,16 @@ class Inputs:
         self.k = random(2, case.keys, case.kv_heads, case.head_dim)
         self.v = random(3, case.keys, case.kv_heads, case.head_dim)
         self.sinks = random(4, heads) if case.sinks else None
+        self.bias: Floats | None = None
+        if case.reach:
+            inner = random(5, heads, 2 * case.reach + 1)
+            self.bias = np.ascontiguousarray(np.pad(inner, ((0, 0), (15, 15)), "edge"))
         self.scale = float(np.float32(case.head_dim**-0.5))
 
 
 def attend(case: Case, x: Inputs, step_tokens: int = 1000, in_chunks: bool = False) -> Floats:
     return Kernels("scalar").attend(
-        x.q, x.k, x.v, case.dtype, x.scale, case.window, case.softcap, x.sinks, step_tokens, in_chunks
+        x.q, x.k, x.v, case.dtype, x.scale, case.window, case.softcap, x.sinks, step_tokens, in_chunks, x.bias
     )
 
 
@@ -72,6 +79,10 @@ def reference(case: Case, x: Inputs) -> tuple[Doubles, Doubles]:
         scores = case.softcap * np.tanh(scores / case.softcap)
         error = error + 8 * UNIT * case.softcap
     position, key = np.arange(case.keys - case.tokens, case.keys)[:, None], np.arange(case.keys)[None]
+    if x.bias is not None:
+        added = x.bias[:, np.clip(key - position, -case.reach, case.reach) + case.reach + 15].transpose(1, 0, 2)
+        scores = scores + added
+        error = error + 2 * UNIT * (abs(scores) + abs(added)).max(axis=2, keepdims=True)
     seen = (key <= position) & ((case.window == 0) | (position - key < case.window))
     scores = np.where(seen[:, None], scores, -np.inf)
     sinks = np.full(q.shape[1], -np.inf) if x.sinks is None else x.sinks.astype(np.float64)

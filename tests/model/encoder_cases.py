@@ -70,6 +70,8 @@ def make(case: EncoderCase, folder: Path) -> PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             _randomize(name, parameter)
+            if name.endswith("SelfAttention.q.weight"):  # T5's own scores are so small, as they are not scaled
+                parameter.mul_(config.d_kv**-0.5)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder)
     if case.dense:
         _write_dense(case, folder)
@@ -109,6 +111,14 @@ def _rotary(model: str, config: str, **settings: Any) -> EncoderCase:
     return EncoderCase(model.lower(), model, config, settings)
 
 
+def _t5(projection: str, dense: tuple[int, ...] = (), **settings: Any) -> EncoderCase:
+    sizes = {"d_model": 72, "d_kv": 20, "d_ff": 100, "num_layers": 3, "num_heads": 5, "feed_forward_proj": projection}
+    own = sizes | {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0} | settings
+    return EncoderCase(
+        f"t5-{projection}", "T5EncoderModel", "T5Config", own, "mean", "" if dense else "MEAN", dense=dense
+    )
+
+
 def _modern(name: str, **settings: Any) -> EncoderCase:
     window = {"local_attention": 16, "num_hidden_layers": 5}
     return EncoderCase(f"modernbert-{name}", "ModernBertModel", "ModernBertConfig", window | _MODERN | settings)
@@ -135,6 +145,15 @@ ENCODER_CASES: list[EncoderCase] = [
     _rotary("GteForSequenceClassification", "GteConfig", num_labels=1),
     replace(_rotary("JinaEmbeddingsV3Model", "JinaEmbeddingsV3Config"), asked="MEAN", pool="mean"),
     _rotary("JinaEmbeddingsV3ForSequenceClassification", "JinaEmbeddingsV3Config", num_labels=2),
+    replace(_rotary("MPNetModel", "MPNetConfig"), asked="MEAN", pool="mean", lengths=(128, 1, 77)),
+    replace(_rotary("MPNetForMaskedLM", "MPNetConfig", hidden_size=90, max_position_embeddings=610), name="mpnet-long",
+            lengths=(600, 45, 300)),
+    replace(_rotary("MPNetForSequenceClassification", "MPNetConfig", num_labels=3), pairs=True),
+    _t5("relu", dense=(50, 72)),
+    _t5("gated-gelu"),
+    replace(_t5("gated-silu", relative_attention_num_buckets=10, relative_attention_max_distance=20,
+                max_position_embeddings=600),
+            name="t5-near", lengths=(600, 3, 21)),
     _modern("windows"),
     replace(_modern("biases", norm_bias=True, attention_bias=True, mlp_bias=True), asked="MEAN", pool="mean"),
     replace(_modern("long", max_position_embeddings=1200, num_hidden_layers=4), lengths=(1040, 530, 3)),

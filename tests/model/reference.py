@@ -132,6 +132,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
 
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
+        own |= {name: w for name, w in weights.items() if name == "attention_bias"}
         normed = norm(config, own, "input_norm", x, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         y = np.zeros_like(x)
@@ -188,9 +189,7 @@ def attention(
     config: ModelConfig, layer: Attention, w: dict[str, Array], x: Array, positions: npt.NDArray[np.int64], e: Rounding
 ) -> Array:
     """Attention of all tokens to all tokens that they see, [tokens, hidden]."""
-    q = linear(x, w["q"], w.get("q.bias"), e)
-    k = linear(x, w["k"], w.get("k.bias"), e)
-    v = linear(x, w["v"], w.get("v.bias"), e)
+    q, k, v = (linear(x, w[name], w.get(f"{name}.bias"), e) for name in "qkv")
     if config.qkv_clip:
         q, k, v = (np.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
     if config.qk_norm == "full":
@@ -214,6 +213,10 @@ def attention(
     if config.attention_softcap:
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
     distance = positions[:, None] - positions[None, :]
+    if config.distance_buckets:
+        reach = len(config.distance_buckets) // 2
+        buckets = np.array(config.distance_buckets)[np.clip(-distance, -reach, reach) + reach]
+        scores = e.around(scores + w["attention_bias"].reshape(-1, config.heads)[buckets].transpose(2, 0, 1), e.sums)
     distance = np.abs(distance) if config.bidirectional else distance
     visible = (distance >= 0) & ((distance < layer.window) if layer.window else True)
     scores = np.where(visible, scores, -np.inf)

@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import load_file
 from tests.model.encoder_cases import ENCODER_CASES, ENCODER_HALF_CASES, EncoderCase, make
 from tests.model.reference import Rounding, load_pooled, pooled, pooled_tolerance
-from tests.model.run_pooling import Run
+from tests.model.run_pooling import Run, pooler
 from transformers import PreTrainedModel
 
 from forearm import _native
@@ -184,8 +184,25 @@ def test_vectors_of_tokens_are_rows_through_the_dense_layers(name: str, native: 
     assert worst <= 2 * allowed
 
 
+@pytest.mark.parametrize(("quantization", "least"), [("int8", 0.995), ("int4", 0.8)])
+@pytest.mark.parametrize("name", ["bert-pairs-mean", "mpnetmodel", "t5-relu", "t5-gated-gelu"])
+def test_quantized_weights_turn_a_vector_by_little(
+    name: str, quantization: str, least: float, made: dict[str, Made]
+) -> None:
+    one = made[name]
+    run = Run(str(one.folder), one.case.prompts(), one.asked, quantization=quantization)
+
+    ours = np.stack(pooler(run, 2).compute(run.prompts, "embed", True))
+
+    theirs = np.stack(one.expected())
+    cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(theirs, axis=1)
+    assert least < cosines.min() < 1 - 1e-6, cosines
+
+
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
-@pytest.mark.parametrize("name", ["bert-classifier", "modernbert-windows", "qwen3-embedding", "embeddinggemma"])
+@pytest.mark.parametrize(
+    "name", ["bert-classifier", "modernbert-windows", "qwen3-embedding", "embeddinggemma", "t5-relu"]
+)
 def test_what_is_said_to_fit_takes_no_more(name: str, quantization: str, made: dict[str, Made]) -> None:
     folder = made[name].folder
     config = engine_config(model=str(folder), runner="pooling", quantization=quantization)

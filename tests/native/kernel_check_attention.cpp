@@ -17,6 +17,7 @@ struct Shape {
   int64_t head_dim, kv_heads, group, context, tokens, window;
   bool capped, sinks;
   bool both_ways = false;
+  int64_t reach = 0;  // of a bias by distance; 0: none
 };
 
 constexpr float kCap = 4.0f;
@@ -40,7 +41,7 @@ std::vector<float> kept(std::vector<float> rows, int64_t dim, DType dtype) {
 struct Problem {
   Shape shape;
   DType dtype;
-  std::vector<float> q, k, v, sinks;
+  std::vector<float> q, k, v, sinks, biases;
   float scale;
 
   Problem(const Shape& s, DType type) : shape(s), dtype(type), scale(1.0f / sqrtf(static_cast<float>(s.head_dim))) {
@@ -49,7 +50,12 @@ struct Problem {
     k = random.floats(keys() * s.kv_heads * s.head_dim, 3.0f);
     v = random.floats(keys() * s.kv_heads * s.head_dim);
     sinks = random.floats(heads());
+    const std::vector<float> own = random.floats(heads() * (2 * s.reach + 1), 2.0f);
+    for (int64_t head = 0; head < heads(); ++head)
+      for (int64_t i = -15; i < 2 * s.reach + 16; ++i)
+        biases.push_back(own[head * (2 * s.reach + 1) + std::clamp<int64_t>(i, 0, 2 * s.reach)]);
   }
+  DistanceBias bias() const { return {shape.reach ? biases.data() : nullptr, shape.reach}; }
   int64_t heads() const { return shape.kv_heads * shape.group; }
   int64_t keys() const { return shape.context + shape.tokens; }
   int64_t out_columns() const { return heads() * shape.head_dim; }
@@ -170,6 +176,7 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
                             p.scale,
                             s.capped ? kCap : 0.0f,
                             s.sinks ? p.sinks.data() : nullptr,
+                            p.bias(),
                             0,
                             chunks,
                             nullptr,
@@ -214,6 +221,12 @@ struct Exact {
       double magnitude;
       double score = dot(token, head, key, &magnitude);
       if (s.capped) score = kCap * tanh(score / kCap);
+      if (s.reach > 0) {
+        const double bias =
+            p.biases[head * p.bias().stride() + std::clamp(key - position, -s.reach, s.reach) + s.reach + 15];
+        score += bias;
+        magnitude += fabs(bias);
+      }
       error = fmax(error, magnitude * (0x1p-9 + 2 * static_cast<double>(dim + 4) * kUnit));
       weight.push_back(score);
       top = fmax(top, score);
@@ -241,7 +254,8 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
                       {"tokens", s.tokens},
                       {"window", s.window},
                       {"capped", s.capped},
-                      {"both ways", s.both_ways}}));
+                      {"both ways", s.both_ways},
+                      {"reach", s.reach}}));
   const Problem p(s, dtype);
   const Cache cache(tier, p), scalar_cache(scalar, p);
   report.same_bits(cache.contents(), scalar_cache.contents(), "write_kv");
@@ -311,11 +325,16 @@ constexpr Shape kShapes[] = {
     {64, 1, 2, 0, 70, 0, true, false, true},
     {24, 3, 1, 0, 100, 9, false, false, true},
     {64, 2, 1, 0, 130, 65, false, false, true},
+    // A bias by distance: keys nearer and farther than its reach on both sides.
+    {64, 2, 1, 0, 1, 0, false, false, true, 8},
+    {32, 3, 1, 0, 77, 0, false, false, true, 20},
+    {20, 2, 3, 0, 130, 0, false, false, true, 128},
+    {24, 1, 2, 40, 30, 25, true, true, false, 5},
 };
 constexpr Shape kLong[] = {
     {16, 1, 2, 511, 3, 0, false, false},        {16, 2, 1, 1100, 4, 0, false, true},
     {24, 1, 1, 1030, 20, 70, false, false},     {16, 1, 1, 0, 1040, 0, false, false, true},
-    {16, 1, 1, 0, 530, 40, false, false, true},
+    {16, 1, 1, 0, 530, 40, false, false, true}, {16, 2, 1, 0, 530, 0, false, false, true, 128},
 };
 
 // A share: each shape with one dtype or two. A million pairs of a token and a key take longer than all else: 1040

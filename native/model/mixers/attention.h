@@ -33,6 +33,7 @@ class Attention {
   };
   const AttentionKind& kind(size_t layer) const { return *config_.layers[layer].mixer_as<AttentionKind>(); }
 
+  void spread_bias();
   void angles(Range rows);
   void project_qkv(StepWalk& w, size_t layer, const Operand& in);
   void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);
@@ -54,6 +55,7 @@ class Attention {
   std::vector<LayerMatrices> layers_;
   const QkvColumns at_;
   const HeadUnits units_;
+  std::vector<float> bias_;                           // DistanceBias::values; empty: none, or not loaded yet
   AttentionPlan plan_, last_plan_;                    // for all layers but the last, and for the last one
   std::unique_ptr<std::atomic<int64_t>[]> finished_;  // by row block and unit: number of computed columns
 };

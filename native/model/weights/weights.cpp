@@ -41,6 +41,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_convolution(i, conv->width, c.hidden, conv->bias);
     if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
   }
+  if (const int64_t values = c.bias_rows() * c.heads; values > 0)
+    declare_vector("attention_bias", attention_bias_, values, {values, {}});
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)

@@ -83,6 +83,8 @@ class Weights {
   const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
   // One more logit for each head in the denominator of a layer's softmax, [heads]; empty: none.
   const std::vector<float>& sinks(size_t layer) const { return sinks_[layer]; }
+  // The bias of attention, [bias_rows][heads]; empty: none.
+  const std::vector<float>& attention_bias() const { return attention_bias_; }
   const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
   const Recurrence& recurrence(size_t layer) const { return recurrences_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
@@ -139,6 +141,7 @@ class Weights {
   std::vector<std::vector<float>> corrections_, sinks_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;
+  std::vector<float> attention_bias_;
   std::vector<Norm> pooler_norms_;
   Norm final_norm_;
   std::map<std::string, MatrixRows> matrices_;

@@ -62,6 +62,22 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True, "vocab_size": 30522,
         "torch_dtype": "float32",
     },
+    "all-mpnet-base-v2": {
+        "architectures": ["MPNetForMaskedLM"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0,
+        "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+        "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514,
+        "model_type": "mpnet", "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
+        "relative_attention_num_buckets": 32, "torch_dtype": "float32", "transformers_version": "4.8.2",
+        "vocab_size": 30527,
+    },
+    "sentence-t5-base": {
+        "architectures": ["T5EncoderModel"], "d_ff": 3072, "d_kv": 64, "d_model": 768, "decoder_start_token_id": 0,
+        "dropout_rate": 0.1, "eos_token_id": 1, "feed_forward_proj": "relu", "initializer_factor": 1.0,
+        "is_encoder_decoder": True, "layer_norm_epsilon": 1e-06, "model_type": "t5", "n_positions": 512,
+        "num_decoder_layers": 12, "num_heads": 12, "num_layers": 12, "output_past": True, "pad_token_id": 0,
+        "relative_attention_num_buckets": 32, "torch_dtype": "float32", "transformers_version": "4.11.0.dev0",
+        "use_cache": True, "vocab_size": 32128,
+    },
     "gte-modernbert-base": {
         "architectures": ["ModernBertModel"], "attention_bias": False, "attention_dropout": 0.0,
         "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0,
@@ -129,6 +145,29 @@ MODULES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]], tuple[str, str]]
         "gte-modernbert-base",
         [("Transformer", {}), ("Pooling", _OFF | {"pooling_mode_cls_token": True})],
         ("cls", "none"),
+    ),
+    "all-mpnet-base-v2": (
+        "all-mpnet-base-v2",
+        [("Transformer", {}), ("Pooling", _OFF | {"pooling_mode_mean_tokens": True}), ("Normalize", {})],
+        ("mean", "normalize"),
+    ),
+    "sentence-t5-base": (
+        "sentence-t5-base",
+        [
+            ("Transformer", {}),
+            ("Pooling", _OFF | {"pooling_mode_mean_tokens": True}),
+            (
+                "Dense",
+                {
+                    "in_features": 768,
+                    "out_features": 768,
+                    "bias": False,
+                    "activation_function": "torch.nn.modules.linear.Identity",
+                },
+            ),
+            ("Normalize", {}),
+        ],
+        ("mean", "normalize"),
     ),
     "Qwen3-Embedding-0.6B": (
         "Qwen3-Embedding-0.6B",

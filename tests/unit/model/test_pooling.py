@@ -12,12 +12,15 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from tests.unit.model.published_encoders import ENCODERS, GTE, MODULES, NOMIC, NOMIC_OF_TRANSFORMERS
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTextEncoding
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.unread import unread_names
 from forearm.model.families.config import Dense
+from forearm.model.families.distances import distance_buckets
 from forearm.model.families.families import read_config
 from forearm.model.pooling.pooled_checkpoint import with_pooling
 from forearm.model.pooling.pooling import PoolingAsked, PoolingPlan, pooling_plan
@@ -59,6 +62,7 @@ def test_every_tensor_of_a_published_encoder_is_where_transformers_has_it(name: 
     write(tmp_path, {"torch_dtype": "float32", **ENCODERS[name]})
     config = AutoConfig.from_pretrained(tmp_path)
     kind = AutoModelForSequenceClassification if "Sequence" in ENCODERS[name]["architectures"][0] else AutoModel
+    kind = AutoModelForTextEncoding if config.model_type == "t5" else kind
     with torch.device("meta"):
         theirs = kind.from_config(config)
     shapes = {key: tuple(tensor.shape) for key, tensor in theirs.state_dict().items()}
@@ -67,7 +71,10 @@ def test_every_tensor_of_a_published_encoder_is_where_transformers_has_it(name: 
     ours: dict[str, tuple[int, ...]] = {}
     for part in parts(own, shapes):
         rows = ours[part.stored][0] if part.stored in ours else 0
-        ours[part.stored] = (rows + part.shape[0], *part.shape[1:])
+        table = part.name == "attention_bias"  # which is read as one vector
+        ours[part.stored] = (
+            (part.shape[0] // own.heads, own.heads) if table else (rows + part.shape[0], *part.shape[1:])
+        )
 
     assert {key: shapes.get(key) for key in ours} == ours
     assert not unread_names(own, shapes, ours)
@@ -107,6 +114,25 @@ def test_the_published_config_of_gte_multilingual_has_angles_of_fixed_ntk_scalin
     exact = (20_000.0 * 8) ** -(np.arange(32) / 32) / 8 ** (2 / 64)  # vLLM's NTKScalingRotaryEmbedding
     np.testing.assert_allclose(config.ropes[0].inv_freq, exact, rtol=1e-6)
     assert (config.max_positions, config.token_types) == (8192, 1)
+
+
+@pytest.mark.parametrize(("buckets", "reach"), [(32, 128), (4, 2), (10, 20), (64, 1000)])
+def test_buckets_of_distances_are_those_of_transformers(buckets: int, reach: int) -> None:
+    distances = torch.arange(-2 * reach, 2 * reach + 1)
+
+    ours = np.array(distance_buckets(buckets, reach))[np.clip(distances.numpy(), -reach, reach) + reach]
+
+    theirs = T5Attention._relative_position_bucket(distances, True, buckets, reach)
+    np.testing.assert_array_equal(ours, theirs.numpy())
+    if (buckets, reach) == (32, 128):
+        np.testing.assert_array_equal(ours, MPNetEncoder.relative_position_bucket(distances).numpy())
+
+
+def test_a_whole_t5_generates_text_unless_its_encoder_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, ENCODERS["sentence-t5-base"] | {"architectures": ["T5ForConditionalGeneration"]})
+
+    assert pooling_plan(tmp_path, PoolingAsked()) is None
+    assert plan(tmp_path, runner="pooling").tasks == ("embed", "token_embed")
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["HF_ColBERT", "PyLate"])
@@ -237,6 +263,10 @@ def test_matryoshka_is_as_the_files_or_the_flags_say(tmp_path: Path) -> None:
     [
         (ENCODERS["bge-m3"], None, {"runner": "generate"}, "--runner generate: xlm-roberta is an encoder"),
         (LLAMA, None, {"convert": "classify"}, "for --convert classify"),
+        (
+            ENCODERS["sentence-t5-base"] | {"architectures": ["T5ForSequenceClassification"]},
+            None, {}, "T5EncoderModel: classifiers",
+        ),
         (LLAMA, None, {"runner": "pooling", "pooler_config": {"pooling_type": "STEP"}}, "pooling_type is 'STEP'"),
         (LLAMA, None, {"runner": "pooling", "pooler_config": {"normalize": "yes"}}, "normalize is 'yes'"),
         (LLAMA, None, {"runner": "pooling", "pooler_config": {"dimensions": 0}}, "dimensions is 0"),
@@ -298,6 +328,10 @@ def test_damaged_modules_are_named(text: str, tmp_path: Path) -> None:
         ("bge-small-en-v1.5", {"hidden_act": "mish"}, 'hidden_act = "mish"'),
         ("bge-small-en-v1.5", {"architectures": ["BertForTokenClassification"]}, "architectures = "),
         ("gte-modernbert-base", {"layer_types": ["linear"] * 22}, "layer_types = "),
+        ("all-mpnet-base-v2", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets = 64"),
+        ("sentence-t5-base", {"relative_attention_num_buckets": 7}, "relative_attention_num_buckets = 7"),
+        ("sentence-t5-base", {"relative_attention_max_distance": 8}, "relative_attention_max_distance = 8"),
+        ("sentence-t5-base", {"feed_forward_proj": "gated-mish"}, 'feed_forward_proj = "gated-mish"'),
     ],
 )
 def test_an_encoder_that_can_not_be_computed_is_refused(

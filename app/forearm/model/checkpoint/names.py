@@ -28,6 +28,7 @@ _VECTORS = {
     "mamba": "mamba",
     "correction": "mlp.gate.e_score_correction_bias",
     "sinks": "self_attn.sinks",
+    "attention_bias": "relative_attention_bias",
 }
 _NORMS = {
     "pre": ("input_norm", "pre_mlp_norm"),
@@ -45,6 +46,7 @@ _PREFIXES = (
     "distilbert.",
     "nomic_bert.",
     "gte.",
+    "mpnet.",
     "new.",
     "",
 )
@@ -118,6 +120,9 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
         if isinstance(feed_forward, Experts) and feed_forward.correction:
             found.append(TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (feed_forward.count,)))
+    if config.distance_buckets:
+        table = (max(config.distance_buckets) + 1) * config.heads
+        found.append(TensorPart("attention_bias", f"{prefix}{names['attention_bias']}.weight", (table,)))
     if config.final_norm and config.norm_weight:
         found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
     return found

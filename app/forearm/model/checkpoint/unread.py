@@ -60,8 +60,8 @@ _CARRIED = (
     "rope_factors_short.weight",
     "attn_rot_embd.weight",
 )
-# Heads for pretraining, which a pooling model does not compute.
-_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_")
+# Heads for pretraining, which a pooling model does not compute; and T5's decoder and second name of the embedding.
+_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.")
 _TIED = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
 _SHOWN = 5
 

@@ -163,8 +163,8 @@ def _load_calibrated(
         loader.load(target, part, stored)
 
     def load(one: _native.Executor, layer: int) -> None:
-        beside = layers[None] if layer == 0 else []
-        for part, stored in (*layers[layer], *(source for source in beside if source[0].name == "positions")):
+        beside = ("attention_bias", "positions") if layer == 0 else ("attention_bias",)
+        for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
             loader.load(one, replace(part, name=name), stored)
 

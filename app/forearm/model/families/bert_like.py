@@ -12,6 +12,7 @@ from typing import Any
 
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, flat_rope, positions, sizes
+from forearm.model.families.distances import distance_buckets
 
 # Names of tensors. `output_norm` is the norm after a layer, which is read as the next layer's input_norm.
 _BERT = {
@@ -39,6 +40,11 @@ _DISTIL = _BERT | {
     "down": "ffn.lin2",
     "pre_mlp_norm": "sa_layer_norm",
     "output_norm": "output_layer_norm",
+}
+_MPNET = _BERT | {
+    **{part: f"attention.attn.{part}" for part in "qkvo"},
+    "pre_mlp_norm": "attention.LayerNorm",
+    "attention_bias": "encoder.relative_attention_bias",
 }
 _GTE = {
     "embed": "embeddings.word_embeddings",
@@ -98,6 +104,14 @@ def distilbert(inputs: FamilyInputs) -> ModelConfig:
         "hidden_act": keys.text("activation", "gelu"),
     }
     return _learned(inputs.with_defaults(type_vocab_size=0, max_position_embeddings=512, **named), 0, _DISTIL)
+
+
+def mpnet(inputs: FamilyInputs) -> ModelConfig:
+    """MPNet: all-mpnet-base-v2, multi-qa-mpnet; RoBERTa without token types, with a bias of attention by distance."""
+    if inputs.keys.integer("relative_attention_num_buckets", 32) != 32:
+        raise inputs.keys.wrong("relative_attention_num_buckets", "32, whatever the number of rows: the model's code")
+    inputs = inputs.with_defaults(max_position_embeddings=512, type_vocab_size=0)
+    return replace(_learned(inputs, 2, _MPNET), distance_buckets=distance_buckets(32, 128))
 
 
 def nomic_bert(inputs: FamilyInputs) -> ModelConfig:

@@ -258,6 +258,9 @@ class ModelConfig:
     position_offset: int = 0  # OPT's learned positions start at row 2
     token_types: int = 0  # rows of the token type embedding (BERT)
     bidirectional: bool = False  # every token attends to the whole prompt; windows reach to both sides
+    # Attention adds a bias to each score, one value for a bucket of distances and a head: the bucket of each distance
+    # key - query from -reach to reach, those beyond it as these (distances.py); (): no bias.
+    distance_buckets: tuple[int, ...] = ()
 
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from forearm.model.families import bert_like, switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
-from forearm.model.families.decoder import FamilyInputs, activation, positions, sizes
+from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
+from forearm.model.families.distances import MOST_DISTANCE, distance_buckets
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import Lengths, rope
 
@@ -20,6 +21,20 @@ _MODERN = {
     "input_norm": "attn_norm",
     "pre_mlp_norm": "mlp_norm",
     "layers.0.input_norm": "embeddings.norm",
+}
+
+
+_T5 = {
+    "embed": "shared",
+    "layers": "encoder.block",
+    **{part: f"layer.0.SelfAttention.{part}" for part in "qkvo"},
+    "gate": "layer.1.DenseReluDense.wi_0",
+    "up": "layer.1.DenseReluDense.wi",
+    "down": "layer.1.DenseReluDense.wo",
+    "input_norm": "layer.0.layer_norm",
+    "pre_mlp_norm": "layer.1.layer_norm",
+    "final_norm": "encoder.final_layer_norm",
+    "attention_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
 }
 
 
@@ -81,6 +96,45 @@ def _modern_ropes(inputs: FamilyInputs, head_dim: int) -> tuple[Rope, Rope]:
     )
 
 
+def t5(inputs: FamilyInputs) -> ModelConfig:
+    """T5's encoder: sentence-t5, gtr; RMSNorm, no positions but a bias of attention by distance, scores not scaled."""
+    keys = inputs.keys
+    keys.get("is_encoder_decoder")  # marks it as read: files give the whole model's value with the encoder alone
+    named = {
+        "hidden_size": keys.integer("d_model", 512),
+        "num_attention_heads": keys.integer("num_heads", 8),
+        "num_hidden_layers": keys.integer("num_layers", 6),
+        "intermediate_size": keys.integer("d_ff", 2048),
+        "head_dim": keys.integer("d_kv", 64),
+        "max_position_embeddings": keys.integer("n_positions", 512),
+        "rms_norm_eps": keys.number("layer_norm_epsilon", 1e-6),
+    }
+    inputs = inputs.with_defaults(**named)
+    buckets = keys.integer("relative_attention_num_buckets", 32)
+    reach = keys.integer("relative_attention_max_distance", 128)
+    if buckets % 2 or not 4 <= buckets <= 2 * MOST_DISTANCE:
+        raise keys.wrong("relative_attention_num_buckets", f"an even number from 4 to {2 * MOST_DISTANCE}")
+    if not buckets // 4 < reach <= MOST_DISTANCE:
+        raise keys.wrong("relative_attention_max_distance", f"{buckets // 4 + 1} to {MOST_DISTANCE}")
+    gate, _, act = keys.text("feed_forward_proj", "relu").rpartition("-")
+    if gate not in ("", "gated") or act not in ACTIVATIONS:
+        raise keys.wrong("feed_forward_proj", f"relu, or gated- and one of {', '.join(ACTIVATIONS)}")
+    gelu_new = (gate, act) == ("gated", "gelu")  # transformers reads gated-gelu as the approximation
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=None)] * inputs.layers,
+        ropes=(),
+        act="gelu_tanh" if gelu_new else ACTIVATIONS[act],
+        gated=gate == "gated",
+        attention_scale=1.0,
+        distance_buckets=distance_buckets(buckets, reach),
+        bidirectional=True,
+        pooled=True,
+        tied_head=True,
+        names=_T5 | ({"up": "layer.1.DenseReluDense.wi_1"} if gate else {}),
+    )
+
+
 ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "bert": bert_like.bert,
     "roberta": bert_like.roberta,
@@ -91,4 +145,6 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "gte": bert_like.gte,
     "new": bert_like.gte,  # the name in files with code of their own
     "jina_embeddings_v3": bert_like.jina_v3,
+    "mpnet": bert_like.mpnet,
+    "t5": t5,
 }

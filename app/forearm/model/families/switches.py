@@ -100,6 +100,8 @@ _IGNORED = {
     "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps",
     "norm_before_gate", "rms_norm", "time_step_init_scheme", "time_step_scale",
     "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
+    "dense_act_fn", "dropout_rate", "initializer_factor", "is_gated_act", "num_decoder_layers",  # T5's
+    "scale_decoder_outputs",
 }  # fmt: skip
 
 
@@ -179,6 +181,7 @@ _BOUNDS = {
     "max_position_embeddings": 1 << 31, "original_max_position_embeddings": 1 << 31, "sliding_window": 1 << 31,
     "local_attention": 1 << 31, "type_vocab_size": 1 << 20, "moe_intermediate_size": 1 << 24,
     "dim": 1 << 20, "hidden_dim": 1 << 24, "n_heads": 1 << 16, "n_layers": 1 << 10,  # DistilBERT's names
+    "d_model": 1 << 20, "d_ff": 1 << 24, "d_kv": 1 << 16, "num_layers": 1 << 10,  # T5's names
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ Pool = Literal["mean", "cls", "last"]
 # The step after the last layer: scaling to unit length, or a classifier's probabilities.
 Finish = Literal["none", "normalize", "sigmoid", "softmax"]
 CLASSIFIER = "ForSequenceClassification"
+_ENCODER_DECODERS = ("ForConditionalGeneration", "WithLMHeadModel")
 COLBERT = "HF_ColBERT"
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
@@ -118,7 +119,9 @@ def _architecture(keys: Keys) -> str:
 
 def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked) -> bool:
     """Return whether the model pools, by vLLM's rule: encoders, classifiers and sentence-transformers do."""
-    encoder = keys.text("model_type") in ENCODERS
+    name = _architecture(keys)
+    # A checkpoint of the whole T5 generates text, unless sentence-transformers' files say that its encoder is meant.
+    encoder = keys.text("model_type") in ENCODERS and not name.endswith(_ENCODER_DECODERS)
     if asked.runner == "generate" and encoder:
         raise ConfigError(
             f"--runner generate: {keys.text('model_type')} is an encoder and generates no text; leave the flag out"
@@ -126,7 +129,6 @@ def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked
     if asked.runner != "auto":
         return asked.runner == "pooling"
     wanted = asked.convert in ("embed", "classify")
-    name = _architecture(keys)
     headless = name.endswith("Model") and not name.endswith(("LMHeadModel", "ChatModel"))
     return encoder or wanted or modules is not None or headless or name.endswith(CLASSIFIER)
 
@@ -183,6 +185,8 @@ def _classifier(keys: Keys) -> PoolingPlan:
     if not _architecture(keys).endswith(CLASSIFIER) or tokens:
         words = tuple(str(token) for token in tokens or ("no", "yes"))
         return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words)
+    if model_type == "t5":
+        raise keys.wrong("architectures", "T5EncoderModel: classifiers that also compute T5's decoder are not served")
     labels = _labels(keys)
     hidden, count = keys.integer("dim" if model_type == "distilbert" else "hidden_size"), len(labels)
     pool: Pool = "cls"
@@ -191,7 +195,7 @@ def _classifier(keys: Keys) -> PoolingPlan:
         dense = (Dense(hidden, f"{model_type}.pooler.dense", activation="tanh"), Dense(count, "classifier"))
     elif model_type == "distilbert":
         dense = (Dense(hidden, "pre_classifier", activation="relu"), Dense(count, "classifier"))
-    elif model_type in ("roberta", "xlm-roberta", "jina_embeddings_v3"):
+    elif model_type in ("roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet"):
         dense = (Dense(hidden, "classifier.dense", activation="tanh"), Dense(count, "classifier.out_proj"))
     elif model_type == "modernbert":
         pool = "mean" if keys.text("classifier_pooling", "cls") == "mean" else "cls"

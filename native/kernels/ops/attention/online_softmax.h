@@ -28,6 +28,9 @@ struct AttendTile {
   int64_t first, rows, units;
   int64_t begin[kMaxTileRows], end[kMaxTileRows];  // keys that each row sees
   float softcap;
+  // The bias of distance 0 for each row's head, the farthest distance that has a value of its own, and the positions.
+  const float* bias[kMaxTileRows];  // null: none
+  int64_t reach, position[kMaxTileRows];
   // In the scratch of the thread:
   Operand q;        // [rows][head_dim], scaled
   Operand weights;  // [rows][64] of a pair of blocks
@@ -87,6 +90,7 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
     t.rows = end - begin;
     t.units = (t.rows + unit_rows - 1) / unit_rows;
     t.softcap = task.softcap;
+    t.reach = task.bias.reach;
     t.q = {take(most * dim), dim, form};
     t.weights = {take(most * kPairKeys), kPairKeys, form};
     t.scores = scores;
@@ -112,6 +116,8 @@ inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_r
   clear(static_cast<float*>(t.weights.data), padded * kPairKeys);
   for (int64_t r = 0; r < t.rows; ++r) {
     const int64_t token = token_of(task, t, r), position = task.first_position + token;
+    t.position[r] = position;
+    t.bias[r] = task.bias.values ? task.bias.values + head_of(task, t, r) * task.bias.stride() + t.reach + 15 : nullptr;
     t.end[r] = end_of_keys(task, position);
     t.begin[r] = task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
     clear(t.total[r].values, dim);
@@ -149,14 +155,21 @@ inline float first_lane(F16 x) {
   return lanes[0];
 }
 
-// Applies the scales of quantized keys and the softcap to scores, and masks keys that a row does not see.
+// A row's bias of 16 keys from `first_key` on.
+inline F16 bias_of_keys(const AttendTile& t, int64_t row, int64_t first_key) {
+  const int64_t distance = first_key - t.position[row], least = -(t.reach + 15);
+  return load(t.bias[row] + (distance < least ? least : distance > t.reach ? t.reach : distance));
+}
+
+// Applies the scales of quantized keys, the softcap and the bias to scores, and masks keys that a row does not see.
 inline void settle_scores(AttendTile& t, uint32_t rows, int64_t first_key, const PairScales& scales) {
   const bool all_wholly = t.begin[t.rows - 1] <= first_key && t.end[0] >= first_key + kPairKeys;
-  if (all_wholly && !scales.keys[0] && t.softcap <= 0.0f) return;
+  const bool changed = scales.keys[0] || t.softcap > 0.0f || t.bias[0];
+  if (all_wholly && !changed) return;
   const F16 none = broadcast(kNothing), cap = broadcast(t.softcap * kLog2E), by_cap = broadcast(1.0f / t.softcap);
   for (int64_t r = 0; r < t.rows; ++r) {
     const bool partly = t.begin[r] > first_key || t.end[r] < first_key + kPairKeys;
-    if (!(rows >> r & 1) || !(partly || scales.keys[0] || t.softcap > 0.0f)) continue;
+    if (!(rows >> r & 1) || !(partly || changed)) continue;
     const F16 begin = broadcast(static_cast<float>(t.begin[r] - first_key));
     const F16 end = broadcast(static_cast<float>(t.end[r] - first_key));
     for (int i = 0; i < 4; ++i) {
@@ -164,6 +177,7 @@ inline void settle_scores(AttendTile& t, uint32_t rows, int64_t first_key, const
       F16 v = load(scores);
       if (scales.keys[i / 2]) v = mul(v, load(scales.keys[i / 2] + i % 2 * 16));
       if (t.softcap > 0.0f) v = mul(cap, tanh(mul(v, by_cap)));
+      if (t.bias[0]) v = fma(bias_of_keys(t, r, first_key + 16 * i), broadcast(kLog2E), v);
       if (partly) {
         const F16 key = add(iota(), broadcast(static_cast<float>(16 * i)));
         v = select(both(less_equal(begin, key), less(key, end)), v, none);
