@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 
-def test_the_demo_model_goes_on_from_a_prompt() -> None:
-    command = [sys.executable, "-m", "forearm", "generate", "--prompt", "A glacier is", "--max-tokens", "8"]
+def generate(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "forearm", "generate", "--max-tokens", "8", "--temperature", "0", *argv]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    assert done.returncode == 0, done.stderr
+def test_the_demo_model_goes_on_from_a_prompt_and_nothing_else_is_said() -> None:
+    done = generate("--prompt", "A glacier is", "--raw")
+
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip()
-    assert "3 prompt tokens" in done.stderr
+
+
+def test_figures_and_the_log_come_when_asked_for() -> None:
+    done = generate("--prompt", "A glacier is", "--raw", "--stats", "--log-level", "INFO")
+
+    assert re.search(r"\[3 prompt tokens, \d+ tokens in ", done.stderr)
+    assert "INFO generate" in done.stderr
+
+
+def test_a_prompt_is_a_user_s_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+    messages = tmp_path / "messages.json"
+    messages.write_text(json.dumps([{"role": "user", "content": "What is a glacier?"}]))
+
+    asked, piped, listed = (
+        generate("--prompt", "What is a glacier?", "--stats"),
+        generate(text="What is a glacier?"),
+        generate("--messages", str(messages)),
+    )
+
+    assert asked.stdout.startswith("A glacier is")
+    assert asked.stdout == piped.stdout == listed.stdout
+    [tokens] = re.findall(r"(\d+) prompt tokens", asked.stderr)
+    assert int(tokens) > 8  # with those of the template
+    raw = generate("--messages", str(messages), "--raw")
+    assert (raw.returncode, raw.stderr[:25]) == (78, "forearm generate: --raw: ")
+
+
+def test_the_answer_is_printed_while_it_is_computed() -> None:
+    command = [sys.executable, "-m", "forearm", "generate", "--prompt", "What is a glacier?"]
+    pieces = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        while piece := os.read(process.stdout.fileno(), 4096):
+            pieces.append(piece)
+
+    assert b"".join(pieces).startswith(b"A glacier is")
+    assert len(pieces) > 2  # and the line's end: several writes

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.e2e.served import serve, wait_until
+from tests.e2e.terminals import PROMPT, WITHIN_S, terminal
 
-WITHIN_S = 120.0
 GREEDY = '{"temperature": 0}'
 
 
@@ -32,49 +28,6 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def forearm(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "forearm", *argv]
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=WITHIN_S)
-
-
-class Terminal:
-    """A program at a terminal of its own."""
-
-    def __init__(self, *argv: str) -> None:
-        self.pid, self._screen = pty.fork()
-        if self.pid == 0:
-            os.execv(sys.executable, [sys.executable, "-m", "forearm", *argv])
-        self.shown = ""
-
-    def type(self, keys: str) -> None:
-        os.write(self._screen, keys.encode())
-
-    def expect(self, pattern: str, within_s: float = WITHIN_S) -> None:
-        """Read until the pattern is shown, and forget what came before its end."""
-        end = time.monotonic() + within_s
-        while (found := re.search(pattern, self.shown)) is None:
-            assert time.monotonic() < end, self.shown
-            self.shown += os.read(self._screen, 4096).decode(errors="replace")
-        self.shown = self.shown[found.end() :]
-
-    def ended(self) -> int:
-        """Return the exit status, after reading what is left."""
-        try:
-            while piece := os.read(self._screen, 4096):
-                self.shown += piece.decode(errors="replace")
-        except OSError:
-            pass  # the terminal is closed
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def close(self) -> None:
-        os.close(self._screen)
-
-
-@contextmanager
-def terminal(*argv: str) -> Iterator[Terminal]:
-    """A terminal that is closed at the end, which ends the program in it."""
-    one = Terminal(*argv)
-    try:
-        yield one
-    finally:
-        one.close()
 
 
 def servers() -> list[str]:
@@ -142,12 +95,11 @@ def test_a_server_that_does_not_start_says_why() -> None:
 def test_a_conversation_at_a_terminal_shows_the_wait_and_its_end_stops_the_server() -> None:
     with terminal("run", "--max-tokens", "6") as screen:
         screen.expect(r"loading demo_model \.\.\. \d")
-        screen.expect("> ")
-        screen.type("What is a glacier?\r")
-        screen.expect("What is a glacier\\?\r\n")
-        screen.expect(r"\w+[^>]*> ")
+        screen.enter("What is a glacier?")
+        screen.expect(r"6 tokens, [\d.]+ tokens/s\]")
+        screen.expect(PROMPT)
         assert len(servers()) == 1
-        screen.type("\x04")  # Ctrl-D
+        screen.type("\x04")  # Ctrl-D, at the prompt that was awaited
         assert screen.ended() == 0
     assert servers() == []
 
@@ -155,7 +107,7 @@ def test_a_conversation_at_a_terminal_shows_the_wait_and_its_end_stops_the_serve
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_the_server_does_not_outlive_a_run_that_dies(number: signal.Signals) -> None:
     with terminal("run") as screen:
-        screen.expect("> ")
+        screen.expect(PROMPT)
         [line] = servers()
         server = psutil.Process(int(line.split()[2]))
         os.kill(screen.pid, number)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from forearm.cli import main
+from forearm.cli.markdown import GrowingMarkdown
 
 
 class TinyServer(ThreadingHTTPServer):
-    """Answers with the last message or the prompt in capitals, a letter a chunk; can want the key `sesame`."""
+    """Answers with the last message or the prompt in capitals, a letter a chunk; can want the key `sesame`.
+
+    busy: how many requests get a 503 first. A message that contains the name of a tool is answered with a call of it.
+    """
 
     daemon_threads = True
 
@@ -23,6 +28,7 @@ class TinyServer(ThreadingHTTPServer):
         self.bodies: list[dict[str, Any]] = []
         self.key: str | None = None
         self.breaks = False
+        self.busy = 0
         self.thought = ""
 
     @property
@@ -30,11 +36,21 @@ class TinyServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
 
+@contextmanager
+def tiny_server() -> Iterator[TinyServer]:
+    with TinyServer() as tiny:
+        thread = threading.Thread(target=tiny.serve_forever, args=(0.01,))
+        thread.start()
+        yield tiny
+        tiny.shutdown()
+        thread.join()
+
+
 class Answers(BaseHTTPRequestHandler):
     server: TinyServer
 
     def do_GET(self) -> None:
-        self.reply(200, json.dumps({"data": [{"id": "tiny"}]}))
+        self.reply(200, json.dumps({"data": [{"id": "tiny"}, {"id": "small"}]}))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -42,10 +58,19 @@ class Answers(BaseHTTPRequestHandler):
         if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":
             self.reply(401, json.dumps({"error": {"message": "the API key is wrong"}}))
             return
+        if self.server.busy:
+            self.server.busy -= 1
+            self.reply(503, json.dumps({"error": {"message": "no engine answers"}}))
+            return
         said = (body["prompt"] if "prompt" in body else body["messages"][-1]["content"]).upper()
         chunks: list[dict[str, Any]] = [
             {"choices": [{"text": letter} if "prompt" in body else {"delta": {"content": letter}}]} for letter in said
         ]
+        for name in (tool["function"]["name"] for tool in body.get("tools", ())):
+            if name.upper() in said:
+                call = {"index": 0, "id": "c1", "type": "function", "function": {"name": name, "arguments": '{"of": '}}
+                more = {"index": 0, "function": {"arguments": "1}"}}
+                chunks = [{"choices": [{"delta": {"tool_calls": [delta]}}]} for delta in (call, more)]
         if self.server.thought:
             chunks = [{"choices": [{"delta": {"reasoning": self.server.thought}}]}, *chunks]
         if self.server.breaks:
@@ -65,12 +90,8 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[TinyServer]:
-    with TinyServer() as tiny:
-        thread = threading.Thread(target=tiny.serve_forever, args=(0.01,))
-        thread.start()
+    with tiny_server() as tiny:
         yield tiny
-        tiny.shutdown()
-        thread.join()
 
 
 def test_one_quick_message_is_answered(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +184,36 @@ def test_a_stream_that_breaks_is_an_error(server: TinyServer, capsys: pytest.Cap
 
     assert main.main(["chat", "--url", server.url, "-q", "hello"]) == 1
     assert capsys.readouterr().err == "forearm chat: the engine went away\n"
+
+
+def test_a_busy_server_is_asked_again(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.busy = 2
+
+    assert main.main(["chat", "--url", server.url, "-q", "hello"]) == 0
+
+    out = capsys.readouterr()
+    assert out.out == "HELLO\n"
+    assert out.err == "the server says 503: no engine answers; waiting\n"
+    assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize("end", ["/v1", "/v1/", "", "/"])
+def test_the_address_is_given_with_or_without_v1(
+    end: str, server: TinyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["chat", "--url", server.url.removesuffix("/v1") + end, "-q", "hello"]) == 0
+    assert capsys.readouterr().out == "HELLO\n"
+
+
+def test_whole_blocks_of_markdown_are_taken_as_they_end() -> None:
+    answer = "# Title\n\nsome\ntext\n\n```py\na\n\nb\n```\n\n- x\n\nrest"
+    growing = GrowingMarkdown()
+
+    blocks = [block for letter in answer for block in growing.add(letter)]
+
+    assert blocks == ["# Title", "some\ntext", "```py\na\n\nb\n```", "- x"]
+    assert growing.rest == "rest"
+    assert list(GrowingMarkdown().add(answer)) == blocks
 
 
 def test_no_server_is_said_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import httpx
 
 from forearm.config import configs
 from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest
+
+_BUSY, _BUSY_S = (429, 503), 120.0  # statuses that pass, and how long to ask again
 
 
 class Client:
@@ -48,18 +50,26 @@ class Client:
         except httpx.TransportError:
             return False
 
-    def stream(self, path: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of an answer, the last one with usage.
+    def stream(self, path: str, fields: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
+        """Yield the chunks of an answer, the last one with usage. A server that is busy is asked again until it is not.
 
         Raises: InvalidRequest, EngineUnavailable or ForearmError with the server's message.
         """
         body = {"model": self.model(), **fields, "stream": True, "stream_options": {"include_usage": True}}
+        until, told = time.monotonic() + _BUSY_S, False
         try:
-            with self._http.stream("POST", path, json=body) as reply:
-                if reply.is_error:
+            while True:
+                with self._http.stream("POST", path, json=body) as reply:
+                    if not reply.is_error:
+                        yield from chunks(reply.iter_lines())
+                        return
                     reply.read()
+                if reply.status_code not in _BUSY or time.monotonic() > until:
                     raise refusal(reply)
-                yield from chunks(reply.iter_lines())
+                if not told:
+                    print(f"{refusal(reply)}; waiting", file=sys.stderr)
+                told = True
+                time.sleep(pause_s(reply))
         except httpx.HTTPError as error:
             raise unreachable(self._http.base_url, error) from None
 
@@ -69,49 +79,30 @@ class Client:
         Raises: as `stream`.
         """
         if self._model is None:
-            try:
-                reply = self._http.get("models")
-            except httpx.HTTPError as error:
-                raise unreachable(self._http.base_url, error) from None
-            if reply.is_error:
-                raise refusal(reply)
-            self._model = str(reply.json()["data"][0]["id"])
+            self._model = self.models()[0]
         return self._model
 
+    def models(self) -> list[str]:
+        """Return the names of the server's models.
 
-# The text of one choice of a chunk.
-TextOf = Callable[[dict[str, Any]], str | None]
+        Raises: as `stream`.
+        """
+        try:
+            reply = self._http.get("models")
+        except httpx.HTTPError as error:
+            raise unreachable(self._http.base_url, error) from None
+        if reply.is_error:
+            raise refusal(reply)
+        return [str(model["id"]) for model in reply.json()["data"]]
 
+    def choose(self, model: str) -> None:
+        """Name another model in requests.
 
-def printed(
-    stream: Iterable[dict[str, Any]], text_of: TextOf, stats: bool = False, thought_of: TextOf = lambda _: None
-) -> str:
-    """Print an answer as it arrives; with `stats`, its statistics on standard error. Returns: the whole answer.
-
-    thought_of: gives the reasoning of a choice, which is printed on standard error.
-    Raises: as `Client.stream`.
-    """
-    started = time.monotonic()
-    pieces: list[str] = []
-    usage: dict[str, int] = {}
-    first_s, thinks = 0.0, False
-    for chunk in stream:
-        usage = chunk.get("usage") or usage
-        for choice in chunk["choices"]:
-            piece, thought = text_of(choice) or "", thought_of(choice) or ""
-            first_s = first_s or time.monotonic() - started
-            if thought:
-                print(thought, end="", flush=True, file=sys.stderr)
-                thinks = True
-            elif piece and thinks:
-                print("\n", file=sys.stderr)
-                thinks = False
-            print(piece, end="", flush=True)
-            pieces.append(piece)
-    print()
-    if stats:
-        print(figures(usage, first_s, time.monotonic() - started), file=sys.stderr)
-    return "".join(pieces)
+        Raises: InvalidRequest if the server does not have it; as `stream`.
+        """
+        if model not in (known := self.models()):
+            raise InvalidRequest(f"the server has no model {model}; it has {', '.join(known)}")
+        self._model = model
 
 
 def lines() -> Iterator[str]:
@@ -140,6 +131,14 @@ def chunks(events: Iterator[str]) -> Iterator[dict[str, Any]]:
         yield chunk
 
 
+def pause_s(reply: httpx.Response) -> float:
+    """Return the time after which to ask a busy server again, as it says: a second to ten."""
+    try:
+        return min(max(float(reply.headers.get("Retry-After", 1)), 1.0), 10.0)
+    except ValueError:  # a date
+        return 10.0
+
+
 def refusal(reply: httpx.Response) -> ForearmError:
     """Make an exception of the server's error reply."""
     try:
@@ -153,10 +152,3 @@ def refusal(reply: httpx.Response) -> ForearmError:
 def unreachable(url: httpx.URL, error: httpx.HTTPError) -> EngineUnavailable:
     """Make the exception for a server that does not answer."""
     return EngineUnavailable(f"{url}: {error or type(error).__name__}; is `forearm serve` running there? (--url)")
-
-
-def figures(usage: dict[str, int], first_s: float, whole_s: float) -> str:
-    """Describe an answer's tokens, time to first token, and rate after it."""
-    prompt, answer = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-    rate = (answer - 1) / (whole_s - first_s) if answer > 1 and whole_s > first_s else 0.0
-    return f"[{prompt} prompt tokens, first token after {first_s:.2f} s, {answer} tokens, {rate:.1f} tokens/s]"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from forearm.cli.client import Client, lines, printed
+from forearm.cli.answer import printed
+from forearm.cli.client import Client, lines
 
 
 def complete(client: Client, quick: str | None, max_tokens: int | None, stats: bool = False) -> int:
@@ -15,6 +16,5 @@ def complete(client: Client, quick: str | None, max_tokens: int | None, stats: b
     """
     limit: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
     for prompt in [quick] if quick else lines():
-        stream = client.stream("completions", {"prompt": prompt, **limit})
-        printed(stream, lambda choice: choice["text"], stats)
+        printed(client.stream("completions", {"prompt": prompt, **limit}), stats)
     return 0

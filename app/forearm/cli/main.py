@@ -8,6 +8,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from forearm import __version__
@@ -83,19 +84,23 @@ def serve(argv: Sequence[str]) -> int:
 def generate(argv: Sequence[str]) -> int:
     """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages or standard input."""
     parser = CommandParser(
-        "forearm generate [MODEL] --prompt TEXT [flags]", "Answer one prompt here, without a server."
+        "forearm generate [MODEL] --prompt TEXT [flags]",
+        "Answer one prompt here, without a server; warnings alone are logged unless --log-level says otherwise.",
     )
     parser.add_argument("--prompt", help="the prompt; absent: standard input")
     parser.add_argument("--messages", metavar="FILE", help="JSON list of chat messages instead; - is standard input")
+    parser.add_argument("--raw", action="store_true", help="go on from the prompt as it is, without the chat template")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--temperature", type=float, help="0 is greedy; absent: the model's own default")
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--top-k", type=int)
+    parser.add_argument("--stats", action="store_true", help="print tokens and tokens/s after the answer")
     line = read_line(parser, argv)
     from forearm import log
     from forearm.cli.generate import generate
 
-    log.set_up(line.configs.engine, "generate")
+    level = line.configs.engine.logging_level if "logging_level" in line.texts else "WARNING"
+    log.set_up(replace(line.configs.engine, logging_level=level), "generate")
     messages, file = None, line.rest.messages
     if file:
         try:
@@ -104,15 +109,17 @@ def generate(argv: Sequence[str]) -> int:
             raise ConfigError(f"--messages {file}: {error.strerror}; name a JSON list of chat messages") from None
         except ValueError as error:
             raise ConfigError(f"--messages {file}: it is not JSON: {error}") from None
-    prompt = None if messages else line.rest.prompt or sys.stdin.read()
+    if messages is not None and line.rest.raw:
+        raise ConfigError("--raw: messages need the chat template; give --prompt instead of --messages")
     names = ("max_tokens", "temperature", "top_p", "top_k")
     sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
-    return generate(line.configs, prompt, messages, sampling)
+    asked = (line.rest.prompt or sys.stdin.read()) if messages is None else messages
+    return generate(line.configs, asked, sampling, raw=line.rest.raw, stats=line.rest.stats)
 
 
 def chat(argv: Sequence[str]) -> int:
     """`forearm chat`: a terminal client of a running server."""
-    parser = CommandParser("forearm chat [flags]", "Talk to a running server; an empty line or Ctrl-D ends it.")
+    parser = CommandParser("forearm chat [flags]", "Talk to a running server; at a terminal, /help tells more.")
     add_client(parser)
     parser.add_argument("--system-prompt", help="system message before the conversation")
     parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
@@ -163,7 +170,7 @@ def run_batch(argv: Sequence[str]) -> int:
 
 def add_client(parser: CommandParser) -> None:
     """Add the flags that every client of a running server has."""
-    parser.add_argument("--url", default="http://localhost:8000/v1", help="address of the server's API")
+    parser.add_argument("--url", default="http://localhost:8000", help="address of the server, with or without /v1")
     parser.add_argument("--model-name", help="model to ask; absent: the server's first one")
     parser.add_argument("--api-key", help="absent: VLLM_API_KEY, or OPENAI_API_KEY")
     parser.add_argument("--stats", action="store_true", help="print tokens and tokens/s after each answer")

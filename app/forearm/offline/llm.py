@@ -90,9 +90,8 @@ class LLM(PoolingCalls):
 
         # Beside reading weights, but not before: a kept tokenizer is parsed with the GIL held (0.5B: 0.9 s -> 0.6).
         with ThreadPoolExecutor(1) as beside:
-            self._shared = SharedLoop(
-                start(config, queued=sys.maxsize, loading=lambda: texts.append(beside.submit(load_text)))
-            )
+            loading, bar = lambda: texts.append(beside.submit(load_text)), sys.stderr.isatty()
+            self._shared = SharedLoop(start(config, queued=sys.maxsize, progress=bar, loading=loading))
             self._tokenizer, self._template = texts[0].result()
         self._grammars = GrammarCheck(self._tokenizer)
         self._numbers = itertools.count()
@@ -233,12 +232,17 @@ class LLM(PoolingCalls):
         """End the file. Raises: EngineFailed if it could not be written."""
         self._shared.profile(start=False)
 
-    # --- also used by AsyncLLMEngine
+    # --- also used by AsyncLLMEngine and `forearm generate`
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._tokenizer
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one."""
+        return self._template
 
     def connection(self) -> AbstractContextManager[LoopConnection]:
         """Connect to the engine. Raises: EngineUnavailable; InvalidRequest if the model is a pooling model."""
