@@ -44,9 +44,10 @@ _AFTER = {
 }  # fmt: skip
 _ARCHITECTURES = {
     "mistral": "llama", "gemma3_text": "gemma3", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
 }  # fmt: skip
 _EXPERTS = {
-    "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     **{f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
 }  # fmt: skip
 _PERMUTED = ("llama", "granite", "smollm3")
@@ -65,7 +66,7 @@ def write_model(model: PreTrainedModel, path: Path, type_of: TypeOf = lambda nam
     tensors: dict[str, Any] = {}
     for name, parameter in model.named_parameters():
         if ".mlp.experts." in name:
-            tensors |= expert_tensors(name, parameter, type_of)
+            tensors |= expert_tensors(name, parameter, type_of, config.model_type == "gpt_oss")
             continue
         ours = gguf_name(name, config.model_type)
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
@@ -80,13 +81,22 @@ def write_model(model: PreTrainedModel, path: Path, type_of: TypeOf = lambda nam
     return write_gguf(path, architecture, keys_of(config, architecture) | VOCABULARY, tensors | factors_of(config))
 
 
-def expert_tensors(name: str, parameter: torch.Tensor, type_of: TypeOf) -> dict[str, Any]:
-    """Return the tensors of all experts, [experts, rows, k] each, of gate_up_proj or down_proj in transformers."""
-    layer, fused = name.split(".")[2], name.endswith("gate_up_proj")
+def expert_tensors(name: str, parameter: torch.Tensor, type_of: TypeOf, own_order: bool) -> dict[str, Any]:
+    """Return the tensors of all experts, [experts, rows, k] each, of gate_up_proj or down_proj in transformers.
+
+    own_order: they are [experts, k, rows], rows of gate and up alternate, and there are biases (gpt-oss).
+    """
+    layer, fused = name.split(".")[2], "gate_up_proj" in name
     parts = dict(zip(("gate", "up"), parameter.chunk(2, dim=1), strict=True)) if fused else {"down": parameter}
+    if own_order:
+        rows = parameter if name.endswith("bias") else parameter.transpose(1, 2)
+        parts = {"gate": rows[:, 0::2], "up": rows[:, 1::2]} if fused else {"down": rows}
     found: dict[str, Any] = {}
     for part, values in parts.items():
-        ours = f"blk.{layer}.ffn_{part}_exps.weight"
+        ours = f"blk.{layer}.ffn_{part}_exps.{'bias' if name.endswith('bias') else 'weight'}"
+        if name.endswith("bias"):
+            found[ours] = np.ascontiguousarray(values.detach().numpy())
+            continue
         rows = values.detach().reshape(-1, values.shape[-1]).clone()
         stored = _tensor(rows, type_of(ours), 0, False)
         with torch.no_grad():
@@ -104,7 +114,9 @@ def gguf_name(name: str, model_type: str) -> str:
     if module in _OUTER:
         return f"{_OUTER[module]}.{end}"
     _, _, layer, inner = module.split(".", 3)
-    table = _INNER | _EXPERTS | (_AFTER if model_type in ("gemma2", "gemma3_text", "olmo2") else {})
+    if end == "sinks":
+        return f"blk.{layer}.attn_sinks.weight"
+    table = _INNER | _EXPERTS | (_AFTER if model_type in ("gemma2", "gemma3_text", "olmo2", "gpt_oss") else {})
     return f"blk.{layer}.{table[inner]}.{end}"
 
 
@@ -173,7 +185,7 @@ def keys_of(config: PreTrainedConfig, architecture: str) -> dict[str, Any]:
         attends = [kind == "full_attention" for kind in config.layer_types]
         found["attention.head_count_kv"] = [one * config.num_key_value_heads for one in attends]
         found["shortconv.l_cache"] = config.conv_L_cache
-    if architecture in ("gemma2", "gemma3", "phi3") or config.model_type == "mistral":
+    if architecture in ("gemma2", "gemma3", "phi3", "gpt-oss") or config.model_type == "mistral":
         found["attention.sliding_window"] = config.sliding_window or 0
     if architecture == "gemma2":
         found["attn_logit_softcapping"] = config.attn_logit_softcapping

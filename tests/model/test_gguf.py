@@ -34,6 +34,10 @@ _QWEN3_MOE = replace(  # llama.cpp's files of it have experts in every layer
 _ALL_EXPERTS = replace(  # every expert is chosen, so that rounding changes no choice
     _BY_NAME["mixtral"], name="mixtral-all", settings={"num_local_experts": 3, "num_experts_per_tok": 3}
 )
+_GPT_OSS_ALL = replace(
+    _BY_NAME["gpt-oss"], name="gpt-oss-all",
+    settings=_BY_NAME["gpt-oss"].settings | {"num_local_experts": 3, "num_experts_per_tok": 3},
+)  # fmt: skip
 _LFM2 = replace(_BY_NAME["lfm2"], settings=_BY_NAME["lfm2"].settings | {"block_auto_adjust_ff_dim": False})
 ARCHITECTURES: list[Case] = [
     _BIASED,
@@ -46,6 +50,7 @@ ARCHITECTURES: list[Case] = [
             "llama-rope-yarn", "mistral-window", "mistral-nemo", "qwen2", "qwen2-yarn", "qwen3", "phi3",
             "phi3-window-tied", "phi3-partial", "phi3-longrope-short", "phi3-longrope-long", "gemma2", "gemma3",
             "gemma3-mqa", "olmo2", "smollm3", "granite", "ernie-interleaved", "mixtral", "qwen2-moe", "olmoe",
+            "gpt-oss",
         )
     ),
 ]  # fmt: skip
@@ -95,7 +100,9 @@ class Typed:
     @property
     def case(self) -> Case:
         """Sizes that are multiples of a block of 256."""
-        case = {**_BY_NAME, _BIASED.name: _BIASED, _ALL_EXPERTS.name: _ALL_EXPERTS}[self.family]
+        case = {**_BY_NAME, _BIASED.name: _BIASED, _ALL_EXPERTS.name: _ALL_EXPERTS, _GPT_OSS_ALL.name: _GPT_OSS_ALL}[
+            self.family
+        ]
         return replace(case, settings={**case.settings, **_WIDE}, prompt=20, greedy=4)
 
     def type_of(self, name: str) -> str:
@@ -113,6 +120,8 @@ TYPED = [
         "ffn_down": "Q4_1", "token_embd": "F16", "output": "BF16",
     }),
     Typed("llama-biases", "Q8_0"),
+    Typed("gpt-oss-all", "Q8_0", {"ffn_gate_exps": "MXFP4", "ffn_up_exps": "MXFP4", "ffn_down_exps": "MXFP4",
+                                  "ffn_gate_inp": "F32"}),
     Typed("mixtral-all", "Q4_K", {"ffn_down_exps": "Q6_K", "ffn_gate_exps": "Q5_0", "ffn_gate_inp": "F32"}),
     *(Typed(family, "Q4_K", _Q4_K_M) for family in ("qwen3", "phi3", "gemma2", "gemma3-mqa", "olmo2")),
 ]  # fmt: skip

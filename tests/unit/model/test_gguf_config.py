@@ -109,6 +109,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], message
         opened(tmp_path, **changes)
 
 
+def test_a_message_of_harmony_does_not_end_the_turn(tmp_path: Path) -> None:
+    tokens = ["a", "<|end|>", "b", "<|return|>", "<|call|>"]
+
+    named = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1, 3, 1, 3, 3]}
+
+    assert opened(tmp_path, **named, **{"tokenizer.ggml.eos_token_id": 3}).config.eos_token_ids == (3, 4)
+    tokens[3:] = ["c", "d"]
+    assert opened(tmp_path, **named, **{"tokenizer.ggml.eos_token_id": 3}).config.eos_token_ids == (1, 3)
+
+
 def test_a_window_makes_a_llama_a_mistral(tmp_path: Path) -> None:
     config = opened(tmp_path, **{"llama.attention.sliding_window": 32}).config
 

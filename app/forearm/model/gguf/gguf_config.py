@@ -30,9 +30,9 @@ ARCHITECTURES = {
     "llama": ("llama", "mistral", "mixtral"), "gemma3": ("gemma3_text",), "qwen2moe": ("qwen2_moe",),
     "qwen3moe": ("qwen3_moe",), "olmoe": ("olmoe",),
     **{name: (name,) for name in ("qwen2", "qwen3", "phi3", "gemma2", "olmo2", "smollm3", "granite", "ernie4_5")},
-    "lfm2": ("lfm2",),
+    "lfm2": ("lfm2",), "gpt-oss": ("gpt_oss",),
 }  # fmt: skip
-_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe")
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe", "gpt-oss")
 _INTERLEAVED = ("llama", "smollm3", "granite")  # llama.cpp rotates neighbouring values; its converter permutes q and k
 
 _NAMES = {
@@ -48,6 +48,7 @@ _LFM2 = {
     "final_norm": "token_embd_norm", "conv": "shortconv.conv", "conv_out": "shortconv.out_proj",
     **{f"conv_{part}": "shortconv.in_proj" for part in ("b", "c", "x")},
 }  # fmt: skip
+_GPT_OSS = {"pre_mlp_norm": "post_attention_norm", "sinks": "attn_sinks.weight"}
 _PHI3 = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "up": "ffn_up"}
 
 # Tokens that end a turn, for files whose keys name only the token that ends a text.
@@ -55,6 +56,7 @@ _PHI3 = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "u
 _ENDS = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>",
 }  # fmt: skip
+_HARMONY_ENDS = {"<|return|>", "<|call|>", "<|endoftext|>"}  # gpt-oss': <|end|> is between messages of a turn
 _CONTROL = 3  # the value of tokenizer.ggml.token_type for control tokens
 
 
@@ -79,7 +81,7 @@ def gguf_config(
     config = replace(
         config,
         model_type=model_type,
-        names=_NAMES | {"phi3": _PHI3, "lfm2": _LFM2}.get(model_type, {}),
+        names=_NAMES | {"phi3": _PHI3, "lfm2": _LFM2, "gpt_oss": _GPT_OSS}.get(model_type, {}),
         norm_plus_one=False,
         ropes=tuple(_as_stored(metadata, rope) for rope in config.ropes),
         eos_token_ids=_ends(metadata.keys, config.vocab_size),
@@ -206,6 +208,9 @@ def _family_of_experts(metadata: GgufMetadata, values: dict[str, Any], experts: 
     if metadata.architecture == "qwen2moe":
         values["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length")
         values["qkv_bias"] = values.pop("attention_bias")
+    if metadata.architecture == "gpt-oss":
+        values["sliding_window"] = metadata.integer("attention.sliding_window", 128)
+        values.get("rope_scaling", {})["truncate"] = False  # no key tells it
     return ARCHITECTURES[metadata.architecture][-1]
 
 
@@ -247,6 +252,7 @@ def _ends(keys: Keys, vocab_size: int) -> tuple[int, ...]:
     found = {i for name in ("eos", "eot", "eom") for i in eos_ids(keys, vocab_size, f"tokenizer.ggml.{name}_token_id")}
     tokens = keys.get("tokenizer.ggml.tokens") or []
     types = keys.get("tokenizer.ggml.token_type") or []
+    ends = _HARMONY_ENDS if "<|return|>" in tokens and "<|call|>" in tokens else _ENDS
     kinds = enumerate(zip(tokens, types, strict=False))  # a file may have types for some tokens or for none
-    found |= {i for i, (token, kind) in kinds if kind == _CONTROL and token in _ENDS}
+    found |= {i for i, (token, kind) in kinds if kind == _CONTROL and token in ends}
     return tuple(sorted(found))
