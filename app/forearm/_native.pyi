@@ -69,7 +69,7 @@ class Executor:
 
     config: read through the attributes of model/families/config.py's dataclass.
     matrices: what families' matrices(config) lists: embed, positions, types, head, layers.{i}.{qkv,o,up,down},
-    layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
+    layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out}, layers.{i}.{delta_in,delta_gates,delta_out},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
@@ -122,7 +122,8 @@ class Executor:
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
         name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
-        layers.{i}.conv_{b,c,x,out}, layers.{i}.mamba_{z,xbc,dt,out}, or
+        layers.{i}.conv_{b,c,x,out}, layers.{i}.mamba_{z,xbc,dt,out}, layers.{i}.delta_{q,k,v,z,b,a,out},
+        layers.{i}.q_gate, or
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
@@ -387,10 +388,11 @@ class Kernels:
         step_tokens: int,
         in_chunks: bool,
         bias: Float32Array | None = None,
+        gate: Float32Array | None = None,
     ) -> Float32Array:
         """Causal attention of the last tokens of a context.
 
-        q [tokens, heads, head_dim], k and v [keys, kv_heads, head_dim].
+        q and gate [tokens, heads, head_dim], k and v [keys, kv_heads, head_dim].
 
         The cache is written in `dtype`; `step_tokens` query tokens go together; `in_chunks` computes chunks of keys
         apart and merges them. bias [heads, 2 * reach + 31]: DistanceBias's in kernels.h.
@@ -460,6 +462,21 @@ class Kernels:
         z_scale: float = 1.0,
     ) -> Float32Array:
         """Rows like y; y and z [rows, dim], weight [dim]: kernels.h's GatedNormTask."""
+    def delta_gates(
+        self, a: Float32Array, b: Float32Array, a_log: Float32Array, dt_bias: Float32Array
+    ) -> tuple[Float32Array, Float32Array]:
+        """decay and beta of a, b [rows, heads], a_log and dt_bias [heads]: kernels.h's DeltaGatesTask."""
+    def delta_rule(
+        self,
+        q: Float32Array,
+        k: Float32Array,
+        v: Float32Array,
+        decay: Float32Array,
+        beta: Float32Array,
+        state: Float32Array,
+    ) -> tuple[Float32Array, Float32Array]:
+        """What a value head reads in each row, and its state after them; q, k [rows, key_dim], v [rows, value_dim],
+        decay, beta [rows], state [key_dim, value_dim]: kernels.h's DeltaRuleTask."""
     def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
     def row_maxima(self, x: Float32Array, mask: UInt32Array | None) -> Float32Array:
         """Of each 64 values; a mask has a bit for each value, bit i % 32 of word i / 32."""

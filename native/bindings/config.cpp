@@ -104,10 +104,14 @@ LayerKind layer_of(const py::handle& layer) {
                    beside = layer.attr("beside");
   LayerKind kind{AttentionKind{}, std::nullopt};
   if (!feed_forward.is_none()) kind.feed_forward = feed_forward_of(feed_forward);
+  const auto size = [&mixer](const char* field) { return mixer.attr(field).cast<int64_t>(); };
   if (mixer.is_none())
     kind.mixer = std::monostate{};
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
+  else if (py::hasattr(mixer, "key_heads"))
+    kind.mixer =
+        GatedDeltaKind{size("key_heads"), size("value_heads"), size("key_dim"), size("value_dim"), size("taps")};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else
@@ -224,6 +228,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("final_norm", c.final_norm);
   read("parallel_residual", c.parallel_residual);
   read("qk_norm_after_rope", c.qk_norm_after_rope);
+  read("attention_gate", c.attention_gate);
   read("qkv_clip", c.qkv_clip);
   read("sinks", c.sinks);
   read("query_growth", c.query_growth);

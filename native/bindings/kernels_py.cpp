@@ -145,7 +145,7 @@ void attend_in_chunks(const Kernels& kernels, AttendTask task) {
 
 Floats attend(const Kernels& kernels, const Floats& q, const Floats& k, const Floats& v, const std::string& dtype,
               float scale, int64_t window, float softcap, const MaybeFloats& sinks, int64_t step_tokens, bool in_chunks,
-              const MaybeFloats& bias) {
+              const MaybeFloats& bias, const MaybeFloats& gate) {
   const int64_t tokens = q.shape(0), heads = q.shape(1), dim = q.shape(2), kv_heads = k.shape(1);
   const PagedCache paged(kernels, k, v, dtype_of(dtype));
   Floats out({tokens, heads, dim});
@@ -171,6 +171,7 @@ Floats attend(const Kernels& kernels, const Floats& q, const Floats& k, const Fl
       task.chunk_end = (k.shape(0) + kChunkTokens - 1) / kChunkTokens;
       task.out = {out.mutable_data(), heads * dim, Form::f32_rows};
       task.scratch = scratch.get();
+      task.gate = data_or_null(gate);
       in_chunks ? attend_in_chunks(kernels, task) : kernels.attend(task);
     }
   }
@@ -291,6 +292,24 @@ Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, cons
   return out;
 }
 
+py::tuple delta_gates(const Kernels& kernels, const Floats& a, const Floats& b, const Floats& a_log,
+                      const Floats& dt_bias) {
+  const int64_t rows = a.shape(0), heads = a.shape(1);
+  Floats decay({rows, heads}), beta({rows, heads});
+  kernels.delta_gates({a.data(), b.data(), heads, rows, heads, a_log.data(), dt_bias.data(), decay.mutable_data(),
+                       beta.mutable_data()});
+  return py::make_tuple(decay, beta);
+}
+
+py::tuple delta_rule(const Kernels& kernels, const Floats& q, const Floats& k, const Floats& v, const Floats& decay,
+                     const Floats& beta, const Floats& state) {
+  const int64_t rows = q.shape(0), key_dim = q.shape(1), value_dim = v.shape(1);
+  Floats next = copy_of(state), out({rows, value_dim});
+  kernels.delta_rule({q.data(), k.data(), key_dim, v.data(), value_dim, decay.data(), beta.data(), 1, rows, key_dim,
+                      value_dim, next.mutable_data(), out.mutable_data(), value_dim});
+  return py::make_tuple(out, next);
+}
+
 py::tuple row_max(const Kernels& kernels, const Floats& x) {
   const RowMax max = kernels.row_max(x.data(), x.size());
   return py::make_tuple(max.value, max.index, max.nan);
@@ -367,7 +386,7 @@ void bind_kernels(py::module_& module) {
       .def("head_norm", &head_norm, "x"_a, "weight"_a, "eps"_a)
       .def("rope", &rope, "x"_a, "cos"_a, "sin"_a, "interleaved"_a)
       .def("attend", &attend, "q"_a, "k"_a, "v"_a, "dtype"_a, "scale"_a, "window"_a, "softcap"_a, "sinks"_a,
-           "step_tokens"_a, "in_chunks"_a, "bias"_a = py::none())
+           "step_tokens"_a, "in_chunks"_a, "bias"_a = py::none(), "gate"_a = py::none())
       .def("route", &route, "logits"_a, "active"_a, "score"_a, "correction"_a = py::none(), "groups"_a = 1,
            "groups_kept"_a = 1, "group_best"_a = 2, "renormalized"_a = false, "sum_epsilon"_a = 0.0f, "scale"_a = 1.0f,
            "jitter"_a = 0.0f)
@@ -379,6 +398,8 @@ void bind_kernels(py::module_& module) {
            "dt_scale"_a = 1.0f, "dt_least"_a = 0.0f, "dt_most"_a = std::numeric_limits<float>::infinity())
       .def("gated_norm", &gated_norm, "y"_a, "z"_a, "weight"_a, "groups"_a = 1, "eps"_a = 1e-5f, "gate_first"_a = true,
            "z_scale"_a = 1.0f)
+      .def("delta_gates", &delta_gates, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a)
+      .def("delta_rule", &delta_rule, "q"_a, "k"_a, "v"_a, "decay"_a, "beta"_a, "state"_a)
       .def("row_max", &row_max, "x"_a)
       .def("row_maxima", &row_maxima, "x"_a, "mask"_a)
       .def("row_exp_sum", &row_exp_sum, "x"_a, "max"_a, "inverse_temperature"_a, "mask"_a = py::none())

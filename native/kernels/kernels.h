@@ -349,6 +349,7 @@ struct AttendTask {
   Operand out;
   int64_t out_row;  // row of `out` that token 0 has
   void* scratch;
+  const float* gate = nullptr;  // strided like q: results are multiplied with its sigmoid; null: they are not
 };
 
 // Folds partials[chunk][token][head][2 + padded head_dim] of `chunks` chunks in order and writes `out` as attend does.
@@ -473,8 +474,36 @@ struct GatedNormTask {
   float eps;
   bool gate_first;
   float z_scale;
-  Operand out;      // a float form
-  int64_t out_row;  // row of `out` that row_begin has
+  Operand out;             // a float form
+  int64_t out_row;         // row of `out` that row_begin has
+  int64_t out_column = 0;  // column of `out` that column 0 has
+};
+
+// The gates of the gated delta rule, of rows [rows][stride]:
+//   decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = sigmoid(b)
+struct DeltaGatesTask {
+  const float *a, *b;
+  int64_t stride, rows;
+  int64_t heads;
+  const float *a_log, *dt_bias;  // [heads]
+  float *decay, *beta;           // [rows][heads]
+};
+
+// The gated delta rule over neighbouring tokens of one sequence, of one value head. For each row t, ascending, with S
+// the state:
+//   change = beta[t] * (v[t] - decay[t] * S^T k[t]);  S = decay[t] * S + k[t] change^T;  out[t] = S^T q[t]
+// Sums run over the dimensions of the keys, ascending, fused: the same bits however rows are cut into tasks.
+struct DeltaRuleTask {
+  const float *q, *k;  // [rows][qk_stride]
+  int64_t qk_stride;
+  const float* v;  // [rows][v_stride]
+  int64_t v_stride;
+  const float *decay, *beta;  // [rows], gate_stride apart
+  int64_t gate_stride;
+  int64_t rows, key_dim, value_dim;
+  float* state;  // [key_dim][value_dim]
+  float* out;    // [rows][out_stride]
+  int64_t out_stride;
 };
 
 struct Kernels {
@@ -501,6 +530,8 @@ struct Kernels {
   void (*short_conv)(const ShortConvTask&);
   void (*mamba2)(const Mamba2Task&);
   void (*gated_norm)(const GatedNormTask&);
+  void (*delta_gates)(const DeltaGatesTask&);
+  void (*delta_rule)(const DeltaRuleTask&);
 
   // Largest value of x[0 .. n).
   RowMax (*row_max)(const float* x, int64_t n);

@@ -154,6 +154,20 @@ Floats gated(const Kernels& k, int variant) {
   return out.all();
 }
 
+// A value head's state after some rows, the rows' gates and results.
+Floats delta_ruled(const Kernels& k, int) {
+  constexpr int64_t kKeyDim = 40, kValueDim = 100, kHead = 1;
+  const Floats q = numbers(kNormRows * kKeyDim, 51), key = numbers(kNormRows * kKeyDim, 52);
+  const Floats v = numbers(kNormRows * kValueDim, 53), a = numbers(kNormRows, 54), b = numbers(kNormRows, 55);
+  const Floats a_log = numbers(kHead, 56), dt_bias = numbers(kHead, 57);
+  Floats all = numbers(kKeyDim * kValueDim + kNormRows * (2 + kValueDim), 58);
+  float *decay = all.data() + kKeyDim * kValueDim, *beta = decay + kNormRows, *out = beta + kNormRows;
+  k.delta_gates({a.data(), b.data(), kHead, kNormRows, kHead, a_log.data(), dt_bias.data(), decay, beta});
+  k.delta_rule({q.data(), key.data(), kKeyDim, v.data(), kValueDim, decay, beta, kHead, kNormRows, kKeyDim, kValueDim,
+                all.data(), out, kValueDim});
+  return all;
+}
+
 // A matrix [n, k] of any dtype, packed for a tier; codes with a scale and, of integers, an offset for every group.
 struct Matrix {
   Matrix(const Kernels& tier, DType dtype, int64_t n, int64_t k, int64_t group = kGroup)
@@ -348,6 +362,7 @@ constexpr Case kCases[] = {
     {"short_conv", convolved, 4, exactly, false},
     {"mamba2", moved, 1, exactly, false},
     {"gated_norm", gated, 8, exactly, false},
+    {"delta_rule", delta_ruled, 1, exactly, false},
     {"embed", embedded, kDTypes, exactly, false},
     {"gemm", own_product, 5 * kProducts, of_own, false},  // f32, f16, bf16, int8, int4
     {"long gemm", long_product, 3, of_long, false},

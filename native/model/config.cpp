@@ -45,6 +45,17 @@ void check_mamba2(const Mamba2Kind& mamba) {
            std::to_string(mamba.groups) + ")");
 }
 
+void check_delta(const GatedDeltaKind& delta) {
+  in_range("key heads of a delta rule", delta.key_heads, 1, 4096);
+  in_range("value heads of a delta rule", delta.value_heads, delta.key_heads, 4096);
+  if (delta.value_heads % delta.key_heads != 0)
+    refuse("value heads (" + std::to_string(delta.value_heads) + ") is not a multiple of key heads (" +
+           std::to_string(delta.key_heads) + ")");
+  in_range("key dimension of a delta rule", delta.key_dim, 1, 4096);
+  in_range("value dimension of a delta rule", delta.value_dim, 1, 4096);
+  in_range("width of a delta rule's convolution", delta.width, 2, 64);
+}
+
 void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
@@ -56,6 +67,7 @@ void check_layers(const Config& c) {
     if (const auto* conv = layer.mixer_as<ShortConvKind>())
       in_range("width of a short convolution", conv->width, 2, 64);
     if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
+    if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
     const bool before = c.norm_placement == NormPlacement::pre && c.norm_residual == NormResidual::none;
     if ((layer.beside || !layer.mixes() || !layer.feed_forward) && (!before || c.parallel_residual))
       refuse("layers of one half, or of two mixers, need norms that stand before each half alone");
@@ -107,6 +119,11 @@ StateShape Config::state(size_t layer) const {
             .channels = mamba->channels(),
             .heads = mamba->heads,
             .head_floats = mamba2_panels(mamba->head_dim) * kPanel * mamba->state_dim};
+  if (const auto* delta = layers[layer].mixer_as<GatedDeltaKind>())
+    return {.tail_rows = delta->width - 1,
+            .channels = delta->channels(),
+            .heads = delta->value_heads,
+            .head_floats = delta->key_dim * delta->value_dim};
   return {};
 }
 

@@ -59,6 +59,16 @@ struct StateShape {
   int64_t floats() const { return tail_floats() + heads * head_floats; }
 };
 
+// The gated delta rule (Qwen3-Next, Qwen3.5).
+struct GatedDeltaKind {
+  int64_t key_heads, value_heads;  // each key head has group() value heads, which follow each other
+  int64_t key_dim, value_dim;      // of a head
+  int64_t width;                   // of the convolution over queries, keys and values
+
+  int64_t group() const { return value_heads / key_heads; }
+  int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+};
+
 struct FeedForwardKind {
   int64_t width;
   Activation activation = Activation::silu;
@@ -85,7 +95,7 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, std::monostate> mixer;  // the last: none
+  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, std::monostate> mixer;  // the last: none
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;
   std::optional<Mamba2Kind> beside = std::nullopt;  // reads the same rows as the mixer, attention; both are added
@@ -158,8 +168,9 @@ struct Config {
   bool parallel_residual = false;  // both halves of a layer read the same residual
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_after_rope = false;
-  float qkv_clip = 0.0f;  // q, k and v are clamped to this size; 0: not
-  bool sinks = false;     // each head has one more logit in the denominator of its softmax
+  bool attention_gate = false;  // results of attention are multiplied with the sigmoid of gates beside the queries
+  float qkv_clip = 0.0f;        // q, k and v are clamped to this size; 0: not
+  bool sinks = false;           // each head has one more logit in the denominator of its softmax
   // Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)).
   float query_growth = 0.0f;
   int64_t query_positions = 0;

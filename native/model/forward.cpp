@@ -28,6 +28,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       attention_(weights, kv, step_),
       short_conv_(weights, states, step_),
       mamba2_(weights, states, step_),
+      gated_delta_(weights, states, step_),
       feed_forward_(weights, step_),
       experts_(weights, step_) {}
 
@@ -68,6 +69,7 @@ const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   }
   if (c_.layers[layer].mixer_as<ShortConvKind>()) return short_conv_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<Mamba2Kind>()) return mamba2_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<GatedDeltaKind>()) return gated_delta_.mix(w, layer, add);
   if (!c_.layers[layer].beside) return attention_.mix(w, layer, add);
   mamba2_.project(w, layer, add);
   step_.barrier(w);  // attention prepares the same rows again

@@ -9,6 +9,7 @@
 #include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
 #include "model/mixers/attention.h"
+#include "model/mixers/gated_delta.h"
 #include "model/mixers/mamba2.h"
 #include "model/mixers/short_conv.h"
 #include "model/partition.h"
@@ -49,6 +50,7 @@ class Forward {
   Attention attention_;
   ShortConv short_conv_;
   Mamba2 mamba2_;
+  GatedDelta gated_delta_;
   FeedForward feed_forward_;
   Experts experts_;
 };

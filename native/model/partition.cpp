@@ -22,7 +22,7 @@ HeadUnits::HeadUnits(const Config& c)
   add_units(c.heads, c.head_dim, false);
   const int64_t first_kv = count();
   add_units(c.kv_heads, c.head_dim, true);
-  sections_ = {{{0, at.key}, 0}, {{at.key, at.value}, first_kv}, {{at.value, at.end}, first_kv}};
+  sections_ = {{{0, at.key}, 0}, {{at.key, at.value}, first_kv}, {{at.value, at.gate}, first_kv}};
 }
 
 // The last unit includes the padding of its section.

@@ -58,14 +58,16 @@ inline Partition split_columns(int64_t columns, int64_t unit, int threads) {
   return partition;
 }
 
-// The columns of the joint query, key and value matrix: three sections, each padded to whole panels.
+// The columns of the joint query, key and value matrix: three sections, or four with gates, each padded to whole
+// panels.
 struct QkvColumns {
-  int64_t key, value, end;  // the queries start at 0
+  int64_t key, value, gate, end;  // the queries start at 0
 
   explicit QkvColumns(const Config& c)
       : key(round_up(c.heads * c.head_dim, kPanel)),
         value(key + round_up(c.kv_heads * c.head_dim, kPanel)),
-        end(value + round_up(c.kv_heads * c.head_dim, kPanel)) {}
+        gate(value + round_up(c.kv_heads * c.head_dim, kPanel)),
+        end(gate + (c.attention_gate ? key : 0)) {}
 };
 
 // The columns of a short convolution's joint matrix (ShortConvTask's b, c and x): as QkvColumns'.
@@ -83,6 +85,20 @@ struct Mamba2Columns {
       : xbc(round_up(kind.inner(), kPanel)),
         dt(xbc + round_up(kind.channels(), kPanel)),
         end(dt + round_up(kind.heads, kPanel)) {}
+};
+
+// The columns of a gated delta rule's matrices, side by side: queries at 0, keys, values and the gates of the results,
+// then the gates of the rule. As QkvColumns'.
+struct DeltaColumns {
+  int64_t k, v, z, b, a, end;
+
+  explicit DeltaColumns(const GatedDeltaKind& d)
+      : k(round_up(d.key_heads * d.key_dim, kPanel)),
+        v(2 * k),
+        z(v + round_up(d.value_heads * d.value_dim, kPanel)),
+        b(2 * z - v),
+        a(b + round_up(d.value_heads, kPanel)),
+        end(2 * a - b) {}
 };
 
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member

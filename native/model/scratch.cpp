@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "model/mixers/gated_delta.h"
 #include "model/partition.h"
 #include "sampling/sampler.h"
 
@@ -64,7 +65,9 @@ int64_t mixer_columns(const Config& c) {
   int64_t most = 0;
   for (const LayerKind& layer : c.layers) {
     const auto* mamba = layer.mixer_as<Mamba2Kind>();
+    const auto* delta = layer.mixer_as<GatedDeltaKind>();
     most = std::max(most, mamba                             ? Mamba2Columns(*mamba).end
+                          : delta                           ? DeltaColumns(*delta).end
                           : layer.mixer_as<ShortConvKind>() ? ShortConvColumns(c).end
                                                             : QkvColumns(c).end);
   }
@@ -80,8 +83,15 @@ int64_t beside_columns(const Config& c) {
 
 int64_t recurrence_channels(const Config& c) {
   int64_t most = 0;
-  for (size_t i = 0; i < c.layers.size(); ++i)
-    if (const StateShape state = c.state(i); state.heads > 0) most = std::max(most, state.channels);
+  for (const LayerKind& layer : c.layers)
+    if (const auto* mamba = layer.mamba2()) most = std::max(most, mamba->channels());
+  return most;
+}
+
+int64_t mixer_scratch_floats(const Config& c) {
+  int64_t most = 0;
+  for (const LayerKind& layer : c.layers)
+    if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, GatedDelta::scratch_floats(*delta));
   return most;
 }
 
@@ -177,6 +187,7 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   own_row_bytes_ = round_up(c.hidden * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
   own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
+  own_mixer_bytes_ = round_up(mixer_scratch_floats(c) * 4, 128);
   step_tokens = limits.step_tokens;
   experts = expert_sizes(c, limits.step_tokens);
   own_route_bytes_ = round_up((4 * experts.count + experts.groups) * 4, 128);
@@ -218,6 +229,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   own_attend_ = carver.take_each(threads, own_attend_bytes_);
   own_gemm_ = carver.take_each(threads, own_gemm_bytes_);
   own_sampler_ = carver.take_each(threads, own_sampler_bytes_);
+  own_mixer_ = carver.take_each(threads, own_mixer_bytes_);
   return carver.bytes();
 }
 

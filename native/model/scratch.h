@@ -89,7 +89,7 @@ class Scratch {
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
   Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
   Operand beside_in;  // [step_tokens, columns of the widest Mamba2 beside attention], f32_rows
-  Operand convolved;  // [step_tokens, channels of the widest recurrence], f32_rows
+  Operand convolved;  // [step_tokens, channels of the widest Mamba2], f32_rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
   Operand maxima;     // [step_logit_rows, maxima_of(vocab_size)]: row_maxima of the logits
@@ -110,16 +110,21 @@ class Scratch {
   ExpertSizes experts;
   int64_t step_tokens;
 
+  float* mixer_at(int64_t row, int64_t column) const {
+    return static_cast<float*>(mixer_in.data) + row * mixer_in.stride + column;
+  }
+
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]
   int32_t* slots;                      // [step_tokens]
   float* partials;                     // [partial_floats]: attention of one chunk of keys each
   int64_t partial_floats;
 
-  // Buffers of one member: a row [hidden], and the scratch of attend, gemm and sample.
+  // Buffers of one member: a row [hidden], and the scratch of attend, gemm, sample and a mixer.
   float* row(int member) const { return reinterpret_cast<float*>(own_row_ + member * own_row_bytes_); }
   void* attend(int member) const { return own_attend_ + member * own_attend_bytes_; }
   void* gemm(int member) const { return own_gemm_ + member * own_gemm_bytes_; }
   void* sampler(int member) const { return own_sampler_ + member * own_sampler_bytes_; }
+  float* mixer(int member) const { return reinterpret_cast<float*>(own_mixer_ + member * own_mixer_bytes_); }
   // Of experts: routes of kOwnRows rows, scratch of route, and results of a piece of columns, own_results floats.
   Routes own_routes(int member) const;
   float* route(int member) const { return reinterpret_cast<float*>(own_route_ + member * own_route_bytes_); }
@@ -136,9 +141,10 @@ class Scratch {
   void need(const Config& config, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,
             int threads);
 
-  char *own_row_, *own_attend_, *own_gemm_, *own_sampler_, *own_route_, *own_routes_;
+  char *own_row_, *own_attend_, *own_gemm_, *own_sampler_, *own_mixer_, *own_route_, *own_routes_;
   float* own_results_;
-  int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_, own_route_bytes_;
+  int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_, own_mixer_bytes_,
+                                             own_route_bytes_;
   Region region_;
 };
 

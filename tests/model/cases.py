@@ -91,6 +91,12 @@ def _randomize(name: str, parameter: torch.Tensor) -> None:
         parameter.normal_(0, 1.5 / parameter.shape[1] ** 0.5)
 
 
+_DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
 def _llama(name: str, **settings: Any) -> Case:
     return Case(f"llama-{name}", "LlamaConfig", settings)
 
@@ -300,6 +306,29 @@ CASES: list[Case] = [
         "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "num_dense_layers": 1,
         "routed_scaling_factor": 1.5,
     }),
+    # the gated delta rule beside attention with gates; last and first, of odd sizes, with experts
+    Case("qwen3-next", "Qwen3NextConfig", {
+        **_DELTA, "num_hidden_layers": 4, "head_dim": 20, "num_experts": 9, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40, "shared_expert_intermediate_size": 24, "mlp_only_layers": [1],
+    }),
+    Case("qwen3-next-odd", "Qwen3NextConfig", {
+        **_DELTA, "num_hidden_layers": 3, "head_dim": 24, "mlp_only_layers": [0, 1, 2], "linear_key_head_dim": 20,
+        "linear_value_head_dim": 13, "linear_num_key_heads": 3, "linear_num_value_heads": 3, "rms_norm_eps": 1e-5,
+        "linear_conv_kernel_dim": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    }, prompt=70, seed=3),
+    Case("qwen3.5-text", "Qwen3_5TextConfig", {
+        **_DELTA, "num_hidden_layers": 5, "head_dim": 24, "num_key_value_heads": 3,
+    }),
+    Case("qwen3.5-tied", "Qwen3_5TextConfig", {
+        **_DELTA, "head_dim": 32, "tie_word_embeddings": True, "linear_num_value_heads": 6,
+        "layer_types": ["full_attention", "linear_attention"], "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5,
+        },
+    }),
+    Case("qwen3.5-moe-text", "Qwen3_5MoeTextConfig", {
+        **_DELTA, "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 40, "shared_expert_intermediate_size": 48,
+    }),
     # parallel halves of a layer, norms of each head, LayerNorm without bias or weights
     Case("phi", "PhiConfig", {"hidden_size": 96, "num_key_value_heads": 6}),
     Case("phi-gqa-rotated", "PhiConfig", {"num_key_value_heads": 3, "num_hidden_layers": 3, "rope_parameters": {
@@ -382,6 +411,24 @@ CASES: list[Case] = [
         "text_config": {"head_dim": 24, "rope_parameters": {**_MROPE, "mrope_section": [4, 4, 4]}},
         "vision_config": _VISION,
     }),
+    Case("qwen3.5", "Qwen3_5Config", {  # heads as large as published ones
+        "text_config": {
+            **_DELTA, "head_dim": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "linear_num_key_heads": 1,
+            "linear_num_value_heads": 2, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+            "num_hidden_layers": 4, "rope_parameters": {
+                "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+                "mrope_section": [12, 10, 10],
+            },
+        },
+        "vision_config": {"model_type": "qwen3_5_vision", **_VISION},
+    }),
+    Case("qwen3.5-moe", "Qwen3_5MoeConfig", {
+        "text_config": {
+            **_DELTA, "head_dim": 16, "num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40, "shared_expert_intermediate_size": 48,
+        },
+        "vision_config": {"model_type": "qwen3_5_moe_vision", **_VISION},
+    }),
     Case("opt", "OPTConfig", {"ffn_dim": 100, "word_embed_proj_dim": 72}),
     Case("opt-gelu-untied", "OPTConfig", {
         "ffn_dim": 90, "word_embed_proj_dim": 72, "activation_function": "gelu", "tie_word_embeddings": False,
@@ -392,5 +439,6 @@ HALF_CASES: list[Case] = [
     replace(case, name=f"{case.name}-{dtype}", dtype=dtype)
     for dtype in ("bfloat16", "float16")
     for case in CASES
-    if case.name in ("llama-gqa", "llama-head-128", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "opt", "olmo2")
+    if case.name
+    in ("llama-gqa", "llama-head-128", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "opt", "olmo2", "qwen3.5-text")
 ]

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, ShortConv
+from forearm.model.families.recurrences import GatedDelta, Mamba2
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
@@ -138,6 +139,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         y = np.zeros_like(x)
         if isinstance(layer.mixer, ShortConv):
             y = short_conv(layer.mixer, own, normed, rounding)
+        elif isinstance(layer.mixer, GatedDelta):
+            y = gated_delta(layer.mixer, own, normed, rounding, config.norm_eps)
         elif isinstance(layer.mixer, Attention):
             y = layer.mixer.out_scale * attention(config, layer.mixer, own, normed, positions, rounding)
         if layer.mamba2:
@@ -204,8 +207,7 @@ def attention(
         q = q * (1 + config.query_growth * np.log(1 + positions // config.query_positions))[:, None, None]
     k, v = e.around(k, e.cache), e.around(v, e.cache)
 
-    group = config.heads // config.kv_heads
-    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    k, v = (np.repeat(a, config.heads // config.kv_heads, axis=1) for a in (k, v))
     scores = np.einsum("qhd,khd->hqk", q, k)
     if e.sums:
         scores = e.summed(scores, np.einsum("qhd,khd->hqk", q * q, k * k), config.head_dim)
@@ -225,11 +227,12 @@ def attention(
     total = p.sum(axis=-1, keepdims=True)
     if config.sinks:
         total = total + np.exp(w["sinks"][:, None, None] - top)
-    p = e.around(p / total, e.sums, 8)  # the exponential and its argument, the sum, a product
-    p = e.around(p, e.operands)
+    p = e.around(e.around(p / total, e.sums, 8), e.operands)  # the exponential and its argument, the sum, a product
     mixed = np.einsum("hqk,khd->qhd", p, v)
     if e.sums:
         mixed = e.summed(mixed, np.einsum("hqk,khd->qhd", p * p, v * v), len(x))
+    if config.attention_gate:
+        mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e)).reshape(mixed.shape), e.sums, 4)
     return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e)
 
 
@@ -278,6 +281,41 @@ def mamba2(own: Mamba2, w: dict[str, Array], x: Array, eps: float, e: Rounding) 
         rows = e.around(rows.reshape(len(x), -1) * w["gate_norm"], e.sums, 4)
         rows = rows if own.gate_first else e.around(rows * gate, e.sums, 8)
     return linear(rows, w["mamba_out"], w.get("mamba_out.bias"), e)
+
+
+def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps: float) -> Array:
+    """The recurrence as it is defined, token by token, of all value heads."""
+    u = np.concatenate([linear(x, w[f"delta_{name}"], None, e) for name in "qkv"], axis=1)
+    y = convolved(own.taps, w, u, e)
+    y = e.around(y * sigmoid(y), e.sums, 4)
+    q, k, v = np.split(y, [own.key_heads * own.key_dim, 2 * own.key_heads * own.key_dim], axis=1)
+    q, k = (a.reshape(len(x), own.key_heads, own.key_dim) for a in (q, k))
+    q, k = (a / np.sqrt((a * a).sum(axis=-1, keepdims=True) + 1e-6) for a in (q, k))
+    q, k = (np.repeat(e.around(a, e.sums, 8), own.value_heads // own.key_heads, axis=1) for a in (q, k))
+    q, v = q / math.sqrt(own.key_dim), v.reshape(len(x), own.value_heads, own.value_dim)
+    exact = replace(e, operands=0.0, int8="")  # the gates' matrices and their inputs are float32
+    decay = np.exp(w["a_log"]) * np.logaddexp(0, linear(x, w["delta_a"], None, exact) + w["dt_bias"])
+    decay = e.around(np.exp(-e.around(decay, e.sums, 8)), e.sums, 2)
+    beta = e.around(sigmoid(linear(x, w["delta_b"], None, exact)), e.sums, 4)
+    state, out = np.zeros((own.value_heads, own.key_dim, own.value_dim)), np.zeros_like(v)
+
+    def read(by: Array) -> Array:
+        found = np.einsum("hk,hkv->hv", by, state)
+        return e.summed(found, np.einsum("hk,hkv->hv", by**2, state**2), own.key_dim) if e.sums else found
+
+    for t in range(len(x)):
+        change = e.around(beta[t, :, None] * (v[t] - decay[t, :, None] * read(k[t])), e.sums, 3)
+        state = e.around(decay[t, :, None, None] * state + k[t][:, :, None] * change[:, None, :], e.sums, 2)
+        out[t] = read(q[t])
+    out = out / np.sqrt((out * out).mean(axis=-1, keepdims=True) + eps) * w["gate_norm"]
+    z = linear(x, w["delta_z"], None, e).reshape(v.shape)
+    out = e.around(out * z * sigmoid(z), e.sums, 12)
+    return linear(out.reshape(len(x), -1), w["delta_out"], None, e)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:

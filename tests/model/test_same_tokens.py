@@ -17,13 +17,13 @@ from forearm.model.families.config import (
     FeedForward,
     KvDTypeName,
     Layer,
-    Mamba2,
     ModelConfig,
     Rope,
     ShortConv,
     WeightFormat,
 )
 from forearm.model.families.matrices import matrices, uniform_formats
+from forearm.model.families.recurrences import GatedDelta, Mamba2
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -115,6 +115,17 @@ SHAPES = {
             Layer(None, Experts(40, count=12, active=3, activation="relu_squared", gated=False)),
         ),
     ),
+    "delta": replace(
+        LLAMA,
+        qk_norm="head",
+        norm_plus_one=True,
+        attention_gate=True,
+        layers=(
+            Layer(GatedDelta(2, 4, 16, 24, 4), FeedForward(176)),
+            Layer(Attention(0), FeedForward(100)),
+            Layer(GatedDelta(3, 3, 20, 80, 3), FeedForward(100)),
+        ),
+    ),
     "experts": replace(
         LLAMA,
         layers=(
@@ -186,6 +197,11 @@ class Weights:
             self.vector(prefix + "conv", mixer.taps * config.hidden, 0.0)
             if mixer.bias:
                 self.vector(prefix + "conv.bias", config.hidden, 0.0)
+        elif isinstance(mixer, GatedDelta):
+            self.vector(prefix + "conv", mixer.taps * mixer.channels, 0.0)
+            self.vector(prefix + "a_log", mixer.value_heads, 0.0)
+            self.vector(prefix + "dt_bias", mixer.value_heads, 0.0)
+            self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             full = config.qk_norm == "full"
             for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
@@ -268,7 +284,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2")
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta")
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]
@@ -362,7 +378,7 @@ def test_a_chunk_that_wants_no_logits_changes_none(executors: Executors, expecte
 
 @pytest.mark.parametrize("weights", [WeightFormat("float32"), WeightFormat("int8")])
 @pytest.mark.parametrize(
-    ("shape", "most"), [("llama", 5), ("gemma2", 5), ("opt", 5), ("olmo2", 6), ("convolutions", 5)]
+    ("shape", "most"), [("llama", 5), ("gemma2", 5), ("opt", 5), ("olmo2", 6), ("convolutions", 5), ("delta", 5)]
 )
 def test_a_layer_has_five_barriers_at_any_batch(shape: str, most: int, weights: WeightFormat) -> None:
     """Six where a norm is over all heads of a row; one more a step, after the embedding."""

@@ -22,12 +22,16 @@ from forearm.engine.host.placement import Memory
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.families.config import Layer, ShortConv
+from forearm.model.families.recurrences import GatedDelta
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)
 
 
-@pytest.fixture(scope="module", params=["lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2"])
+@pytest.fixture(
+    scope="module",
+    params=["lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2", "qwen3_next", "qwen3_5_text"],
+)
 def model_type(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -184,6 +188,9 @@ def state_floats(layer: Layer, hidden: int) -> int:
     """Floats of a tiny model's state: the last rows of a convolution, and the matrices of heads."""
     if isinstance(layer.mixer, ShortConv):
         return (layer.mixer.taps - 1) * hidden
+    if isinstance(layer.mixer, GatedDelta):
+        delta = layer.mixer
+        return (delta.taps - 1) * delta.channels + delta.value_heads * delta.key_dim * delta.value_dim
     own = layer.mamba2
     return (own.taps - 1) * own.channels + own.heads * own.head_dim * own.state_dim if own else 0
 

@@ -31,6 +31,7 @@ void check_combine(Report&, const Kernels& tier, const Kernels& scalar);
 void check_short_conv(Report&, const Kernels& tier, const Kernels& scalar);
 void check_mamba2(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gated_norm(Report&, const Kernels& tier, const Kernels& scalar);
+void check_delta_rule(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
 void check_self_test(Report&, const Kernels& tier, const Kernels& scalar);
 
@@ -60,6 +61,7 @@ constexpr struct {
     {"short_conv", check_short_conv},
     {"mamba2", check_mamba2},
     {"gated_norm", check_gated_norm},
+    {"delta_rule", check_delta_rule},
     {"sampling", check_sampling},
     {"self_test", check_self_test},
 };

@@ -41,7 +41,7 @@ std::vector<float> kept(std::vector<float> rows, int64_t dim, DType dtype) {
 struct Problem {
   Shape shape;
   DType dtype;
-  std::vector<float> q, k, v, sinks, biases;
+  std::vector<float> q, k, v, sinks, biases, gate;
   float scale;
 
   Problem(const Shape& s, DType type) : shape(s), dtype(type), scale(1.0f / sqrtf(static_cast<float>(s.head_dim))) {
@@ -54,6 +54,7 @@ struct Problem {
     for (int64_t head = 0; head < heads(); ++head)
       for (int64_t i = -15; i < 2 * s.reach + 16; ++i)
         biases.push_back(own[head * (2 * s.reach + 1) + std::clamp<int64_t>(i, 0, 2 * s.reach)]);
+    if (s.tokens % 2) gate = random.floats(s.tokens * out_columns());  // of some shapes
   }
   DistanceBias bias() const { return {shape.reach ? biases.data() : nullptr, shape.reach}; }
   int64_t heads() const { return shape.kv_heads * shape.group; }
@@ -182,7 +183,8 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
                             nullptr,
                             out.operand(),
                             1,
-                            scratch};
+                            scratch,
+                            p.gate.empty() ? nullptr : p.gate.data()};
       division.chunks ? attend_chunks(tier, task) : tier.attend(task);
     }
   }
@@ -240,8 +242,9 @@ struct Exact {
         sum += weight[i] / total * value;
         spread += weight[i] / total * fabs(value);
       }
-      wanted.push_back(sum);
-      tolerance.push_back(spread * (2 * error + 0x1p-9 + 300 * kUnit) + 0x1p-126);
+      const double gate = p.gate.empty() ? 1 : 1 / (1 + exp(-p.gate[token * p.out_columns() + head * dim + d]));
+      wanted.push_back(gate * sum);
+      tolerance.push_back(gate * spread * (2 * error + 0x1p-9 + 300 * kUnit) + 0x1p-126);
     }
   }
 };

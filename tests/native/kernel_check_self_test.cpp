@@ -75,6 +75,20 @@ constexpr struct {
          flip(t.state);
        };
      }},
+    {"delta_rule",
+     [](Kernels& k) {
+       k.delta_rule = [](const DeltaRuleTask& t) {
+         sound->delta_rule(t);
+         flip(t.state);
+       };
+     }},
+    {"delta_rule",  // the test's case of this name covers the gates, too
+     [](Kernels& k) {
+       k.delta_gates = [](const DeltaGatesTask& t) {
+         sound->delta_gates(t);
+         flip(t.decay);
+       };
+     }},
     {"gated_norm",
      [](Kernels& k) {
        k.gated_norm = [](const GatedNormTask& t) {

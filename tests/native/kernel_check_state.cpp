@@ -32,7 +32,69 @@ Convolved convolved(const Kernels& kernels, ShortConvTask task, Form form, int64
   return {out.values(), state};
 }
 
+// A value head's results and state, `cut` rows at a time.
+Convolved ruled(const Kernels& kernels, DeltaRuleTask task, int64_t cut) {
+  const int64_t all = task.rows;
+  std::vector<float> state(task.state, task.state + task.key_dim * task.value_dim), out(all * task.out_stride);
+  task.state = state.data();
+  for (int64_t row = 0; row < all; row += cut) {
+    DeltaRuleTask part = task;
+    part.q += row * task.qk_stride;
+    part.k += row * task.qk_stride;
+    part.v += row * task.v_stride;
+    part.decay += row * task.gate_stride;
+    part.beta += row * task.gate_stride;
+    part.rows = std::min(cut, all - row);
+    part.out = out.data() + row * task.out_stride;
+    kernels.delta_rule(part);
+  }
+  return {out, state};
+}
+
 }  // namespace
+
+void check_delta_rule(Report& report, const Kernels& tier, const Kernels& scalar) {
+  for (const int64_t key_dim : {8, 20, 128})
+    for (const int64_t value_dim : {5, 16, 48, 77, 128})
+      for (const int64_t rows : {1, 2, 7}) {
+        const int64_t gate_stride = 2, key_stride = key_dim + 3, value_stride = value_dim + 5;
+        report.begin(sizes({{"key_dim", key_dim}, {"value_dim", value_dim}, {"rows", rows}}));
+        Random random(key_dim * value_dim + rows);
+        const std::vector<float> q = random.floats(rows * key_stride), k = random.floats(rows * key_stride, 0.1f);
+        const std::vector<float> v = random.floats(rows * value_stride), a = random.floats(rows * gate_stride);
+        const std::vector<float> b = random.floats(rows * gate_stride), a_log = random.floats(gate_stride);
+        const std::vector<float> dt_bias = random.floats(gate_stride);
+        std::vector<float> state = random.floats(key_dim * value_dim);
+        const auto gates = [&](const Kernels& kernels) {
+          std::vector<float> both(2 * a.size());
+          kernels.delta_gates({a.data(), b.data(), gate_stride, rows, gate_stride, a_log.data(), dt_bias.data(),
+                               both.data(), both.data() + a.size()});
+          return both;
+        };
+        const std::vector<float> wanted_gates = gates(scalar);
+        report.same_bits(gates(tier), wanted_gates, "gates");
+        const DeltaRuleTask task{q.data(),
+                                 k.data(),
+                                 key_stride,
+                                 v.data(),
+                                 value_stride,
+                                 wanted_gates.data(),
+                                 wanted_gates.data() + a.size(),
+                                 gate_stride,
+                                 rows,
+                                 key_dim,
+                                 value_dim,
+                                 state.data(),
+                                 nullptr,
+                                 value_stride};
+        const Convolved wanted = ruled(scalar, task, rows);
+        for (const int64_t cut : {rows, int64_t{1}, int64_t{3}}) {
+          const Convolved got = ruled(tier, task, cut);
+          report.same_bits(got.out, wanted.out, "rows");
+          report.same_bits(got.state, wanted.state, "state");
+        }
+      }
+}
 
 void check_short_conv(Report& report, const Kernels& tier, const Kernels& scalar) {
   for (const int64_t channels : {16, 40, 67})

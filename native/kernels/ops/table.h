@@ -14,6 +14,7 @@
 #include "kernels/ops/rows/logits.h"
 #include "kernels/ops/rows/norm.h"
 #include "kernels/ops/rows/rope.h"
+#include "kernels/ops/state/delta_rule.h"
 #include "kernels/ops/state/mamba2.h"
 #include "kernels/ops/state/short_conv.h"
 
@@ -44,6 +45,8 @@ constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   table.short_conv = short_conv;
   table.mamba2 = mamba2;
   table.gated_norm = gated_norm;
+  table.delta_gates = delta_gates;
+  table.delta_rule = delta_rule;
   table.row_max = row_max;
   table.row_maxima = row_maxima;
   table.row_exp_sum = row_exp_sum;

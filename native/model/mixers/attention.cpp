@@ -198,6 +198,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
   AttendTask task{};
   task.q = qkv_at(0, 0);
   task.q_stride = step_.scratch.mixer_in.stride;
+  if (config_.attention_gate) task.gate = qkv_at(0, at_.gate);
   task.window = kind(layer).window;
   task.scale = config_.attention_scale;
   task.softcap = config_.attention_softcap;

@@ -43,10 +43,7 @@ class Attention {
   void normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv);
   void rotate(size_t rope, Range rows, int64_t column, int64_t heads);
   void attend(StepWalk& w, size_t layer);
-  float* qkv_at(int64_t row, int64_t column) const {
-    const Operand& qkv = step_.scratch.mixer_in;
-    return static_cast<float*>(qkv.data) + row * qkv.stride + column;
-  }
+  float* qkv_at(int64_t row, int64_t column) const { return step_.scratch.mixer_at(row, column); }
 
   const Config& config_;
   const Weights& weights_;

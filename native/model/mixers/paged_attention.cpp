@@ -23,6 +23,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
   task.blocks = step.batch().block + item.first_block;
   task.q += item.row * task.q_stride;
+  if (task.gate) task.gate += item.row * task.q_stride;
   task.head_dim = step.config.head_dim;
   task.kv_head = item.kv_head;
   task.group = step.config.group();

@@ -40,6 +40,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
       declare_convolution(i, conv->width, c.hidden, conv->bias);
     if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
+    if (const auto* delta = c.layers[i].mixer_as<GatedDeltaKind>()) declare_delta(i, *delta);
   }
   if (const int64_t values = c.bias_rows() * c.heads; values > 0)
     declare_vector("attention_bias", attention_bias_, values, {values, {}});
@@ -110,6 +111,15 @@ void Weights::declare_mamba2(size_t layer, const Mamba2Kind& kind) {
   declare_vector(prefix + "a_log", own.a_log, kind.heads, {kind.heads, {}});
   declare_vector(prefix + "d", own.d, kind.heads, {kind.heads, {}});
   if (kind.norm) declare_vector(prefix + "gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
+}
+
+void Weights::declare_delta(size_t layer, const GatedDeltaKind& kind) {
+  declare_convolution(layer, kind.width, kind.channels(), false);
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  Recurrence& own = recurrences_[layer];
+  declare_vector(prefix + "dt_bias", own.dt_bias, kind.value_heads, {kind.value_heads, {}});
+  declare_vector(prefix + "a_log", own.a_log, kind.value_heads, {kind.value_heads, {}});
+  declare_vector(prefix + "gate_norm", own.norm, kind.value_dim, {kind.value_dim, {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {

@@ -4,6 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+# Qwen3.5's and Qwen3-Next's layers.
+_DELTA: dict[str, Any] = {
+    "attention_bias": False, "attention_dropout": 0.0, "full_attention_interval": 4, "head_dim": 256,
+    "hidden_act": "silu", "initializer_range": 0.02, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_value_head_dim": 128, "max_position_embeddings": 262144, "mlp_only_layers": [],
+    "rms_norm_eps": 1e-06, "use_cache": True,
+}  # fmt: skip
+_QWEN35: dict[str, Any] = {
+    **_DELTA, "attn_output_gate": True, "dtype": "bfloat16", "eos_token_id": 248044, "mamba_ssm_dtype": "float32",
+    "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False, "vocab_size": 248320, "rope_parameters": {
+        "mrope_interleaved": True, "mrope_section": [11, 11, 10], "rope_type": "default", "rope_theta": 10000000,
+        "partial_rotary_factor": 0.25,
+    },
+}  # fmt: skip
+_EXPERTS: dict[str, Any] = {
+    "hidden_size": 2048, "linear_num_value_heads": 32, "moe_intermediate_size": 512, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "output_router_logits": False, "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 512,
+}  # fmt: skip
+_TOKENS: dict[str, Any] = {
+    "image_token_id": 248056, "video_token_id": 248057, "vision_start_token_id": 248053, "vision_end_token_id": 248054,
+}  # fmt: skip
+
+
+def _three_of_four(layers: int) -> list[str]:
+    return ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
+
+
 HYBRID: dict[str, dict[str, Any]] = {
     "LFM2-1.2B": {
         "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_dim": 2048,
@@ -118,5 +146,38 @@ HYBRID: dict[str, dict[str, Any]] = {
         "rope_scaling": None, "rope_theta": 10000, "router_aux_loss_coef": 0.01, "shared_intermediate_size": 8192,
         "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.56.0", "use_cache": True,
         "vocab_size": 100352,
+    },
+    "Qwen3-Next-80B-A3B-Instruct": {
+        **_DELTA, **_EXPERTS, "architectures": ["Qwen3NextForCausalLM"], "bos_token_id": 151643,
+        "decoder_sparse_step": 1, "eos_token_id": 151645, "intermediate_size": 5120, "model_type": "qwen3_next",
+        "norm_topk_prob": True, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48,
+        "partial_rotary_factor": 0.25, "rope_scaling": None, "rope_theta": 10000000, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16", "transformers_version": "4.57.0.dev0", "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "Qwen3.5-0.8B": {
+        **_TOKENS, "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+        "tie_word_embeddings": True, "text_config": {
+            **_QWEN35, "hidden_size": 1024, "intermediate_size": 3584, "layer_types": _three_of_four(24),
+            "linear_num_value_heads": 16, "model_type": "qwen3_5_text", "num_attention_heads": 8,
+            "num_hidden_layers": 24, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        },
+    },
+    "Qwen3.5-27B, its text part alone": {
+        **_QWEN35, "architectures": ["Qwen3_5ForCausalLM"], "hidden_size": 5120, "intermediate_size": 17408,
+        "layer_types": _three_of_four(64), "linear_num_value_heads": 48, "model_type": "qwen3_5_text",
+        "num_attention_heads": 24, "num_hidden_layers": 64, "num_key_value_heads": 4, "tie_word_embeddings": False,
+    },
+    "Qwen3.5-35B-A3B": {
+        **_TOKENS, "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe",
+        "tie_word_embeddings": False, "text_config": {
+            **_QWEN35, **_EXPERTS, "layer_types": _three_of_four(40), "model_type": "qwen3_5_moe_text",
+            "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40, "tie_word_embeddings": False,
+        },
+    },
+    "Qwen3.5-35B-A3B, its text part alone": {
+        **_QWEN35, **_EXPERTS, "architectures": ["Qwen3_5MoeForCausalLM"], "layer_types": _three_of_four(40),
+        "model_type": "qwen3_5_moe_text", "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+        "tie_word_embeddings": False,
     },
 }  # fmt: skip

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.model.test_families import read
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, FeedForward, Layer, Mamba2
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer
+from forearm.model.families.recurrences import Mamba2
 
 
 def test_granite_h_has_mamba2_in_all_layers_but_four_which_have_no_positions(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, Mamba2, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, ModelConfig, ShortConv
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
+from forearm.model.families.recurrences import GatedDelta, Mamba2
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix).
@@ -26,6 +27,7 @@ _VECTORS = {
     "k_norm": "self_attn.k_norm",
     "conv": "conv.conv",
     "mamba": "mamba",
+    "delta": "linear_attn",
     "correction": "mlp.gate.e_score_correction_bias",
     "sinks": "self_attn.sinks",
     "attention_bias": "relative_attention_bias",
@@ -116,6 +118,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
                 found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
         if mamba2 := config.layers[i].mamba2:
             found += _mamba2(layer, f"{at}.{names['mamba']}", mamba2)
+        if isinstance(mixer, GatedDelta):
+            found += _delta(layer, f"{at}.{names['delta']}", mixer)
         if config.sinks and isinstance(mixer, Attention):
             found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
         if isinstance(feed_forward, Experts) and feed_forward.correction:
@@ -139,6 +143,14 @@ def _mamba2(layer: str, at: str, own: Mamba2) -> Iterator[TensorPart]:
         yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.inner,))
 
 
+def _delta(layer: str, at: str, own: GatedDelta) -> Iterator[TensorPart]:
+    """Yield the vectors of a layer of the gated delta rule, whose module is `at`."""
+    yield TensorPart(f"{layer}.conv", f"{at}.conv1d.weight", (own.channels * own.taps,))
+    for name, stored in (("dt_bias", "dt_bias"), ("a_log", "A_log")):
+        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (own.value_heads,))
+    yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.value_dim,))
+
+
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
     """Yield the parts of one packed matrix with their biases; parts that share a tensor take its rows in order."""
     row, last = 0, ""
@@ -147,11 +159,14 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
     for part in spec.parts if spec.experts > 1 else ():
         yield from _experts(spec, part, f"{prefix}{config.names.get(part.key, part.stored)}", stored)
     for part in spec.parts if spec.experts == 1 else ():
-        module, _, place = f"{prefix}{config.names.get(part.key, part.stored)}".partition("[")
+        module, _, place = f"{prefix}{config.names.get(part.key, part.stored)}".rstrip("]").partition("[")
         if spec.role == "head":
             module = _head(config, stored)
-        row = int(place[:-1]) * part.rows if place else row if module == last else 0
+        row = int(place) * part.rows if place.isdigit() else row if module == last else 0
         whole = part.rows if spec.role == "head" else None  # a rotated model reads a tied head from the embedding
+        if ":" in place:
+            yield from _pieces(part, f"{module}.weight", place, spec)
+            continue
         yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name)
         if spec.bias:
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (part.rows,), row)
@@ -182,6 +197,14 @@ def _experts(spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[s
 # A name in ModelConfig.names of experts' matrices. "[1]": of the equal parts of an expert, which follow each other, the
 # second; "[1::2]": every second row from 1. ".T": floats are stored as [k, rows].
 _PLACE = re.compile(r"(.+?)(\.T)?(?:\[(\d)(::2)?\])?")
+
+
+def _pieces(part: MatrixPart, tensor: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield a part whose rows lie in pieces: `place` is "first:rows:step" (ModelConfig.names)."""
+    first, rows, step = map(int, place.split(":"))
+    of_rows = part.rows // rows * step
+    for at in range(0, part.rows, rows):
+        yield TensorPart(part.name, tensor, (rows, spec.k), first + at // rows * step, at, of_rows, spec.name)
 
 
 def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from forearm.array_types import Float32Array
+from forearm.model.families.recurrences import GatedDelta, Mamba2
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward.
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai"]
@@ -98,49 +98,7 @@ class ShortConv:
     bias: bool = False
 
 
-@dataclass(frozen=True)
-class Mamba2:
-    """A mixer: a state of each head, moved by each token (Dao and Gu 2024, arXiv:2405.21060).
-
-    z, x, b, c and dt are linear functions of a token; x, b and c go through a convolution and silu. A head's state
-    [state_dim, head_dim] is multiplied with exp(-dt * exp(a_log)), b * dt * x is added, and y = c * state + d * x;
-    y * silu(z) is normalized over each of `groups` parts. gate_first: false: y is normalized before the gate.
-    norm: false: there is none.
-
-    groups: heads / groups neighbours share b and c. taps: of the convolution; the last taps - 1 tokens are state too.
-    dt_least, dt_most: bounds of dt, behind its softplus. bias: the matrices have one.
-    """
-
-    heads: int
-    groups: int
-    head_dim: int
-    state_dim: int
-    taps: int
-    conv_bias: bool = True
-    bias: bool = False
-    dt_least: float = 0.0
-    dt_most: float = math.inf
-    norm: bool = True
-    gate_first: bool = True
-    z_scale: float = 1.0  # z .. dt and the result are multiplied with these (Falcon-H1)
-    x_scale: float = 1.0
-    b_scale: float = 1.0
-    c_scale: float = 1.0
-    dt_scale: float = 1.0
-    out_scale: float = 1.0
-
-    @property
-    def inner(self) -> int:
-        """Return the width of z, x and y."""
-        return self.heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        """Return the channels of the convolution: those of x, b and c."""
-        return self.inner + 2 * self.groups * self.state_dim
-
-
-Mixer = Attention | ShortConv | Mamba2
+Mixer = Attention | ShortConv | Mamba2 | GatedDelta
 
 
 @dataclass(frozen=True)
@@ -277,6 +235,8 @@ class ModelConfig:
     # full: one norm over all heads together.
     qk_norm: Literal["none", "head", "each_head", "full"] = "none"
     qk_norm_after_rope: bool = False
+    # Each head's result is multiplied with the sigmoid of gates, which are linear functions of the token.
+    attention_gate: bool = False
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
     sinks: bool = False  # each head has one more logit in the denominator of its softmax (gpt-oss)
     # Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)) (Ministral 3).
@@ -306,10 +266,12 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
-    # the part is the i-th of equal ones in that tensor; more for tensors of experts: names.py, _PLACE.
+    # the part is the i-th of equal ones in that tensor. "[first:rows:step]": the part's rows lie in pieces of `rows`
+    # rows, the first at row `first` and each `step` rows after the one before. More for tensors of experts: names.py,
+    # _PLACE.
     names: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_states(self) -> bool:
         """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
-        return any(layer.mamba2 or isinstance(layer.mixer, ShortConv) for layer in self.layers)
+        return any(layer.mamba2 or isinstance(layer.mixer, ShortConv | GatedDelta) for layer in self.layers)

@@ -28,7 +28,7 @@ def qwen2_moe(inputs: FamilyInputs) -> ModelConfig:
         num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408, shared_expert_intermediate_size=5632
     )
     shared = FeedForward(inputs.keys.integer("shared_expert_intermediate_size"), _act(inputs))
-    layers = _sparse_layers(inputs, shared=shared, shared_gate=True)
+    layers = sparse_layers(inputs, shared=shared, shared_gate=True)
     bias = inputs.keys.flag("qkv_bias", True)
     return decoder(inputs, windows=qwen_windows(inputs), feed_forwards=layers, qkv_bias=bias)
 
@@ -37,7 +37,7 @@ def qwen3_moe(inputs: FamilyInputs) -> ModelConfig:
     """Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder: Qwen3 with experts."""
     inputs = inputs.with_defaults(num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768)
     bias = inputs.keys.flag("attention_bias")
-    layers = _sparse_layers(inputs)
+    layers = sparse_layers(inputs)
     return decoder(
         inputs, windows=qwen_windows(inputs), feed_forwards=layers, qk_norm="head", qkv_bias=bias, o_bias=bias
     )
@@ -240,7 +240,7 @@ def _experts(
     return experts
 
 
-def _sparse_layers(inputs: FamilyInputs, **differs: Any) -> list[FeedForward | Experts]:
+def sparse_layers(inputs: FamilyInputs, **differs: Any) -> list[FeedForward | Experts]:
     """Return Qwen's layers: experts in every decoder_sparse_step-th one, but not in mlp_only_layers."""
     keys = inputs.keys
     step, dense = keys.integer("decoder_sparse_step", 1), keys.get("mlp_only_layers") or []

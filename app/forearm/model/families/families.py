@@ -143,6 +143,9 @@ FAMILIES: dict[str, Family] = {
     "falcon_h1": mamba2.falcon_h1,
     "nemotron_h": mamba2.nemotron_h,
     "mamba2": mamba2.mamba2,
+    "qwen3_next": hybrid.qwen3_next,
+    "qwen3_5_text": hybrid.qwen3_5,
+    "qwen3_5_moe_text": hybrid.qwen3_5_moe,
     "phi": layer_norm.phi,
     "stablelm": layer_norm.stablelm,
     "olmo": layer_norm.olmo,
@@ -155,4 +158,6 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl": llama_like.qwen2_vl,
     "qwen2_5_vl": llama_like.qwen2_vl,
     "qwen3_vl": llama_like.qwen3_vl,
+    "qwen3_5": hybrid.qwen3_5,
+    "qwen3_5_moe": hybrid.qwen3_5_moe,
 }

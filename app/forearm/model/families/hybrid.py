@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig, ShortConv
-from forearm.model.families.decoder import FamilyInputs, decoder
+from forearm.model.families.decoder import FamilyInputs, activation, decoder
+from forearm.model.families.experts import sparse_layers
+from forearm.model.families.recurrences import GatedDelta
 from forearm.model.families.switches import FULL
 
-_CONV = "conv"
+_CONV, _LINEAR = "conv", "linear_attention"
 _LFM2_NAMES = {
     "final_norm": "embedding_norm", "input_norm": "operator_norm", "pre_mlp_norm": "ffn_norm",
     "o": "self_attn.out_proj", "q_norm": "self_attn.q_layernorm", "k_norm": "self_attn.k_layernorm",
@@ -60,13 +63,10 @@ def _lfm2(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts]) 
     taps = keys.integer("conv_L_cache", 3)
     if not 2 <= taps <= 64:
         raise keys.wrong("conv_L_cache", "2 to 64")
-    kinds, full = keys.get("layer_types"), keys.get("full_attn_idxs")
+    full = keys.get("full_attn_idxs")
     if full is not None and not (isinstance(full, list) and all(type(i) is int for i in full)):
         raise keys.wrong("full_attn_idxs", "a list of numbers of layers")
-    if kinds is None:
-        kinds = [FULL if full is None or i in full else _CONV for i in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (FULL, _CONV) for kind in kinds):
-        raise keys.wrong("layer_types", f"a list of {layers} times {FULL} or {_CONV}")
+    kinds = _kinds(inputs, [FULL if full is None or i in full else _CONV for i in range(layers)], _CONV)
     attention, conv = Attention(rope=0), ShortConv(taps, keys.flag("conv_bias"))
     mixers: list[Mixer] = [attention if kind == FULL else conv for kind in kinds]
     return decoder(
@@ -78,3 +78,97 @@ def _lfm2(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts]) 
         tied_head=keys.flag("tie_embedding", keys.flag("tie_word_embeddings")),
         names=_LFM2_NAMES,
     )
+
+
+def qwen3_next(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen3-Next-80B-A3B: gated delta rule, in every fourth layer attention with gates; experts, a shared one."""
+    inputs = inputs.with_defaults(num_experts=512, num_experts_per_tok=10, intermediate_size=5632)
+    keys = inputs.keys
+    key_heads, value_heads = keys.integer("linear_num_key_heads", 16), keys.integer("linear_num_value_heads", 32)
+    key, value = keys.integer("linear_key_head_dim", 128), keys.integer("linear_value_head_dim", 128)
+    group = value_heads // max(key_heads, 1)
+    # The rows of the delta rule's matrices are stored by key head: queries, keys, values and gates of the first one ...
+    sizes = {"q": key, "k": key, "v": group * value, "z": group * value}
+    names = _by_head("in_proj_qkvz", sizes) | _by_head("in_proj_ba", {"b": group, "a": group})
+    return _qwen(inputs, _qwen_experts(inputs), names)
+
+
+def qwen3_5(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen3.5, 3.6 and 3.8, for text alone: gated delta rule, in every fourth layer attention with gates."""
+    inputs = inputs.with_defaults(
+        hidden_size=4096, num_hidden_layers=32, intermediate_size=12288, num_key_value_heads=4
+    )
+    width = inputs.keys.integer("intermediate_size")
+    layers = [FeedForward(width, activation(inputs.keys, "hidden_act", "silu"))] * inputs.layers
+    return _qwen(inputs.with_defaults(vocab_size=248320), layers, {})
+
+
+def qwen3_5_moe(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen3.5 and 3.6 35B-A3B, 122B-A10B, 397B-A17B, for text alone: Qwen3.5 with experts and a shared one."""
+    inputs = inputs.with_defaults(
+        num_experts=256, num_experts_per_tok=8, num_hidden_layers=40, vocab_size=248320, intermediate_size=1
+    )  # fmt: skip
+    return _qwen(inputs, _qwen_experts(inputs), {})
+
+
+def _qwen_experts(inputs: FamilyInputs) -> list[FeedForward | Experts]:
+    inputs = inputs.with_defaults(
+        moe_intermediate_size=512, shared_expert_intermediate_size=512, norm_topk_prob=True, num_hidden_layers=48
+    )  # fmt: skip
+    shared = FeedForward(inputs.keys.integer("shared_expert_intermediate_size"))
+    return sparse_layers(inputs, shared=shared, shared_gate=True)
+
+
+def _by_head(module: str, sizes: dict[str, int]) -> dict[str, str]:
+    """Return the names of a delta rule's parts whose rows alternate in a tensor, head by head."""
+    names, first, step = {}, 0, sum(sizes.values())
+    for name, rows in sizes.items():
+        names[f"delta_{name}"] = f"linear_attn.{module}[{first}:{rows}:{step}]"
+        first += rows
+    return names
+
+
+def _qwen(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], names: dict[str, str]) -> ModelConfig:
+    inputs = inputs.with_defaults(
+        hidden_size=2048, num_hidden_layers=48, num_attention_heads=16, num_key_value_heads=2, head_dim=256,
+        vocab_size=151936, max_position_embeddings=32768, partial_rotary_factor=0.25,
+    )  # fmt: skip
+    keys, layers = inputs.keys, inputs.layers
+    delta = GatedDelta(
+        keys.integer("linear_num_key_heads", 16), keys.integer("linear_num_value_heads", 32),
+        keys.integer("linear_key_head_dim", 128), keys.integer("linear_value_head_dim", 128),
+        keys.integer("linear_conv_kernel_dim", 4),
+    )  # fmt: skip
+    for key, value, least, most in (
+        ("linear_num_key_heads", delta.key_heads, 1, 4096), ("linear_num_value_heads", delta.value_heads, 1, 4096),
+        ("linear_key_head_dim", delta.key_dim, 1, 4096), ("linear_value_head_dim", delta.value_dim, 1, 4096),
+        ("linear_conv_kernel_dim", delta.taps, 2, 64),
+    ):  # fmt: skip
+        if not least <= value <= most:
+            raise keys.wrong(key, f"{least} to {most}")
+    if delta.value_heads % delta.key_heads:
+        raise keys.wrong("linear_num_value_heads", f"a multiple of linear_num_key_heads ({delta.key_heads})")
+    every = keys.integer("full_attention_interval", 4)
+    if every < 1:
+        raise keys.wrong("full_attention_interval", "at least 1")
+    kinds = _kinds(inputs, [FULL if (i + 1) % every == 0 else _LINEAR for i in range(layers)], _LINEAR)
+    head = keys.integer("head_dim")
+    differs: dict[str, Any] = {
+        "qk_norm": "head", "norm_plus_one": True, "attention_gate": True, "partial": True,
+        "names": names | {
+            "q": f"self_attn.q_proj[0:{head}:{2 * head}]",
+            "q_gate": f"self_attn.q_proj[{head}:{head}:{2 * head}]",
+        },
+    }  # fmt: skip
+    mixers: list[Mixer] = [Attention(rope=0) if kind == FULL else delta for kind in kinds]
+    return decoder(inputs, mixers=mixers, feed_forwards=feed_forwards, **differs)
+
+
+def _kinds(inputs: FamilyInputs, default: list[str], other: str) -> list[str]:
+    """Return full_attention or `other` for each layer: the file's layer_types, or `default`."""
+    kinds = inputs.keys.get("layer_types")
+    if kinds is None:
+        return default
+    if not isinstance(kinds, list) or len(kinds) != len(default) or not all(kind in (FULL, other) for kind in kinds):
+        raise inputs.keys.wrong("layer_types", f"a list of {len(default)} times {FULL} or {other}")
+    return kinds

@@ -8,11 +8,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from forearm.model.families.config import Activation, Attention, Experts, FeedForward, Mamba2, Mixer, ModelConfig
+from forearm.model.families.config import Activation, Attention, Experts, FeedForward, Mixer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder
 from forearm.model.families.experts import granite_feed_forward
 from forearm.model.families.keys import Keys
 from forearm.model.families.llama_like import granite_scales
+from forearm.model.families.recurrences import Mamba2
 from forearm.model.families.switches import FULL
 
 _LINEAR = "linear_attention"

@@ -6,15 +6,17 @@ gate and up. Only this file knows which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import Attention, Experts, FeedForward, Mamba2, ModelConfig, ShortConv, WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig, ShortConv, WeightFormat
+from forearm.model.families.recurrences import Mamba2
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
-# the residual. router: gives the scores of experts; never quantized. pooler: a layer after pooling.
+# the residual. router: gives the scores of experts or the gates of a recurrence; never quantized. pooler: a layer after
+# pooling.
 Role = Literal[
     "embedding", "table", "head", "mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "router", "pooler"
 ]  # fmt: skip
@@ -75,21 +77,12 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         found.append(_single("types", "token_type_embeddings", config.token_types, width, "table"))
     if not config.tied_head:
         found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias))
-    query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
-        if isinstance(layer.mixer, Attention):
-            joint = [
-                MatrixPart(f"{at}{n}", f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key))
-            ]
-            found.append(MatrixSpec(f"{at}qkv", tuple(joint), width, "mixer_in", config.qkv_bias))
-            found.append(_single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias))
-        elif isinstance(layer.mixer, ShortConv):
-            joint = [MatrixPart(f"{at}conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
-            found.append(MatrixSpec(f"{at}conv_in", tuple(joint), width, "mixer_in", layer.mixer.bias))
-            found.append(_single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", layer.mixer.bias))
-        if layer.mamba2:
-            found += _mamba2(layer.mamba2, at, width)
+        if layer.mixer:
+            found += _of_mixer(config, layer.mixer, at)
+        if layer.beside:
+            found += _of_mixer(config, layer.beside, at)
         if own is None:
             continue
         if isinstance(own, FeedForward):
@@ -118,11 +111,35 @@ def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = 
     return MatrixSpec(name, (MatrixPart(name, stored, rows),), k, role, bias)
 
 
-def _mamba2(own: Mamba2, prefix: str, width: int) -> Iterator[MatrixSpec]:
-    rows = {"z": own.inner, "xbc": own.channels, "dt": own.heads}
-    joint = tuple(MatrixPart(f"{prefix}mamba_{name}", "mamba.in_proj", count) for name, count in rows.items())
-    yield MatrixSpec(f"{prefix}mamba_in", joint, width, "mixer_in", own.bias)
-    yield _single(f"{prefix}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
+def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
+    width = config.hidden
+
+    def joint(name: str, rows: Iterable[tuple[str, str, int]], role: Role, bias: bool = False) -> MatrixSpec:
+        parts = (MatrixPart(f"{at}{part}", stored, count) for part, stored, count in rows)
+        return MatrixSpec(f"{at}{name}", tuple(parts), width, role, bias)
+
+    if isinstance(own, Attention):
+        query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        rows = [(n, f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key))]
+        rows += [("q_gate", "self_attn.q_proj", query)] if config.attention_gate else []
+        yield joint("qkv", rows, "mixer_in", config.qkv_bias)
+        yield _single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias)
+    elif isinstance(own, ShortConv):
+        rows = [(f"conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
+        yield joint("conv_in", rows, "mixer_in", own.bias)
+        yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
+    elif isinstance(own, Mamba2):
+        sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
+        rows = [(f"mamba_{name}", "mamba.in_proj", count) for name, count in sizes]
+        yield joint("mamba_in", rows, "mixer_in", own.bias)
+        yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
+    else:
+        key, value = own.key_heads * own.key_dim, own.value_heads * own.value_dim
+        rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
+        yield joint("delta_in", [*rows, ("delta_z", "linear_attn.in_proj_z", value)], "mixer_in")
+        gates = [(f"delta_{name}", f"linear_attn.in_proj_{name}", own.value_heads) for name in ("b", "a")]
+        yield joint("delta_gates", gates, "router")
+        yield _single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
 
 
 def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:

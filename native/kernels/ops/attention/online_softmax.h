@@ -4,6 +4,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/operand.h"
+#include "kernels/ops/rows/activation.h"
 #include "kernels/ops/rows/lanes.h"
 #include "kernels/simd/math.h"
 #include "kernels/simd/unroll.h"
@@ -256,9 +257,11 @@ inline void write_row(const AttendTask& task, int64_t token, int64_t head, const
     sum = fmaf(sum, remains, first_lane(exp2_of_negative(broadcast(sink - top))));
   }
   const F16 factor = broadcast(remains / sum);
+  const float* gate = task.gate ? task.gate + token * task.q_stride + head * task.head_dim : nullptr;
   for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
-    store_operand(task.out, task.out_row + token, head * task.head_dim + column,
-                  mul(load(total.values + column), factor), lanes);
+    F16 y = mul(load(total.values + column), factor);
+    if (gate) y = mul(y, sigmoid(load_lanes(gate + column, lanes)));
+    store_operand(task.out, task.out_row + token, head * task.head_dim + column, y, lanes);
   });
 }
 

@@ -117,7 +117,7 @@ inline void gated_norm(const GatedNormTask& t) {
         F16 v = load_lanes(y + i, lanes);
         if (t.weight) v = mul(mul(v, factor), load_lanes(t.weight + first + i, lanes));
         if (t.weight && !t.gate_first) v = gated(v, z + i, lanes);
-        store_operand(t.out, out, first + i, v, lanes);
+        store_operand(t.out, out, t.out_column + first + i, v, lanes);
       });
     }
   }

@@ -9,6 +9,8 @@
 namespace forearm {
 namespace {
 
+constexpr int kVectorRegisters = 4;  // that hold an F16
+
 struct F16 {
   float32x4_t a, b, c, d;  // lanes 0-3, 4-7, 8-11, 12-15
 };

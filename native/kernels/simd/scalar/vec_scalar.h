@@ -12,6 +12,8 @@
 namespace forearm {
 namespace {
 
+constexpr int kVectorRegisters = 1;  // that hold an F16
+
 struct F16 {
   float lane[16];
 };

@@ -8,6 +8,8 @@
 namespace forearm {
 namespace {
 
+constexpr int kVectorRegisters = 2;  // that hold an F16
+
 struct F16 {
   __m256 a, b;  // lanes 0-7, 8-15
 };

@@ -6,6 +6,8 @@
 namespace forearm {
 namespace {
 
+constexpr int kVectorRegisters = 1;  // that hold an F16
+
 struct F16 {
   __m512 v;
 };

@@ -1,0 +1,71 @@
+"""Mixers whose state is a matrix of each head: Mamba2 and the gated delta rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """A mixer: a state of each head, moved by each token (Dao and Gu 2024, arXiv:2405.21060).
+
+    z, x, b, c and dt are linear functions of a token; x, b and c go through a convolution and silu. A head's state
+    [state_dim, head_dim] is multiplied with exp(-dt * exp(a_log)), b * dt * x is added, and y = c * state + d * x;
+    y * silu(z) is normalized over each of `groups` parts. gate_first: false: y is normalized before the gate.
+    norm: false: there is none.
+
+    groups: heads / groups neighbours share b and c. taps: of the convolution; the last taps - 1 tokens are state too.
+    dt_least, dt_most: bounds of dt, behind its softplus. bias: the matrices have one.
+    """
+
+    heads: int
+    groups: int
+    head_dim: int
+    state_dim: int
+    taps: int
+    conv_bias: bool = True
+    bias: bool = False
+    dt_least: float = 0.0
+    dt_most: float = math.inf
+    norm: bool = True
+    gate_first: bool = True
+    z_scale: float = 1.0  # z .. dt and the result are multiplied with these (Falcon-H1)
+    x_scale: float = 1.0
+    b_scale: float = 1.0
+    c_scale: float = 1.0
+    dt_scale: float = 1.0
+    out_scale: float = 1.0
+
+    @property
+    def inner(self) -> int:
+        """Return the width of z, x and y."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Return the channels of the convolution: those of x, b and c."""
+        return self.inner + 2 * self.groups * self.state_dim
+
+
+@dataclass(frozen=True)
+class GatedDelta:
+    """A mixer: the gated delta rule (Qwen3-Next, Qwen3.5; Yang et al. 2024, arXiv:2412.06464).
+
+    A value head's state is a matrix [key_dim, value_dim]. A token makes it forget by a factor, replaces part of what it
+    holds for the token's key by the token's value, and reads it with the token's query.
+
+    key_heads: heads of queries and keys; each has value_heads / key_heads value heads. taps: of a convolution over the
+    tokens of each channel of queries, keys and values.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+
+    @property
+    def channels(self) -> int:
+        """Return the channels of the convolution: those of queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim

@@ -1,0 +1,109 @@
+"""The gated delta rule with its gates, and attention with gates, scalar tier, against numpy float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random
+
+from forearm._native import Kernels
+
+SCALAR = Kernels("scalar")
+
+
+class Inputs:
+    """Keys of length one, as the mixer makes them, and gates as those of published models are spread."""
+
+    def __init__(self, rows: int, key_dim: int, value_dim: int) -> None:
+        self.q, self.k = random(0, rows, key_dim), random(1, rows, key_dim)
+        self.q /= np.linalg.norm(self.q, axis=1, keepdims=True)
+        self.k /= np.linalg.norm(self.k, axis=1, keepdims=True)
+        self.v, self.state = random(2, rows, value_dim), random(3, key_dim, value_dim)
+        self.decay = np.exp(-np.abs(random(4, rows)))
+        self.beta = (1 / (1 + np.exp(-random(5, rows)))).astype(np.float32)
+
+    def rule(self, begin: int, end: int, state: Floats) -> tuple[Floats, Floats]:
+        rows = slice(begin, end)
+        return SCALAR.delta_rule(
+            self.q[rows], self.k[rows], self.v[rows], self.decay[rows], self.beta[rows], state.astype(np.float32)
+        )
+
+
+def reference(x: Inputs) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+    """The recurrence in float64, and how far float32 may be from its rows and its last state.
+
+    What is read is a sum of key_dim products, off by as many units of their magnitudes and by the state's own error.
+    beta < 1 and |k| = 1: an update adds at most the error of what was read, and three roundings of its own.
+    """
+    q, k, v, state = (a.astype(np.float64) for a in (x.q, x.k, x.v, x.state))
+    error, rows, errors = np.zeros_like(state), [], []
+    for t in range(len(q)):
+        decay, beta = float(x.decay[t]), float(x.beta[t])
+        told, told_error = k[t] @ state, abs(k[t]) @ (error + (len(k[t]) + 1) * UNIT * abs(state))
+        change = beta * (v[t] - decay * told)
+        change_error = beta * (decay * told_error + 3 * UNIT * (abs(v[t]) + decay * abs(told)))
+        state = decay * state + np.outer(k[t], change)
+        error = decay * error + np.outer(abs(k[t]), change_error) + 2 * UNIT * abs(state) + UNIT * abs(decay * state)
+        rows.append(q[t] @ state)
+        errors.append(abs(q[t]) @ (error + (len(k[t]) + 1) * UNIT * abs(state)))
+    return np.array(rows), np.array(errors), state, error + 1e-30
+
+
+@pytest.mark.parametrize(("rows", "key_dim", "value_dim"), [(1, 8, 16), (9, 20, 13), (40, 128, 128), (3, 1, 70)])
+def test_rows_and_the_state_after_them(rows: int, key_dim: int, value_dim: int) -> None:
+    x = Inputs(rows, key_dim, value_dim)
+
+    out, after = x.rule(0, rows, x.state)
+
+    wanted, tolerance, state, error = reference(x)
+    assert_within(out, wanted, tolerance)
+    assert_within(after, state, error)
+
+
+def test_a_cut_between_any_rows_changes_no_bit() -> None:
+    x = Inputs(9, 32, 40)
+    whole, end = x.rule(0, 9, x.state)
+
+    for cut in range(1, 9):
+        first, state = x.rule(0, cut, x.state)
+        second, state = x.rule(cut, 9, state)
+
+        assert np.array_equal(np.concatenate([first, second]), whole)
+        assert np.array_equal(state, end)
+
+
+@pytest.mark.parametrize("heads", [1, 16, 21])
+def test_gates_forget_by_a_factor_and_write_a_part(heads: int) -> None:
+    a, b = random(0, 7, heads, scale=6), random(1, 7, heads, scale=6)
+    a_log, dt_bias = random(2, heads), random(3, heads)
+
+    decay, beta = SCALAR.delta_gates(a, b, a_log, dt_bias)
+
+    exponent = np.exp(a_log.astype(np.float64)) * np.logaddexp(0, (a + dt_bias).astype(np.float64))
+    # The exponent is a product of two functions that are off by a few units (math.h), and its error is e^x's.
+    assert_within(decay, np.exp(-exponent), np.exp(-exponent) * UNIT * (2 + 12 * exponent) + 1e-37)
+    assert_within(beta, 1 / (1 + np.exp(-b.astype(np.float64))), 6 * UNIT)
+
+
+@pytest.mark.parametrize("x", [-100.0, -20.0, -1.0, -1e-3, 0.0, 1e-3, 1.0, 20.0, 100.0])
+def test_softplus_is_near_where_it_is_small_and_where_it_is_large(x: float) -> None:
+    """decay = exp(-softplus(x)) with a_log 0 is 1 / (1 + e^x)."""
+    decay, _ = SCALAR.delta_gates(
+        np.array([[x]], np.float32), np.zeros((1, 1), np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32)
+    )
+
+    wanted = np.exp(-np.logaddexp(0, np.float64(np.float32(x))))
+    assert_within(decay, np.array([[wanted]]), wanted * UNIT * (2 + 12 * max(x, 1.0)) + 1e-37)
+
+
+def test_results_of_attention_are_multiplied_with_the_sigmoid_of_their_gate() -> None:
+    q, k, v, gate = (random(i, 5, heads, 20) for i, heads in enumerate((6, 2, 2, 6)))
+    attended = [
+        SCALAR.attend(q, k, v, "float32", 0.2, 0, 0.0, None, 2, in_chunks, None, by)
+        for in_chunks in (False, True)
+        for by in (None, gate)
+    ]
+
+    wanted = attended[0].astype(np.float64) / (1 + np.exp(-gate.astype(np.float64)))
+    assert_within(attended[1], wanted, np.abs(wanted) * UNIT * 6 + 1e-30)
+    assert np.array_equal(attended[3], attended[1])
