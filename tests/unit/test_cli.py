@@ -142,3 +142,19 @@ def test_help_of_serve_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> N
     shown = capsys.readouterr().out
     assert end.value.code == 0
     assert [flag for s in configs.SETTINGS.values() for flag in s.flags if flag not in shown] == []
+
+
+def test_help_has_parts_with_defaults_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told, untold in (
+        (["help", "serve"], "--max-num-seqs", "no such"),
+        (["serve", "--help=supervisor"], "--data-parallel-size", "--max-num-seqs"),
+        (["serve", "--help=max-num-seqs"], "(default: 128)", "--runner"),
+        (["serve", "--help=--runner"], "{auto,generate,pooling}", "--max-num-seqs"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main.main(words)
+        out = capsys.readouterr().out
+        assert (end.value.code, told in out, untold in out) == (0, True, False), words
+
+    assert main.main(["serve", "--help=zzz"]) == 78
+    assert "groups are api, common, engine" in capsys.readouterr().err

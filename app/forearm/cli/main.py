@@ -37,7 +37,8 @@ USAGE = """usage: forearm COMMAND ...
   health              exit status 0 if a server takes requests
   --version
 
-`forearm COMMAND --help` lists the flags of a command. MODEL is a folder, a .gguf file, a
+`forearm COMMAND --help` lists the flags of a command, --help=engine a group
+and --help=FLAG one of them. MODEL is a folder, a .gguf file, a
 Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repository), a short name
 (qwen3, qwen3:4b, ...), or absent: the small demonstration model that comes with the package."""
 
@@ -45,6 +46,8 @@ Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repositor
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns: its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"] and words[1:]:  # forearm help serve
+        words = [words[1], "--help"]
     name, status = words[0] if words else "", 0
     try:
         if name == "--version":

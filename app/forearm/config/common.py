@@ -16,7 +16,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 class Common:
     """Settings that every process of a server needs."""
 
-    model: str = setting("", "local folder or Hugging Face id; absent: the demo model", flag="--model")
+    model: str = setting("", "folder, .gguf file, hub id or short name; absent: the demo model", flag="--model")
     revision: str = setting("", "branch, tag or commit of the model on the hub", flag="--revision")
     download_dir: str = setting("", "folder for downloads; absent: Hugging Face's cache", flag="--download-dir")
     hf_token: str = setting("", "token for gated models; absent: HF_TOKEN or the stored login", flag="--hf-token")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.config.api_config import ApiConfig
+from forearm.config.common import Common
 from forearm.config.engine_config import EngineConfig
 from forearm.config.serve_config import ServeConfig
 from forearm.config.settings import build, choose, settings_of
@@ -21,6 +22,7 @@ from forearm.errors import ConfigError
 
 CONFIGS = (EngineConfig, ApiConfig, ServeConfig)
 SETTINGS = settings_of(*CONFIGS)
+GROUPS = {"common": Common, "engine": EngineConfig, "api": ApiConfig, "supervisor": ServeConfig}  # of --help
 # Variables that are known but read elsewhere: by tiers.cpp, and by gunicorn_conf.py through `api_config_path`.
 READ_ELSEWHERE = ("FOREARM_TIER", "FOREARM_API_CONFIG")
 

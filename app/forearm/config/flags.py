@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from forearm.config import configs, vllm_compat
 from forearm.config.configs import Configs
-from forearm.config.settings import Setting, human_whole, inverses
+from forearm.config.settings import OneOf, Setting, human_whole, inverses
 from forearm.errors import ConfigError
 
 FieldTexts = dict[str, Sequence[str]]
@@ -22,11 +22,22 @@ FieldTexts = dict[str, Sequence[str]]
 _DOTTED = re.compile(r"(?P<flag>--?[A-Za-z][\w-]*)\.(?P<keys>[\w.-]*[\w-])(?P<more>\+?)(?:=(?P<value>.*))?", re.DOTALL)
 
 
+class _Help(argparse.Action):
+    """Prints the help, or the part of it that --help names, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
+        assert isinstance(parser, CommandParser)
+        print(parser.part(given[1]) if given[1] else parser.format_help(), end="")
+        parser.exit()
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argparse parser whose errors are ConfigErrors of one line."""
 
     def __init__(self, usage: str, description: str) -> None:
-        super().__init__(usage=usage, description=description, allow_abbrev=False)
+        super().__init__(usage=usage, description=description, allow_abbrev=False, add_help=False)
+        told = "show this help, a group of it (--help=engine) or one flag (--help=max-model-len)"
+        self.add_argument("-h", "--help", action=_Help, nargs="?", metavar="PART", default=argparse.SUPPRESS, help=told)
 
     def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
         """Leave out longer flags that begin as this one does: allow_abbrev=False does so for two dashes alone.
@@ -34,6 +45,21 @@ class CommandParser(argparse.ArgumentParser):
         llama.cpp's `-t 8` would be `-tp 8`. What remains is a flag of one letter with its value behind it.
         """
         return [found for found in super()._get_option_tuples(option_string) if found[-1] is not None]
+
+    def part(self, word: str) -> str:
+        """Return the help of one group, of one flag, or of the flags that have this word in their names.
+
+        Raises: ConfigError with the groups if there is none.
+        """
+        name = word.lstrip("-").replace("_", "-").lower()
+        groups = {group.title or "": group._group_actions for group in self._action_groups}
+        found = groups.get(name) or [a for a in self._actions if f"--{name}" in a.option_strings]
+        found = found or [a for a in self._actions if any(name in flag for flag in a.option_strings)]
+        formatter = self._get_formatter()
+        formatter.add_arguments(one for one in found if one.help is not argparse.SUPPRESS)
+        if not (text := formatter.format_help()):
+            raise ConfigError(f"--help={word}: no flag has that name; groups are {', '.join(sorted(groups))}")
+        return text
 
     def error(self, message: str) -> NoReturn:
         """Raise a ConfigError instead of printing the usage and exiting."""
@@ -152,15 +178,20 @@ def _value(text: str, more: bool) -> Any:
 def add_settings(parser: CommandParser) -> None:
     """Add a flag for each setting. Flags yield lists of texts; absent ones leave no attribute."""
     parser.add_argument("--config", metavar="FILE", help="YAML: flags without their dashes as keys")
+    groups = {title: parser.add_argument_group(title) for title in configs.GROUPS}
+    defaults = {title: kind() for title, kind in configs.GROUPS.items()}
     for name, setting in configs.SETTINGS.items():
+        title = next(title for title, one in defaults.items() if hasattr(one, name))
+        help = shown(setting, getattr(defaults[title], name))
         if setting.switch and setting.flags:
-            parser.add_argument(*setting.flags, **_switch(name, "1"), help=shown(setting))
-            parser.add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
+            groups[title].add_argument(*setting.flags, **_switch(name, "1"), help=help)
+            groups[title].add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
         elif setting.flags:
             nargs = "+" if setting.many else 1
-            metavar = (setting.unit or "value").upper()
-            parser.add_argument(
-                *setting.flags, dest=name, nargs=nargs, metavar=metavar, default=argparse.SUPPRESS, help=shown(setting)
+            choices = setting.parse.choices if isinstance(setting.parse, OneOf) else ()
+            metavar = f"{{{','.join(choices)}}}" if choices else (setting.unit or "value").upper()
+            groups[title].add_argument(
+                *setting.flags, dest=name, nargs=nargs, metavar=metavar, default=argparse.SUPPRESS, help=help
             )
 
 
@@ -168,9 +199,14 @@ def _switch(name: str, value: str) -> dict[str, Any]:
     return {"dest": name, "action": "store_const", "const": [value], "default": argparse.SUPPRESS}
 
 
-def shown(setting: Setting) -> str:
-    """Return the help of one setting for argparse, with % escaped."""
-    return (setting.help + (f" [{setting.env}]" if setting.env else "")).replace("%", "%%")
+def shown(setting: Setting, default: Any) -> str:
+    """Return the help of one setting for argparse, with its default and variable, and with % escaped."""
+    value = "" if (setting.switch and not default) or default in (None, "", ()) else f" (default: {_worded(default)})"
+    return (setting.help + value + (f" [{setting.env}]" if setting.env else "")).replace("%", "%%")
+
+
+def _worded(default: Any) -> str:
+    return "on" if default is True else " ".join(default) if isinstance(default, tuple) else str(default)
 
 
 class _Note(argparse.Action):

@@ -162,16 +162,24 @@ def model_length(value: str) -> int | str:
     return int(whole(1)(value))
 
 
-def one_of(*choices: str, **aliases: str) -> Parse:
-    """Make a parser of these words; an alias stands for one of them."""
+@dataclass(frozen=True)
+class OneOf:
+    """A parser of some words; an alias stands for one of them."""
 
-    def read(value: str) -> str:
-        chosen = aliases.get(value, value)
-        if chosen not in choices:
-            raise ValueError(f"write one of {', '.join((*choices, *aliases))}")
+    choices: tuple[str, ...]
+    aliases: Mapping[str, str]
+
+    def __call__(self, value: str) -> str:
+        """Return the word that is meant. Raises: ValueError with all words."""
+        chosen = self.aliases.get(value, value)
+        if chosen not in self.choices:
+            raise ValueError(f"write one of {', '.join((*self.choices, *self.aliases))}")
         return chosen
 
-    return read
+
+def one_of(*choices: str, **aliases: str) -> Parse:
+    """Make a parser of these words; an alias stands for one of them."""
+    return OneOf(choices, aliases)
 
 
 def words(value: str) -> tuple[str, ...]:

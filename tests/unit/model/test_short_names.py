@@ -29,7 +29,7 @@ def test_sizes_ascend_and_stand_for_one_quantization_of_a_repository(name: str) 
     assert [one.parameters for one in sizes] == sorted(one.parameters for one in sizes)
     for one in sizes:
         assert hub._ID.fullmatch(one.file), one.file
-        assert one.file.endswith(("-GGUF:Q4_K_M", "-GGUF:Q8_0"))
+        assert one.file.endswith(("-GGUF:Q4_K_M", "-GGUF:Q8_0", "-GGUF:MXFP4"))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def local_model(model: str, kind: str = "model") -> Path | None:
             f"{kind} {model!r} is a file; give the folder of a model, with its config.json and weights, or a .gguf"
         )
     if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
-        raise ConfigError(f"{kind} {model!r}: there is no such folder, and it is no Hugging Face id (owner/name)")
+        missing = "file" if path.suffix == ".gguf" else "folder"
+        raise ConfigError(f"{kind} {model!r}: there is no such {missing}, and it is no Hugging Face id (owner/name)")
     return None
 
 

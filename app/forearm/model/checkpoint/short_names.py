@@ -73,6 +73,7 @@ SHORT_NAMES: dict[str, ShortName] = {
     ),
     "phi4": ShortName("phi3", {"14b": ModelSize(14.7e9, "bartowski/phi-4-GGUF:Q4_K_M")}),
     "phi4-mini": ShortName("phi3", {"3.8b": ModelSize(3.8e9, "bartowski/microsoft_Phi-4-mini-instruct-GGUF:Q4_K_M")}),
+    "gpt-oss": ShortName("gpt_oss", _sizes("20b 120b", "ggml-org/gpt-oss-{}-GGUF:MXFP4")),
     "granite3.3": ShortName("granite", _sizes("2b 8b", "ibm-granite/granite-3.3-{}-instruct-GGUF:Q4_K_M")),
     "olmo2": ShortName(
         "olmo2",
