@@ -145,5 +145,5 @@ def test_the_text_is_read_by_the_models_own_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer"):
         calibration_tokens(tmp_path, 100)
     (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
-    with pytest.raises(ConfigError, match=r"cannot read the tokenizer of"):
+    with pytest.raises(ConfigError, match=r"cannot load the tokenizer of"):
         calibration_tokens(tmp_path, 100)
