@@ -277,6 +277,8 @@ struct RopeTask {
 //   int8: key t of a block is scale[t] * code, float scale[32] standing behind the head's codes; absmax / 127 over the
 //   head and codes as Operand has them. Values likewise. fp8 saturates: infinities become the largest number.
 //   Blocks are zeroed when allocated to the process; what is stored beyond a context is finite.
+//   latent, if not 0: only keys are stored, and the value of a token is the first `latent` numbers of its key
+//   (multi-head latent attention: DeepSeek-AI 2024, arXiv:2405.04434); `values` is null.
 constexpr bool has_scales(DType kv) { return kv == DType::int8; }
 constexpr int64_t kv_head_bytes(DType kv, int64_t head_dim) {
   return kBlockTokens * (head_dim * dtype_bytes(kv) + (has_scales(kv) ? 4 : 0));
@@ -287,10 +289,14 @@ struct KvCache {
   int64_t block_bytes;
   int64_t head_bytes;
   DType dtype;
-  int64_t head_dim;  // a multiple of 16; smaller heads are padded with zeros
+  int64_t head_dim;    // a multiple of 16; smaller heads are padded with zeros
+  int64_t latent = 0;  // a multiple of 16, at most head_dim
+
+  int64_t value_dim() const { return latent ? latent : head_dim; }
 };
 
-// Stores rows of one kv head. k, v: float [rows][stride], head_dim (unpadded) values each, rounded to nearest even.
+// Stores rows of one kv head. k, v: float [rows][stride], head_dim (unpadded) values each, rounded to nearest even; v
+// is not read if the cache is latent.
 //   slots[r] = block * 32 + offset of row r.
 struct KvWriteTask {
   KvCache cache;
@@ -317,6 +323,7 @@ struct DistanceBias {
 // cache. Token t has position first_position + t; it sees keys j <= its position, or all `keys` keys where that is not
 // 0 (encoders); and |position - j| < window when window > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
+//   out      columns of head h from (kv_head * group + h) * head_dim on; of a latent cache from h * cache.latent on
 //   score    = log2(e) * (softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k) + log2(e) * bias, the bias
 //              added with one rounding; a weight is 2^(score - max)
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,
@@ -328,7 +335,7 @@ struct DistanceBias {
 // NaN. attend computes chunks [chunk_begin, chunk_end) and either
 //   partials == null: folds them (all chunks that any of the tokens sees must be in the range), divides, and writes
 //                     rows t, columns of the heads, of `out`;
-//   else: chunk_end == chunk_begin + 1, and writes float partials[token - token_begin][head][2 + cache.head_dim]
+//   else: chunk_end == chunk_begin + 1, and writes float partials[token - token_begin][head][2 + cache.value_dim()]
 //         = {max, sum, values...} (max = -inf, sum = 0, values 0 where nothing is visible).
 // `scratch` is attend_scratch_bytes(head_dim) of the calling thread's own memory, 64-byte aligned.
 struct AttendTask {
@@ -352,8 +359,8 @@ struct AttendTask {
   const float* gate = nullptr;  // strided like q: results are multiplied with its sigmoid; null: they are not
 };
 
-// Folds partials[chunk][token][head][2 + padded head_dim] of `chunks` chunks in order and writes `out` as attend does.
-// Takes the same task; `partials` points at the first chunk's.
+// Folds partials[chunk][token][head][2 + cache.value_dim()] of `chunks` chunks in order and writes `out` as attend
+// does. Takes the same task; `partials` points at the first chunk's.
 struct MergeTask {
   AttendTask attend;
   int64_t chunks;

@@ -18,6 +18,9 @@ struct Shape {
   bool capped, sinks;
   bool both_ways = false;
   int64_t reach = 0;  // of a bias by distance; 0: none
+  int64_t latent = 0;
+
+  int64_t value_dim() const { return latent ? latent : head_dim; }
 };
 
 constexpr float kCap = 4.0f;
@@ -59,7 +62,7 @@ struct Problem {
   DistanceBias bias() const { return {shape.reach ? biases.data() : nullptr, shape.reach}; }
   int64_t heads() const { return shape.kv_heads * shape.group; }
   int64_t keys() const { return shape.context + shape.tokens; }
-  int64_t out_columns() const { return heads() * shape.head_dim; }
+  int64_t out_columns() const { return heads() * shape.value_dim(); }
 };
 
 // The cache of one tier, its blocks in descending order, written in two calls.
@@ -70,7 +73,8 @@ class Cache {
     const int64_t head_bytes = kv_head_bytes(p.dtype, padded), bytes = head_bytes * p.shape.kv_heads;
     keys_.resize(bytes * blocks + 64);
     values_.resize(bytes * blocks + 64);
-    cache = {aligned(keys_), aligned(values_), bytes, head_bytes, p.dtype, padded};
+    cache = {aligned(keys_), p.shape.latent ? nullptr : aligned(values_), bytes, head_bytes, p.dtype, padded,
+             p.shape.latent};
     for (int64_t b = blocks; b-- > 0;) this->blocks.push_back(static_cast<int32_t>(b));
     for (int64_t i = 0; i < p.keys(); ++i) {
       slots_.push_back(this->blocks[i / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
@@ -90,8 +94,10 @@ class Cache {
       const int64_t block = slot / kBlockTokens, token = slot % kBlockTokens;
       for (int64_t head = 0; head < problem_.shape.kv_heads; ++head) {
         const int64_t offset = block * cache.block_bytes + head * cache.head_bytes;
-        const float key_scale = scale(cache.keys + offset, token), value_scale = scale(cache.values + offset, token);
+        const float key_scale = scale(cache.keys + offset, token);
         for (int64_t d = 0; d < dim; ++d) all.push_back(key_scale * element(cache.keys + offset, token, d, dim));
+        if (cache.latent) continue;
+        const float value_scale = scale(cache.values + offset, token);
         for (int64_t d = 0; d < dim; ++d)
           all.push_back(value_scale * element(cache.values + offset, d, token, kBlockTokens));
       }
@@ -140,7 +146,7 @@ struct Division {
 
 void attend_chunks(const Kernels& tier, AttendTask task) {
   const int64_t rows = (task.token_end - task.token_begin) * task.group;
-  MergeTask merge{task, task.chunk_end, rows * (2 + task.cache.head_dim) + 5};
+  MergeTask merge{task, task.chunk_end, rows * (2 + task.cache.value_dim()) + 5};
   std::vector<float> partials(merge.chunks * merge.chunk_stride, NAN);
   for (int64_t chunk = merge.chunks; chunk-- > 0;) {
     task.chunk_begin = chunk;
@@ -165,7 +171,7 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
       const AttendTask task{cache.cache,
                             cache.blocks.data(),
                             p.q.data(),
-                            p.out_columns(),
+                            p.heads() * s.head_dim,
                             s.head_dim,
                             head,
                             s.group,
@@ -214,7 +220,8 @@ struct Exact {
 
   void add_row(int64_t token, int64_t head) {
     const Shape& s = p.shape;
-    const int64_t position = s.context + token, dim = s.head_dim;
+    const int64_t position = s.context + token, dim = s.value_dim(), width = s.latent ? s.head_dim : dim;
+    const std::vector<float>& all = s.latent ? keys : values;
     const int64_t begin = s.window > 0 ? std::max<int64_t>(0, position - s.window + 1) : 0;
     const int64_t behind = s.window > 0 ? std::min(p.keys(), position + s.window) : p.keys();
     std::vector<double> weight;
@@ -238,7 +245,7 @@ struct Exact {
     for (int64_t d = 0; d < dim; ++d) {
       double sum = 0, spread = 0;
       for (size_t i = 0; i < weight.size(); ++i) {
-        const double value = values[((begin + i) * s.kv_heads + head / s.group) * dim + d];
+        const double value = all[((begin + i) * s.kv_heads + head / s.group) * width + d];
         sum += weight[i] / total * value;
         spread += weight[i] / total * fabs(value);
       }
@@ -258,7 +265,8 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
                       {"window", s.window},
                       {"capped", s.capped},
                       {"both ways", s.both_ways},
-                      {"reach", s.reach}}));
+                      {"reach", s.reach},
+                      {"latent", s.latent}}));
   const Problem p(s, dtype);
   const Cache cache(tier, p), scalar_cache(scalar, p);
   report.same_bits(cache.contents(), scalar_cache.contents(), "write_kv");
@@ -333,11 +341,20 @@ constexpr Shape kShapes[] = {
     {32, 3, 1, 0, 77, 0, false, false, true, 20},
     {20, 2, 3, 0, 130, 0, false, false, true, 128},
     {24, 1, 2, 40, 30, 25, true, true, false, 5},
+    // Latent caches: values are the first numbers of the keys.
+    {20, 1, 3, 33, 5, 0, false, false, false, 0, 16},
+    {60, 1, 5, 70, 3, 0, false, false, false, 0, 48},
+    {576, 1, 16, 90, 2, 0, false, false, false, 0, 512},
+    {288, 1, 40, 3, 7, 0, false, false, false, 0, 256},
 };
 constexpr Shape kLong[] = {
-    {16, 1, 2, 511, 3, 0, false, false},        {16, 2, 1, 1100, 4, 0, false, true},
-    {24, 1, 1, 1030, 20, 70, false, false},     {16, 1, 1, 0, 1040, 0, false, false, true},
-    {16, 1, 1, 0, 530, 40, false, false, true}, {16, 2, 1, 0, 530, 0, false, false, true, 128},
+    {16, 1, 2, 511, 3, 0, false, false},
+    {16, 2, 1, 1100, 4, 0, false, true},
+    {24, 1, 1, 1030, 20, 70, false, false},
+    {16, 1, 1, 0, 1040, 0, false, false, true},
+    {16, 1, 1, 0, 530, 40, false, false, true},
+    {16, 2, 1, 0, 530, 0, false, false, true, 128},
+    {40, 1, 4, 1030, 3, 0, false, false, false, 0, 32},
 };
 
 // A share: each shape with one dtype or two. A million pairs of a token and a key take longer than all else: 1040

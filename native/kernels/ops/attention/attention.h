@@ -11,6 +11,7 @@
 #include "kernels/ops/attention/attention_amx.h"
 #include "kernels/ops/attention/attention_tile.h"
 #include "kernels/ops/attention/kv_quantized.h"
+#include "kernels/ops/attention/latent_values.h"
 #include "kernels/ops/attention/online_softmax.h"
 #include "kernels/ops/with_dtype.h"
 
@@ -68,7 +69,7 @@ inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, 
 inline void fetch_scales(const AttendTask& task, int64_t at) {
   for (int64_t line = 0; line < kBlockTokens * 4; line += 64) {
     __builtin_prefetch(task.cache.keys + at + line);
-    __builtin_prefetch(task.cache.values + at + line);
+    if (!task.cache.latent) __builtin_prefetch(task.cache.values + at + line);
   }
 }
 
@@ -80,7 +81,7 @@ inline PairScales scales_at(const AttendTask& task, int64_t key, int64_t end) {
     const int64_t at = block_offset(task, key + i * kBlockTokens) + codes, later = key + i * kBlockTokens + kPairKeys;
     if (later < end) fetch_scales(task, block_offset(task, later) + codes);
     scales.keys[i] = reinterpret_cast<const float*>(task.cache.keys + at);
-    scales.values[i] = reinterpret_cast<const float*>(task.cache.values + at);
+    scales.values[i] = task.cache.latent ? scales.keys[i] : reinterpret_cast<const float*>(task.cache.values + at);
   }
   return scales;
 }
@@ -123,12 +124,12 @@ inline void score_keys(const AttendTile& t, const BlockPair& keys, int64_t first
 template <typename Mma>
 inline void weigh_values(const AttendTile& t, const BlockPair& values, int64_t first_key) {
   const uint32_t low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);
-  const int64_t dim = t.q.stride, steps = kBlockTokens / Mma::kQuantum;
+  const int64_t dim = t.value_dim, steps = kBlockTokens / Mma::kQuantum;
   const char* weights = static_cast<const char*>(t.weights.data);
   const auto add = [&](uint32_t rows, int first, bool two) {
     if (!rows) return;
     if constexpr (kHasTiles<Mma>) {
-      if (uses_amx<Mma>(dim)) return weigh_values_amx<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
+      if (uses_amx<Mma>(t.q.stride)) return weigh_values_amx<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
     }
     const TileWalk walk{weights + first * kBlockTokens * kUnitBytes<Mma>,
                         kPairKeys * kUnitBytes<Mma>,
@@ -160,7 +161,12 @@ inline void attend_chunk(AttendRows& all, int64_t chunk) {
       softmax_weights<Multiply::kForm>(all.tiles[i], key, scales);
       keys.next[0] = keys.next[1] = nullptr;  // once is enough
     }
-    BlockPair values = pair_at<C, kInRegisters>(task, task.cache.values, key, end, all.wide);
+    BlockPair values{};
+    if (kInRegisters || !task.cache.latent) {
+      values = pair_at<C, kInRegisters>(task, task.cache.values, key, end, all.wide);
+    } else {
+      values_of_keys<Multiply>(task.cache, keys.data, all.turned, values.data);
+    }
     for (int64_t i = 0; i < all.count; ++i) {
       weigh_values<Multiply>(all.tiles[i], values, key);
       values.next[0] = values.next[1] = nullptr;
@@ -169,7 +175,7 @@ inline void attend_chunk(AttendRows& all, int64_t chunk) {
 }
 
 inline void keep_chunk(const AttendTask& task, AttendTile& t) {
-  const int64_t dim = task.cache.head_dim;
+  const int64_t dim = t.value_dim;
   for (int64_t r = 0; r < t.rows; ++r) {
     const RowState state{t.max[r], reduce_add(load(t.sums + r * 16)), t.values + r * dim};
     if (!task.partials) {
@@ -192,7 +198,8 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
   for (int64_t i = 0; i < all.count; ++i) gather_queries(task, all.tiles[i], Multiply::kRows);
   for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
     if constexpr (kTakesCodes<C> && !kHasTiles<Multiply>) {
-      if (all.count == 1 && all.tiles[0].units <= Mma<C>::kUnits) {  // nobody else needs them widened
+      // nobody else needs them widened
+      if (all.count == 1 && all.tiles[0].units <= Mma<C>::kUnits && !task.cache.latent) {
         attend_chunk<C, true>(all, chunk);
       } else {
         attend_chunk<C, false>(all, chunk);
@@ -242,7 +249,7 @@ inline void attend(const AttendTask& task) {
 
 inline void merge(const MergeTask& m) {
   const AttendTask& task = m.attend;
-  const int64_t dim = task.cache.head_dim;
+  const int64_t dim = task.cache.value_dim();
   for (int64_t row = 0; row < (task.token_end - task.token_begin) * task.group; ++row) {
     RowState total{kNothing, 0.0f, static_cast<float*>(task.scratch)};
     clear(total.values, dim);

@@ -49,7 +49,7 @@ inline void score_keys_amx(const AttendTile& t, const char* const (&blocks)[2], 
 template <typename Mma>
 inline void weigh_values_amx(const AttendTile& t, const char* const (&blocks)[2], const char* const (&next)[2],
                              int first, int64_t count, uint32_t rows) {
-  const int64_t panels = t.q.stride / kPanel;
+  const int64_t panels = t.value_dim / kPanel;
   const char* weights = static_cast<const char*>(t.weights.data) + first * kBlockTokens * 2;
   for (int64_t panel = 0; panel < panels;) {
     const int64_t at = panel * kTileBytes, left = panels - panel, taken = left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -61,7 +61,7 @@ inline void weigh_values_amx(const AttendTile& t, const char* const (&blocks)[2]
       for (int64_t r = 0; r < t.rows; ++r) {
         if (!(rows >> r & 1)) continue;
         const F16 factor = broadcast(t.before[r]);
-        float* to = t.values + r * t.q.stride + panel * kPanel;
+        float* to = t.values + r * t.value_dim + panel * kPanel;
         UNROLLED_FOR (p, Panels)
           store(to + p * kPanel, fma(load(to + p * kPanel), factor, load(sums + (r * Panels + p) * kPanel)));
       }

@@ -88,6 +88,7 @@ inline void write_kv(const KvWriteTask& t) {
     const int64_t slot = t.slots[row], token = slot % kBlockTokens;
     const int64_t at = slot / kBlockTokens * t.cache.block_bytes + t.kv_head * t.cache.head_bytes;
     write_row({t.cache.keys + at, dtype, token, t.cache.head_dim, quantum}, t.k + row * t.stride, t.head_dim, true);
+    if (t.cache.latent) continue;
     write_row({t.cache.values + at, dtype, token, t.cache.head_dim, quantum}, t.v + row * t.stride, t.head_dim, false);
   }
 }

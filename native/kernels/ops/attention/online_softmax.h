@@ -21,7 +21,7 @@ constexpr float kNothing = -__builtin_inff();
 // The running state of a row: values weighted by 2^(score - max), and the sum of these weights.
 struct RowState {
   float max, sum;
-  float* values;  // [padded head_dim]
+  float* values;  // [value_dim]
 };
 
 // Rows [first, first + rows) of a task, counted as token * group + head from token_begin.
@@ -36,7 +36,8 @@ struct AttendTile {
   Operand q;        // [rows][head_dim], scaled
   Operand weights;  // [rows][64] of a pair of blocks
   float* scores;    // [rows][64]
-  float* values;    // [rows][head_dim] of a chunk
+  float* values;    // [rows][value_dim] of a chunk
+  int64_t value_dim;
   float* sums;      // [rows][16]: key j adds to lane j % 16
   // Of the chunk, and 2^(max before the pair - max); rows beyond the last mean nothing.
   alignas(64) float max[kMaxTileRows], before[kMaxTileRows];
@@ -46,7 +47,8 @@ struct AttendTile {
 // The tiles that up to kMostRows rows of a task are cut into.
 struct AttendRows {
   const AttendTask* task;
-  char* wide;  // a pair of blocks, keys or values, widened
+  char* wide;    // a pair of blocks, keys or values, widened
+  char* turned;  // the values of a pair of latent blocks
   int64_t count;
   AttendTile tiles[kMostRows / 4];
 };
@@ -59,7 +61,7 @@ struct PairScales {
 
 inline int64_t attend_scratch_bytes(int64_t head_dim) {
   const int64_t row = 3 * head_dim + kPairKeys + 16;
-  return (kPairKeys * head_dim + kMostRows * row + kMaxTileRows * kPairKeys) * 4;
+  return (2 * kPairKeys * head_dim + kMostRows * row + kMaxTileRows * kPairKeys) * 4;
 }
 
 inline int64_t token_of(const AttendTask& task, const AttendTile& t, int64_t row) {
@@ -74,7 +76,7 @@ inline void clear(float* p, int64_t count) { __builtin_memset(p, 0, static_cast<
 // Cuts `rows` rows from `first` on into tiles of even height, at most `most`, and lays them out in the scratch.
 inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int64_t most, int64_t unit_rows) {
   const AttendTask& task = *all.task;
-  const int64_t dim = task.cache.head_dim;
+  const int64_t dim = task.cache.head_dim, value_dim = task.cache.value_dim();
   float* at = static_cast<float*>(task.scratch);
   const auto take = [&](int64_t floats) {
     float* piece = at;
@@ -82,6 +84,7 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
     return piece;
   };
   all.wide = reinterpret_cast<char*>(take(kPairKeys * dim));
+  all.turned = reinterpret_cast<char*>(take(kPairKeys * dim));
   float* scores = take(kMaxTileRows * kPairKeys);
   all.count = (rows + most - 1) / most;
   for (int64_t i = 0; i < all.count; ++i) {
@@ -95,12 +98,13 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
     t.q = {take(most * dim), dim, form};
     t.weights = {take(most * kPairKeys), kPairKeys, form};
     t.scores = scores;
-    t.values = take(most * dim);
+    t.values = take(most * value_dim);
+    t.value_dim = value_dim;
     t.sums = take(most * 16);
   }
   for (int64_t i = 0; i < all.count; ++i) {  // what is touched but once a chunk
     AttendTile& t = all.tiles[i];
-    for (int64_t r = 0; r < t.rows; ++r) t.total[r] = {kNothing, 0.0f, take(dim)};
+    for (int64_t r = 0; r < t.rows; ++r) t.total[r] = {kNothing, 0.0f, take(value_dim)};
   }
 }
 
@@ -121,7 +125,7 @@ inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_r
     t.bias[r] = task.bias.values ? task.bias.values + head_of(task, t, r) * task.bias.stride() + t.reach + 15 : nullptr;
     t.end[r] = end_of_keys(task, position);
     t.begin[r] = task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
-    clear(t.total[r].values, dim);
+    clear(t.total[r].values, t.value_dim);
     const float* from = task.q + token * task.q_stride + head_of(task, t, r) * task.head_dim;
     for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
       store_operand(t.q, r, column, mul(load_lanes(from + column, lanes), scale), lanes);
@@ -132,7 +136,7 @@ inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_r
 inline void clear_chunk(AttendRows& all) {
   for (int64_t i = 0; i < all.count; ++i) {
     AttendTile& t = all.tiles[i];
-    clear(t.values, t.rows * t.q.stride);
+    clear(t.values, t.rows * t.value_dim);
     clear(t.sums, t.rows * 16);
     store(t.max, broadcast(kNothing));
   }
@@ -258,10 +262,11 @@ inline void write_row(const AttendTask& task, int64_t token, int64_t head, const
   }
   const F16 factor = broadcast(remains / sum);
   const float* gate = task.gate ? task.gate + token * task.q_stride + head * task.head_dim : nullptr;
-  for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {
+  const int64_t dim = task.cache.latent ? task.cache.latent : task.head_dim;
+  for_columns(dim, [&](int64_t column, int64_t lanes) {
     F16 y = mul(load(total.values + column), factor);
     if (gate) y = mul(y, sigmoid(load_lanes(gate + column, lanes)));
-    store_operand(task.out, task.out_row + token, head * task.head_dim + column, y, lanes);
+    store_operand(task.out, task.out_row + token, head * dim + column, y, lanes);
   });
 }
 
