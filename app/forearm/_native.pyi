@@ -70,6 +70,7 @@ class Executor:
     config: read through the attributes of model/families/config.py's dataclass.
     matrices: what families' matrices(config) lists: embed, positions, types, head, layers.{i}.{qkv,o,up,down},
     layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out}, layers.{i}.{delta_in,delta_gates,delta_out},
+    layers.{i}.{latent_in,q_up,k_up,v_up,o},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
@@ -160,7 +161,8 @@ class Executor:
         [heads] and gate_norm [heads * head_dim].
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
-        post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full.
+        post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full;
+        of latent attention those of the latents, q_rank and rank values.
         """
     def save_weights(self, path: str, key: str) -> None:
         """Write all that was loaded to a file that map_weights takes, whole or not at all (a temporary file, renamed).

@@ -114,6 +114,10 @@ LayerKind layer_of(const py::handle& layer) {
         GatedDeltaKind{size("key_heads"), size("value_heads"), size("key_dim"), size("value_dim"), size("taps")};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
+  else if (py::hasattr(mixer, "rank"))
+    kind.mixer = LatentKind{mixer.attr("rope").cast<int>(),      mixer.attr("rank").cast<int64_t>(),
+                            mixer.attr("plain").cast<int64_t>(), mixer.attr("rotary").cast<int64_t>(),
+                            mixer.attr("value").cast<int64_t>(), mixer.attr("q_rank").cast<int64_t>()};
   else
     kind.mixer = AttentionKind{mixer.attr("rope").cast<std::optional<int>>(), mixer.attr("window").cast<int64_t>(),
                                mixer.attr("out_scale").cast<float>()};
@@ -131,6 +135,8 @@ MatrixSpec matrix_of(const py::handle& matrix) {
                                   {"table", Role::table},
                                   {"head", Role::head},
                                   {"mixer_in", Role::mixer_in},
+                                  {"mixer_inner", Role::mixer_inner},
+                                  {"mixer_heads", Role::mixer_heads},
                                   {"mixer_out", Role::mixer_out},
                                   {"feed_forward_in", Role::feed_forward_in},
                                   {"feed_forward_out", Role::feed_forward_out},

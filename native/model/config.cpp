@@ -56,6 +56,28 @@ void check_delta(const GatedDeltaKind& delta) {
   in_range("width of a delta rule's convolution", delta.width, 2, 64);
 }
 
+void check_latent(const Config& c, const LatentKind& latent) {
+  in_range("rank of a latent", latent.rank, kPanel, kLargest);
+  if (latent.rank % kPanel != 0)
+    refuse("rank of a latent is " + std::to_string(latent.rank) + "; not a multiple of 16");
+  in_range("numbers of a head that are not rotated", latent.plain, 1, 4096);
+  in_range("numbers of a head's value", latent.value, 4, 4096);
+  if (latent.value % 4 != 0)
+    refuse("numbers of a head's value are " + std::to_string(latent.value) + "; not a multiple of 4");
+  in_range("rank of the latent of queries", latent.q_rank, 0, kLargest);
+  in_range("rope of a layer", latent.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+  const auto rotated = 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(latent.rope)].inv_freq.size());
+  if (latent.rotary != rotated || c.kv_heads != 1 || c.head_dim != latent.rank + latent.rotary)
+    refuse("latent attention has one key head of rank + rotary numbers; this one has " + std::to_string(c.kv_heads) +
+           " of " + std::to_string(c.head_dim));
+  const LatentKind& first = *c.latent();
+  if (latent.rank != first.rank || latent.plain != first.plain || latent.value != first.value ||
+      latent.q_rank != first.q_rank)
+    refuse("all layers with latent attention must have the same sizes");
+  for (const LayerKind& layer : c.layers)
+    if (layer.mixer_as<AttentionKind>()) refuse("latent attention beside plain attention is not supported");
+}
+
 void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
@@ -68,6 +90,7 @@ void check_layers(const Config& c) {
       in_range("width of a short convolution", conv->width, 2, 64);
     if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
+    if (const auto* latent = layer.mixer_as<LatentKind>()) check_latent(c, *latent);
     const bool before = c.norm_placement == NormPlacement::pre && c.norm_residual == NormResidual::none;
     if ((layer.beside || !layer.mixes() || !layer.feed_forward) && (!before || c.parallel_residual))
       refuse("layers of one half, or of two mixers, need norms that stand before each half alone");
@@ -130,6 +153,12 @@ StateShape Config::state(size_t layer) const {
 int64_t Config::bias_rows() const {
   const auto last = std::max_element(distance_buckets.begin(), distance_buckets.end());
   return last == distance_buckets.end() ? 0 : *last + 1;
+}
+
+const LatentKind* Config::latent() const {
+  for (const LayerKind& layer : layers)
+    if (const auto* kind = layer.mixer_as<LatentKind>()) return kind;
+  return nullptr;
 }
 
 bool Config::has_states() const {

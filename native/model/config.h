@@ -49,6 +49,19 @@ struct Mamba2Kind {
   int64_t channels() const { return inner() + 2 * groups * state_dim; }  // of the convolution: x, b and c
 };
 
+// Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434). The cache has one vector of rank + rotary numbers
+// for each token: the latent, from which every head's keys and values follow, and a rotated key that all heads share.
+// So Config::kv_heads is 1 and head_dim rank + rotary.
+struct LatentKind {
+  int rope;      // index into Config::ropes
+  int64_t rank;  // of the latent
+  int64_t plain, rotary,
+      value;           // of each head: query and key numbers that are not rotated, rotated ones, value numbers
+  int64_t q_rank = 0;  // of the latent of queries; 0: queries are projected at once
+
+  int64_t query_dim() const { return plain + rotary; }
+};
+
 // What a mixer keeps of a sequence, however long it is: the last rows that its convolution read, and a matrix of each
 // head; float32.
 struct StateShape {
@@ -95,7 +108,8 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, std::monostate> mixer;  // the last: none
+  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, std::monostate>
+      mixer;                                    // the last: none
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;
   std::optional<Mamba2Kind> beside = std::nullopt;  // reads the same rows as the mixer, attention; both are added
@@ -111,7 +125,19 @@ struct LayerKind {
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
-enum class Role { embedding, table, head, mixer_in, mixer_out, feed_forward_in, feed_forward_out, router, pooler };
+enum class Role {
+  embedding,
+  table,
+  head,
+  mixer_in,
+  mixer_inner,
+  mixer_heads,
+  mixer_out,
+  feed_forward_in,
+  feed_forward_out,
+  router,
+  pooler
+};
 
 // Rows of a packed matrix that are loaded by a name of their own.
 struct MatrixPart {
@@ -186,6 +212,8 @@ struct Config {
   bool has_states() const;
   // Rows of the bias of attention, each with a value for every head.
   int64_t bias_rows() const;
+  // The latent attention of the model's layers; null: they have none.
+  const LatentKind* latent() const;
   // Columns of a row that a step returns.
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }
   int64_t pooled_columns() const { return dense.empty() ? hidden : dense.back().outputs; }

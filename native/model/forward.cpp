@@ -8,7 +8,8 @@ namespace forearm {
 namespace {
 
 int64_t phases(const Config& c, const Scratch& scratch) {
-  return Attention::kPhases + Mamba2::kPhases +  // of a layer that has both, no other mixer has more
+  // A layer that has both, or latent attention: no other mixer has more.
+  return std::max(Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases) +
          std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens));
 }
 
@@ -26,6 +27,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       s_(scratch),
       step_(c, ranks, scratch, pool, phases(c, scratch)),
       attention_(weights, kv, step_),
+      latent_attention_(weights, kv, attention_, step_),
       short_conv_(weights, states, step_),
       mamba2_(weights, states, step_),
       gated_delta_(weights, states, step_),
@@ -70,6 +72,7 @@ const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (c_.layers[layer].mixer_as<ShortConvKind>()) return short_conv_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<Mamba2Kind>()) return mamba2_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<GatedDeltaKind>()) return gated_delta_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<LatentKind>()) return latent_attention_.mix(w, layer, add);
   if (!c_.layers[layer].beside) return attention_.mix(w, layer, add);
   mamba2_.project(w, layer, add);
   step_.barrier(w);  // attention prepares the same rows again

@@ -10,6 +10,7 @@
 #include "model/feed_forward/feed_forward.h"
 #include "model/mixers/attention.h"
 #include "model/mixers/gated_delta.h"
+#include "model/mixers/latent_attention.h"
 #include "model/mixers/mamba2.h"
 #include "model/mixers/short_conv.h"
 #include "model/partition.h"
@@ -48,6 +49,7 @@ class Forward {
   Scratch& s_;
   Step step_;
   Attention attention_;
+  LatentAttention latent_attention_;
   ShortConv short_conv_;
   Mamba2 mamba2_;
   GatedDelta gated_delta_;

@@ -101,6 +101,16 @@ struct DeltaColumns {
         end(2 * a - b) {}
 };
 
+// The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
+// key.
+struct LatentColumns {
+  int64_t latent, end;
+
+  LatentColumns(const LatentKind& kind, int64_t heads)
+      : latent(round_up(kind.q_rank ? kind.q_rank : heads * kind.query_dim(), kPanel)),
+        end(latent + round_up(kind.rank + kind.rotary, kPanel)) {}
+};
+
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
 // that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values.
 struct HeadUnit {

@@ -66,7 +66,9 @@ int64_t mixer_columns(const Config& c) {
   for (const LayerKind& layer : c.layers) {
     const auto* mamba = layer.mixer_as<Mamba2Kind>();
     const auto* delta = layer.mixer_as<GatedDeltaKind>();
+    const auto* latent = layer.mixer_as<LatentKind>();
     most = std::max(most, mamba                             ? Mamba2Columns(*mamba).end
+                          : latent                          ? LatentColumns(*latent, c.heads).end
                           : delta                           ? DeltaColumns(*delta).end
                           : layer.mixer_as<ShortConvKind>() ? ShortConvColumns(c).end
                                                             : QkvColumns(c).end);
@@ -193,6 +195,8 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   own_route_bytes_ = round_up((4 * experts.count + experts.groups) * 4, 128);
   for (const MatrixInput& input : inputs) {
     Site& site = input.role == Role::mixer_out          ? mixed
+                 : input.role == Role::mixer_inner      ? inner
+                 : input.role == Role::mixer_heads      ? by_head
                  : input.role == Role::feed_forward_out ? (input.experts ? expert_activated : activated)
                  : input.experts                        ? by_expert
                                                         : stream;
@@ -217,6 +221,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
   carve_sites(carver, limits);
+  carve_latent(carver, c, limits);
   carve_experts(carver, limits, threads);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());
@@ -253,6 +258,18 @@ Scratch::Routes Scratch::own_routes(int member) const {
   char* own = own_routes_ + member * 3 * own_routes_bytes();
   return {reinterpret_cast<int32_t*>(own), reinterpret_cast<float*>(own + own_routes_bytes()),
           reinterpret_cast<int32_t*>(own + 2 * own_routes_bytes())};
+}
+
+void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits) {
+  const LatentKind* latent = c.latent();
+  const int64_t tokens = latent ? round_up(limits.step_tokens, 2) : 0;
+  queries = carver.floats(latent && latent->q_rank ? tokens : 0, latent ? c.heads * latent->query_dim() : 0);
+  absorbed = carver.floats(tokens, c.heads * c.head_dim);
+  attended = carver.floats(tokens, latent ? c.heads * latent->rank : 0);
+  carver.take(inner.shared, tokens);
+  inner.raw = carver.floats(inner.prepares ? tokens : 0, inner.shared.columns());
+  for (Inputs& own : inner.own) carver.take(own, kOwnRows);
+  for (Inputs& own : by_head.own) carver.take(own, kHeadRows);
 }
 
 void Scratch::carve_sites(Carver& carver, const Limits& limits) {

@@ -14,6 +14,9 @@ namespace forearm {
 // With at most this many rows and values every member prepares all of them for itself: cheaper than waiting for others.
 constexpr int64_t kOwnRows = 4, kOwnValues = 16384;
 
+// Rows that are multiplied with a matrix of one head at once; a multiple of every tile's height.
+constexpr int64_t kHeadRows = 48;
+
 constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
 constexpr size_t kForms = 7;
@@ -97,6 +100,13 @@ class Scratch {
   Site mixed;         // [step_tokens, columns of the widest mixer's result]
   Site activated;     // [step_tokens, width of the widest feed-forward]
 
+  // Of latent attention, no rows without it.
+  Operand queries;   // [step_tokens, heads * query_dim], f32_rows: of a latent of queries
+  Operand absorbed;  // [step_tokens, heads * head_dim], f32_rows: queries as the cache's keys have them
+  Operand attended;  // [step_tokens, heads * rank], f32_rows: weighted latents
+  Site inner;        // [step_tokens, q_rank]: the latent of queries
+  Site by_head;      // each member's own kHeadRows rows of one head
+
   // Of experts (ExpertSizes). Each member has its own copies of the routes of up to kOwnRows rows.
   struct Routes {
     int32_t* chosen;  // [rows, slots]: the experts of a row
@@ -136,6 +146,7 @@ class Scratch {
   // Returns the bytes of all pieces; with `base` null it only counts them.
   int64_t carve(char* base, const Config& config, const Limits& limits, int threads);
   void carve_sites(Carver& carver, const Limits& limits);
+  void carve_latent(Carver& carver, const Config& config, const Limits& limits);
   int64_t own_routes_bytes() const { return round_up(kOwnRows * experts.slots * 4, 128); }
   void carve_experts(Carver& carver, const Limits& limits, int threads);
   void need(const Config& config, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,

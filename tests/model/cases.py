@@ -126,6 +126,13 @@ _GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
+_LATENT = {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 48,
+    "qk_nope_head_dim": 20,
+    "qk_rope_head_dim": 12,
+    "v_head_dim": 28,
+}
 _LFM2 = {"norm_eps": 1e-5, "block_multiple_of": 20}
 _GRANITE_H = {
     "embedding_multiplier": 6.0, "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2,
@@ -397,6 +404,43 @@ CASES: list[Case] = [
     Case("mamba2", "Mamba2Config", {
         "num_hidden_layers": 3, "num_heads": 12, "head_dim": 12, "n_groups": 3, "state_size": 20, "chunk_size": 16,
         "use_bias": True, "tie_word_embeddings": True,
+    }),
+    # latent attention: with and without a latent of queries, groups of experts, yarn with mscale
+    Case("deepseek-v2-lite", "DeepseekV2Config", {
+        **_LATENT, "q_lora_rank": None, "n_routed_experts": 9, "num_experts_per_tok": 3, "n_shared_experts": 2,
+        "moe_intermediate_size": 28, "first_k_dense_replace": 1, "num_hidden_layers": 3, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32,
+            "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+        },
+    }),
+    Case("deepseek-v2-groups", "DeepseekV2Config", {
+        **_LATENT, "q_lora_rank": 40, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 1,
+        "moe_intermediate_size": 28, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
+        "routed_scaling_factor": 1.6, "attention_bias": True,
+    }),
+    Case("deepseek-v3", "DeepseekV3Config", {
+        **_LATENT, "q_lora_rank": 44, "n_routed_experts": 12, "num_experts_per_tok": 4, "n_shared_experts": 1,
+        "moe_intermediate_size": 28, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "num_hidden_layers": 3,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
+            "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+        },
+    }),
+    Case("deepseek-v3-halves", "DeepseekV3Config", {
+        **_LATENT, "q_lora_rank": 36, "rope_interleave": False, "first_k_dense_replace": 2, "attention_bias": True,
+        "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 28,
+        "max_position_embeddings": 1200,
+    }, prompt=1040, greedy=3),
+    Case("glm4-moe-lite", "Glm4MoeLiteConfig", {
+        **_LATENT, "q_lora_rank": 52, "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 28,
+        "num_hidden_layers": 3, "qk_nope_head_dim": 28, "v_head_dim": 40,
+    }),
+    Case("minicpm3", "MiniCPM3Config", {
+        **_LATENT, "q_lora_rank": 36, "scale_emb": 6, "dim_model_base": 40, "scale_depth": 1.1, "v_head_dim": None,
+    }),
+    Case("minicpm3-plain", "MiniCPM3Config", {
+        **_LATENT, "q_lora_rank": None, "scale_emb": 1, "dim_model_base": None, "scale_depth": None,
+        "tie_word_embeddings": False,
     }),
     # the text part of multimodal models
     Case("mistral3", "Mistral3Config", {"text_config": {"model_type": "mistral", "head_dim": 20}, "vision_config": {

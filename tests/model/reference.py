@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig, ShortConv
 from forearm.model.families.recurrences import GatedDelta, Mamba2
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
@@ -42,7 +42,8 @@ def _weights(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
     for part, tensor in checkpoint.sources:
         mapping = Mapping(tensor.path)
         if len(part.shape) == 2:
-            stored = mapping.rows(tensor, part.rows(0, part.shape[0]))
+            stored = mapping.rows(tensor, part.rows(0, part.stored_shape[0]))
+            stored = stored.T if part.turned else stored
         else:
             stored = mapping.values(tensor, part.rows(0, part.shape[0]))
         values = widened(stored, tensor.float_dtype).astype(np.float64)
@@ -141,6 +142,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y = short_conv(layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, GatedDelta):
             y = gated_delta(layer.mixer, own, normed, rounding, config.norm_eps)
+        elif isinstance(layer.mixer, LatentAttention):
+            y = latent_attention(config, layer.mixer, own, normed, positions, rounding)
         elif isinstance(layer.mixer, Attention):
             y = layer.mixer.out_scale * attention(config, layer.mixer, own, normed, positions, rounding)
         if layer.mamba2:
@@ -205,9 +208,25 @@ def attention(
             q, k = (rotated(config, layer.rope, a, positions, e) for a in (q, k))
     if config.query_growth:
         q = q * (1 + config.query_growth * np.log(1 + positions // config.query_positions))[:, None, None]
-    k, v = e.around(k, e.cache), e.around(v, e.cache)
+    mixed = attended(config, w, q, e.around(k, e.cache), e.around(v, e.cache), layer.window, positions, e)
+    if config.attention_gate:
+        mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e)).reshape(mixed.shape), e.sums, 4)
+    return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e)
 
-    k, v = (np.repeat(a, config.heads // config.kv_heads, axis=1) for a in (k, v))
+
+def attended(
+    config: ModelConfig,
+    w: dict[str, Array],
+    q: Array,
+    k: Array,
+    v: Array,
+    window: int,
+    positions: npt.NDArray[np.int64],
+    e: Rounding,
+) -> Array:
+    """The values that each head sees, weighted: [tokens, heads, value]. q, k, v: [tokens, heads or kv heads, dim]."""
+    group = config.heads // config.kv_heads
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", q, k)
     if e.sums:
         scores = e.summed(scores, np.einsum("qhd,khd->hqk", q * q, k * k), config.head_dim)
@@ -220,7 +239,7 @@ def attention(
         buckets = np.array(config.distance_buckets)[np.clip(-distance, -reach, reach) + reach]
         scores = e.around(scores + w["attention_bias"].reshape(-1, config.heads)[buckets].transpose(2, 0, 1), e.sums)
     distance = np.abs(distance) if config.bidirectional else distance
-    visible = (distance >= 0) & ((distance < layer.window) if layer.window else True)
+    visible = (distance >= 0) & ((distance < window) if window else True)
     scores = np.where(visible, scores, -np.inf)
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - top)
@@ -230,10 +249,37 @@ def attention(
     p = e.around(e.around(p / total, e.sums, 8), e.operands)  # the exponential and its argument, the sum, a product
     mixed = np.einsum("hqk,khd->qhd", p, v)
     if e.sums:
-        mixed = e.summed(mixed, np.einsum("hqk,khd->qhd", p * p, v * v), len(x))
-    if config.attention_gate:
-        mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e)).reshape(mixed.shape), e.sums, 4)
-    return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e)
+        mixed = e.summed(mixed, np.einsum("hqk,khd->qhd", p * p, v * v), len(q))
+    return mixed
+
+
+def latent_attention(
+    config: ModelConfig,
+    own: LatentAttention,
+    w: dict[str, Array],
+    x: Array,
+    positions: npt.NDArray[np.int64],
+    e: Rounding,
+) -> Array:
+    """Attention of all heads to one latent a token, absorbed, [tokens, hidden]."""
+    latents = replace(config, norm_eps=1e-6)
+    floats = replace(e, int8="")  # the matrices of heads are never codes
+    if own.q_rank:
+        q = linear(norm(latents, w, "q_norm", linear(x, w["q_down"], w.get("q_down.bias"), e), e), w["q_up"], None, e)
+    else:
+        q = linear(x, w["q"], None, e)
+    q = q.reshape(len(x), config.heads, -1)
+    down = linear(x, w["kv_down"], w.get("kv_down.bias"), e)
+    latent = norm(latents, w, "k_norm", down[:, : own.rank], e)
+    k = np.concatenate([latent, rotated(config, own.rope, down[:, None, own.rank :], positions, e)[:, 0]], axis=1)
+    k = e.around(k, e.cache)[:, None]
+    heads = zip(np.split(w["k_up"], config.heads), np.split(w["v_up"], config.heads), strict=True)
+    k_up, v_up = zip(*heads, strict=True)
+    absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(config.heads)], axis=1)
+    turned = rotated(config, own.rope, q[..., own.plain :], positions, e)
+    mixed = attended(config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], 0, positions, e)
+    out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)
+    return linear(out, w["o"], w.get("o.bias"), e)
 
 
 def short_conv(own: ShortConv, w: dict[str, Array], x: Array, e: Rounding) -> Array:

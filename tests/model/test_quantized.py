@@ -74,6 +74,11 @@ SERVED += [
     Served(family("granite"), BY_NAME[AWQ]),
     Served(family("opt", ffn_dim=256, word_embed_proj_dim=128), BY_NAME[W8A8]),
 ]
+# Latent attention, whose matrices of heads are dequantized, half of them transposed.
+LATENT = family(
+    "minicpm3", num_key_value_heads=4, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16
+)
+SERVED += [Served(LATENT, BY_NAME[name]) for name in (GPTQ, W8A8, W4A16, "fp8-block")]
 
 
 def quantize(plain: Path, format: Format, folder: Path) -> None:
@@ -180,7 +185,7 @@ def native(request: pytest.FixtureRequest, made: dict[str, Made], tmp_path_facto
 def kept(made: Made, served: Served) -> tuple[bool, int]:
     """Whether activations keep their bits, and how many share a scale: of all matrices but embedding and head."""
     formats = open_checkpoint(made.folder / "stored", quantization=Asked(activations=served.activations)).formats
-    of_layers = [format for name, format in formats.items() if name.startswith("layers.")]
+    of_layers = [format for name, format in formats.items() if name.startswith("layers.") and format.is_quantized]
     (wide,) = {format.wide for format in of_layers}
     return wide, max(format.group for format in of_layers)
 

@@ -20,6 +20,7 @@ KINDS = [
     ("odd heads", WeightFormat("int4", 16), "float32"),
     ("experts", WeightFormat("int4", 16), "float32"),
     ("two mixers and one half", WeightFormat("bfloat16"), "bfloat16"),
+    ("latent", WeightFormat("bfloat16"), "bfloat16"),
 ]
 TEAMS = [(1, 1), (2, 1), (1, 2, 2)]
 

@@ -16,6 +16,7 @@ from forearm.model.families.config import (
     Experts,
     FeedForward,
     KvDTypeName,
+    LatentAttention,
     Layer,
     ModelConfig,
     Rope,
@@ -54,7 +55,7 @@ LLAMA = ModelConfig(
 )
 # What takes another way through forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
 # softcaps; learned positions, LayerNorm, biases and no gate; heads that end inside a panel; experts, a gated shared one
-# beside them in one layer, chosen by groups in the other.
+# beside them in one layer, chosen by groups in the other; latent attention, with heads that the threads divide.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -125,6 +126,14 @@ SHAPES = {
             Layer(Attention(0), FeedForward(100)),
             Layer(GatedDelta(3, 3, 20, 80, 3), FeedForward(100)),
         ),
+    ),
+    "latent": replace(
+        LLAMA,
+        heads=20,
+        kv_heads=1,
+        head_dim=40,
+        ropes=(rope(8),),
+        layers=(Layer(LatentAttention(0, rank=32, plain=12, rotary=8, value=20, q_rank=28), FeedForward(176)),) * 2,
     ),
     "experts": replace(
         LLAMA,
@@ -202,6 +211,9 @@ class Weights:
             self.vector(prefix + "a_log", mixer.value_heads, 0.0)
             self.vector(prefix + "dt_bias", mixer.value_heads, 0.0)
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
+        elif isinstance(mixer, LatentAttention):
+            self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
+            self.vector(prefix + "k_norm", mixer.rank, 1.0)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             full = config.qk_norm == "full"
             for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
@@ -280,11 +292,13 @@ Executors = dict[int, _native.Executor]  # by threads
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
-    (shape, WeightFormat("bfloat16"), kv) for shape in ("llama", "gemma2") for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
+    (shape, WeightFormat("bfloat16"), kv)
+    for shape in ("llama", "gemma2", "latent")
+    for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta")
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta", "latent")
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

@@ -9,7 +9,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import kv_bytes, state_slot_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
-from forearm.model.families.config import Attention, WeightFormat
+from forearm.model.families.config import Attention, LatentAttention, WeightFormat
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 
@@ -87,7 +87,9 @@ def _matrices(found: dict[WeightFormat, list[MatrixSpec]]) -> tuple[Matrices, ..
 
 def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
     config = checkpoint.config
-    windows = [layer.mixer.window for layer in config.layers if isinstance(layer.mixer, Attention)]
+    mixers = [layer.mixer for layer in config.layers]
+    attending = [one for one in mixers if isinstance(one, Attention | LatentAttention)]
+    windows = [one.window if isinstance(one, Attention) else 0 for one in attending]
     a_layer = kv_bytes(checkpoint) // BLOCK_TOKENS // (1 if config.pooled else max(1, len(windows)))
     return tuple(
         AttentionWork(

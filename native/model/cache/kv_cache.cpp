@@ -18,7 +18,10 @@ DType checked(DType dtype) {
 std::vector<int64_t> places_of(const Config& c) {
   std::vector<int64_t> places;
   int64_t next = 0;
-  for (const LayerKind& layer : c.layers) places.push_back(layer.mixer_as<AttentionKind>() && !c.pooled ? next++ : 0);
+  for (const LayerKind& layer : c.layers) {
+    const bool has_keys = layer.mixer_as<AttentionKind>() || layer.mixer_as<LatentKind>();
+    places.push_back(has_keys && !c.pooled ? next++ : 0);
+  }
   return places;
 }
 
@@ -29,6 +32,7 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
       place_(places_of(c)),
       layers_(*std::max_element(place_.begin(), place_.end()) + 1),
       padded_head_dim_(round_up(c.head_dim, kPanel)),
+      latent_(c.latent() ? c.latent()->rank : 0),
       head_bytes_(kv_head_bytes(dtype, padded_head_dim_)),
       block_bytes_(c.kv_heads * head_bytes_) {
   for (int rank = 0; rank < ranks.count(); ++rank) {
@@ -43,7 +47,7 @@ void KvBlocks::allocate(int64_t blocks) {
   int64_t bytes = 0;
   for (Part& part : parts_) {
     part.at = round_up(bytes, kHugePage);
-    bytes = part.at + 2 * layers_ * blocks * part.heads.size() * head_bytes_;
+    bytes = part.at + sides() * layers_ * blocks * part.heads.size() * head_bytes_;
   }
   region_ = Region("a KV cache of " + std::to_string(blocks) + " blocks", bytes);
   blocks_ = blocks;
@@ -57,8 +61,9 @@ KvCache KvBlocks::cache(int64_t place, int64_t kv_head) const {
   const Part& part = parts_[static_cast<size_t>(rank_of(kv_head))];
   const int64_t block_bytes = part.heads.size() * head_bytes_;
   // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
-  char* keys = region_.data() + part.at + 2 * place * blocks_ * block_bytes - part.heads.begin * head_bytes_;
-  return {keys, keys + blocks_ * block_bytes, block_bytes, head_bytes_, dtype_, padded_head_dim_};
+  char* keys = region_.data() + part.at + sides() * place * blocks_ * block_bytes - part.heads.begin * head_bytes_;
+  char* values = latent_ ? nullptr : keys + blocks_ * block_bytes;
+  return {keys, values, block_bytes, head_bytes_, dtype_, padded_head_dim_, latent_};
 }
 
 void KvBlocks::clear(int64_t block, int rank) const {
@@ -67,7 +72,7 @@ void KvBlocks::clear(int64_t block, int rank) const {
     const KvCache one = cache(i, own.begin);
     const int64_t at = block * one.block_bytes + own.begin * head_bytes_;
     std::memset(one.keys + at, 0, static_cast<size_t>(one.block_bytes));
-    std::memset(one.values + at, 0, static_cast<size_t>(one.block_bytes));
+    if (!latent_) std::memset(one.values + at, 0, static_cast<size_t>(one.block_bytes));
   }
 }
 

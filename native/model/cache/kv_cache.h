@@ -1,6 +1,6 @@
 // The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h defines. For models
 // whose prompts are computed whole, no layer's keys are read after its attention, so all layers share one cache. Layers
-// whose mixer is not attention have none.
+// whose mixer is not attention have none. Latent attention has keys alone, of one head (KvCache::latent).
 //
 // Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
 // (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
@@ -21,8 +21,9 @@ class KvBlocks {
   void allocate(int64_t blocks);
 
   int64_t blocks() const { return blocks_; }
-  int64_t bytes_per_block() const { return 2 * layers_ * block_bytes_; }
+  int64_t bytes_per_block() const { return sides() * layers_ * block_bytes_; }
   int64_t padded_head_dim() const { return padded_head_dim_; }
+  int64_t padded_value_dim() const { return latent_ ? latent_ : padded_head_dim_; }
 
   int ranks() const { return static_cast<int>(parts_.size()); }
   int rank_of(int64_t kv_head) const { return rank_of_[static_cast<size_t>(kv_head)]; }
@@ -41,11 +42,12 @@ class KvBlocks {
   };
 
   KvCache cache(int64_t place, int64_t kv_head) const;
+  int64_t sides() const { return latent_ ? 1 : 2; }  // keys and values
 
   const DType dtype_;
   std::vector<int64_t> place_;  // by layer: the number of its cache
   const int64_t layers_;        // that have a cache
-  const int64_t padded_head_dim_, head_bytes_, block_bytes_;
+  const int64_t padded_head_dim_, latent_, head_bytes_, block_bytes_;
   std::vector<Part> parts_;   // by rank
   std::vector<int> rank_of_;  // by kv head
   int64_t blocks_ = 0;

@@ -205,7 +205,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
   task.sinks = or_null(weights_.sinks(layer));
   task.bias = {bias_.empty() ? nullptr : bias_.data(), static_cast<int64_t>(config_.distance_buckets.size() / 2)};
   task.out = step_.scratch.mixed.target(layers_[layer].o->matrix);
-  forearm::attend(w, step_, kv_, layer + 1 == layers_.size() ? last_plan_ : plan_, layer, task);
+  forearm::attend(w, step_, kv_, plan_of(layer), layer, task);
 }
 
 }  // namespace forearm

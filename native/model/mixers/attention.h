@@ -20,6 +20,8 @@ class Attention {
 
   // Plans the attention of the step's batch, which is the same in every layer.
   void plan();
+  // The plan of a layer: the last one's has only rows that need logits.
+  const AttentionPlan& plan_of(size_t layer) const { return layer + 1 == layers_.size() ? last_plan_ : plan_; }
   // Computes a member's share of the data that all layers read: rotary angles and slots of keys and values.
   void begin(const StepWalk& w);
   // Computes this layer's mixer and adds it to the residual, with barriers before and after. add: the norm of the

@@ -7,38 +7,56 @@ namespace {
 
 // Tokens of an item: with a group of 6 query heads, each key that is read is used for 192 rows.
 constexpr int64_t kItemTokens = 32;
+// Query heads that a group is cut into at the least where all heads share one key (latent attention): each item turns
+// the keys that it reads into values, which takes as long as about two rows' products.
+constexpr int64_t kItemHeads = 8;
 
 }  // namespace
 
 AttentionPlan::AttentionPlan(const Config& c, const KvBlocks& kv, int64_t partial_floats, int threads)
     : kv_(kv),
       kv_heads_(c.kv_heads),
-      floats_per_token_(c.group() * (2 + kv.padded_head_dim())),
-      partial_floats_(partial_floats),
+      group_(c.group()),
+      floats_per_row_(2 + kv.padded_value_dim()),
+      most_partials_(partial_floats),
       threads_(threads),
       both_ways_(c.bidirectional),
+      shares_keys_(c.latent()),
       work_(static_cast<size_t>(kv.ranks())) {}
 
 void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   const int64_t keys = both_ways_ ? b.start[rows.sequence + 1] - b.start[rows.sequence] : 0;
-  for (int64_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
+  for (int64_t i = 0; i < kv_heads_ * parts_; ++i) {
+    const int64_t kv_head = i / parts_;
+    const Range heads = share(group_, 1, i % parts_, parts_);
     // The last tokens attend to most keys; long work comes first, so that all members finish at about the same time.
     for (int64_t end = rows.tokens; end > 0; end -= std::min(end, kItemTokens)) {
       const int64_t begin = end - std::min(end, kItemTokens), row = rows.row + begin;
-      items_.push_back(
-          {row, end - begin, rows.out_row + begin, b.position[row], b.block_start[rows.sequence], kv_head, keys, 0});
+      items_.push_back({row, end - begin, rows.out_row + begin, b.position[row], b.block_start[rows.sequence], kv_head,
+                        heads.begin, heads.size(), keys, 0});
     }
   }
 }
 
+// With few sequences, the heads of a latent are divided, so that all members have work. That changes no result: rows
+// are computed each by itself.
+void AttentionPlan::cut_groups(const Batch& b) {
+  int64_t items = 0;
+  for (int64_t s = 0; s < b.sequences; ++s) items += (b.start[s + 1] - b.start[s] + kItemTokens - 1) / kItemTokens;
+  const int64_t most = (group_ + kItemHeads - 1) / kItemHeads;
+  parts_ = shares_keys_ ? std::clamp<int64_t>((threads_ + items - 1) / items, 1, most) : 1;
+}
+
 void AttentionPlan::make(const Batch& b) {
   items_.clear();
+  cut_groups(b);
   for (int64_t s = 0; s < b.sequences; ++s) add_items(b, {s, b.start[s], b.start[s + 1] - b.start[s], b.start[s]});
   divide();
 }
 
 void AttentionPlan::make_for_logits(const Batch& b) {
   items_.clear();
+  cut_groups(b);
   for (int64_t s = 0, i = 0; i < b.logits;) {
     while (b.start[s + 1] <= b.logit_row[i]) ++s;
     int64_t end = i + 1;
@@ -61,9 +79,9 @@ void AttentionPlan::divide() {
   int64_t used = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
     AttentionItem& item = items_[i];
-    const int64_t chunks = item.chunk_end(0), floats = chunks * item.tokens * floats_per_token_;
+    const int64_t chunks = item.chunk_end(0), floats = chunks * partial_floats(item);
     const bool long_one = 2 * threads_ * item.tokens * chunks > cost;
-    const bool split = threads_ > 1 && chunks > 1 && long_one && used + floats <= partial_floats_;
+    const bool split = threads_ > 1 && chunks > 1 && long_one && used + floats <= most_partials_;
     std::vector<AttentionWork>& work = work_[static_cast<size_t>(kv_.rank_of(item.kv_head))];
     for (int64_t chunk = 0; chunk < (split ? chunks : 1); ++chunk)
       work.push_back({static_cast<int32_t>(i), static_cast<int32_t>(chunk), split});

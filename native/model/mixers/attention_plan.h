@@ -16,8 +16,9 @@ struct AttentionItem {
   int64_t first_position;  // position of the first token
   int64_t first_block;     // index into Batch::block of the sequence's blocks
   int64_t kv_head;
-  int64_t keys;      // keys of the whole prompt if attention is bidirectional; 0: it is causal
-  int64_t partials;  // of a split item: offset of its partial results, in floats
+  int64_t head, heads;  // query heads of the kv head's group
+  int64_t keys;         // keys of the whole prompt if attention is bidirectional; 0: it is causal
+  int64_t partials;     // of a split item: offset of its partial results, in floats
 
   // The end of the chunks that any of the tokens attends to.
   int64_t chunk_end(int64_t window) const {
@@ -56,7 +57,8 @@ class AttentionPlan {
   // The pieces of work on the kv heads of a rank.
   const std::vector<AttentionWork>& work(int rank) const { return work_[static_cast<size_t>(rank)]; }
   const AttentionItem& item(const AttentionWork& work) const { return items_[static_cast<size_t>(work.item)]; }
-  int64_t floats_per_token() const { return floats_per_token_; }
+  // Floats of the partial results of one chunk of an item.
+  int64_t partial_floats(const AttentionItem& item) const { return item.tokens * item.heads * floats_per_row_; }
 
   // Counts a computed chunk of a split item. Returns true to the last caller of `chunks`, which has to merge: it sees
   // everything that the other callers wrote before their calls.
@@ -65,11 +67,13 @@ class AttentionPlan {
  private:
   void add_items(const Batch& batch, const AttentionRows& rows);
   void divide();
+  void cut_groups(const Batch& batch);
 
   const KvBlocks& kv_;
-  const int64_t kv_heads_, floats_per_token_, partial_floats_;
+  const int64_t kv_heads_, group_, floats_per_row_, most_partials_;
   const int threads_;
-  const bool both_ways_;
+  const bool both_ways_, shares_keys_;
+  int64_t parts_ = 1;  // of a group, each an item
   std::vector<AttentionItem> items_;
   std::vector<std::vector<AttentionWork>> work_;  // by rank
   int64_t counters_ = 0;

@@ -22,11 +22,13 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   const AttentionItem& item = plan.item(work);
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
   task.blocks = step.batch().block + item.first_block;
-  task.q += item.row * task.q_stride;
+  task.q += item.row * task.q_stride + item.head * step.config.head_dim;
   if (task.gate) task.gate += item.row * task.q_stride;
   task.head_dim = step.config.head_dim;
   task.kv_head = item.kv_head;
-  task.group = step.config.group();
+  task.group = item.heads;
+  if (item.heads < step.config.group())  // all heads share one key, and the results are floats
+    task.out.data = static_cast<float*>(task.out.data) + item.head * task.cache.value_dim();
   task.token_end = item.tokens;
   task.first_position = item.first_position;
   task.keys = item.keys;
@@ -38,7 +40,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
 
   const int64_t first = task.chunk_begin, chunks = task.chunk_end - first;
   if (work.chunk < first || work.chunk >= task.chunk_end) return;
-  const int64_t stride = item.tokens * plan.floats_per_token();
+  const int64_t stride = plan.partial_floats(item);
   float* partials = step.scratch.partials + item.partials;
   task.chunk_begin = work.chunk;
   task.chunk_end = work.chunk + 1;

@@ -90,6 +90,10 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
     declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
   }
+  if (const auto* latent = c.layers[layer].mixer_as<LatentKind>()) {
+    if (latent->q_rank) declare_norm(c, prefix + "q_norm", norms.q, latent->q_rank, false);
+    declare_norm(c, prefix + "k_norm", norms.k, latent->rank, false);
+  }
   if (c.qk_norm == QkNorm::none || !c.layers[layer].mixer_as<AttentionKind>()) return;
   const bool shared = c.qk_norm == QkNorm::head;
   declare_norm(c, prefix + "q_norm", norms.q, shared ? c.head_dim : c.heads * c.head_dim, false);

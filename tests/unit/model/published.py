@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.unit.model.published_dense import DENSE
 from tests.unit.model.published_hybrid import HYBRID
+from tests.unit.model.published_latent import LATENT
 from tests.unit.model.published_layer_norm import LAYER_NORM
 
 _OLD = {"use_cache": True, "initializer_range": 0.02, "transformers_version": "4.41.2", "attention_dropout": 0.0}
@@ -276,5 +277,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     **DENSE,
     **HYBRID,
+    **LATENT,
     **LAYER_NORM,
 }  # fmt: skip

@@ -180,7 +180,7 @@ def _match(
     by_name: dict[str, list[TensorPart]] = defaultdict(list)
     for part in parts(config, tensors.keys()):
         by_name[part.stored].append(part)
-    shapes = {name: (_rows(sharing), *sharing[0].shape[1:]) for name, sharing in by_name.items()}
+    shapes = {name: (_rows(sharing), *sharing[0].stored_shape[1:]) for name, sharing in by_name.items()}
     coded = dict.fromkeys(shapes, None) | {
         name: find(name.removesuffix(".weight"), (shape[0], shape[1]))
         for name, shape in shapes.items()
@@ -205,7 +205,7 @@ def _match(
 def _rows(sharing: list[TensorPart]) -> int:
     """Number of rows that a tensor must have so that these parts fit it."""
     known = [part.of_rows for part in sharing if part.of_rows is not None]
-    return known[0] if known else sum(part.shape[0] for part in sharing)
+    return known[0] if known else sum(part.stored_shape[0] for part in sharing)
 
 
 def _fitting(tensor: StoredTensor, expected: tuple[int, ...], transposed: bool) -> StoredTensor:
@@ -234,4 +234,4 @@ def stored_bytes(part: TensorPart, stored: Stored) -> int:
     """Bytes of the files that are read for this part."""
     tensors = stored.tensors if isinstance(stored, CodedMatrix) else (stored,)
     rows = stored.shape[0] if len(part.shape) > 1 else math.prod(stored.shape)
-    return sum(tensor.end - tensor.begin for tensor in tensors) * part.shape[0] // rows
+    return sum(tensor.end - tensor.begin for tensor in tensors) * part.stored_shape[0] // rows

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, LatentAttention, ModelConfig, ShortConv
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 from forearm.model.families.recurrences import GatedDelta, Mamba2
 
@@ -61,7 +61,8 @@ class TensorPart:
     Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it, unless
     `of_rows` gives the tensor's number of rows: then each part may take any of them. at: the executor's row of the
     first row. matrix: the packed matrix that the rows go into; empty for a vector. transposed: floats are stored as
-    [k, rows] for each expert.
+    [k, rows] for each expert. turned: the tensor's rows are columns of the executor's matrix, so there are shape[1] of
+    them, from `row` on.
     """
 
     name: str
@@ -73,6 +74,12 @@ class TensorPart:
     matrix: str = ""
     step: int = 1
     transposed: bool = False
+    turned: bool = False
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Return the shape of the tensor's rows."""
+        return self.shape[::-1] if self.turned else self.shape
 
     @property
     def layer(self) -> int | None:
@@ -89,13 +96,14 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
 
     Raises: ConfigError if the embedding has none of the known names.
     """
-    specs = matrices(config)
     prefix = _prefix(config, stored)
     config = replace(config, names=config.names | _fused_experts(config, prefix, stored))
     found: list[TensorPart] = []
-    for spec in specs:
+    for spec in matrices(config):
         if spec.role == "pooler":
             found += _pooler(config, spec, stored, found[0].stored)
+        elif spec.role == "mixer_heads":
+            found += _heads(config, spec, prefix)
         else:
             found += _matrix(config, spec, prefix, stored)
     biases = config.layer_norm and config.norm_bias
@@ -111,6 +119,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             if config.qk_norm != "none" and isinstance(mixer, Attention):
                 size = config.head_dim * (1 if config.qk_norm == "head" else heads)
                 found += _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", size, False, heads)
+        if isinstance(mixer, LatentAttention):
+            found += _latent(layer, f"{at}.self_attn", mixer)
         if isinstance(mixer, ShortConv):
             taps = f"{at}.{names['conv']}"
             found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
@@ -141,6 +151,13 @@ def _mamba2(layer: str, at: str, own: Mamba2) -> Iterator[TensorPart]:
         yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (own.heads,))
     if own.norm:
         yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.inner,))
+
+
+def _latent(layer: str, at: str, own: LatentAttention) -> Iterator[TensorPart]:
+    """Yield the norms of both latents."""
+    if own.q_rank:
+        yield from _norm(f"{layer}.q_norm", f"{at}.q_a_layernorm", own.q_rank, False)
+    yield from _norm(f"{layer}.k_norm", f"{at}.kv_a_layernorm", own.rank, False)
 
 
 def _delta(layer: str, at: str, own: GatedDelta) -> Iterator[TensorPart]:
@@ -205,6 +222,18 @@ def _pieces(part: MatrixPart, tensor: str, place: str, spec: MatrixSpec) -> Iter
     of_rows = part.rows // rows * step
     for at in range(0, part.rows, rows):
         yield TensorPart(part.name, tensor, (rows, spec.k), first + at // rows * step, at, of_rows, spec.name)
+
+
+def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[TensorPart]:
+    """Yield each head's rows of kv_b_proj: those of its keys, transposed (they multiply queries), or of its values."""
+    part, layer = spec.parts[0], int(spec.name.split(".")[1])
+    own = config.layers[layer].mixer
+    assert isinstance(own, LatentAttention)
+    tensor = f"{prefix}{config.names.get('layers', 'layers')}.{layer}.{part.stored}.weight"
+    keys, a_head, shape = part.key == "k_up", own.plain + own.value, (part.rows, spec.k)
+    for head in range(config.heads):
+        first, at, of_rows = head * a_head + (0 if keys else own.plain), head * part.rows, config.heads * a_head
+        yield TensorPart(part.name, tensor, shape, first, at, of_rows, spec.name, turned=keys)
 
 
 def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:

@@ -33,7 +33,7 @@ from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
-from forearm.model.quantization.codes import CodedMatrix, Codes, expressed
+from forearm.model.quantization.codes import CodedMatrix, Codes, dequantized, expressed
 
 if TYPE_CHECKING:
     from typing_extensions import Never  # typing has it from 3.11 on
@@ -190,7 +190,20 @@ class Loader:
         self, target: TensorReceiver, part: TensorPart, stored: Stored, importance: Float32Array | None = None
     ) -> None:
         """Load one part of the checkpoint."""
-        if isinstance(stored, CodedMatrix):
+        if (
+            part.matrix
+            and not self._formats[part.matrix].is_quantized
+            and (part.turned or isinstance(stored, CodedMatrix))
+        ):
+            own = part.rows(0, part.stored_shape[0])
+            if isinstance(stored, CodedMatrix):
+                floats = dequantized(stored, stored.read(self._files, own.start, own.stop))
+            else:
+                floats = widened(self._files.mapping(stored.path).rows(stored, own), stored.float_dtype)
+            floats = np.ascontiguousarray(floats.T) if part.turned else floats
+            target.load_matrix(part.name, floats, "float32", part.at)
+            self._bar.update(stored_bytes(part, stored))
+        elif isinstance(stored, CodedMatrix):
             assert isinstance(target, _native.Executor), "a quantized checkpoint is not written again"
             decoded = _decoded(part, stored, self._formats[part.matrix], self._files, self._decoders)
             for row, rows in decoded:

@@ -7,12 +7,16 @@ therefore computed with the same steps as decoders (ModelConfig.norm_residual).
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, flat_rope, positions, sizes
-from forearm.model.families.distances import distance_buckets
+
+MOST_DISTANCE = 1 << 14  # the largest bound of distance_buckets that a config.json may give; models have 128
 
 # Names of tensors. `output_norm` is the norm after a layer, which is read as the next layer's input_norm.
 _BERT = {
@@ -219,3 +223,20 @@ def _post_norm(
         names=names | own | {"final_norm": norms[-1]},
         **differs,
     )
+
+
+def distance_buckets(buckets: int, reach: int) -> tuple[int, ...]:
+    """Return the bucket of each distance key - query from -reach to reach; farther ones are in the same as those.
+
+    The first half of the `buckets` is of keys up to the query, the second of keys after it. Bounds between buckets are
+    rounded in float32, as transformers rounds them. Near distances have a bucket each, farther ones share buckets that
+    grow with the logarithm of the distance, and all beyond the farthest share the last.
+    Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
+    """
+    half = buckets // 2
+    exact = half // 2
+    distance = np.arange(reach + 1)
+    ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(reach / exact))
+    shared = np.minimum(exact + (ratio * np.float32(half - exact)).astype(np.int64), half - 1)
+    one_way = np.where(distance < exact, distance, shared)
+    return (*one_way[::-1].tolist(), *(one_way[1:] + half).tolist())

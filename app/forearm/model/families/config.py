@@ -98,7 +98,25 @@ class ShortConv:
     bias: bool = False
 
 
-Mixer = Attention | ShortConv | Mamba2 | GatedDelta
+@dataclass(frozen=True)
+class LatentAttention:
+    """A mixer: multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434).
+
+    The cache keeps a latent of `rank` numbers and a rotated key of `rotary` numbers for each token, whatever the number
+    of heads: ModelConfig.kv_heads is 1, and head_dim is rank + rotary.
+    plain, rotary: numbers of a query head that are not rotated, and that are. value: numbers of a value head.
+    q_rank: rank of the latent that queries are made of; 0: they are made of the residual.
+    """
+
+    rope: int
+    rank: int
+    plain: int
+    rotary: int
+    value: int
+    q_rank: int = 0
+
+
+Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention
 
 
 @dataclass(frozen=True)
@@ -217,7 +235,7 @@ class ModelConfig:
     token_types: int = 0  # rows of the token type embedding (BERT)
     bidirectional: bool = False  # every token attends to the whole prompt; windows reach to both sides
     # Attention adds a bias to each score, one value for a bucket of distances and a head: the bucket of each distance
-    # key - query from -reach to reach, those beyond it as these (distances.py); (): no bias.
+    # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias.
     distance_buckets: tuple[int, ...] = ()
 
     norm_eps: float = 1e-6

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forearm.model.families import bert_like, switches
+from forearm.model.families.bert_like import MOST_DISTANCE, distance_buckets
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
-from forearm.model.families.distances import MOST_DISTANCE, distance_buckets
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import Lengths, rope
 

@@ -16,7 +16,7 @@ def mixtral(inputs: FamilyInputs) -> ModelConfig:
     inputs = inputs.with_defaults(num_local_experts=8, num_experts_per_tok=2, num_key_value_heads=8)
     keys = inputs.keys
     window = keys.optional_integer("sliding_window") or 0
-    experts = _experts(inputs, "num_local_experts", "intermediate_size", renormalized=True)
+    experts = routed(inputs, "num_local_experts", "intermediate_size", renormalized=True)
     return decoder(
         inputs, windows=[window] * inputs.layers, feed_forwards=[experts] * inputs.layers, names=_MIXTRAL_NAMES
     )
@@ -47,7 +47,7 @@ def olmoe(inputs: FamilyInputs) -> ModelConfig:
     """OLMoE 1B-7B: experts in every layer; q and k are normalized over all heads."""
     inputs = inputs.with_defaults(num_experts=64, num_experts_per_tok=8, rms_norm_eps=1e-5)
     bias = inputs.keys.flag("attention_bias")
-    experts = _experts(inputs, "num_experts", "intermediate_size", inputs.keys.flag("norm_topk_prob"))
+    experts = routed(inputs, "num_experts", "intermediate_size", inputs.keys.flag("norm_topk_prob"))
     return decoder(inputs, feed_forwards=[experts] * inputs.layers, qk_norm="full", qkv_bias=bias, o_bias=bias)
 
 
@@ -61,7 +61,7 @@ def glm4_moe(inputs: FamilyInputs) -> ModelConfig:
     width, shared = keys.integer("moe_intermediate_size"), keys.integer("n_shared_experts", 1)
     if shared < 1:
         raise keys.wrong("n_shared_experts", "at least 1")
-    experts = _experts(
+    experts = routed(
         inputs, "n_routed_experts", "moe_intermediate_size", keys.flag("norm_topk_prob", True),
         score="sigmoid", correction=True, sum_epsilon=1e-20, scale=keys.positive("routed_scaling_factor", 1.0),
         groups=keys.integer("n_group", 1), groups_kept=keys.integer("topk_group", 1),
@@ -75,7 +75,7 @@ def glm4_moe(inputs: FamilyInputs) -> ModelConfig:
         partial=True,
         qk_norm="head" if keys.flag("use_qk_norm") else "none",
         qkv_bias=keys.flag("attention_bias"),
-        names=_SHARED_EXPERTS,
+        names=SHARED_EXPERTS,
     )
 
 
@@ -88,7 +88,7 @@ def ernie4_5_moe(inputs: FamilyInputs) -> ModelConfig:
     keys, act = inputs.keys, _act(inputs)
     bias, shared = keys.flag("use_bias"), keys.integer("moe_num_shared_experts")
     beside = FeedForward(shared * keys.integer("moe_intermediate_size"), act, bias=bias) if shared > 0 else None
-    experts = _experts(
+    experts = routed(
         inputs, "moe_num_experts", "moe_intermediate_size", True, active="moe_k", correction=True,
         sum_epsilon=keys.number("moe_norm_min", 1e-12), shared=beside,
     )  # fmt: skip
@@ -105,7 +105,7 @@ def ernie4_5_moe(inputs: FamilyInputs) -> ModelConfig:
         qkv_bias=bias,
         o_bias=bias,
         head_bias=bias,
-        names=_SHARED_EXPERTS | {"correction": "mlp.moe_statics.e_score_correction_bias"},
+        names=SHARED_EXPERTS | {"correction": "mlp.moe_statics.e_score_correction_bias"},
     )
 
 
@@ -119,7 +119,7 @@ def gpt_oss(inputs: FamilyInputs) -> ModelConfig:
     for key, only in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0), ("hidden_act", "silu")):
         if keys.get(key) not in (None, only):
             raise keys.wrong(key, f"{only}: the clamped SwiGLU is computed with no other")
-    experts = _experts(
+    experts = routed(
         inputs, "num_local_experts", "intermediate_size", False,
         bias=True, score="softmax_chosen", router_bias=True,
     )  # fmt: skip
@@ -189,7 +189,7 @@ def phimoe(inputs: FamilyInputs) -> ModelConfig:
     )  # fmt: skip
     keys, bias = inputs.keys, inputs.keys.flag("attention_bias")
     jitter = keys.positive("router_jitter_noise")
-    experts = _experts(inputs, "num_local_experts", "intermediate_size", False, score="sparse_mixer", jitter=jitter)
+    experts = routed(inputs, "num_local_experts", "intermediate_size", False, score="sparse_mixer", jitter=jitter)
     if experts.active != 2:
         raise keys.wrong("num_experts_per_tok", "2: transformers chooses no other number with SparseMixer")
     return decoder(
@@ -205,7 +205,7 @@ def phimoe(inputs: FamilyInputs) -> ModelConfig:
 
 
 _ERNIE_LAYERS = (("start_index", 1), ("end_index", -1), ("interval", 1))
-_SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
+SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
 _MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {
     f"experts.{part}": f"block_sparse_moe.experts.{{expert}}.{name}"
     for part, name in (("gate", "w1"), ("up", "w3"), ("down", "w2"))
@@ -216,7 +216,7 @@ def _act(inputs: FamilyInputs) -> Any:
     return activation(inputs.keys, "hidden_act", "silu")
 
 
-def _experts(
+def routed(
     inputs: FamilyInputs,
     count: str,
     width: str,
@@ -249,6 +249,6 @@ def sparse_layers(inputs: FamilyInputs, **differs: Any) -> list[FeedForward | Ex
     if not isinstance(dense, list):
         raise keys.wrong("mlp_only_layers", "a list of numbers of layers")
     count = "num_local_experts" if "num_local_experts" in keys else "num_experts"  # transformers 5 writes the first
-    experts = _experts(inputs, count, "moe_intermediate_size", keys.flag("norm_topk_prob"), **differs)
+    experts = routed(inputs, count, "moe_intermediate_size", keys.flag("norm_topk_prob"), **differs)
     plain = FeedForward(keys.integer("intermediate_size"), _act(inputs))
     return [plain if i in dense or (i + 1) % step else experts for i in range(inputs.layers)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.errors import ConfigError
-from forearm.model.families import experts, gemma, hybrid, layer_norm, llama_like, mamba2, post_norm, switches
+from forearm.model.families import experts, gemma, hybrid, latent, layer_norm, llama_like, mamba2, post_norm, switches
 from forearm.model.families.config import DTypeName, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
@@ -153,6 +153,10 @@ FAMILIES: dict[str, Family] = {
     "cohere2": layer_norm.cohere2,
     "ministral3": llama_like.ministral3,
     "hunyuan_v1_dense": llama_like.hunyuan,
+    "deepseek_v2": latent.deepseek_v2,
+    "deepseek_v3": latent.deepseek_v3,
+    "glm4_moe_lite": latent.glm4_moe_lite,
+    "minicpm3": latent.minicpm3,
     # multimodal models, for text alone: text_config's model_type comes first
     "mistral3": llama_like.mistral,
     "qwen2_vl": llama_like.qwen2_vl,

@@ -10,15 +10,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig, ShortConv, WeightFormat
+from forearm.model.families.config import (
+    Attention,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Mixer,
+    ModelConfig,
+    ShortConv,
+    WeightFormat,
+)
 from forearm.model.families.recurrences import Mamba2
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
-# *_in: multiplied with the normed residual. *_out: multiplied with the result of the mixer or feed-forward and added to
-# the residual. router: gives the scores of experts or the gates of a recurrence; never quantized. pooler: a layer after
-# pooling.
+# *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.
+# mixer_heads: a matrix for each head (`experts` of them), multiplied with the head's part of such rows; never
+# quantized. *_out: multiplied with the result of the mixer or feed-forward and added to the residual. router: gives the
+# scores of experts or the gates of a recurrence; never quantized. pooler: a layer after pooling.
 Role = Literal[
-    "embedding", "table", "head", "mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "router", "pooler"
+    "embedding", "table", "head", "mixer_in", "mixer_inner", "mixer_heads", "mixer_out", "feed_forward_in",
+    "feed_forward_out", "router", "pooler",
 ]  # fmt: skip
 
 
@@ -102,9 +113,10 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
 
 
 def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
-    """Return one format for every packed matrix of the executor; routers and layers after pooling are float32."""
+    """Return one format for every packed matrix of the executor; what is never quantized is float32."""
     exact = WeightFormat("float32")
-    return {m.name: exact if m.role in ("pooler", "router") else weights for m in matrices(config)}
+    kept = ("pooler", "router", "mixer_heads")
+    return {m.name: exact if m.role in kept else weights for m in matrices(config)}
 
 
 def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = False) -> MatrixSpec:
@@ -128,6 +140,8 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         rows = [(f"conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
         yield joint("conv_in", rows, "mixer_in", own.bias)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
+    elif isinstance(own, LatentAttention):
+        yield from _latent(config, own, at)
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
         rows = [(f"mamba_{name}", "mamba.in_proj", count) for name, count in sizes]
@@ -140,6 +154,24 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         gates = [(f"delta_{name}", f"linear_attn.in_proj_{name}", own.value_heads) for name in ("b", "a")]
         yield joint("delta_gates", gates, "router")
         yield _single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
+
+
+def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:
+    """Yield the matrices of latent attention; kv_b_proj has, head by head, the rows of keys and those of values."""
+    heads, query = config.heads, config.heads * (own.plain + own.rotary)
+    joint = (
+        MatrixPart(f"{at}q_down", "self_attn.q_a_proj", own.q_rank)
+        if own.q_rank
+        else MatrixPart(f"{at}q", "self_attn.q_proj", query),
+        MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary),
+    )
+    yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias)
+    if own.q_rank:
+        yield _single(f"{at}q_up", "self_attn.q_b_proj", query, own.q_rank, "mixer_inner")
+    for name, rows, k in (("k_up", own.rank, own.plain), ("v_up", own.value, own.rank)):
+        part = MatrixPart(f"{at}{name}", "self_attn.kv_b_proj", rows)
+        yield MatrixSpec(part.name, (part,), k, "mixer_heads", experts=heads, active=heads)
+    yield _single(f"{at}o", "self_attn.o_proj", config.hidden, heads * own.value, "mixer_out", config.o_bias)
 
 
 def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:

@@ -49,6 +49,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "rope", "absolute"),
     "qk_layernorm": (None, False),
     "kv_lora_rank": (None,),
+    "moe_layer_freq": (None, 1),
     "llama_4_scaling": (None,),
     "adapter_config": (None,),
     "attention_bias": (None, False),
@@ -65,6 +66,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 # Keys that do not change inference: they concern training, files and tokenizers.
 _IGNORED = {
+    "aux_loss_alpha", "ep_size", "qk_head_dim", "seq_aux",
     "_attn_implementation", "_attn_implementation_autoset", "_diffusers_version", "_name_or_path",
     "activation_dropout", "architectures", "attention_dropout", "attention_probs_dropout_prob", "classifier_bias",
     "classifier_activation", "classifier_dropout", "classifier_from_token", "classifier_pooling", "cls_token_id",

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import DTypeName, WeightFormat
 
+# The numbers that bytes of fp8 E4M3 stand for (Micikevicius et al. 2022, arXiv:2209.05433, table 1).
+_BYTE = np.arange(256)
+_E4M3 = np.ldexp(np.where(_BYTE & 120, 8 + (_BYTE & 7), _BYTE & 7), np.maximum(_BYTE >> 3 & 15, 1) - 10)
+_E4M3 = np.where(_BYTE & 127 == 127, np.nan, np.where(_BYTE < 128, _E4M3, -_E4M3)).astype(np.float32)
 _SCALES: dict[str, DTypeName] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -159,6 +165,28 @@ def expressed(codes: Codes, have: WeightFormat, want: WeightFormat) -> Codes:
         zeros = None if zeros is None else np.take(zeros, spread, axis=1)
         offsets = None if offsets is None else np.take(offsets, spread, axis=1)
     return Codes(codes.codes, scales, zeros, offsets)
+
+
+def dequantized(matrix: CodedMatrix, codes: Codes) -> Float32Array:
+    """Return rows of a quantized matrix as floats, float32 [rows, k], in the order of the activations."""
+    k = codes.codes.shape[1]
+    group = matrix.format.group or k
+    is_fp8 = matrix.format.dtype == "fp8_e4m3"
+    values = _E4M3[codes.codes.view(np.uint8)] if is_fp8 else codes.codes.astype(np.float32)
+
+    def spread(of_groups: npt.NDArray[Any]) -> Float32Array:
+        return np.repeat(of_groups.astype(np.float32), group, axis=1)[:, :k]
+
+    if codes.zeros is not None:
+        values -= spread(codes.zeros)
+    values *= spread(codes.scales)
+    if codes.offsets is not None:
+        values += spread(codes.offsets)
+    if matrix.order is None:
+        return values
+    ordered = np.empty_like(values)
+    ordered[:, matrix.order] = values
+    return ordered
 
 
 def _order(matrix: CodedMatrix) -> Int32Array:

@@ -129,7 +129,8 @@ inline void weigh_values(const AttendTile& t, const BlockPair& values, int64_t f
   const auto add = [&](uint32_t rows, int first, bool two) {
     if (!rows) return;
     if constexpr (kHasTiles<Mma>) {
-      if (uses_amx<Mma>(t.q.stride)) return weigh_values_amx<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
+      if (uses_amx<Mma>(t.q.stride))
+        return weigh_values_amx<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
     }
     const TileWalk walk{weights + first * kBlockTokens * kUnitBytes<Mma>,
                         kPairKeys * kUnitBytes<Mma>,

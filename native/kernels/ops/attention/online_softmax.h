@@ -38,7 +38,7 @@ struct AttendTile {
   float* scores;    // [rows][64]
   float* values;    // [rows][value_dim] of a chunk
   int64_t value_dim;
-  float* sums;      // [rows][16]: key j adds to lane j % 16
+  float* sums;  // [rows][16]: key j adds to lane j % 16
   // Of the chunk, and 2^(max before the pair - max); rows beyond the last mean nothing.
   alignas(64) float max[kMaxTileRows], before[kMaxTileRows];
   RowState total[kMaxTileRows];

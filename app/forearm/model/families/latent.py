@@ -1,0 +1,160 @@
+"""Families with multi-head latent attention: DeepSeek V2, V3 and R1, GLM-4.7-Flash, MiniCPM3.
+
+The norms of latents have an epsilon of 1e-6 in all of them, whatever rms_norm_eps is (native/model/mixers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope
+from forearm.model.families.experts import SHARED_EXPERTS, routed
+from forearm.model.families.keys import Keys
+
+
+def deepseek_v2(inputs: FamilyInputs) -> ModelConfig:
+    """DeepSeek V2 and V2-Lite: softmax scores; of groups of experts those with the largest score are chosen from."""
+    inputs = inputs.with_defaults(
+        kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+        n_routed_experts=64, n_shared_experts=2, moe_intermediate_size=1407, first_k_dense_replace=0,
+    )  # fmt: skip
+    keys = inputs.keys
+    method = keys.text("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise keys.wrong("topk_method", "greedy or group_limited_greedy")
+    if keys.flag("norm_topk_prob"):
+        raise keys.wrong("norm_topk_prob", "false: transformers scales weights instead")
+    _scores(keys, "softmax")
+    groups, kept = _count(keys, "n_group"), _count(keys, "topk_group")
+    if method == "greedy":
+        groups = kept = 1
+    experts = _experts(inputs, groups=groups, groups_kept=kept, group_best=1)
+    return _latent(inputs, _layers(inputs, experts, keys.integer("first_k_dense_replace")), interleaved=True)
+
+
+def deepseek_v3(inputs: FamilyInputs) -> ModelConfig:
+    """DeepSeek V3 and R1: corrected sigmoid scores, groups by their two best, dense first layers."""
+    inputs = inputs.with_defaults(
+        kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+        n_routed_experts=256, n_shared_experts=1, moe_intermediate_size=2048, num_experts_per_tok=8, n_group=8,
+        topk_group=4, norm_topk_prob=True, routed_scaling_factor=2.5, first_k_dense_replace=3,
+    )  # fmt: skip
+    return _latent(
+        inputs,
+        _layers(inputs, _corrected(inputs), inputs.keys.integer("first_k_dense_replace")),
+        interleaved=inputs.keys.flag("rope_interleave", True),
+    )
+
+
+def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
+    """GLM-4.7-Flash: DeepSeek V3's layers, of which mlp_layer_types may name the dense ones."""
+    inputs = inputs.with_defaults(
+        kv_lora_rank=512, q_lora_rank=768, qk_nope_head_dim=192, qk_rope_head_dim=64, v_head_dim=256,
+        n_routed_experts=64, n_shared_experts=1, moe_intermediate_size=1536, num_experts_per_tok=4, n_group=1,
+        topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1, rms_norm_eps=1e-5,
+    )  # fmt: skip
+    keys = inputs.keys
+    dense, kinds = keys.integer("first_k_dense_replace"), keys.get("mlp_layer_types")
+    layers = _layers(inputs, experts := _corrected(inputs), dense)
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != len(layers) or not set(kinds) <= {"dense", "sparse"}:
+            raise keys.wrong("mlp_layer_types", f"a list of {len(layers)} times dense or sparse")
+        layers = [experts if kind == "sparse" else _dense(inputs) for kind in kinds]
+    return _latent(inputs, layers, interleaved=keys.flag("rope_interleave", True))
+
+
+def minicpm3(inputs: FamilyInputs) -> ModelConfig:
+    """MiniCPM3: latent attention in a dense model, whose embeddings, halves of layers and logits are scaled."""
+    inputs = inputs.with_defaults(
+        kv_lora_rank=256, q_lora_rank=768, qk_nope_head_dim=64, qk_rope_head_dim=32, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, scale_emb=12, scale_depth=1.4, dim_model_base=256,
+    )  # fmt: skip
+    keys, layers = inputs.keys, inputs.layers
+    hidden = keys.integer("hidden_size")
+    depth = keys.optional_number("scale_depth")
+    return _latent(
+        inputs,
+        [_dense(inputs)] * layers,
+        interleaved=False,
+        embedding_scale=keys.number("scale_emb"),
+        residual_scale=1.0 if depth is None else depth / math.sqrt(layers),
+        logits_scale=(keys.optional_integer("dim_model_base") or hidden) / hidden,
+    )
+
+
+def _latent(
+    inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], *, interleaved: bool, **differs: Any
+) -> ModelConfig:
+    """Return a Llama with latent attention. interleaved: rotated values 2i and 2i + 1 form a pair."""
+    keys = inputs.keys
+    heads, rank, rotary = (keys.integer(key) for key in ("num_attention_heads", "kv_lora_rank", "qk_rope_head_dim"))
+    plain, q_rank = keys.integer("qk_nope_head_dim"), keys.optional_integer("q_lora_rank") or 0
+    value = keys.optional_integer("v_head_dim") or keys.integer("hidden_size") // heads
+    for key, size, unit in (
+        ("kv_lora_rank", rank, 16), ("qk_rope_head_dim", rotary, 2), ("qk_nope_head_dim", plain, 1),
+        ("v_head_dim", value, 4),
+    ):  # fmt: skip
+        if not 0 < size <= 4096 or size % unit:
+            raise keys.wrong(key, f"{unit} to 4096" + (f", a multiple of {unit}" if unit > 1 else ""))
+    if not 0 <= q_rank <= 1 << 20:
+        raise keys.wrong("q_lora_rank", "a rank, or null")
+    bias = keys.flag("attention_bias")
+    if bias and not q_rank:
+        raise keys.wrong("attention_bias", "false where q_lora_rank is null: q_proj has no bias")
+    angles, positions = flat_rope(inputs, rotary, partial=False, interleaved=interleaved)
+    settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
+    stretched, weight = 1.0, settings.optional_number("mscale_all_dim") or 0.0
+    if settings.text("rope_type", settings.text("type", "default")) != "default" and weight:
+        stretched = max(settings.positive("factor"), 1.0)
+    mixer = LatentAttention(0, rank, plain, rotary, value, q_rank)
+    own: dict[str, Any] = {
+        "max_positions": positions, "kv_heads": 1, "head_dim": rank + rotary, "qkv_bias": bias, "o_bias": bias,
+        # attention stays sharp over a context that yarn has stretched
+        "attention_scale": (plain + rotary) ** -0.5 * (0.1 * weight * math.log(stretched) + 1.0) ** 2,
+        "names": SHARED_EXPERTS,
+    }  # fmt: skip
+    return decoder(
+        inputs, mixers=[mixer] * inputs.layers, ropes=(angles,), feed_forwards=feed_forwards, **own | differs
+    )
+
+
+def _layers(inputs: FamilyInputs, experts: Experts, dense: int) -> list[FeedForward | Experts]:
+    return [_dense(inputs) if i < dense else experts for i in range(inputs.layers)]
+
+
+def _dense(inputs: FamilyInputs) -> FeedForward:
+    return FeedForward(inputs.keys.integer("intermediate_size"), activation(inputs.keys, "hidden_act", "silu"))
+
+
+def _corrected(inputs: FamilyInputs) -> Experts:
+    """Return DeepSeek V3's experts."""
+    keys = inputs.keys
+    if keys.text("topk_method", "noaux_tc") != "noaux_tc":
+        raise keys.wrong("topk_method", "noaux_tc")
+    _scores(keys, "sigmoid")
+    return _experts(
+        inputs, keys.flag("norm_topk_prob"), score="sigmoid", correction=True, sum_epsilon=1e-20,
+        groups=_count(keys, "n_group"), groups_kept=_count(keys, "topk_group"),
+    )  # fmt: skip
+
+
+def _experts(inputs: FamilyInputs, renormalized: bool = False, **differs: Any) -> Experts:
+    keys = inputs.keys
+    shared, width = keys.optional_integer("n_shared_experts") or 0, keys.integer("moe_intermediate_size")
+    beside = FeedForward(shared * width, activation(keys, "hidden_act", "silu")) if shared > 0 else None
+    return routed(
+        inputs, "n_routed_experts", "moe_intermediate_size", renormalized,
+        scale=keys.positive("routed_scaling_factor", 1.0), shared=beside, **differs,
+    )  # fmt: skip
+
+
+def _count(keys: Keys, key: str) -> int:
+    return keys.optional_integer(key) or 1
+
+
+def _scores(keys: Keys, name: str) -> None:
+    if keys.text("scoring_func", name) != name:
+        raise keys.wrong("scoring_func", name)

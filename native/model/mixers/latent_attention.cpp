@@ -1,0 +1,183 @@
+#include "model/mixers/latent_attention.h"
+
+#include <algorithm>
+#include <string>
+
+#include "model/mixers/paged_attention.h"
+#include "model/step/multiply.h"
+
+namespace forearm {
+namespace {
+
+// The epsilon of the norms of latents in transformers' classes, whatever rms_norm_eps the config has.
+constexpr float kLatentEps = 1e-6f;
+// Columns of a head's matrix that are multiplied at once.
+constexpr int64_t kHeadColumns = 16 * kPanel;
+
+// The rows from `row` on and the columns from `column` on; of a form in pairs an even row and a multiple of 4.
+Operand from(Operand rows, int64_t row, int64_t column) {
+  const int64_t wide = rows.form == Form::bf16_pairs ? 2 : 1;
+  rows.data = static_cast<char*>(rows.data) + (row * rows.stride + wide * column) * form_bytes(rows.form);
+  return rows;
+}
+float* floats(const Operand& rows, int64_t row, int64_t column) {
+  return static_cast<float*>(from(rows, row, column).data);
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const Weights& weights, const KvBlocks& kv, const Attention& attention, Step& step)
+    : config_(step.config), weights_(weights), kv_(kv), attention_(attention), step_(step) {
+  for (size_t i = 0; i < config_.layers.size(); ++i) {
+    LayerMatrices& own = layers_.emplace_back();
+    if (!config_.layers[i].mixer_as<LatentKind>()) continue;
+    const LatentKind& k = kind(i);
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    own.in = &weights.linear(layer + "latent_in", LatentColumns(k, config_.heads).end, config_.hidden);
+    if (k.q_rank) own.q = &weights.linear(layer + "q_up", config_.heads * k.query_dim(), k.q_rank);
+    own.k_up = &weights.linear(layer + "k_up", k.rank, k.plain, config_.heads);
+    own.v_up = &weights.linear(layer + "v_up", k.value, k.rank, config_.heads);
+    own.o = &weights.linear(layer + "o", config_.hidden, config_.heads * k.value);
+  }
+}
+
+const Norm* LatentAttention::mix(StepWalk& w, size_t layer, const Norm* add) {
+  const LayerMatrices& m = layers_[layer];
+  const LayerNorms& norms = weights_.norms(layer);
+  GemmTask task{};
+  task.a = step_.stream(w, add, norms.input, m.in->matrix);
+  task.row_end = w.rows;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = step_.scratch.mixer_in;
+  step_.multiply(w, *m.in, task);
+  step_.barrier(w);
+  store_latents(w, layer);
+  step_.barrier(w);
+  if (m.q) project_queries(w, layer);
+  absorb(w, layer);
+  step_.barrier(w);
+  attend(w, layer);
+  if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
+  step_.barrier(w);
+  weigh(w, layer);
+  step_.barrier(w);
+  const Norm* after = norms.post_attention.if_there();
+  step_.project_back(w, step_.output(w, step_.scratch.mixed, m.o->matrix), *m.o, after);
+  step_.barrier(w);
+  return after;
+}
+
+// Normalizes both latents of the member's rows, rotates the shared key, and stores what the cache keeps.
+void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
+  const LatentKind& k = kind(layer);
+  const LayerNorms& norms = weights_.norms(layer);
+  const Operand& in = step_.scratch.mixer_in;
+  const Range rows = step_.mine(w, w.rows);
+  const auto normalize = [&](int64_t column, int64_t width, const Norm& norm, const Operand& out) {
+    step_.kernel.norm({floats(in, 0, column), in.stride, rows.begin, rows.end, width, norm.weight.data(), nullptr,
+                       kLatentEps, false, out});
+  };
+  if (k.q_rank) normalize(0, k.q_rank, norms.q, step_.scratch.inner.target(layers_[layer].q->matrix));
+  const int64_t at = LatentColumns(k, config_.heads).latent;
+  normalize(at, k.rank, norms.k, from(in, 0, at));
+  const auto rope = static_cast<size_t>(k.rope);
+  const int64_t pairs = k.rotary / 2;
+  step_.kernel.rope({floats(in, rows.begin, at + k.rank), in.stride, rows.size(), 1, k.rotary, k.rotary,
+                     step_.scratch.cosines[rope] + rows.begin * pairs, step_.scratch.sines[rope] + rows.begin * pairs,
+                     config_.ropes[rope].interleaved});
+  step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), 0), floats(in, rows.begin, at), nullptr, in.stride,
+                         rows.size(), config_.head_dim, 0, step_.scratch.slots + rows.begin});
+}
+
+void LatentAttention::project_queries(StepWalk& w, size_t layer) {
+  const Linear& q = *layers_[layer].q;
+  GemmTask task{};
+  task.a = step_.output(w, step_.scratch.inner, q.matrix);
+  task.row_end = w.rows;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = step_.scratch.queries;
+  step_.multiply(w, q, task);
+  step_.barrier(w);
+}
+
+// Calls piece(head, rows, columns) for pieces of all rows by all heads' matrices, handed out to the team.
+template <class Piece>
+void LatentAttention::each_head(StepWalk& w, const Linear& heads, const Piece& piece) {
+  const Matrix& matrix = heads.matrix;
+  const int64_t blocks = (w.rows + kHeadRows - 1) / kHeadRows;
+  const auto columns_of = [&](int rank) { return matrix.columns_of(step_.ranks.members(rank)); };
+  const auto pieces_of = [&](int rank) { return (columns_of(rank).size() + kHeadColumns - 1) / kHeadColumns; };
+  step_.hand_out(
+      w, [&](int rank) { return config_.heads * pieces_of(rank) * blocks; },
+      [&](int rank, int64_t i) {
+        const Range columns = columns_of(rank);
+        const int64_t pieces = pieces_of(rank), first = columns.begin + i % pieces * kHeadColumns;
+        const int64_t row = i / pieces % blocks * kHeadRows;
+        piece(i / pieces / blocks, Range{row, std::min(row + kHeadRows, w.rows)},
+              Range{first, std::min(first + kHeadColumns, columns.end)});
+      });
+  ++w.phase;
+}
+
+// out = in W^T of some columns of a head's matrix; in: `rows` rows of floats.
+void LatentAttention::multiply_head(int member, const Linear& heads, int64_t head, Range columns, const Operand& in,
+                                    int64_t rows, const Operand& out) const {
+  const Matrix& matrix = heads.matrix;
+  GemmTask task{};
+  task.a = step_.scratch.by_head.own[static_cast<size_t>(member)].operand(matrix);
+  step_.kernel.quantize({static_cast<const float*>(in.data), in.stride, 0, rows, matrix.k, nullptr, task.a});
+  task.row_end = rows;
+  task.w = matrix.weights(head);
+  task.n_begin = columns.begin;
+  task.n_end = columns.end;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = out;
+  task.scratch = step_.scratch.gemm(member);
+  step_.kernel.gemm(task);
+}
+
+// Multiplies the plain part of each head's query with W_K, and appends the rotated part.
+void LatentAttention::absorb(StepWalk& w, size_t layer) {
+  const LatentKind& k = kind(layer);
+  const Operand& queries = k.q_rank ? step_.scratch.queries : step_.scratch.mixer_in;
+  const Operand& absorbed = step_.scratch.absorbed;
+  const auto rope = static_cast<size_t>(k.rope);
+  const int64_t pairs = k.rotary / 2;
+  each_head(w, *layers_[layer].k_up, [&](int64_t head, Range rows, Range columns) {
+    const int64_t from_column = head * k.query_dim(), to = head * config_.head_dim;
+    multiply_head(w.member, *layers_[layer].k_up, head, columns, from(queries, rows.begin, from_column), rows.size(),
+                  from(absorbed, rows.begin, to));
+    if (columns.begin > 0) return;
+    float* rotated = floats(queries, rows.begin, from_column + k.plain);
+    step_.kernel.rope({rotated, queries.stride, rows.size(), 1, k.rotary, k.rotary,
+                       step_.scratch.cosines[rope] + rows.begin * pairs, step_.scratch.sines[rope] + rows.begin * pairs,
+                       config_.ropes[rope].interleaved});
+    for (int64_t r = 0; r < rows.size(); ++r)
+      std::copy_n(rotated + r * queries.stride, k.rotary, floats(absorbed, rows.begin + r, to + k.rank));
+  });
+}
+
+void LatentAttention::attend(StepWalk& w, size_t layer) {
+  AttendTask task{};
+  task.q = floats(step_.scratch.absorbed, 0, 0);
+  task.q_stride = step_.scratch.absorbed.stride;
+  task.scale = config_.attention_scale;
+  task.out = step_.scratch.attended;
+  forearm::attend(w, step_, kv_, attention_.plan_of(layer), layer, task);
+}
+
+// Multiplies each head's weighted latent with W_V.
+void LatentAttention::weigh(StepWalk& w, size_t layer) {
+  const LatentKind& k = kind(layer);
+  const Operand out = step_.scratch.mixed.target(layers_[layer].o->matrix);
+  each_head(w, *layers_[layer].v_up, [&](int64_t head, Range rows, Range columns) {
+    multiply_head(w.member, *layers_[layer].v_up, head, columns,
+                  from(step_.scratch.attended, rows.begin, head * k.rank), rows.size(),
+                  from(out, rows.begin, head * k.value));
+  });
+}
+
+}  // namespace forearm
