@@ -28,8 +28,8 @@ Each is compared with transformers in float32 over 64 greedy tokens (`tests/mode
 bfloat16, float16 or float32, quantized while loading (`--quantization`), or a checkpoint's GPTQ, AWQ,
 compressed-tensors, FP8 and MXFP4. GGUF says whether files of that architecture are read. Where layers keep a state
 beside keys and values (`lfm2`, `granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba2`, `qwen3_next`,
-`qwen3_5`), prompts go on from cached blocks that have a copy of it (`--state-cache-slots`), and `--speculative-config`
-is refused.
+`qwen3_5`), prompts go on from cached blocks that have a copy of it (`--state-cache-slots`). `--speculative-config`
+works for them, too; a draft model may not keep states.
 """
 NAMES = """
 ## Short names

@@ -19,6 +19,8 @@ from forearm import LLM, SamplingParams, _native
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host.memory_plan import fit
 from forearm.engine.host.placement import Memory
+from forearm.engine.speculation.draft_length import Gain
+from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.families.config import Layer, ShortConv
@@ -161,9 +163,44 @@ def test_the_log_says_why_prefixes_are_not_cached(folder: Path, caplog: pytest.L
     assert "prefix caching: off (no memory for copies of states)" in caplog.text
 
 
-def test_speculation_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="keep states, which can't take drafts back"):
-        LLM(str(folder), threads=1, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_seqs": 4, "threads": 1},
+        {"max_num_seqs": 1, "threads": 2, "enable_prefix_caching": False},
+        {"max_num_seqs": 4, "threads": 2, "max_num_batched_tokens": 9, "state_cache_slots": 3},
+    ],
+    ids=["together", "in turns", "chunks"],
+)
+def test_drafts_change_no_token(
+    folder: Path,
+    cold: tuple[str, list[list[int]]],
+    settings: dict[str, Any],
+    method: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quantization, answers = cold
+    drafts = {"method": method, "num_speculative_tokens": 4}
+    if method == "draft_model":
+        save_tiny("llama", tmp_path)
+        drafts["model"] = str(tmp_path)
+    else:
+        drafts |= {"prompt_lookup_min": 1, "prompt_lookup_max": 2}  # so that the repeated prompts have many
+    monkeypatch.setattr(Gain, "lengths", lambda self, tokens, shares, available, round_s: list(available))
+    drafted: list[tuple[int, int]] = []
+    monkeypatch.setattr(Speculation, "verified", lambda self, piece, right: drafted.append((len(piece.drafts), right)))
+
+    found, _ = chat(folder, quantization=quantization, speculative_config=drafts, **settings)
+
+    assert found == answers
+    assert sum(right < count for count, right in drafted) > 10, "states were taken back"
+
+
+def test_a_draft_model_that_keeps_states_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="keep states, which a draft model can't take back"):
+        LLM(str(folder), threads=1, speculative_config={"model": str(folder), "num_speculative_tokens": 3})
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])

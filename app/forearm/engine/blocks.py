@@ -6,7 +6,7 @@ from array import array
 from hashlib import sha256
 
 from forearm.engine.prefix_cache import PrefixCache, StateSlots
-from forearm.engine.sequence import Sequence
+from forearm.engine.sequence import Sequence, Slice
 
 BLOCK_TOKENS = 32
 # The least tokens that a copy of states saves beyond the one before it, if a step is cut for it: the rest of a prompt
@@ -84,10 +84,34 @@ class BlockPool:
             self._drop(block)
         del sequence.blocks[:]
         sequence.computed = 0
-        if self.states is not None and sequence.state is not None:
-            self.states.give_back(sequence.state)
-        sequence.state = sequence.passing = None
-        sequence.kept = sequence.shared = 0
+        for slot in (sequence.state, sequence.saved):
+            if self.states is not None and slot is not None:
+                self.states.give_back(slot)
+        sequence.state = sequence.saved = sequence.passing = None
+        sequence.kept = sequence.shared = sequence.verified = 0
+
+    def save(self, sequence: Sequence) -> bool:
+        """Keep what is needed to take back drafts: a copy of the states. Returns: False if no slot is free for it."""
+        if self.states is None:
+            return True
+        assert sequence.state is not None
+        sequence.saved = self.states.save(sequence.state)
+        return sequence.saved is not None
+
+    def settle(self, piece: Slice, accepted: int) -> None:
+        """Count the tokens of a slice whose states were saved as computed, and its first `accepted` drafts. If others
+        were wrong, states go back to the slice's start, and the accepted tokens are computed again with the next one.
+        """
+        sequence = piece.sequence
+        sequence.computed = piece.end + accepted
+        assert self.states is not None
+        assert sequence.state is not None
+        assert sequence.saved is not None
+        if accepted < len(piece.drafts):
+            sequence.verified, sequence.computed = sequence.computed, piece.start
+            sequence.state, sequence.saved = sequence.saved, sequence.state
+        self.states.give_back(sequence.saved)
+        sequence.saved = None
 
     def discard(self, sequence: Sequence) -> None:
         """Free all blocks and remove them from the prefix cache, because their content may be wrong."""
@@ -206,7 +230,7 @@ class BlockPool:
         """Copy the sequence's states, which are those at the end of a full block, if the policy wants them there."""
         assert sequence.state is not None
         at, block = sequence.computed, sequence.blocks[sequence.computed // BLOCK_TOKENS - 1]
-        decodes = len(sequence.tokens) - at <= 1
+        decodes = len(sequence.prompt) <= at < len(sequence.tokens)
         if block in states:
             states.touch(block)
             sequence.kept = at

@@ -20,7 +20,7 @@ class Executor(Protocol):
     vocab_size: int
     max_model_len: int
     blocks: int  # KV blocks of 32 tokens
-    states: int  # slots for the states that layers keep of running sequences; 0: they keep none
+    states: int  # slots for the states that layers keep of sequences, and before drafts; 0: they keep none
     kept_states: int  # slots for copies of states, in the prefix cache
     folder: Path | None
 
@@ -63,8 +63,8 @@ class NativeExecutor:
         self._own_cache = bool(checkpoint.own_cache)
 
     def allocate(self, blocks: int, sequences: int, kept: int = 0) -> None:
-        """Allocate the KV cache, the states of running sequences, and slots for so many copies of states;
-        transformers' own caches grow as they are filled.
+        """Allocate the KV cache, slots for the states of sequences and before drafts, and for so many copies of
+        states; transformers' own caches grow as they are filled.
 
         Raises: MemoryError naming the size if it can't be had.
         """

@@ -259,7 +259,10 @@ class EngineLoop:
             return
         request.prompt_logprobs.extend(outcome.prompt_logprobs)
         new = append_tokens(outcome) if piece.samples else NewTokens()
-        sequence.computed = piece.end + new.accepted
+        if sequence.saved is None:
+            sequence.computed = piece.end + new.accepted
+        else:
+            self.scheduler.blocks.settle(piece, new.accepted)
         self.scheduler.blocks.publish(sequence, piece.start)
         self.scheduler.blocks.trim(sequence)
         drafted = 0 if piece.certain else len(piece.drafts)

@@ -20,16 +20,18 @@ def root_digest(salt: str | None) -> bytes:
 
 
 class StateSlots:
-    """The slots of layers' states: one for each running sequence, and `kept` ones for copies at the end of blocks.
+    """The slots of layers' states: one for each running sequence, `kept` ones for copies at the end of blocks, and
+    some for those before drafts.
 
-    copy: copies the states in one slot to another. The copy that was used least recently is evicted first.
+    sequences: slots of running sequences and before drafts. copy: copies the states in one slot to another. The copy
+    at the end of a block that was used least recently is evicted first.
     """
 
-    def __init__(self, running: int, kept: int, copy: Callable[[int, int], None]) -> None:
+    def __init__(self, sequences: int, kept: int, copy: Callable[[int, int], None]) -> None:
         self.kept = kept
         self._copy = copy
-        self._running = list(range(running - 1, -1, -1))
-        self._free = list(range(running + kept - 1, running - 1, -1))
+        self._unused = list(range(sequences - 1, -1, -1))
+        self._free = list(range(sequences + kept - 1, sequences - 1, -1))
         self._slot_of: OrderedDict[int, int] = OrderedDict()  # by block, the least recently used first
 
     def __contains__(self, block: int) -> bool:
@@ -37,11 +39,19 @@ class StateSlots:
 
     def take(self) -> int:
         """Return a slot for a sequence that begins to run. One is free: there are as many as running sequences."""
-        return self._running.pop()
+        return self._unused.pop()
+
+    def save(self, slot: int) -> int | None:
+        """Copy the states in `slot` before drafts are computed. Returns: the slot of the copy; None if none is free."""
+        if not self._unused:
+            return None
+        saved = self._unused.pop()
+        self._copy(slot, saved)
+        return saved
 
     def give_back(self, slot: int) -> None:
-        """Free the slot of a sequence that ran."""
-        self._running.append(slot)
+        """Free a slot that `take` or `save` returned."""
+        self._unused.append(slot)
 
     def keep(self, block: int, slot: int, *, evict: bool) -> bool:
         """Copy the states in `slot`, which are those at the end of `block`. evict: if no slot is free, the oldest

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
+from typing import NamedTuple
 
 import numpy as np
 
 from forearm.array_types import UInt32Array
 from forearm.engine.batch import Sampled, Sampling, ScoredTokens, csr, int32
-from forearm.engine.sequence import Columns, SampleRow, Sequence
+from forearm.engine.constraints.output_constraint import AllowedTokens
+from forearm.engine.sequence import Columns, Sequence
 from forearm.wire import PositionLogprobs, SamplingParams, TokenLogprob
 
 LOGIT_BIAS_LIMIT = 100.0  # OpenAI's bounds of logit_bias
@@ -29,6 +31,35 @@ def lasting(params: SamplingParams, vocab_size: int) -> Columns:
         array("i", (top_k, logprobs)).tobytes(),
         free=not (_penalized(params) or any(others)),
     )
+
+
+class SampleRow(NamedTuple):
+    """A place at which a token is sampled: after all tokens of the sequence and these drafts.
+
+    row     row of the step's logits
+    choice  the allowed tokens
+    """
+
+    row: int
+    sequence: Sequence
+    drafts: tuple[int, ...] = ()
+    choice: AllowedTokens = None
+
+    @property
+    def position(self) -> int:
+        """Return the position of the sampled token."""
+        return len(self.sequence.tokens) + len(self.drafts)
+
+    @property
+    def output_length(self) -> int:
+        """Count the tokens of the output before the sampled one."""
+        return self.sequence.output_length + len(self.drafts)
+
+    def last(self, count: int) -> tuple[int, ...]:
+        """Return the `count` tokens before the sampled one."""
+        ours = max(0, count - len(self.drafts))
+        tokens = self.sequence.tokens
+        return (*tokens[len(tokens) - ours :], *self.drafts[len(self.drafts) + ours - count :])
 
 
 class StepColumns:

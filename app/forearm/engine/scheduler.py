@@ -247,7 +247,7 @@ class _Step:
         self.slices.append(Slice.next(sequence, count))
         self.tokens -= count
         self.served[sequence.request.client] += count
-        if count > 1:  # a decoding output takes one
+        if count > 1 and not sequence.grows:
             self.prompt_tokens -= count
         self.rows -= count if sequence.to_score else 1
 

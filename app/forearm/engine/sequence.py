@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Literal, NamedTuple
 
 from forearm.engine.constraints.grammar import Matcher
-from forearm.engine.constraints.output_constraint import AllowedTokens, Constraint
+from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.constraints.repetition import Repetition
 from forearm.wire import PoolingPrompt, PositionLogprobs, SamplingParams
 
@@ -166,6 +166,8 @@ class Sequence:
     kept        position of the last copy of its states in the prefix cache; 0: none
     shared      end of the cached blocks that its tokens began with, though no copy of states was there; 0: none
     passing     block of the copy that its next one replaces while it decodes
+    saved       slot of its states before the drafts of the present step; None: it has none, or no states
+    verified    end of the tokens that were computed before states were taken back; those after `computed` are again
     digests     of the full blocks of `tokens`, as far as they have been needed
     constraint  of the next tokens by grammar or reasoning budget; None: any token is allowed
     repetition  detects repetition, which ends the output; None: off
@@ -183,6 +185,8 @@ class Sequence:
     kept: int = 0
     shared: int = 0
     passing: int | None = None
+    saved: int | None = None
+    verified: int = 0
     digests: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
     last_token_s: float = 0.0  # time of its newest token
@@ -207,8 +211,9 @@ class Sequence:
 
     @property
     def grows(self) -> bool:
-        """Return whether it decodes: it has output, and all tokens but the newest are computed."""
-        return len(self.tokens) - self.computed == 1 and len(self.tokens) > len(self.prompt)
+        """Return whether it decodes: it has output, and all tokens but the newest are or were computed."""
+        computed = self.computed if self.computed > self.verified else self.verified
+        return len(self.tokens) - computed == 1 and len(self.tokens) > len(self.prompt)
 
     @property
     def computable(self) -> int:
@@ -246,6 +251,7 @@ class Slice(NamedTuple):
     drafts   tokens that may come next, computed at positions end .. end + len(drafts) - 1: if a draft equals the
              sampled token, its logits give the one after it. Only if the slice samples
     certain  the drafts are forced by the grammar
+    again    tokens that were computed before, until wrong drafts took the states back
     """
 
     sequence: Sequence
@@ -255,6 +261,7 @@ class Slice(NamedTuple):
     scores: range
     drafts: tuple[int, ...] = ()
     certain: bool = False
+    again: int = 0
 
     @property
     def computes(self) -> int:
@@ -277,36 +284,8 @@ class Slice(NamedTuple):
         if sequence.to_score:
             request = sequence.request
             scores = range(max(start, len(request.prompt_logprobs) - 1), min(end, len(sequence.prompt) - 1))
-        return cls(sequence, start, end, count == sequence.pending, scores)
-
-
-class SampleRow(NamedTuple):
-    """A place at which a token is sampled: after all tokens of the sequence and these drafts.
-
-    row     row of the step's logits
-    choice  the allowed tokens
-    """
-
-    row: int
-    sequence: Sequence
-    drafts: tuple[int, ...] = ()
-    choice: AllowedTokens = None
-
-    @property
-    def position(self) -> int:
-        """Return the position of the sampled token."""
-        return len(self.sequence.tokens) + len(self.drafts)
-
-    @property
-    def output_length(self) -> int:
-        """Count the tokens of the output before the sampled one."""
-        return self.sequence.output_length + len(self.drafts)
-
-    def last(self, count: int) -> tuple[int, ...]:
-        """Return the `count` tokens before the sampled one."""
-        ours = max(0, count - len(self.drafts))
-        tokens = self.sequence.tokens
-        return (*tokens[len(tokens) - ours :], *self.drafts[len(self.drafts) + ours - count :])
+        again = min(sequence.verified, end) - start if sequence.verified > start else 0
+        return cls(sequence, start, end, count == sequence.pending, scores, again=again)
 
 
 def output_seed(seed: int, index: int) -> int:

@@ -15,7 +15,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.executor import NativeExecutor
 from forearm.engine.host import placement
-from forearm.engine.host.memory_plan import Fit, cache_of, draft_checkpoint, fit
+from forearm.engine.host.memory_plan import Fit, cache_of, draft_checkpoint, fit, sequence_states
 from forearm.engine.host.split_engines import memory_of
 from forearm.engine.loop import EngineLoop
 from forearm.engine.metrics.engine_metrics import Meter
@@ -85,10 +85,14 @@ def start(
                 f"--speculative-config: {draft.folder} has a vocabulary of {theirs} tokens, the model one of {ours}; "
                 "drafts are token ids, so take a draft model with the same vocabulary, or the method ngram"
             )
-    stateful = next((one.folder for one in (checkpoint, draft) if one is not None and one.keeps_states), None)
-    if stateful and drafting is not None:
+    if drafting is not None and checkpoint.own_cache:
         raise ConfigError(
-            f"--speculative-config: the layers of {stateful} keep states, which can't take drafts back; leave it out"
+            f"--speculative-config: transformers' own cache of {checkpoint.folder} can't take drafts back; leave it out"
+        )
+    if draft is not None and (draft.own_cache or draft.config.has_states):
+        raise ConfigError(
+            f"--speculative-config: the layers of {draft.folder} keep states, which a draft model can't take back; "
+            "take a draft model without, or the method ngram"
         )
     loading()
     executor, *others = (
@@ -167,7 +171,8 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     """
     packed = sum(one.packed_bytes for one in executors)
     scratch = sum(one.scratch_bytes for one in executors)
-    states = executors[0].state_bytes * fitting.limits.running
+    slots = sequence_states(config)
+    states = executors[0].state_bytes * slots
     if fitting.checkpoint.config.pooled:
         executors[0].allocate(fitting.blocks, fitting.limits.running)
         log.info("memory: weights %s, scratch %s", placement.in_gib(packed), placement.in_gib(scratch))
@@ -183,7 +188,7 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     blocks, kept = cache_of(config, fitting.checkpoint, block_bytes, needed, memory)
     states += kept * executors[0].state_bytes
     for one in executors:
-        one.allocate(blocks, fitting.limits.running, kept)
+        one.allocate(blocks, slots, kept)
     length = fitting.checkpoint.max_model_len
     log.info(
         "memory: weights %s, scratch %s, states %s (%d copies), KV cache %s of %s in %d blocks of %d tokens: "

@@ -13,8 +13,8 @@ from forearm.engine.batch import Sampled, pack
 from forearm.engine.constraints.output_constraint import AllowedTokens
 from forearm.engine.executor import Executor
 from forearm.engine.metrics.step_trace import StepTrace
-from forearm.engine.sampling import StepColumns, alternatives, position_logprobs
-from forearm.engine.sequence import SampleRow, Slice
+from forearm.engine.sampling import SampleRow, StepColumns, alternatives, position_logprobs
+from forearm.engine.sequence import Slice
 from forearm.errors import ForearmError
 from forearm.wire import PositionLogprobs, TokenLogprob
 

@@ -130,7 +130,7 @@ def _memory(found: Outlook) -> str:
     formats = ", ".join(f"{name} {in_gib(size)}" for name, size in found.formats.items())
     each = f"  (each of {found.engines} engines)" if found.engines > 1 else ""
     draft = f"{in_gib(fitting.draft_bytes)} of weights and scratch; its keys and values are in the KV cache's"
-    kept = f" and {fitting.kept_states} cached prefixes" if fitting.kept_states else ""
+    kept = f", {fitting.kept_states} cached prefixes" if fitting.kept_states else ""
     states = f"{in_gib(fitting.state_bytes)} of {fitting.limits.running} running sequences{kept}"
     compiled = in_gib(fitting.grammar_bytes)
     grammars = f"{in_gib(fitting.vocabulary_bytes)} for the vocabulary, up to {compiled} for compiled ones"

@@ -83,9 +83,9 @@ def test_tokens_depend_on_the_request_alone(
     states: bool,
     kept_states: int,
 ) -> None:
-    kept = kept_states if states else 0
-    executor = HistoryExecutor(blocks, MAX_MODEL_LEN, states=limits.running if states else 0, kept_states=kept)
-    speculation = None if rightness is None or states else told(rightness)
+    kept, slots = (kept_states, limits.running + 2) if states else (0, 0)
+    executor = HistoryExecutor(blocks, MAX_MODEL_LEN, states=slots, kept_states=kept)
+    speculation = None if rightness is None else told(rightness)
     client = Client(
         executor, limits, speculation=speculation, prefix_caching=prefix_caching, priorities=True,
         shares_blocks=kept > 0 or not states,

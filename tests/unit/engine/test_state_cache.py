@@ -9,6 +9,7 @@ import random
 
 from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, expected
+from tests.unit.engine.teller import told
 
 from forearm.engine.scheduler import StepLimits
 
@@ -163,3 +164,29 @@ def test_a_preempted_sequence_goes_on_at_its_last_full_block() -> None:
     assert sum(client.executor.steps) < sum(len(p) + 80 for p in prompts) + client.loop.scheduler.preemptions * 100
     for i, prompt in enumerate(prompts):
         assert client.tokens(str(i)) == expected(prompt, 80)
+
+
+def test_wrong_drafts_take_states_back_and_right_ones_are_computed_again_with_the_next_token() -> None:
+    prompt, plain = words(1, 40), StepLimits(64, 1, 8)
+    executor = HistoryExecutor(16, 256, states=2, kept_states=0)
+    client = Client(executor, plain, speculation=told(0.7), shares_blocks=False, prefix_caching=False)
+    client.submit("a", prompt, max_tokens=100, temperature=0)
+    client.finish()
+
+    assert client.tokens("a") == expected(prompt, 100)
+    assert client.metric("vllm:spec_decode_num_accepted_tokens_total") > 30
+    assert len(executor.steps) < 80, "a token a step without drafts"
+    assert max(executor.steps[1:]) <= 5, "either drafts or tokens once more, not both"
+    saved, restored = executor.copies[0]
+    assert {slot for copy in executor.copies for slot in copy} == {saved, restored} == {0, 1}
+
+
+def test_without_a_slot_for_the_states_before_them_no_draft_is_computed() -> None:
+    prompt = words(1, 40)
+    executor = HistoryExecutor(16, 256, states=1, kept_states=0)
+    client = Client(executor, StepLimits(64, 1, 8), speculation=told(1.0), shares_blocks=False, prefix_caching=False)
+    client.submit("a", prompt, max_tokens=20, temperature=0)
+    client.finish()
+
+    assert client.tokens("a") == expected(prompt, 20)
+    assert executor.steps == [40] + [1] * 19

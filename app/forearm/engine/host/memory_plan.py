@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 class Fit:
     """A checkpoint at the context length it is served with, and its memory.
 
-    state_bytes       states that layers keep of running sequences, and copies of them in the prefix cache
+    state_bytes       states that layers keep of running sequences, before drafts, and copies in the prefix cache
     kept_states       these copies
     draft_bytes       weights and scratch of the draft model; its keys and values are in block_bytes
     vocabulary_bytes  the vocabulary for grammars, allocated with the first grammar
@@ -99,7 +99,7 @@ def fit(
     calibrated = [one.config for one in (checkpoint, draft) if one and one.calibrated]
     calibrating = max((calibration_bytes(one, threads, any_tier) for one in calibrated), default=0)
     state_bytes = state_slot_bytes(checkpoint)
-    states = state_bytes * config.max_num_seqs
+    states = state_bytes * sequence_states(config)
     beside = drafted + states + max(vocabulary + grammars + inbox, calibrating)  # calibration ends before they begin
     if asked == "auto":
         needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads, any_tier)
@@ -120,6 +120,12 @@ def fit(
     return Fit(
         checkpoint, limits, scratch, states, kept, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory
     )
+
+
+def sequence_states(config: EngineConfig) -> int:
+    """Return how many slots of states sequences need: one each, and those before the drafts of a step."""
+    drafted = 0 if drafting_asked(config) is None else min(config.max_num_seqs, _DRAFTED_OUTPUTS)
+    return config.max_num_seqs + drafted
 
 
 def cache_of(

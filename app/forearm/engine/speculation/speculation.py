@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
@@ -50,6 +50,14 @@ class _Room:
     rows: int
     blocks: BlockPool
 
+    def admits(self, piece: Slice) -> bool:
+        """Return whether the slice may have drafts, or more of them. States go back to its start if drafts are wrong,
+        so that where layers keep some, it has no other token than the newest.
+        """
+        if self.blocks.states is not None and not (piece.start >= len(piece.sequence.prompt) and piece.computes == 1):
+            return False
+        return piece.samples and not piece.drafts
+
     def take(self, piece: Slice, drafts: int) -> int:
         """Allocate blocks for up to `drafts` tokens. Returns: for how many there is room."""
         drafts = max(0, min(drafts, self.tokens, self.rows))
@@ -77,14 +85,16 @@ class Speculation:
         """Return the slices of a step, with the drafts that are worth their cost and have room."""
         self._drafting_s = 0.0
         # A light step, with few or no prompt tokens, is bound by reading weights.
-        prompt_tokens = sum(piece.end - piece.start - piece.samples for piece in slices)
+        prompt_tokens = sum(piece.end - piece.start - piece.again - piece.samples for piece in slices)
         guesses = self._drafter is not None and prompt_tokens <= _BUSY_TOKENS
         if not guesses and not [piece for piece in slices if piece.sequence.constraint is not None]:
             return slices
         tokens, rows = (sum(getattr(piece, name) for piece in slices) for name in ("computes", "rows"))
         room = _Room(limits.step_tokens - tokens, limits.step_rows - rows, blocks)
         planned = [_with_certain(piece, room) for piece in slices]
-        return self._with_guesses(planned, tokens, room) if guesses else planned
+        planned = self._with_guesses(planned, tokens, room) if guesses else planned
+        without: dict[str, Any] = {"drafts": (), "certain": False}
+        return [p._replace(**without) if p.drafts and not blocks.save(p.sequence) else p for p in planned]
 
     def verified(self, piece: Slice, accepted: int) -> None:
         """Learn that `accepted` tokens of the slice's draft were accepted."""
@@ -94,13 +104,14 @@ class Speculation:
     def measured(self, slices: list[Slice], seconds: float) -> None:
         """Learn from the time of a step, including drafting."""
         seconds -= self._drafting_s
-        newest = [piece for piece in slices if piece.samples and piece.end - piece.start == 1]
+        newest = [piece for piece in slices if piece.samples and piece.end - piece.start - piece.again == 1]
         drafts = sum([len(piece.drafts) for piece in newest if piece.drafts])
         if len(newest) < len(slices):
-            tokens = sum(piece.end - piece.start for piece in slices) - len(newest)
-            self.times.observe_prompts(len(newest) + drafts, tokens, seconds)
+            decoded = sum(piece.end - piece.start for piece in newest)
+            tokens = sum(piece.end - piece.start for piece in slices) - decoded
+            self.times.observe_prompts(decoded + drafts, tokens, seconds)
         elif not [piece for piece in slices if piece.certain]:
-            self._gain.step(len(slices) + drafts, drafts, seconds)
+            self._gain.step(sum([piece.end - piece.start for piece in slices]) + drafts, drafts, seconds)
 
     def _with_guesses(self, slices: list[Slice], tokens: int, room: _Room) -> list[Slice]:
         assert self._drafter is not None
@@ -109,7 +120,7 @@ class Speculation:
         # No draft is longer than the tokens that the output may still get, less the sampled one.
         left = [piece.sequence.request.max_tokens - piece.sequence.output_length - 1 for piece in open_]
         available = [
-            0 if piece.drafts else self._drafter.available(piece.sequence, min(self._tokens, most))
+            self._drafter.available(piece.sequence, min(self._tokens, most)) if room.admits(piece) else 0
             for piece, most in zip(open_, left, strict=True)
         ]
         if not any(available):
@@ -140,7 +151,7 @@ class Speculation:
 def _with_certain(piece: Slice, room: _Room) -> Slice:
     """Make forced tokens drafts if their log-probabilities are wanted; else they are appended without a forward."""
     constraint = piece.sequence.constraint
-    if not piece.samples or constraint is None or piece.sequence.request.params.logprobs is None:
+    if constraint is None or piece.sequence.request.params.logprobs is None or not room.admits(piece):
         return piece
     forced = constraint.forced()[: max(0, piece.sequence.request.max_tokens - piece.sequence.output_length - 1)]
     count = room.take(piece, len(forced))

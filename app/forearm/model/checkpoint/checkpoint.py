@@ -69,11 +69,6 @@ class Checkpoint:
     calibrated: bool = False
 
     @property
-    def keeps_states(self) -> bool:
-        """True if layers keep states, each of one position, which sequences can't take back."""
-        return bool(self.own_cache) or self.config.has_states
-
-    @property
     def packed_bytes(self) -> int:
         """Upper bound of the bytes that the weights take in memory; vectors are float32, padded to panels of 16."""
         vectors = sum(4 * -(-part.shape[0] // 16) * 16 for part, _ in self.sources if not part.matrix)
