@@ -57,7 +57,7 @@ struct Problem {
     for (int64_t head = 0; head < heads(); ++head)
       for (int64_t i = -15; i < 2 * s.reach + 16; ++i)
         biases.push_back(own[head * (2 * s.reach + 1) + std::clamp<int64_t>(i, 0, 2 * s.reach)]);
-    if (s.tokens % 2) gate = random.floats(s.tokens * out_columns());  // of some shapes
+    if (s.tokens % 2 && !s.latent) gate = random.floats(s.tokens * out_columns());  // of some shapes
   }
   DistanceBias bias() const { return {shape.reach ? biases.data() : nullptr, shape.reach}; }
   int64_t heads() const { return shape.kv_heads * shape.group; }
