@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -179,10 +180,13 @@ def test_what_the_hub_has_not_is_said_with_a_remedy(tmp_path: Path) -> None:
     with header_hub({"someone/pickled": evil}) as hub:
         unknown = ask("someone/nobody", tmp_path, HF_ENDPOINT=hub.address)
         pickled = ask("someone/pickled", tmp_path, HF_ENDPOINT=hub.address)
+    begun = time.monotonic()
     nobody_there = ask("someone/demo", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
+    took_s = time.monotonic() - begun
     offline = ask("someone/demo", tmp_path, HF_HUB_OFFLINE="1")
 
     assert "neither a folder here nor a model on the hub" in str(unknown)
     assert "has its weights as pytorch_model.bin, which cannot be planned with" in str(pickled)
     assert "can't be downloaded: the hub can't be reached" in str(nobody_there)
+    assert took_s < 10, "huggingface_hub tried again and again"
     assert "refused: model 'someone/demo', revision main can't be downloaded" in str(offline)

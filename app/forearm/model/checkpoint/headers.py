@@ -7,13 +7,17 @@ factors of rotary angles) are fetched as well.
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import IGNORED, explained, find_file, gguf_patterns, local_model, no_safetensors
@@ -34,6 +38,7 @@ FIRST_GGUF_BYTES, MOST_GGUF_BYTES = 8 << 20, 256 << 20  # the header holds the v
 MOST_FILES = 5000
 AT_ONCE = 8
 TIMEOUT_S = 30.0  # without receiving a byte
+REACH_S = 2.0  # until a connection to the hub is there
 # Tensors whose data the opening of a checkpoint reads.
 _READ = ("*.g_idx", "*.weight_g_idx", "rope_freqs.weight", "rope_factors_*.weight")
 
@@ -103,10 +108,39 @@ def find_headers(model: str, into: Path, *, revision: str = "", download_dir: st
     name, _, quantization = model.partition(":")
     repository = _Repository(name, revision or "main", token)
     with explained(name, repository.revision):
+        _check_reach()
         try:
             return _fetch(repository, model, quantization, into)
         except httpx2.RequestError as problem:
             raise OSError(f"the hub can't be reached ({problem})") from None
+
+
+def _check_reach() -> None:
+    """Connect to the hub once, if no proxy stands between: huggingface_hub itself tries for 24 s before it gives up.
+
+    Raises: OSError if nothing answers within REACH_S.
+    """
+    from huggingface_hub import constants
+
+    if getproxies() or constants.is_offline_mode():
+        return
+    hub = urlsplit(constants.ENDPOINT)
+    failed: list[OSError] = [TimeoutError(f"{hub.hostname} does not answer within {REACH_S:g} s")]
+
+    def connect() -> None:
+        try:
+            port = hub.port or {"http": 80, "https": 443}[hub.scheme]
+            socket.create_connection((str(hub.hostname), port), REACH_S).close()
+            failed.clear()
+        except OSError as problem:
+            failed[:] = [problem]
+
+    # In a thread, because the resolver of names has a time limit of its own.
+    attempt = Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(REACH_S)
+    if failed:
+        raise OSError(f"the hub can't be reached ({failed[0]})")
 
 
 def _cached(model: str, revision: str, download_dir: str) -> Path | None:
